@@ -420,7 +420,7 @@ NN_COMMON: Table = {
 
 
 def _deterministic_register() -> Any:
-    """What stands for the deterministic sample of each class of distributions."""
+    """Register the deterministic sample of each class of distributions."""
     return _of("tensordict.nn.distributions.deterministic", "register")()()
 
 

@@ -1,4 +1,4 @@
-"""What tensordict 0.15 has and this version has not yet, in one place.
+"""List what tensordict 0.15 has and this version has not yet.
 
 Each name can be imported, and each method is there; calling it is an error that says so.
 To land one of them, write it and delete its name here: a method in a topic of

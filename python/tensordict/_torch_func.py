@@ -27,7 +27,7 @@ implements_for_lazy_td = implements_for_td
 
 
 def where(condition: Any, input: Any, other: Any, *, out: Any = None) -> Any:
-    """As :func:`torch.where`, of collections."""
+    """Choose by a condition between collections: see :func:`torch.where`."""
     return TD_HANDLED_FUNCTIONS[torch.where](condition, input, other, out=out)
 
 

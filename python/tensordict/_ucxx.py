@@ -16,7 +16,7 @@ class TensorDictPipe(_later.Later):
 
 
 class TensorDictServer(_later.Later):
-    """What accepts connections."""
+    """Accept connections."""
 
 
 if not TYPE_CHECKING:  # which is to find names that there are not

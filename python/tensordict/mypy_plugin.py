@@ -82,7 +82,7 @@ Those of the last line give several of them, in a tuple.
 
 
 class TensorDictPlugin(Plugin):
-    """What mypy asks about tensorclasses."""
+    """The plugin that tells mypy about tensorclasses."""
 
     def get_class_decorator_hook(
         self, fullname: str

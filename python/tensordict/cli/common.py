@@ -1,4 +1,4 @@
-"""What the commands on saves share."""
+"""Share what the commands on saves have in common."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Sizes:
 
 
 class Progress(Protocol):
-    """What the demo needs of a progress bar."""
+    """The part of a progress bar that the demo uses."""
 
     def update(self, n: float = 1) -> object:
         """Move the bar by ``n``."""

@@ -18,7 +18,7 @@ PIECE_ITEMS = 1 << 22
 
 
 class Difference(NamedTuple):
-    """What differs at a key."""
+    """One difference between two saves, at a key."""
 
     key: tuple[str, ...]
     what: str

@@ -1,1 +1,1 @@
-"""What only :func:`torch.compile` needs: rules for Dynamo, and the registration of primitives."""
+"""Support :func:`torch.compile`: rules for Dynamo, registration of the primitives."""

@@ -1,4 +1,4 @@
-"""What Dynamo does for the loops of :mod:`tensordict.primitives.leaf_loops`, without interpreting them."""
+"""Trace the loops of :mod:`tensordict.primitives.leaf_loops` as single calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Dynamo does for the functions of :mod:`tensordict.primitives.module_calls`.
+"""Trace the functions of :mod:`tensordict.primitives.module_calls`.
 
 Each rule reads the module and its argument as Dynamo knows them, guards the options that it
 relied on, and says no where a call is not plain.
@@ -134,7 +134,7 @@ def install_rules() -> bool:
         return held if type(held) is ConstDictVariable else None
 
     def called_by(tx: Any, module: Any) -> Any:
-        """What a module of tensors calls."""
+        """Return what a module of tensors calls."""
         if "module" in module.value.__dict__:
             return attribute(tx, module, "module")
         held = attribute(tx, module, "_modules")

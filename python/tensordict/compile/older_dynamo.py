@@ -1,4 +1,4 @@
-"""What Dynamo of torch 2.11 lacks to trace the primitives in Python.
+"""Add to Dynamo of torch 2.11 what the primitives in Python need to be traced.
 
 They give a new container its state as one dictionary (``result.__dict__ = {...}``),
 which costs the least to compile. An older Dynamo does not know what that does: to it, the

@@ -1,4 +1,4 @@
-"""What :func:`torch.compile` traces in the place of the native primitives.
+"""Register what :func:`torch.compile` traces in the place of the native primitives.
 
 Dynamo reads Python and cannot look into ``tensordict._rust``. So it is told that each
 native primitive has a twin in Python, its namesake in :mod:`tensordict.primitives`, by

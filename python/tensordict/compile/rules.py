@@ -37,6 +37,6 @@ def follow(function: Any, rule: Callable[..., Any], *arities: int) -> None:
 
 
 def attribute(tx: Any, owner: Any, name: str) -> Any:
-    """What Dynamo knows of an attribute."""
+    """Return what Dynamo knows of an attribute."""
     read = getattr(owner, "tp_getattro_impl", None) or owner.var_getattr
     return read(tx, name).realize()

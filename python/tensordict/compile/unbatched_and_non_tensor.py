@@ -1,4 +1,4 @@
-"""What Dynamo traces in the place of functions of unbatched tensors and of values.
+"""Register what Dynamo traces for functions of unbatched tensors and non-tensor data.
 
 Dynamo cannot look at a tensor as one of another class once it is of a class of its own: an
 alias of the data, which is the same to autograd and to memory, it can. Of the modes of

@@ -54,7 +54,7 @@ _KINDS = ("_parameters", "_buffers")
 
 
 class _Slots(dict[str, Any]):
-    """What a module has of a kind, by name: torch puts other tensors in their places.
+    """The parameters or buffers of a module by name, in whose places torch puts others.
 
     It is made when it is asked for, and what is written to it is written to the
     collection: functional calls and exports would be of the old values otherwise.
@@ -165,7 +165,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
 
     @_parameters.setter
     def _parameters(self, value: Any) -> None:
-        """What is registered in this as in any module is beside the collection."""
+        """Return what is registered in this as in any module, beside the collection."""
         self.__dict__["_parameters"] = value
 
     @property
@@ -691,7 +691,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return result
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """As :meth:`TensorDict.to`: what is moved or cast is a new set of parameters."""
+        """Move or cast to a new set of parameters: see :meth:`TensorDict.to`."""
         inner = self._param_td
         moved: Any = inner.to(*args, **kwargs)
         if moved is inner:

@@ -26,7 +26,7 @@ class PlainWalks(CollectionProtocol):
         raise NotImplementedError
 
     def _shown_as_is(self) -> Any:
-        """As :meth:`_shown`, with values as they are in what the view is of."""
+        """Show the entries as :meth:`_shown` does, with the values of the source."""
         return self._shown()
 
     def _refuse(self, op: Any) -> None:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from typing import Literal, Protocol, overload
 
     class _Reduction(Protocol):
-        """What checkers know of a reduction: the parameters are those of ``TensorDict``."""
+        """The type of a reduction to checkers: the parameters of ``TensorDict``."""
 
         @overload
         def __call__(
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         ) -> torch.Tensor: ...
 
     class _Truth(Protocol):
-        """What checkers know of ``all`` and ``any``."""
+        """The type of ``all`` and ``any`` to checkers."""
 
         @overload
         def __call__(self, dim: None = None) -> bool: ...
@@ -320,7 +320,7 @@ def _declare(cls: Any) -> None:
 
 
 def _signature_of(cls: Any) -> inspect.Signature:
-    """What :func:`inspect.signature` says of a class: its keys, then what all take."""
+    """Return the signature of a class: its keys, then the parameters that all take."""
     kind = inspect.Parameter.KEYWORD_ONLY
     common = inspect.signature(TypedTensorDict.__init__).parameters.values()
     source, *rest = [each for each in common if each.name not in ("self", "kwargs")]

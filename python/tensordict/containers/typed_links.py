@@ -122,7 +122,7 @@ _WALKS = frozenset(
 
 
 class Linked:
-    """What a typed container does over another one, to which all that is done is done.
+    """A typed collection over another one, which does all that is done to it.
 
     Its methods are set below, from those of the dense container.
     """
@@ -144,7 +144,7 @@ class Linked:
         return cls.__bases__[1]
 
     def __getattr__(self, name: str) -> Any:
-        """What only some containers have, such as ``append`` of a stack."""
+        """Return an attribute that only some collections have, as ``append``."""
         source = self.__dict__.get("_source")
         if source is None or name in type(self).__expected_keys__:  # type: ignore[attr-defined]
             return object.__getattribute__(self, name)
@@ -194,7 +194,7 @@ def _dense(value: Any) -> Any:
 
 
 def _outside(this: Any, result: Any) -> Any:
-    """What a method of the source gives, as a method of the typed container."""
+    """Convert the result of a method of the source to that of the typed collection."""
     if result is this._source:
         return this
     if isinstance(result, CollectionProtocol):

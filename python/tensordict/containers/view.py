@@ -296,7 +296,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return _rust.get(self._source, key, ...)
 
     def _read(self, key: Any, default: Any) -> Any:
-        """What reading by key gives: nested containers as ordinary ones."""
+        """Read an entry by key; nested collections are ordinary ones."""
         value = _rust.get(self._source, key, default)
         if value is default or value is None:
             return value

@@ -1,4 +1,4 @@
-"""What torch's own distributions lack: one value each that is not drawn.
+"""Add a deterministic sample to those of torch's distributions that lack one.
 
 Most have a mode or a mean, which :mod:`tensordict.nn.distributions.deterministic` takes.
 Three have neither: they get a ``deterministic_sample`` here.

@@ -1,4 +1,4 @@
-"""What importing the package registers with torch and the standard library."""
+"""Register the package with torch and the standard library when it is imported."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _is_open(size: Any) -> bool:
 
 
 def _is_open_while_traced(size: Any) -> bool:
-    """What Dynamo traces for :func:`_is_open`: a compiled function keeps its sizes."""
+    """Answer :func:`_is_open` for Dynamo: a compiled function keeps its sizes."""
     if size is None:
         return True
     if not torch.compiler.is_exporting():
@@ -92,12 +92,12 @@ def _noted(size: Any) -> Any:
 
 
 def _noted_as_constant(size: Any) -> Any:
-    """What Dynamo traces for :func:`_noted`: no symbols in an exported program."""
+    """Answer :func:`_noted` for Dynamo: an exported program has no symbols."""
     return None if _is_open(size) else size
 
 
 class _Beside(NamedTuple):
-    """What a tree spec has of the leaves: trees with other leaves may be of one structure."""
+    """The leaves in a tree spec: trees with other leaves may be of one structure."""
 
     noted: tuple[Any, ...]
 
@@ -125,7 +125,7 @@ def _value_in_spec(held: Any) -> Any:
 
 
 def _value_as_constant(held: Any) -> Any:
-    """What Dynamo traces for :func:`_value_in_spec`."""
+    """Answer :func:`_value_in_spec` for Dynamo."""
     if torch.compiler.is_exporting() and held._is_one:
         return _Constant(type(held), held.data, _BatchSize(_sizes_of(held.batch_size)))
     return _Value(held)
@@ -216,7 +216,7 @@ _Context = dict[str, Any]
 
 
 def _collection_as_json(context: _Context) -> _Context:
-    """What a saved program keeps of a collection: the class goes by its name."""
+    """Describe a collection for a saved program: the class goes by its name."""
     device = context["device"]
     return {
         "keys": context["keys"],

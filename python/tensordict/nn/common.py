@@ -637,7 +637,7 @@ class TensorDictModule(TensorDictModuleBase):
 
 
 def _traced(module: Any, *args: Any, **kwargs: Any) -> Any:
-    """What the compiler traces for the ``forward`` of a module of tensors."""
+    """Run the ``forward`` of a module of tensors as the compiler traces it."""
     found = plain_inputs(module, args, kwargs, SKIP)
     if found is None:
         return _whole(module, *args, **kwargs)

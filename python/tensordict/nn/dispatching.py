@@ -154,7 +154,7 @@ _Dispatch.__module__ = "tensordict.nn.common"
 
 
 class _Decorator(Protocol):
-    """What checkers know of :class:`dispatch`: a decorator, or what makes one."""
+    """The type of :class:`dispatch` to checkers: a decorator, or what makes one."""
 
     @overload
     def __call__(self, method: Callable[..., Any], /) -> Callable[..., Any]: ...

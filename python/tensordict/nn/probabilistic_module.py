@@ -230,7 +230,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
 
     @property
     def log_prob_key(self) -> NestedKey:
-        """Where the log-probability goes.
+        """The key of the log-probability.
 
         Raises:
             RuntimeError: there are several.
@@ -239,7 +239,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
 
     @property
     def log_prob_keys(self) -> list[NestedKey]:
-        """Where the log-probabilities go."""
+        """The keys of the log-probabilities."""
         return self._log_prob_keys
 
     @property
@@ -527,7 +527,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
 
 
 def _traced(module: Any, *args: Any, **kwargs: Any) -> Any:
-    """What the compiler traces for the ``forward`` of a probabilistic module."""
+    """Run the ``forward`` of a probabilistic module as the compiler traces it."""
     parameters = plain_parameters(module, args, kwargs, SKIP)
     if parameters is None:
         return _whole(module, *args, **kwargs)

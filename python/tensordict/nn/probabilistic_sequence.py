@@ -166,7 +166,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
     @property
     def log_prob_keys(self) -> list[NestedKey]:
-        """Where the log-probabilities go, those of the last module first."""
+        """The keys of the log-probabilities, those of the last module first."""
         return [
             key
             for module in reversed(self._probabilistic())
@@ -175,7 +175,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
     @property
     def log_prob_key(self) -> NestedKey:
-        """Where the log-probability goes.
+        """The key of the log-probability.
 
         Raises:
             RuntimeError: there are several.
@@ -321,7 +321,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
     def _nested(
         self, td: Any, *, resamples: bool, ends: bool
     ) -> tuple[Any, dict[NestedKey, Any]]:
-        """What :meth:`_through` gives for this sequence in another one."""
+        """Run this sequence within another one: see :meth:`_through`."""
         is_plain = self.inplace is None and not self._select_before_return
         result = td if is_plain else td.copy()
         if self.return_composite:
@@ -417,7 +417,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
 
 def _traced(sequence: Any, *args: Any, **kwargs: Any) -> Any:
-    """What the compiler traces for the ``forward`` of a probabilistic sequence."""
+    """Run the ``forward`` of a probabilistic sequence as the compiler traces it."""
     if not sequence._requires_sample or not is_plain_sequence(
         sequence, args, kwargs, SKIP
     ):

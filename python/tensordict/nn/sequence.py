@@ -393,7 +393,7 @@ def _note_place(error: BaseException, name: str) -> None:
 
 
 def _traced(sequence: Any, *args: Any, **kwargs: Any) -> Any:
-    """What the compiler traces for the ``forward`` of a sequence."""
+    """Run the ``forward`` of a sequence as the compiler traces it."""
     if not is_plain_sequence(sequence, args, kwargs, SKIP):
         return _whole(sequence, *args, **kwargs)
     td = args[0]

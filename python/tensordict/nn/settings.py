@@ -101,7 +101,7 @@ _NOTHING = object()
 
 
 class InteractionType(StrEnum):
-    """What a probabilistic module takes of its distribution."""
+    """The value that a probabilistic module takes of its distribution."""
 
     MODE = "mode"
     """The most probable value."""
@@ -127,7 +127,7 @@ INTERACTION = Setting(None)
 
 
 def interaction_type() -> InteractionType | None:
-    """What :class:`set_interaction_type` has set; None outside of it.
+    """Return the type that :class:`set_interaction_type` has set; None outside of it.
 
     Examples:
         >>> with set_interaction_type("mean"):
@@ -138,7 +138,7 @@ def interaction_type() -> InteractionType | None:
 
 
 class set_interaction_type(_Mode):  # noqa: N801 - a public name
-    """What probabilistic modules take of their distributions, in a block or a function.
+    """Set what probabilistic modules take of distributions, in a block or function.
 
     Args:
         type: a member of :class:`InteractionType`, or its name. With None each module

@@ -1,4 +1,4 @@
-"""What clients of tensordict 0.15 call under names that are not public.
+"""Offer what clients of tensordict 0.15 call under names that are not public.
 
 Each is a few lines over the public methods; the package itself uses none of them.
 """

@@ -29,7 +29,7 @@ MSG_BOOL = (
 
 
 class Equality(Protocol[R_co]):
-    """What checkers know of ``==`` and ``!=`` of a container that says what they give."""
+    """The type of ``==`` and ``!=`` to checkers, of a collection that declares them."""
 
     if TYPE_CHECKING:
 
@@ -42,7 +42,7 @@ class Equality(Protocol[R_co]):
 
 
 class Order(Protocol[R_co]):
-    """What checkers know of ``<`` and its like."""
+    """The type of ``<`` and its like to checkers."""
 
     if TYPE_CHECKING:
 

@@ -242,7 +242,7 @@ class ConstructOps(CopyingOps):
 
     @classmethod
     def _from_plain(cls, made: Any, source: Any = None) -> Any:
-        """What a factory gives for the plain container that it made of ``source``."""
+        """Convert the plain collection that a factory made of ``source``."""
         return made
 
     @classmethod
@@ -649,7 +649,7 @@ def convert(
     device: Any = None,
     batch_size: Any = None,
 ) -> Any:
-    """What a value becomes as an entry: a collection, a tensor, or itself."""
+    """Convert a value to an entry: a collection, a tensor, or itself."""
     if type(obj) in _PLAIN or isinstance(obj, (torch.Tensor, CollectionProtocol)):
         return obj
     owner: Any = _dense() if cls is None else cls
@@ -718,7 +718,7 @@ def _with_text_keys(values: Mapping[Any, Any], error: KeyError) -> dict[Any, Any
 
 
 def _path_to_wrong_key(values: Mapping[Any, Any]) -> tuple[str, ...]:
-    """Where a nested mapping has a key that is neither text nor a number."""
+    """Find the path to a key that is neither text nor a number in a nested mapping."""
     for key, value in values.items():
         if not isinstance(value, Mapping) or not isinstance(key, (str, int)):
             continue

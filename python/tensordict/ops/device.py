@@ -76,7 +76,7 @@ class DeviceOps(CollectionProtocol):
     @property
     @_rust.call_natively
     def device(self) -> torch.device | None:
-        """Where every entry lives, or None where that is not restricted.
+        """The device of every entry, or None where that is not restricted.
 
         It cannot be set: use :meth:`to`.
         """

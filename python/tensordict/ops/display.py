@@ -205,7 +205,7 @@ class DisplayOps(CollectionProtocol):
         return _layout(f"{type(self).__name__}({head}", children, "})", 0, 0)
 
     def _repr_head(self) -> list[str]:
-        """What the short form says before the fields."""
+        """Return what the short form says before the fields."""
         head = []
         if _options["show_batch_size"]:
             head.append(f"batch_size={_shape(self.batch_size)}")
@@ -221,7 +221,7 @@ class DisplayOps(CollectionProtocol):
         return entries
 
     def _repr_html_(self) -> str | None:
-        """What a notebook shows: a tree that folds, or the long form."""
+        """Return what a notebook shows: a tree that folds, or the long form."""
         if not _options["html"]:
             return None
         if not _options["compact"]:

@@ -146,7 +146,7 @@ class DistributedOps(CollectionProtocol):
 
 
 def _describe(td: Any) -> dict[str, Any]:
-    """What a container is made of, without its values."""
+    """Describe the entries of a collection without their values."""
     entries: list[tuple[str, Any]] = []
     for key, value in list(td.items()):
         if isinstance(value, CollectionProtocol):

@@ -146,7 +146,7 @@ def _with(op: ForEach, td: Any, other: Any, default: Any) -> Any:
 
 
 def elementwise_scaled(op: ForEach, sign: int) -> Callable[[F], F]:
-    """As :func:`elementwise_with`, for ``self + sign * alpha * other``."""
+    """Build ``self + sign * alpha * other``: see :func:`elementwise_with`."""
 
     def fill(stub: F) -> F:
         def method(
@@ -186,7 +186,7 @@ def _scaled(op: ForEach, add: ForEach, sign: int, alpha: Any, other: Any) -> For
 
 
 def elementwise_scaled_inplace(op: ForEach, sign: int) -> Callable[[F], F]:
-    """As :func:`elementwise_scaled`, writing into the leaves."""
+    """Build the operation of :func:`elementwise_scaled` that writes into the leaves."""
 
     def fill(stub: F) -> F:
         def method(self: Any, other: Any, alpha: Any = None) -> Any:
@@ -223,7 +223,7 @@ def elementwise_with_inplace(op: ForEach) -> Callable[[F], F]:
 
 
 def leafwise(op: Callable[..., Any]) -> Callable[[F], F]:
-    """As :func:`elementwise_with`, for a function ``op(leaf, operand)`` of one leaf."""
+    """Build a method of a function of one leaf: see :func:`elementwise_with`."""
 
     def for_each(values: Leaves, operand: Any) -> Leaves:
         if type(operand) is list and len(operand) == len(values):
@@ -514,7 +514,7 @@ def _collect_matched(td: Any, other: Any, out: Leaves) -> None:
 
 
 def mismatch_message(missing: Iterable[Any], extra: Iterable[Any]) -> str:
-    """What to say of keys that only the first or only the second collection has."""
+    """Describe the keys that only the first or only the second collection has."""
     missing, extra = set(missing), set(extra)
     msg = "keys in tensordicts mismatch."
     if missing:

@@ -134,7 +134,7 @@ class IndexingOps(CollectionProtocol):
         return _as_plain(result) if result._is_dense else result
 
     def _masked_features(self, mask: torch.Tensor) -> Any:
-        """What a mask of more than the batch dims takes: of each leaf, without names."""
+        """Index each leaf with a mask of more than the batch dims, without names."""
         if self.is_empty():
             return self.empty(batch_size=[int(mask.sum())], names=None)
         whole = _rust.clone_structure(self)
@@ -178,7 +178,7 @@ class IndexingOps(CollectionProtocol):
         return self
 
     def masked_fill(self, mask: torch.Tensor, value: float | bool) -> Self:
-        """As :meth:`masked_fill_`, on a copy. The result is unlocked."""
+        """Fill a copy where a mask is true, unlocked: see :meth:`masked_fill_`."""
         leaves = _rust.leaves(self)
         _check_mask(mask, self, leaves)
         views = spread(self, leaves, mask)

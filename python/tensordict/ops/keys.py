@@ -135,7 +135,7 @@ def listed_keys(
     is_leaf: Any,
     sort: Any,
 ) -> Any:
-    """What :meth:`KeysOps.keys` gives where it is not the direct keys as they are."""
+    """List the keys of :meth:`KeysOps.keys` where not all direct ones are asked for."""
     if include_nested or leaves_only or is_leaf is not None:
         return _TensorDictKeysView(td, include_nested, leaves_only, is_leaf, sort)
     return sorted(td._sample_entries())
@@ -148,7 +148,7 @@ def listed_values(
     is_leaf: Any,
     sort: Any,
 ) -> Any:
-    """What :meth:`KeysOps.values` gives where it is not the direct values as they are."""
+    """List the values of :meth:`KeysOps.values` where not all direct ones are asked."""
     if sort:
         if td._is_dense and not include_nested and not leaves_only:
             entries = td._entries()
@@ -172,7 +172,7 @@ def listed_items(
     is_leaf: Any,
     sort: Any,
 ) -> Any:
-    """What :meth:`KeysOps.items` gives where it is not the direct items as they are.
+    """List the items of :meth:`KeysOps.items` where not all direct ones are asked for.
 
     A list of the direct items sorted or of all leaves in order, otherwise an iterator.
     """
@@ -267,7 +267,7 @@ class KeysOps(CollectionProtocol):
         return _rust.string_keys(self._sample_entries())
 
     def _ipython_key_completions_(self) -> list[str]:
-        """What IPython and notebooks complete ``td["<TAB>`` with."""
+        """Return what IPython and notebooks complete ``td["<TAB>`` with."""
         return list(self.keys())
 
     def values(

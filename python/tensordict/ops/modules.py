@@ -249,7 +249,7 @@ class ModulesOps(CollectionProtocol):
     def _explain_to_module(
         self, source: Any, module: nn.Module, inplace: bool = False
     ) -> str | None:
-        """What an error of the block may come from: parameters of another shape."""
+        """Explain an error of the block by parameters of another shape, if any."""
         if inplace:
             return None
         found = []

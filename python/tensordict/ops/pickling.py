@@ -1,4 +1,4 @@
-"""What of a collection goes into a pickle, and what belongs to this process."""
+"""Separate what goes into a pickle from what belongs to this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["PicklingOps"]
 
 
 class PicklingOps(CollectionProtocol):
-    """What of a collection goes into a pickle."""
+    """The pickles of a collection."""
 
     def __getstate__(self) -> dict[str, Any]:
         """The instance dictionary, less what belongs to this process.

@@ -1,4 +1,4 @@
-"""What the reductions of :mod:`tensordict.ops.reductions` are written with.
+"""Provide what the reductions of :mod:`tensordict.ops.reductions` are written with.
 
 The arguments that all of them read alike, and the roads that a reduction takes: one
 batch dim in one crossing, any other dims, all leaves joined.

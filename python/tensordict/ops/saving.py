@@ -389,7 +389,7 @@ class SavingOps(CollectionProtocol):
 
     @classmethod
     def _asked_for(cls, loaded: Any) -> Any:
-        """What a load by this class gives of a save: what was saved."""
+        """Return what a load by this class gives of a save: what was saved."""
         return loaded
 
     @classmethod
@@ -692,7 +692,7 @@ class SavingOps(CollectionProtocol):
         raise NotImplementedError(f"{cls} has no layout of its own")
 
     def _shape_fields(self) -> dict[str, str | None]:
-        """What the metadata of its directory says of its shape, as JSON."""
+        """Describe the shape for the metadata of the directory, as JSON."""
         return _growing.shape_fields_dense(self)
 
     def _take_loaded(self, loaded: Any) -> Any:

@@ -378,7 +378,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         return map_leaves(self, op, (size,), size, names, SHAPE_TAIL, True, -1)
 
     def _broadcast(self, shape: torch.Size) -> Self:
-        """What an operation computes with where its operands ask for ``shape``."""
+        """Return the operand that fits where another one asks for ``shape``."""
         return self.expand(shape)
 
     # Joining and splitting dims --------------------------------------------------
@@ -477,7 +477,7 @@ def _one_dim(dim: int) -> int:
 
 
 def _optional_dim(dim: int | None = None) -> int | None:
-    """As :func:`_one_dim` for a dim that may be left out."""
+    """Check a dim that may be left out: see :func:`_one_dim`."""
     return dim
 
 

@@ -32,7 +32,7 @@ By a name of theirs, or by the method of that name of the first argument.
 
 
 def handler_of(function: Callable[..., Any]) -> Handler | None:
-    """What answers a call of ``function`` that was given a collection, if anything."""
+    """Return what answers a call of ``function`` with a collection, if any."""
     return _looked_up(function)
 
 

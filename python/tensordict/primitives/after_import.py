@@ -1,4 +1,4 @@
-"""What is done once somebody imports another package, and does not import it before.
+"""Run a function once somebody imports another package, without importing it before.
 
 A finder in front of the others finds the module as they do, with a loader that calls
 us when the module has been executed.

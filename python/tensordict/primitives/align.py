@@ -14,7 +14,7 @@ from tensordict.primitives.tree import _align, new
 def rebuild_as(
     td: Any, values: Any, cls: Any = None, size: Any = None, lock: bool = False
 ) -> Any:
-    """As :func:`rebuild` without names: a comparison, or a reduction of whole leaves.
+    """Rebuild without names, for comparisons and reductions: see :func:`rebuild`.
 
     ``cls`` is the class of all dense containers of the result (None: each keeps its
     own), ``size`` the batch size of all of them (None: each keeps its own).

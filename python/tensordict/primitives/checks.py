@@ -1,4 +1,4 @@
-"""What a value or a class is: a collection, a tensorclass, non-tensor data, a leaf."""
+"""Tell the kind of a value or class: collection, tensorclass, non-tensor data, leaf."""
 
 from __future__ import annotations
 

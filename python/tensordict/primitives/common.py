@@ -1,4 +1,4 @@
-"""What methods and primitives share: messages, exceptions, small readings of arguments."""
+"""Share messages, exceptions and small readings of arguments between the methods."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _InplaceWriteError(ValueError, RuntimeError):
 
 
 def value_of(entry: Any) -> Any:
-    """What reading an entry by key gives: of a non-tensor one the value it holds."""
+    """Return what reading an entry by key gives: the value of non-tensor data."""
     if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
         return entry._value()
     return entry
@@ -257,7 +257,7 @@ def _spliced_names(
 
 
 def tail_of(leaf: torch.Tensor, tail: int, k: int) -> Sequence[int]:
-    """What a tail appends to the first argument of an operation on a leaf."""
+    """Return what a tail appends to the first argument of an operation on a leaf."""
     if tail == SHAPE_TAIL:
         return leaf.shape[k:]
     if tail == DIMS_TAIL:

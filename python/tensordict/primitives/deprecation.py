@@ -47,7 +47,7 @@ FALSE_WORDS = frozenset({"n", "no", "f", "false", "off", "0"})
 
 
 def deprecation_message(name: str, advice: str | None = None) -> str:
-    """What is said about a deprecated name; ``advice`` is what to use instead."""
+    """Build the message about a deprecated name; ``advice`` is what to use instead."""
     message = f"{name} is deprecated and will be removed in {REMOVAL}."
     return message if advice is None else f"{message} Use {advice} instead."
 

@@ -111,7 +111,7 @@ def missing_of_all(td: Any, path: tuple[str, ...], *, every: bool = False) -> Ke
 def _about_key(
     path: tuple[str, ...], position: int, keys: Sequence[str], said: str = ""
 ) -> str:
-    """What helps to find the key that was meant: ``path`` leads to ``position`` only."""
+    """Help to find the key that was meant: ``path`` leads to ``position`` only."""
     texts = []
     if len(path) > 1 and str(path) not in said:
         texts.append(f"The whole key is {path}")
@@ -202,7 +202,7 @@ def at_value(error: Any, *keys: str) -> None:
 
 
 def below(error: Exception, key: Any) -> Exception:
-    """As :func:`at_key`, for an error that may be of something else than an entry."""
+    """Name the key in an error that may be about something else: see :func:`at_key`."""
     return at_key(error, key) if hasattr(error, "_at_entry") else error
 
 
@@ -221,7 +221,7 @@ def graph_error(td: Any, parent: Any) -> RuntimeError:
 
 
 def _why_locked(td: Any) -> str:
-    """What locked ``td``, and what to do about it."""
+    """Explain what locked ``td``, and what to do about it."""
     inner = td.__dict__.get("_param_td", td)
     copies = "`clone(False)` gives an unlocked one with the same leaves"
     if inner.is_memmap():

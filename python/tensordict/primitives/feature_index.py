@@ -51,7 +51,7 @@ def features_at(td: Any, index: Any, error: IndexError) -> Any:
 def take_features(
     td: Any, index: Any, error: IndexError, by_own_dims: bool = False
 ) -> Any:
-    """As :func:`features_at`, without a warning.
+    """Take features without a warning: see :func:`features_at`.
 
     With ``by_own_dims`` a nested container that has the dims of the index as batch dims
     is indexed as one.

@@ -551,7 +551,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _filled_with(value: Any) -> Any:
-    """What entries are filled with: a tensor, or what can only be a value of its own."""
+    """Convert the value to fill entries with to a tensor, or a value of its own."""
     if value is None or isinstance(
         value, (CollectionProtocol, torch.Tensor, int, float, complex)
     ):

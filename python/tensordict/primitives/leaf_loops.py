@@ -14,7 +14,7 @@ from tensordict.primitives.common import _call
 def on_plain(
     held: dict[str, Any], op: Any, args: tuple[Any, ...], tail: int, k: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """What ``op`` gives for each plain tensor of ``held``, and the keys of the others.
+    """Call ``op`` on each plain tensor of ``held``, and list the keys of the others.
 
     ``op``, ``args``, ``tail`` and ``k`` are those of
     :func:`tensordict.primitives.map_leaves.map_leaves`. Nested tensors and what takes part in

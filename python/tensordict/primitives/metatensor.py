@@ -1,4 +1,4 @@
-"""What is known of a tensor that is not there: an entry of a stack, not stacked for it."""
+"""Describe a tensor that is not there: an entry of a stack that is not stacked."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def merged_shape(shapes: list[torch.Size], dim: int | None) -> torch.Size:
 
 
 class MetaTensor:
-    """What is known of a tensor without having it: shape, dtype and device.
+    """The shape, dtype and device of a tensor, without its values.
 
     A dim in which the members of a stack differ is -1.
 
@@ -83,7 +83,7 @@ class MetaTensor:
 
     @classmethod
     def _of_stack(cls, values: list[Any], dim: int) -> MetaTensor:
-        """What the stack of ``values``, tensors or what is known of some, would be."""
+        """Describe the stack of ``values``, tensors or metadata of some."""
         meta = cls(values[0])
         for value in values:
             if value.dtype != meta.dtype:

@@ -51,7 +51,7 @@ def plain_inputs(
     kwargs: dict[str, Any],  # noqa: ARG001
     skip: Any,  # noqa: ARG001
 ) -> tuple[Any, tuple[Any, ...]] | None:
-    """What a module of tensors calls, and with what, if that is all it does.
+    """Return what a module of tensors calls, and with what, if that is all it does.
 
     The call has one argument, a plain container with all inputs. ``skip`` is the setting
     by which modules are left out.

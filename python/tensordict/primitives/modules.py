@@ -129,7 +129,7 @@ def _fits(value: Any, old: Any) -> bool:
 
 
 def _always_fits(value: Any, old: Any) -> bool:  # noqa: ARG001
-    """What Dynamo traces for :func:`_fits`: a graph has no use for a comparison of sizes."""
+    """Answer :func:`_fits` for Dynamo: a graph has no use for a comparison of sizes."""
     return True
 
 
@@ -142,7 +142,7 @@ def _plan_module(
     writes: list[_Write],
     replaced: list[tuple[Any, str, Any]] | None,
 ) -> Any:
-    """What ``module`` has under the keys of ``td``; what is to be written joins ``writes``.
+    """Plan the content of ``module`` under the keys of ``td``; fill ``writes``.
 
     With ``like`` only its keys count, and what the module has in place of its entries
     joins ``replaced``. ``as_kind`` makes values what they are to be in a module.
@@ -266,17 +266,17 @@ def _moves_between() -> bool:
 
 
 def _stays() -> bool:
-    """What Dynamo traces for :func:`_moves_between`: each place keeps its kind."""
+    """Answer :func:`_moves_between` for Dynamo: each place keeps its kind."""
     return False
 
 
 def _wrapper() -> Any:
-    """What makes a tensor the kind of tensor that a module has."""
+    """Return the function that makes a tensor the kind of tensor that a module has."""
     return _as_kind_of
 
 
 def _no_wrapper() -> Any:
-    """What Dynamo traces for :func:`_wrapper`: no parameters are made in a graph."""
+    """Answer :func:`_wrapper` for Dynamo: no parameters are made in a graph."""
     return None
 
 
@@ -307,7 +307,7 @@ def _is_same_memory(value: Any, own: Any) -> bool:
 
 
 def _is_same_object(value: Any, own: Any) -> bool:
-    """What Dynamo traces for :func:`_is_same_memory`, where nothing is wrapped."""
+    """Answer :func:`_is_same_memory` for Dynamo, where nothing is wrapped."""
     return value is own
 
 

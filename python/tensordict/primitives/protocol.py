@@ -1,4 +1,4 @@
-"""What a container provides: the few operations that every public method is written with.
+"""Define what a collection provides, and all public methods are written with.
 
 The public methods live in :mod:`tensordict.ops`, one file per topic, and know
 containers only through this protocol. The walks themselves (over nested
@@ -269,15 +269,15 @@ class CollectionProtocol:
         return self._get_entry(key, NO_DEFAULT)
 
     def _seen_entry(self, key: str) -> Any:
-        """As :meth:`_sample_entry`: with the shape that reading the entry would give."""
+        """Look at an entry as reading would show it: see :meth:`_sample_entry`."""
         return self._sample_entry(key)
 
     def _stack_members(self) -> Any:
-        """What :func:`tensordict.dense_stack_tds` gives for this one."""
+        """Stack the members for :func:`tensordict.dense_stack_tds`."""
         return self.contiguous()
 
     def _shown_together(self, members: list[Any], dim: int, name: str | None) -> Any:
-        """What a lazy stack shows of the entries that its members have at a key."""
+        """Show the entries that the members of a lazy stack have at a key together."""
         return self._stack_lazily(members, dim, name)
 
     def _children(self) -> list[Any]:
@@ -405,11 +405,11 @@ class CollectionProtocol:
         return _rust.new(type(self), entries, size, device, names)
 
     def _entry_for(self, present: Any) -> Any:
-        """What an entry is to be when it is updated from this: as a rule itself."""
+        """Return what an entry becomes when it is updated from this: as a rule this."""
         return present
 
     def _rebuild_plain(self, values: Any) -> Any:
-        """As :meth:`_rebuild`, for a result that keeps neither class nor names."""
+        """Rebuild without class and names: see :meth:`_rebuild`."""
         return self._rebuild(values, False)
 
     def _rebuild_as(self, values: Any, cls: Any, size: Any) -> Any:
@@ -437,7 +437,7 @@ class CollectionProtocol:
     def _member_operands(
         self, operands: Sequence[Any]
     ) -> list[tuple[Any, list[Any]]] | None:
-        """Of a stack, each member with its parts of the operands; None of what is none."""
+        """Split the operands by member; return None if this is not a stack."""
         return None
 
     def _incomparable(self, name: str, other: Any, otherwise: bool) -> bool:
@@ -454,7 +454,7 @@ class CollectionProtocol:
     def _where_operands(
         self, condition: torch.Tensor, other: Any, pad: Any
     ) -> list[tuple[Any, list[Any]]] | None:
-        """Of a stack, each member with its parts of what ``where`` takes, as above."""
+        """Split the operands of ``where`` by member; None if this is not a stack."""
         if not isinstance(other, CollectionProtocol):
             return None
         return self._member_operands((condition, other))
@@ -475,7 +475,7 @@ class CollectionProtocol:
         return False
 
     def _parts_to_resize(self, source: CollectionProtocol) -> list[Any] | None:
-        """What of a collection each child may take its batch size from; None: no parts."""
+        """Split a collection by member, for batch sizes; return None for no parts."""
         return None
 
     def _resize_members(self, source: CollectionProtocol) -> bool:
@@ -483,11 +483,11 @@ class CollectionProtocol:
         return False
 
     def _update_parts(self, source: Any) -> list[Any] | None:
-        """Of a stack, what of the source of an update goes to each of its children."""
+        """Split the source of an update by member, if this is a stack."""
         return None
 
     def _member_paths(self) -> Iterable[Any]:
-        """Of a stack, the keys of the leaves of its members, also of one alone."""
+        """Return the keys of the leaves that some member has, if this is a stack."""
         return ()
 
     def _copy_parts(self, source: Any, is_whole: bool = False) -> list[Any] | None:
@@ -518,7 +518,7 @@ class CollectionProtocol:
         return False
 
     def _copied(self, value: Any) -> Any:
-        """What :meth:`update_` of a non-tensor entry takes; an error where it does not.
+        """Return what :meth:`update_` of a non-tensor entry takes, or raise.
 
         ``value`` may be of any type.
         """
@@ -533,7 +533,7 @@ class CollectionProtocol:
         raise NotImplementedError
 
     def _remade(self, make: Callable[[Any], Any]) -> Any:
-        """What ``make`` makes of these entries in a plain container; a class is kept."""
+        """Call ``make`` on these entries in a plain collection, and keep the class."""
         this: Any = self
         return make(this.to_tensordict())
 
@@ -543,7 +543,7 @@ class CollectionProtocol:
         return self
 
     def _state_fields(self) -> dict[str, Any]:
-        """What a state dict says of this beside batch size and device."""
+        """Describe this in a state dict beside batch size and device."""
         return {}
 
     def _state_entries(self) -> dict[str, Any]:

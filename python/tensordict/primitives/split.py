@@ -29,7 +29,7 @@ def split_leaves(
     lock: bool = False,
     k: int = -1,
 ) -> list[Any]:
-    """As :func:`map_leaves` for an ``op`` that gives a sequence: one container per item.
+    """Call an ``op`` that gives a sequence on each leaf: one collection for each item.
 
     ``prefixes`` has the batch size of each item; its length is the number of items.
     """

@@ -54,7 +54,7 @@ class _BatchedUninitializedBuffer(UninitializedBuffer):
 
 
 class _Row:
-    """What a mapped function gets of such a tensor: a row, which makes all of them."""
+    """A row of such a tensor in a mapped function, which makes all of them."""
 
     whole: Any
     place: tuple[int, int]

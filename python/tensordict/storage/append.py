@@ -128,7 +128,7 @@ def _has_grown(size: torch.Size, loaded: torch.Size) -> bool:
 
 
 def shape_fields_dense(td: Any) -> dict[str, str | None]:
-    """What the metadata of a dense container says of its shape, as JSON."""
+    """Describe the shape of a dense collection for the metadata, as JSON."""
     names = td._td_dim_names
     has_names = names is not None and any(name is not None for name in names)
     return {

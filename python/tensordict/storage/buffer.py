@@ -1,4 +1,4 @@
-"""Where the leaves of a consolidated container lie in its buffer."""
+"""Lay out the leaves of a consolidated collection in its buffer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ which dim is ragged."""
 
 
 def problem_of_row(row: Any, num_bytes: int) -> str:
-    """What keeps a leaf of a file from being made over data of ``num_bytes``, or nothing."""
+    """Explain why a leaf of a file cannot be made over data of ``num_bytes``, if so."""
     problem = f"no leaf is described by {row!r}"
     if not isinstance(row, (list, tuple)) or len(row) < 5:
         return problem
@@ -113,7 +113,7 @@ def lay_out(leaves: list[torch.Tensor]) -> Rows:
 
 
 def parts_of(tensor: torch.Tensor) -> list[tuple[Any, ...]]:
-    """What of a leaf is copied, each with its prefix: of a jagged one several tensors."""
+    """Return the parts of a leaf that are copied, each with its prefix."""
     leaf: Any = tensor.detach()
     if not leaf.is_nested:
         if leaf.layout != torch.strided or leaf.is_quantized:

@@ -79,7 +79,7 @@ def shown(path: tuple[str, ...]) -> str:
 
 
 class Value(tuple[Any, list[int], "str | None"]):
-    """What a level has of a value that is no tensor: with its batch size and device."""
+    """The description of non-tensor data in a level: batch size and device, too."""
 
     __slots__ = ()
 
@@ -133,7 +133,7 @@ def _metadata(td: Any) -> dict[str, Any]:
 
 
 def problem_of(level: Any) -> str:
-    """What keeps a level of a file from being read; nothing where it has its fields."""
+    """Explain why a level of a file cannot be read; nothing where it has its fields."""
     if not isinstance(level, dict) or not level.keys() >= RESERVED:
         return "its level has no fields"
     for name in sorted(RESERVED):

@@ -374,7 +374,7 @@ class _ItemReader(Reader):
 
 
 def _identity(value: torch.Tensor) -> Any:
-    """What two tensors over the same values have in common; None where that is unknown."""
+    """Identify the memory that tensors over the same values share; None if unknown."""
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or not value.numel():
         return None
     if value.is_meta:

@@ -1,4 +1,4 @@
-"""What an established format has no place for, beside it: classes, order of keys, values.
+"""Write what an established format has no place for: classes, key order, values.
 
 The text of a consolidated file, and that of ``__metadata__["tensordict"]`` in a
 safetensors file, is read by tensordict 0.15 too, and holds what that can

@@ -25,7 +25,7 @@ MSG_CHILD = (
 
 
 class TensorDictFuture:
-    """What :meth:`memmap` gives with ``return_early=True``.
+    """The result of :meth:`memmap` with ``return_early=True``.
 
     The save is of the entries at the time of the call: from then on entries may be set,
     replaced and deleted. The values of the tensors are read until the save is done: they
@@ -123,7 +123,7 @@ def with_bar(
 
 
 def of_now(td: Any, options: SaveOptions) -> Any:
-    """What a save is of: the entries at the time of the call, whatever becomes of ``td``."""
+    """Keep the entries that a save is about, whatever becomes of ``td`` afterwards."""
     return td.clone(False) if options.is_later else td
 
 

@@ -1,4 +1,4 @@
-"""What a save holds, from its metadata alone.
+"""Describe a save from its metadata alone.
 
 No tensor is read, no class is needed, no pickle is opened: so it works for saves of
 anybody, and says what is wrong with those that cannot be loaded.
@@ -20,7 +20,7 @@ __all__ = ["Entry", "Survey", "survey"]
 
 
 class Survey(NamedTuple):
-    """What a save holds."""
+    """The content of a save."""
 
     path: str
     layout: str
@@ -33,7 +33,7 @@ class Survey(NamedTuple):
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong, a line for each entry."""
+        """The problems of the save, a line for each entry."""
         return [
             f"the entry {shown(entry.key)}: {entry.problem}"
             for entry in self.entries

@@ -166,7 +166,7 @@ def prepare_to_write(
 def _described(
     tensor: torch.Tensor,
 ) -> tuple[torch.Tensor, str, list[int], str, bytes | None]:
-    """What is to be copied of a tensor, and what the metadata has of it."""
+    """Return what is to be copied of a tensor, and its metadata."""
     tensor = tensor.detach()
     gather = getattr(tensor, "full_tensor", None)
     if gather is not None:
@@ -208,7 +208,7 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
 def describe(
     tensor: torch.Tensor,
 ) -> tuple[str, list[int], str, int, bytes | None]:
-    """What the metadata has of a tensor, whose values are not read.
+    """Describe a tensor for the metadata, without reading its values.
 
     Returns:
         The device, shape, dtype, number of items, and for a nested tensor its table of

@@ -115,7 +115,7 @@ def subpath_parts(subpath: Any) -> Sequence[str]:
 
 
 def nested_at(loaded: Any, path: str | Path, options: LoadOptions) -> Any:
-    """Of a file that was loaded what was asked for, on the device where it was asked.
+    """Return the part of a loaded file that was asked for, on the device asked for.
 
     Raises:
         ValueError: there is no collection at the subpath.
@@ -153,7 +153,7 @@ def from_one_save(
     *,
     by_name: bool = False,
 ) -> Any:
-    """What ``load`` makes of a save, all of it from one and the same.
+    """Call ``load`` on a save so that all it reads is from one and the same.
 
     Where another save takes its place before all was read, ``load`` is called again.
 

@@ -54,7 +54,7 @@ _StringOnlyDict = dict
 
 
 class _LockedSchema(NamedTuple):
-    """What tensordict 0.15 keeps with a lock: in its pickles, and ignored on load."""
+    """The lock as the pickles of tensordict 0.15 have it; ignored on load."""
 
     keys: tuple[str, ...]
 
@@ -137,7 +137,7 @@ def _rebuild_tensordict_files_consolidated(
 
 
 def _reduce_td(data: Any) -> tuple[Any, ...]:
-    """What is pickled for a dense container."""
+    """Pickle a dense collection."""
     if data._consolidated is not None:
         from tensordict.storage import describing
         from tensordict.storage.layouts import consolidated

@@ -61,7 +61,7 @@ def gets_copies(out: Any) -> bool:
 
 
 def _parts(td: Any) -> dict[str, Any]:
-    """What a tensorclass, or a lazy stack, is made of, by the names that paths have."""
+    """Split a tensorclass or a lazy stack into its parts, by their names in paths."""
     if td._is_non_tensor:
         return {}
     if is_tensorclass(td):

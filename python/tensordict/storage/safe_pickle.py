@@ -133,7 +133,7 @@ def plan_column(stack: Any, plan: Any, level: int) -> None:
 
 
 def saved_values(held: Any, directory: Any, inplace: bool) -> Any:
-    """What stands for values that were saved: ``held`` itself, or one like it."""
+    """Return what stands for saved values: ``held`` itself, or one like it."""
     saved = held if inplace else held._twin()
     saved._is_memmap = True
     saved._is_shared = False
@@ -247,7 +247,7 @@ def is_text(value: str) -> bool:
 
 
 def typed_paths(value: Any) -> dict[str, Any]:
-    """Where a value that JSON can say has other types than lists and dicts."""
+    """List the paths where JSON can say a value, but not its type."""
     found: dict[str, Any] = {}
     _add_typed(value, (), found)
     return found
@@ -374,7 +374,7 @@ def _home(options: Any) -> torch.device:
 
 
 def _notes(path: SavedPath, text: str) -> dict[str, Any]:
-    """What tensordict 0.15 does not say, if it is about this very metadata."""
+    """Read what tensordict 0.15 does not say, if it is about this very metadata."""
     file = path / NOTES
     if not file.exists():
         return {}

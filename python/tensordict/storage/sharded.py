@@ -1,4 +1,4 @@
-"""What a rank has of a ``DTensor``, without importing what defines that class."""
+"""Find the part of a ``DTensor`` that a rank has, without importing that class."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_sharded(value: Any) -> bool:
 
 
 def local_part(value: Any) -> tuple[torch.Tensor, list[int], bool]:
-    """What this rank has, where it begins, and whether this rank is the one to write it."""
+    """Return the part of this rank, its offset, and whether this rank writes it."""
     if any(placement.is_partial() for placement in value.placements):
         raise TypeError(MSG_PARTIAL)
     coordinate = value.device_mesh.get_coordinate()

@@ -1,4 +1,4 @@
-"""What a description and a buffer are read as: containers, each leaf checked first."""
+"""Read a description and a buffer as collections; each leaf is checked first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Source:
-    """Where a description's leaves come from, each checked before it is made.
+    """The source of a description's leaves, each checked before it is made.
 
     Args:
         storage: the buffer.

@@ -56,7 +56,7 @@ __all__ = [
 
 
 def is_non_tensor(obj: Any) -> bool:
-    """As :func:`tensordict.is_non_tensor`."""
+    """Tell whether a value is non-tensor data: see :func:`tensordict.is_non_tensor`."""
     return _is_non_tensor(obj)
 
 

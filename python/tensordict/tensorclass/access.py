@@ -56,11 +56,11 @@ MSG_BOOL = (
 
 
 class _BadKeyError(ValueError, KeyError):
-    """What is set is no nested key."""
+    """The key that is set is no nested key."""
 
 
 class _NoSuchFieldError(KeyError, AttributeError):
-    """What is deleted is neither a field nor an attribute."""
+    """The name that is deleted is neither a field nor an attribute."""
 
 
 def _refuse_key(index: Any, hint: str) -> None:
@@ -80,7 +80,7 @@ def _holds(td: Any, name: str) -> bool:
 
 
 class FieldAccess(TensorCollection):
-    """What a class knows of its fields, and what is done with one of them."""
+    """The access of a class to its fields."""
 
     _is_dense: ClassVar[bool] = False
     _is_tensorclass: ClassVar[bool] = True
@@ -201,7 +201,7 @@ class FieldAccess(TensorCollection):
             inner.set_non_tensor(name, value)
 
     def _as_entry(self, name: str, value: Any) -> tuple[Any, bool]:
-        """What is stored of a value, and whether as a tensor or a collection."""
+        """Convert a value to an entry; tell whether it is a tensor or collection."""
         cls = type(self)
         if cls._autocast:
             value, is_settled = cast_field(self, name, value)
@@ -249,7 +249,7 @@ class FieldAccess(TensorCollection):
 
     @classmethod
     def _value_of_entry(cls, value: Any) -> Any:
-        """What a field gives for its entry: of a non-tensor entry what it holds."""
+        """Return the value of a field from its entry: the value of non-tensor data."""
         if cls._tensor_only or not getattr(value, "_is_non_tensor", False):
             return value
         return value._value()
@@ -304,7 +304,7 @@ class FieldAccess(TensorCollection):
         self._tensordict[index] = self._assignable(value)
 
     def _assignable(self, value: Any) -> Any:
-        """What can be written at an index: a number, a tensor or entries that fit.
+        """Return what can be written at an index: number, tensor, entries that fit.
 
         Raises:
             ValueError: it is something else, or a tensorclass with other fields.

@@ -1,4 +1,4 @@
-"""What checkers take for fields in every container whose keys are declared.
+"""List what checkers take for fields in every collection whose keys are declared.
 
 To them a subclass is a dataclass that has three more fields, which are only given by
 name: the batch size, the device and the names. What is given for one is of more types

@@ -1,4 +1,4 @@
-"""What is known of a tensor without its values, as a tensorclass."""
+"""Describe a tensor without its values, as a tensorclass."""
 
 from __future__ import annotations
 

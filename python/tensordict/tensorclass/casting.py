@@ -1,4 +1,4 @@
-"""What ``autocast`` makes of the value of a field, by its annotation."""
+"""Cast the value of a field by its annotation, under ``autocast``."""
 
 from __future__ import annotations
 

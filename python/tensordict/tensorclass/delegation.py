@@ -160,7 +160,7 @@ def inside(value: Any) -> Any:
 
 
 def forwarded(tc: Any, name: str) -> Any:
-    """What the container inside ``tc`` has at ``name`` and ``tc`` has not."""
+    """Return what the collection inside ``tc`` has at ``name`` and ``tc`` has not."""
     found = getattr(tc._tensordict, name)
     if not isinstance(found, types.MethodType):
         return found
@@ -178,7 +178,7 @@ def forwarded(tc: Any, name: str) -> Any:
 
 
 def _outside(tc: Any, result: Any) -> Any:
-    """What a method of the container inside ``tc`` gives, as a method of ``tc``."""
+    """Convert the result of a method of the collection inside ``tc``."""
     if result is tc._tensordict:
         return tc
     kind = type(result)

@@ -176,7 +176,7 @@ def _forget_preparation(cls: Any, own: dict[str, Any]) -> None:
 
 
 def declared_again(field: dataclasses.Field[Any]) -> Any:
-    """What a class body says for a field like ``field``."""
+    """Declare a field like ``field`` in a class body."""
     declared = dataclasses.field(
         init=field.init, kw_only=field.kw_only, metadata=field.metadata
     )
@@ -224,7 +224,7 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def own_annotations(cls: Any) -> dict[str, Any]:
-    """What the body of ``cls`` annotates, whether or not the names in it exist yet.
+    """Return the annotations of the body of ``cls``, of later names, too.
 
     From Python 3.14 annotations are evaluated when they are read, so that a class may
     name itself or a later one (:pep:`649`): such a name comes as a ``ForwardRef``.
@@ -348,7 +348,7 @@ def _getter(name: str) -> Any:
 
 
 def _setter(name: str) -> Any:
-    """What ``object.__setattr__`` calls, the way around a frozen class."""
+    """Return what ``object.__setattr__`` calls, the way around a frozen class."""
 
     def setter(self: Any, value: Any) -> None:
         self._store_field(name, value)
@@ -554,7 +554,7 @@ def _split_further(
 
 
 def _signature_of(fields: list[Any]) -> inspect.Signature:
-    """What :func:`inspect.signature` says of the class: the fields, then its own.
+    """Return the signature of the class: the fields, then its own parameters.
 
     Raises:
         TypeError: a field with a default stands before one without.
@@ -631,7 +631,7 @@ def _wrapped_init(cls: Any, own_init: Any) -> Any:
 
 
 def _own_parameters() -> dict[str, inspect.Parameter]:
-    """What every tensorclass takes besides its fields, as its signature says it."""
+    """Return the parameters of every tensorclass besides its fields."""
     kind = inspect.Parameter.KEYWORD_ONLY
     names = ("batch_size", "device", "names")
     return {name: inspect.Parameter(name, kind, default=None) for name in names}

@@ -31,7 +31,7 @@ MSG_UNEXPECTED = "Key '{}' wasn't expected in the state-dict."
 
 
 class FilesOfClass(MethodsOfClass):
-    """What a save holds of a tensorclass, and what is made of it when it is read."""
+    """The files of a tensorclass, and what is made of them when they are read."""
 
     def _save_plan(self, plan: Any, level: int) -> None:
         ((_, child_level, inner),) = plan.add_entries(level, {_INNER: self._tensordict})
@@ -148,7 +148,7 @@ class FilesOfClass(MethodsOfClass):
 
     @property
     def _consolidated(self) -> dict[str, Any] | None:  # type: ignore[override]
-        """What the container of the fields knows of its buffer."""
+        """The state of the buffer of the collection of the fields."""
         return self._tensordict._consolidated
 
     def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:

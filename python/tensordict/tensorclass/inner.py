@@ -36,7 +36,7 @@ def _is_none(value: Any) -> bool:
 
 
 class OverContainer(Making):
-    """What :class:`CollectionProtocol` asks for, done by the container inside."""
+    """The protocol of collections, done by the collection inside."""
 
     _batch_size = _forwarded("_batch_size")
     _device = _forwarded("_device")
@@ -162,7 +162,7 @@ class OverContainer(Making):
         _rust.leaves(self._tensordict, out)
 
     def _taken(self, values: Any) -> list[Any]:
-        """As many of ``values``, the iterator of a walk above, as there are leaves."""
+        """Take as many of ``values``, an iterator, as there are leaves."""
         iterator = iter(values)
         return [next(iterator) for _ in _rust.leaves(self._tensordict)]
 
@@ -189,7 +189,7 @@ class OverContainer(Making):
     # Joining ---------------------------------------------------------------------------
 
     def _joined(self, tds: Any, joined: Any) -> Any:
-        """What joining gives: of this class, unless there are other classes among them."""
+        """Return what joining gives: of this class, unless others are among them."""
         own = type(self)
         same = all(
             isinstance(td, own) or issubclass(own, type(td))

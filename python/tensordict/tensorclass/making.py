@@ -170,7 +170,7 @@ class Making(FieldAccess):
         return made
 
     def _like_present(self, name: str, value: Any, batch_size: Any, device: Any) -> Any:
-        """What a dictionary has for a field, a nested dictionary as what is held there.
+        """Convert what a dictionary has for a field to the kind of what is held there.
 
         A plain collection is one for a field that holds a tensorclass.
         """
@@ -283,6 +283,6 @@ def _with_classes(cls: Any, td: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _init_var_defaults(cls: Any) -> tuple[Any, ...]:
-    """What a rebuilt instance passes to ``__post_init__``: what has a default."""
+    """Return what a rebuilt instance passes to ``__post_init__``: the defaults."""
     defaults = post_init_arguments(cls).values()
     return tuple(value for value in defaults if value is not dataclasses.MISSING)

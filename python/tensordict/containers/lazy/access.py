@@ -116,7 +116,7 @@ class ReadingOps(CollectionProtocol):
         return not all(kind._is_dense for kind in kinds)
 
     def _seen(self, key: str) -> list[Any] | None:
-        """As :meth:`_group`, for a look: of stacked leaves only what is known of them."""
+        """Look at an entry as :meth:`_group` does, but at metadata of stacked leaves."""
         if not self._holds_stacks():
             return self._group(key)
         values = []
@@ -302,7 +302,7 @@ class ReadingOps(CollectionProtocol):
         return meta.shape
 
     def _meta(self, key: NestedKeyLike) -> Any:
-        """What is known of an entry without stacking it; a container as it is."""
+        """Return the metadata of an entry without stacking it; a collection itself."""
         path = _rust.unravel_key_to_tuple(key)
         parent: Any = self
         for part in path[:-1]:

@@ -39,7 +39,7 @@ class Pick(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What an index of a stack gives.
+    """The plan of reading a stack at an index.
 
     ``picks`` are the members touched. With ``dim`` None there is one, and it is the
     result. Else the results of all are stacked along ``dim``; ``shape`` is the shape of
@@ -255,7 +255,7 @@ def _is_adjacent(items: list[Any], tensors: list[int]) -> bool:
 def _place_of_slice(
     items: list[Any], tensors: list[int], at: int, before: int
 ) -> tuple[int, tuple[int, int] | None]:
-    """Where the stack dim goes if a slice takes it, among what tensors elsewhere make."""
+    """Tell where the stack dim goes if a slice takes it, among dims of tensors."""
     if not tensors:
         return before, None
     block = _block_dims(items, tensors)

@@ -439,7 +439,7 @@ class StackKeysOps(CollectionProtocol):
 
 
 def _once(members: list[Any], take: Callable[[Any], Any]) -> list[Any]:
-    """What ``take`` gives of each member: one that is there twice is asked once."""
+    """Call ``take`` once for each different member; return a result for each place."""
     given = {id(each): take(each) for each in {id(m): m for m in members}.values()}
     return [given[id(each)] for each in members]
 

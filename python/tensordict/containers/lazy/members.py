@@ -1,4 +1,4 @@
-"""What a stack does by having each member do its part: walks and locks."""
+"""Let the members of a stack do their part: walks and locks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MSG_PARTS = (
 
 
 class MembersOps(CollectionProtocol):
-    """What a stack does by having each member do its part."""
+    """The walks and locks of a stack, done by each of its members."""
 
     tensordicts: list[Any]
     stack_dim: int
@@ -271,7 +271,7 @@ class MembersOps(CollectionProtocol):
         return self._like([member._without_none() for member in self.tensordicts])
 
     def _rebuild_plain(self, values: Any) -> Any:
-        """As :meth:`_rebuild`, of plain containers without names: a comparison."""
+        """Rebuild without names and class: see :meth:`_rebuild`. For comparisons."""
         from tensordict.containers.lazy.stack import LazyStackedTensorDict
 
         members = _rust.rebuilt_members(self.tensordicts, values, self._plain_type)

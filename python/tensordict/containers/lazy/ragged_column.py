@@ -116,7 +116,7 @@ class RaggedColumn:
 
     @functools.cached_property
     def starts(self) -> np.ndarray[Any, Any]:
-        """Where the items of each row begin, and at last where all end."""
+        """The starts of the items of each row, and the end of the last."""
         table = self.table.numpy()
         starts = np.zeros(len(table) + 1, np.int64)
         np.cumsum(table.prod(1), out=starts[1:])

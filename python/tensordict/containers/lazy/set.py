@@ -1,4 +1,4 @@
-"""What a stack does by writing into its members: entries by key, and parts at an index."""
+"""Write into the members of a stack: entries by key, and parts at an index."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MSG_NO_SUCH_MEMBERS = (
 
 
 class WritingOps(MembersOps):
-    """What a stack does by writing into its members."""
+    """The writes of a stack, done by its members."""
 
     # By key ------------------------------------------------------------------------
 

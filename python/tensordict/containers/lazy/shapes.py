@@ -1,4 +1,4 @@
-"""What operations on batch dims make of a stack, and the entries that it has as a whole."""
+"""Apply operations on batch dims to a stack, and show the entries of the whole."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def take_over(td: Any, result: Any) -> None:
 
 
 def rearranged(td: Any, op: Any, args: Any) -> Any:
-    """What ``narrow``, ``flip`` and ``roll`` give of members that cannot be stacked.
+    """Apply ``narrow``, ``flip`` or ``roll`` to members that cannot be stacked.
 
     None of any other operation.
     """

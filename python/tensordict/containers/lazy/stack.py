@@ -285,7 +285,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     @property
     def hook_out(self) -> Callable[[Any], Any] | None:
-        """What is called with entries that are read; deprecated."""
+        """The function that is called with entries that are read; deprecated."""
         return self._hook_out
 
     @hook_out.setter
@@ -294,7 +294,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     @property
     def hook_in(self) -> Callable[[Any], Any] | None:
-        """What is called with entries that are written; deprecated."""
+        """The function that is called with entries that are written; deprecated."""
         return self._hook_in
 
     @hook_in.setter
@@ -531,7 +531,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return taken.names[dim : dim + len(plan.shape)]
 
     def _empty_at(self, index: Any, plan: indexing.Plan) -> Any:
-        """What an index gives that takes no member: a dense container without elements."""
+        """Return the dense collection without elements at an index of no member."""
         if not self.tensordicts or any(leaf.is_nested for leaf in _rust.leaves(self)):
             # Nested tensors of several members are never one: without any, there is none.
             size = list(_rust.index_shape(self._batch_size, index))

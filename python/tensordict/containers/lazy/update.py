@@ -66,7 +66,7 @@ class UpdatingOps(CollectionProtocol):
         def _value_parts(self, value: Any) -> list[Any]: ...
 
     def _update_parts(self, source: Any) -> list[Any] | None:
-        """What of the source of an update goes to each member.
+        """Split the source of an update into the part of each member.
 
         Raises:
             ValueError: it is a stack of another number of members.
@@ -94,7 +94,7 @@ class UpdatingOps(CollectionProtocol):
         return self._mapping_parts(source)
 
     def _parts_to_resize(self, source: Any) -> list[Any] | None:
-        """What of a collection each member may take its batch size from."""
+        """Split a collection into what each member may take its batch size from."""
         source = _without_class(source)
         if isinstance(source, UpdatingOps) and source.stack_dim == self.stack_dim:
             return source.tensordicts
@@ -167,7 +167,7 @@ class UpdatingOps(CollectionProtocol):
         return result
 
     def _copy_parts(self, source: Any, is_whole: bool = False) -> list[Any] | None:
-        """As of an update; a mapping of values that all have the stack dim is taken apart.
+        """Split the source of a copy; mappings of values with the stack dim, too.
 
         With ``is_whole``, or where one does not have it, values broadcast to all of the
         entry. So do those of a collection that has no part for each member.

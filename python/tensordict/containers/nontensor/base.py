@@ -1,4 +1,4 @@
-"""What all entries that hold no tensors have in common."""
+"""Define what all entries that hold no tensors have in common."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class NonTensorOps(CollectionProtocol):
     # What a subclass says ----------------------------------------------------------
 
     def _value(self) -> Any:
-        """What reading the entry by key gives: the bare value, or a list of them."""
+        """Return what reading the entry by key gives: the bare value, or a list."""
         raise NotImplementedError
 
     def _moved(
@@ -159,7 +159,7 @@ class NonTensorOps(CollectionProtocol):
             safe_pickle.check_content(new)
 
     def _check_source(self, value: Any) -> None:
-        """As :meth:`_check_cells`, of a value or a collection of values."""
+        """Check a value, or a collection of values, as :meth:`_check_cells` does."""
         if self._has_files() or self._saved_in is not None:
             new = value._flat() if isinstance(value, NonTensorOps) else (value,)
             self._check_cells(*new)
@@ -411,7 +411,7 @@ class NonTensorOps(CollectionProtocol):
         return self._plain_type({}, size, device=self._device)
 
     def _resized(self, op: Any, size: torch.Size) -> Any:
-        """What a new collection of another content has in place of this."""
+        """Return what stands here in a new collection of other content."""
         if self._is_one:
             return self._fitted(size)
         return self._plain_type({}, size, device=self._device)
@@ -499,7 +499,7 @@ class NonTensorOps(CollectionProtocol):
         return {"_type": type(self).__name__, "_non_tensor": fields}
 
     def _stated(self) -> Any:
-        """What a state dict holds: the value, or a list of them."""
+        """Return what a state dict holds: the value, or a list of them."""
         return self._value()
 
     # Files ---------------------------------------------------------------------------
@@ -638,7 +638,7 @@ class NonTensorOps(CollectionProtocol):
         return self._shown(members, dim, name, False)
 
     def _shown_together(self, members: list[Any], dim: int, name: str | None) -> Any:
-        """What a lazy stack shows of the entries of its members: one stack of values."""
+        """Show the entries of the members of a lazy stack as one stack of values."""
         return self._shown(members, dim, name, True)
 
     def _shown(

@@ -31,7 +31,7 @@ class ComparingOps(NonTensorOps):
     """
 
     def _nothing(self) -> Any:
-        """What is left of this collection without its values: one without entries."""
+        """Return this collection without its values: one without entries."""
         return self._plain_type({}, self._batch_size, device=self._device)
 
     def __eq__(self, other: object) -> Any:

@@ -1,4 +1,4 @@
-"""What a value that is neither tensor nor collection becomes as an entry."""
+"""Convert a value that is neither tensor nor collection to an entry."""
 
 from __future__ import annotations
 

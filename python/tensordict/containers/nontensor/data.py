@@ -260,7 +260,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         return self._cells[self._at]
 
     def _home(self, at: int) -> tuple[Any, int]:
-        """What has the element ``at`` in its cells, and at which place."""
+        """Return the owner of the element ``at`` in its cells, and its place there."""
         return self, self._at
 
     def __getattr__(self, name: str) -> Any:

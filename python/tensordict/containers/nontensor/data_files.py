@@ -18,7 +18,7 @@ __all__ = ["DataFiles"]
 
 
 class DataFiles(NonTensorOps):
-    """What files and pickles hold of a :class:`NonTensorDataBase`."""
+    """The files and pickles of a :class:`NonTensorDataBase`."""
 
     _metadata: Any = None
     _at: int

@@ -53,7 +53,7 @@ MSG_NAMES = (
 
 
 class DataWriting(NonTensorOps):
-    """What writes to a :class:`NonTensorDataBase`."""
+    """The writes to a :class:`NonTensorDataBase`."""
 
     if TYPE_CHECKING:
 

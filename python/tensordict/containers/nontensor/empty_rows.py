@@ -22,10 +22,10 @@ __all__ = ["HollowStack", "as_hollow", "rows_of", "with_noted_rows"]
 
 
 class Nothing:
-    """What stands for the value of a row that has none."""
+    """The placeholder for the value of a row that has none."""
 
     def __reduce__(self) -> str:
-        """As the one that there is."""
+        """Pickle as the one instance that there is."""
         return "NOTHING"
 
 
@@ -142,7 +142,7 @@ class HollowStack(NonTensorStack):
         return [[] if value is NOTHING else [value] for value in self._rows._flat()]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As a call of the class, and the state with the rows."""
+        """Pickle as a call of the class, and the state with the rows."""
         return NonTensorStack, (), self.__getstate__()
 
     # Writing ---------------------------------------------------------------------------

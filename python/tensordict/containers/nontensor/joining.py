@@ -42,7 +42,7 @@ __all__ = ["cat_values", "stack_values", "stacked"]
 
 
 def stack_values(members: Sequence[Any], dim: int) -> Any:
-    """What stacking non-tensor entries gives: one value where that is all there is.
+    """Stack non-tensor entries: one value where that is all there is.
 
     Equal metadata become one, equal data only with ``set_capture_non_tensor_stack``.
     """
@@ -129,7 +129,7 @@ def _are_single(members: Sequence[Any]) -> bool:
 
 
 def _singles(members: Sequence[Any]) -> NonTensorStack:
-    """What :func:`shown_together` makes of members that are each one value."""
+    """Show members together that are each one value: see :func:`shown_together`."""
     cells = LinkedCells(
         [member.data for member in members],
         [(member, member._at) for member in members],
@@ -155,7 +155,7 @@ class LinkedCells(list[Any]):
         super().__setitem__(place, value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As a plain list: what is copied is linked to nothing."""
+        """Pickle as a plain list: a copy is linked to nothing."""
         return list, (list(self),)
 
 
@@ -200,7 +200,7 @@ class LinkedRows(list[Any]):
         self.put([place], [value])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As a plain list: what is copied is linked to nothing."""
+        """Pickle as a plain list: a copy is linked to nothing."""
         return list, (list(self),)
 
 
@@ -236,7 +236,7 @@ MSG_CAT_SIZES = (
 
 
 def cat_values(members: Sequence[Any], dim: int) -> Any:
-    """What concatenating non-tensor entries gives: one value where all have that."""
+    """Concatenate non-tensor entries: one value where all have that."""
     if any(not isinstance(member, NonTensorOps) for member in members):
         raise RuntimeError(MSG_NO_NON_TENSOR)
     first = members[0]

@@ -135,7 +135,7 @@ def places_moved(
     tail: int,
     k: int,
 ) -> Found:
-    """Where the elements are that an operation on leaves makes of those of a stack."""
+    """Tell where the elements of a stack are after an operation on leaves."""
     places = places_of(count, layout, size)
     return _found(leaf_call(op, args, tail, k)(places), places, layout)
 

@@ -313,7 +313,7 @@ class RaggedStack(NonTensorStack):
     # As a whole --------------------------------------------------------------------------
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As a call that makes a stack of the rows, or with the state of one."""
+        """Pickle as a call that makes a stack of the rows, or with the state of one."""
         if self.stack_dim:
             return copyreg.__newobj__, (NonTensorStack,), self.__getstate__()  # type: ignore[attr-defined]
         return NonTensorStack, tuple(self.tensordicts)
@@ -393,7 +393,7 @@ def cat_rows(members: Sequence[Any], dim: int) -> Any:
 
 
 def _like(members: Sequence[Any], dim: int) -> Any:
-    """What has the device and class of elements that all members have."""
+    """Return a member with the device and class of elements that all members have."""
     like = RaggedStack._of_cells([], torch.Size([0]))
     devices = {member.device for member in members}
     like._device = devices.pop() if len(devices) == 1 else None

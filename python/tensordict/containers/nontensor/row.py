@@ -24,5 +24,5 @@ class RowCells(list[Any]):
         super().__setitem__(at, value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As a plain list: what is copied belongs to no stack."""
+        """Pickle as a plain list: a copy belongs to no stack."""
         return list, (list(self),)

@@ -96,7 +96,7 @@ class SharedCells(Sequence[Any]):
         return place % length
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As a part of a file, which only :mod:`multiprocessing` can send."""
+        """Pickle as a part of a file, which only :mod:`multiprocessing` can send."""
         return SharedCells, (self._source, self._start, self._length)
 
 

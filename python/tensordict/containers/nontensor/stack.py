@@ -266,7 +266,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         return result
 
     def _home(self, at: int) -> tuple[Any, int]:
-        """What has the element ``at``, counted row by row, in its cells, and where."""
+        """Return the owner of the element ``at``, counted row by row, and its place."""
         if self._layout is None:
             return self, at
         return self, self._numbers()[at]
@@ -400,7 +400,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         return [self._made_of(found, size) for found, size in pairs]
 
     def _made_of(self, found: Found, size: torch.Size) -> Any:
-        """What shows the cells in a layout, or has those of some places for its own."""
+        """Make a stack that shows cells in a layout, or owns those of some places."""
         layout, places = found
         if layout is None:
             assert places is not None  # noqa: S101 - for the type checker

@@ -30,7 +30,7 @@ NAMELESS = RESTACKS | KEEPS_ROWS
 
 
 class StackDims(NonTensorOps):
-    """What knows along which of its dims a :class:`NonTensorStack` is a stack."""
+    """The dim along which a :class:`NonTensorStack` is a stack."""
 
     if TYPE_CHECKING:
         stack_dim: int

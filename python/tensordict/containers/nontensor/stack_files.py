@@ -21,7 +21,7 @@ __all__ = ["StackFiles"]
 
 
 class StackFiles(NonTensorOps):
-    """What files and pickles hold of a :class:`NonTensorStack`."""
+    """The files and pickles of a :class:`NonTensorStack`."""
 
     if TYPE_CHECKING:
         stack_dim: int
@@ -115,7 +115,7 @@ class StackFiles(NonTensorOps):
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As a call of the class, which tensordict 0.15 understands, too."""
+        """Pickle as a call of the class, which tensordict 0.15 understands, too."""
         is_plain = (
             self._device is None
             and self._td_dim_names is None

@@ -59,7 +59,7 @@ WHOLE = (NonTensorOps, UnbatchedTensor)
 
 
 class StackWriting(NonTensorOps):
-    """What writes to a :class:`NonTensorStack`."""
+    """The writes to a :class:`NonTensorStack`."""
 
     if TYPE_CHECKING:
         stack_dim: int
@@ -214,7 +214,7 @@ class StackWriting(NonTensorOps):
         return self
 
     def _entry_made_of(self, item: Any) -> Any:
-        """What ``item`` becomes as an entry of a collection of this batch size."""
+        """Convert ``item`` to an entry of a collection of this batch size."""
         if isinstance(item, list):
             if len(item) != self._batch_size[0]:
                 size = torch.Size([len(item)])

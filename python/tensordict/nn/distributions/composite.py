@@ -197,7 +197,7 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
 
     @property
     def log_prob_key(self) -> NestedKey:
-        """Where a sum of log-probabilities goes."""
+        """The key of the sum of log-probabilities."""
         return self._log_prob_key
 
     @log_prob_key.setter
@@ -206,7 +206,7 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
 
     @property
     def entropy_key(self) -> NestedKey:
-        """Where a sum of entropies goes."""
+        """The key of the sum of entropies."""
         return self._entropy_key
 
     @entropy_key.setter
@@ -252,7 +252,7 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
 
     @property
     def deterministic_sample(self) -> Any:
-        """What each gives that draws nothing."""
+        """The samples that draw nothing, one of each distribution."""
         return self._collected(
             {key: deterministic_sample(dist) for key, dist in self.dists.items()}
         )

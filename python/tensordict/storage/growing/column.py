@@ -70,7 +70,7 @@ class Column:
 
     @classmethod
     def entry_of(cls, data: Any) -> dict[str, Any]:
-        """What the metadata says of a new column for such rows."""
+        """Describe a new column for such rows, for the metadata."""
         entry: dict[str, Any] = {"device": "cpu", "shape": [0]}
         if isinstance(data, Values):
             entry |= {"shape": [0, 1], "dtype": "torch.uint8", "is_nested": True}

@@ -120,7 +120,7 @@ def _walk(root: str, folder: str = "") -> Iterator[tuple[str, list[str], list[st
 
 
 def work_area(root: str) -> str:
-    """Where the engine has its work directories, too."""
+    """Return the folder in which the engine has its work directories, too."""
     parent, name = os.path.split(root)
     return os.path.join(parent, f".{name[:50]}.tdtmp")
 

@@ -1,4 +1,4 @@
-"""What the rows of a collection are to the columns of a directory."""
+"""Relate the rows of a collection to the columns of a directory."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class TreeLevel:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name of the level in messages."""
         if not self.key:
             return "the saved tensordict"
         return f"the entry {(self.key[0] if len(self.key) == 1 else self.key)!r}"

@@ -191,7 +191,7 @@ def _is_same_place(state: dict[str, Any], filename: Path | str | None) -> bool:
 
 
 class Described(NamedTuple):
-    """What is to be consolidated."""
+    """The description of what is to be consolidated."""
 
     leaves: list[torch.Tensor]
     rows: Rows
@@ -420,7 +420,7 @@ def marked(td: Any, storage: torch.Tensor, description: dict[str, Any]) -> Any:
 
 
 def state_of(td: Any) -> dict[str, Any] | None:
-    """What is known of the buffer of a consolidated container; None for any other.
+    """Return the state of the buffer of a consolidated collection; None for any other.
 
     A leaf or a nested container that was replaced, added, removed or renamed since ends
     it, whoever did it.

@@ -342,7 +342,7 @@ def _make_dense(tree: Any, path: SavedPath, options: LoadOptions) -> Any:
 
 
 def make_level(tree: Any, path: SavedPath, options: LoadOptions, special: Any) -> Any:
-    """As :func:`_make_dense`; of the entries that need a class, those that are named."""
+    """Make a level as :func:`_make_dense` does, with the named ones of its classes."""
     entries = tree.entries
     batch_size = torch.Size(tree.batch_size)
     home: torch.device | None = CPU if tree.has_device else None
@@ -430,7 +430,7 @@ class Files(Protocol):
 
     @property
     def root(self) -> str | None:
-        """Where the tree is."""
+        """The root of the tree."""
         ...
 
     def content(self, name: str) -> bytes:

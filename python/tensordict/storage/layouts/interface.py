@@ -1,4 +1,4 @@
-"""What a layout on disk is asked, and what it answers with.
+"""Define what a layout on disk is asked, and what it answers with.
 
 :mod:`tensordict.storage.layouts` has the table of all layouts, and finds the one of a
 save. A new one is a file with a class that derives from :class:`Layout`, and a line in
@@ -50,7 +50,7 @@ class Entry(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What :func:`verify` found out about one file, or an entry's part of one."""
+    """The result of :func:`verify` for one file, or for an entry's part of one."""
 
     key: str
     """The entry as messages show it: ``'a'`` or ``('n', 'a')``. Empty for metadata."""
@@ -65,7 +65,7 @@ class Finding(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What :func:`verify` found out."""
+    """The result of :func:`verify`."""
 
     layout: str
     """``tree``, ``archive``, or another of the layouts."""
@@ -114,7 +114,7 @@ class Layout(ABC):
 
     @abstractmethod
     def inspect(self, path: str) -> Iterator[Entry]:
-        """What the save holds, from its metadata alone."""
+        """Describe the save from its metadata alone."""
 
     def verify(
         self,

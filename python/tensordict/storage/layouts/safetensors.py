@@ -380,7 +380,7 @@ def _shards(
 
 
 def balanced(tensors: dict[str, Leaf], count: int) -> list[dict[str, Leaf]]:
-    """As many parts of about the same size: the largest tensors are given out first."""
+    """Split into parts of about the same size, the largest tensors first."""
     filled = [(0, number) for number in range(count)]
     place: dict[str, int] = {}
     for name in sorted(tensors, key=lambda name: -count_bytes(tensors[name])):
@@ -616,7 +616,7 @@ def _described_entries(
 ) -> tuple[
     dict[tuple[str, ...], str], dict[tuple[str, ...], Any], dict[tuple[str, ...], Any]
 ]:
-    """Of a safetensors file of ours: classes and sizes of collections, and values."""
+    """Read the classes, sizes and values of collections in a safetensors file."""
     text = description_of(path)
     notes: dict[tuple[str, ...], str] = {}
     sizes: dict[tuple[str, ...], Any] = {}

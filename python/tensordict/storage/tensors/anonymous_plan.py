@@ -20,7 +20,7 @@ def save_anonymous(td: Any, copy_data: bool, inplace: bool) -> Any:
 
 
 class _AnonymousPlan:
-    """What takes the place of a plan where there are no files to plan."""
+    """The stand-in for a plan where there are no files to plan."""
 
     has_files = False
     """Whether what is no tensor is written: values stay as they are."""

@@ -470,28 +470,28 @@ class MemoryMappedTensor(torch.Tensor):
         return result  # type: ignore[return-value]
 
     def unbind(self, dim: int = 0) -> tuple[Self, ...]:
-        """As :meth:`torch.Tensor.unbind`. The parts are mapped tensors."""
+        """Split into mapped tensors along a dim: see :meth:`torch.Tensor.unbind`."""
         before = (slice(None),) * (dim if dim >= 0 else dim + self.ndim)
         parts = torch.Tensor.unbind(self, dim)
         views = enumerate(parts)
         return tuple(self._view(part, (*before, place)) for place, part in views)
 
     def split(self, split_size: int | list[int], dim: int = 0) -> tuple[Self, ...]:  # type: ignore[override]
-        """As :meth:`torch.Tensor.split`. The parts are mapped tensors."""
+        """Split into mapped tensors: see :meth:`torch.Tensor.split`."""
         return self._slices(torch.Tensor.split(self, split_size, dim), dim)
 
     def split_with_sizes(  # type: ignore[override]
         self, split_sizes: list[int], dim: int = 0
     ) -> tuple[Self, ...]:
-        """As :meth:`torch.Tensor.split_with_sizes`. The parts are mapped tensors."""
+        """Split into mapped tensors: see :meth:`torch.Tensor.split_with_sizes`."""
         return self._slices(torch.Tensor.split_with_sizes(self, split_sizes, dim), dim)
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
-        """As :meth:`torch.Tensor.chunk`. The parts are mapped tensors."""
+        """Split into mapped tensors: see :meth:`torch.Tensor.chunk`."""
         return self._slices(torch.Tensor.chunk(self, chunks, dim), dim)
 
     def tensor_split(self, indices_or_sections: Any, dim: int = 0) -> tuple[Self, ...]:
-        """As :meth:`torch.Tensor.tensor_split`. The parts are mapped tensors."""
+        """Split into mapped tensors: see :meth:`torch.Tensor.tensor_split`."""
         parts = torch.Tensor.tensor_split(self, indices_or_sections, dim)
         if not isinstance(indices_or_sections, (list, tuple)):
             return self._slices(parts, dim)
