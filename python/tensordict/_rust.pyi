@@ -257,11 +257,12 @@ _PlannedTensors: TypeAlias = Sequence[
 ]
 _PlannedStep: TypeAlias = tuple[
     str,
+    str,
     Sequence[tuple[str, _PlannedTensors, Sequence[tuple[str, str]]]],
     Sequence[tuple[str, bytes]],
     Sequence[tuple[str, str]],
     Sequence[str],
-    tuple[Sequence[str], float],
+    tuple[Sequence[tuple[str, str]], float],
 ]
 
 def save_step(
@@ -270,6 +271,7 @@ def save_step(
 def remove_steps(
     folder: str | PathLike[str], steps: Sequence[str | PathLike[str]]
 ) -> None: ...
+def process_name() -> str: ...
 def tensor_digests(tensors: Sequence[torch.Tensor], num_threads: int) -> list[int]: ...
 def read_safetensors_into(
     files: Sequence[tuple[str, Sequence[tuple[str, torch.Tensor]]]],

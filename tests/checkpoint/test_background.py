@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,9 @@ import pytest
 import torch
 from torch import nn
 
+from tensordict import _rust
 from tensordict.checkpoint import Checkpointer
+from tensordict.checkpoint import checkpointer as checkpointer_module
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process")
 
@@ -114,7 +116,7 @@ def test_a_save_while_another_is_written(tmp_path: Path, when_busy: Any) -> None
     if when_busy == "queue":
         assert saves[1][1] is saves[0][2]
         # The first is deleted when the second is there.
-        assert saves[1][0][4] == [str(tmp_path / "run" / "step-1")]
+        assert saves[1][0][5] == [str(tmp_path / "run" / "step-1")]
     # One that is to be there at once waits for those before.
     checkpointer.save(3, x=3, background=False)
     assert all(save.done for _, _, save in saves)
@@ -162,16 +164,31 @@ def test_errors_are_raised_by_the_next_call(tmp_path: Path) -> None:
     ]
 
 
-def test_a_child_leaves_the_save_of_its_parent_alone(tmp_path: Path) -> None:
+def test_a_child_leaves_the_save_of_its_parent_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpointer = make(tmp_path)
     big = torch.ones(1_000_000)
-    checkpointer.save(1, x=big)
+    # It is not there before a part is that another process writes: not before the fork.
+    part = tmp_path / "part"
+    plan = checkpointer_module.plan_step
+
+    def waiting(*args: Any, **options: Any) -> Any:
+        return plan(
+            *args,
+            **{**options, "gathered": ([(str(part), _rust.process_name())], 120.0)},
+        )
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpointer_module, "plan_step", waiting)
+        checkpointer.save(1, x=big)
     save = checkpointer._writer._pending[0][1]
     child = os.fork()
     if child == 0:
         status = 1
         try:
             assert not save.is_done()
+            signal.alarm(120)
             with pytest.raises(RuntimeError, match="forked from"):
                 save.wait()
             checkpointer.wait()
@@ -184,6 +201,7 @@ def test_a_child_leaves_the_save_of_its_parent_alone(tmp_path: Path) -> None:
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    part.mkdir()
     checkpointer.save(2, x=big * 2)
     checkpointer.wait()
     assert torch.equal(checkpointer.restore(1)["x"], big)
@@ -194,6 +212,7 @@ PROGRAM = """
 import os, sys
 import torch
 from tensordict.checkpoint import Checkpointer
+from tensordict.checkpoint import checkpointer as checkpointer_module
 
 folder = sys.argv[1]
 x = torch.ones(500_000)
@@ -208,19 +227,31 @@ del checkpointer
 """
 
 
-def test_the_interpreter_ends_while_steps_are_written(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)],
-        capture_output=True,
+@pytest.fixture(scope="module", autouse=True)
+def program(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """The program, which starts beside the other tests: to import torch takes seconds."""
+    folder = tmp_path_factory.mktemp("program")
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(folder)],
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=60,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert done.returncode == 0, done.stderr
-    assert "NotADirectoryError" in done.stderr
-    assert Checkpointer(tmp_path / "run").restore()["x"].sum() == 500_000
-    assert os.listdir(tmp_path / "run") == ["step-1"]
+    ) as process:
+        yield process, folder
+        process.kill()
+
+
+def test_the_interpreter_ends_while_steps_are_written(
+    program: tuple[subprocess.Popen[str], Path],
+) -> None:
+    process, folder = program
+    _, said = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    assert "NotADirectoryError" in said
+    assert Checkpointer(folder / "run").restore()["x"].sum() == 500_000
+    assert os.listdir(folder / "run") == ["step-1"]
 
 
 def in_a_child(work: Callable[[], None]) -> None:
@@ -228,7 +259,7 @@ def in_a_child(work: Callable[[], None]) -> None:
     if child == 0:
         status = 1
         try:
-            signal.alarm(60)
+            signal.alarm(120)
             torch.set_num_threads(1)
             work()
             status = 0
@@ -270,9 +301,9 @@ def test_the_handler_of_a_signal_saves_in_the_middle_of_a_save(tmp_path: Path) -
         signal.signal(signal.SIGUSR1, handle)
         signal.signal(signal.SIGALRM, handle)
         for _ in range(5):
-            signal.setitimer(signal.ITIMER_REAL, 0.02)
             step = 0
             try:
+                signal.setitimer(signal.ITIMER_REAL, 0.02)
                 while True:
                     checkpointer.save(step, x=x, background=bool(step % 2))
                     step += 1

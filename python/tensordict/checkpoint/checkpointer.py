@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from tensordict.checkpoint.background import Writer
-from tensordict.checkpoint.distributed import mark_failed, ranks, sweep_parts
+from tensordict.checkpoint.distributed import mark_failed, rank_file, ranks, sweep_parts
 from tensordict.checkpoint.items import describe
 from tensordict.checkpoint.loading import load_step
 from tensordict.checkpoint.randomness import random_states, set_random_states
@@ -68,7 +68,8 @@ class Checkpointer:
         handle_sigterm: whether SIGTERM sets :attr:`preempted` and does not end the
             process. A handler that was there before is called as well.
         num_threads: the most threads. Default: the cores of this process, at most 8.
-        rank_timeout: how many seconds rank 0 waits for the parts of others.
+        rank_timeout: how many seconds rank 0 waits for the parts of others. It does not
+            wait for a process of its own machine that has ended.
 
     Examples:
         >>> import tempfile
@@ -266,13 +267,15 @@ class Checkpointer:
                 is_free = self._is_free(is_later)
                 there = self._steps.saved()
                 orders = [self._last_order, *(each.order for each in there)]
-                said = uuid.uuid4().hex[:12], max(orders) + 1, is_free
+                # Where none is on its way, nothing moves or goes until this step is there.
+                before = there[-1][:2] if there and not self._writer.pending() else None
+                said = uuid.uuid4().hex[:12], max(orders) + 1, is_free, before
             except OSError as found:
                 error = found
-        said = ranks.agree(said)
+        said, processes = ranks.introduce(said)
         if said is None:
             ranks.raise_together(error)
-        token, order, is_free = said
+        token, order, is_free, before = said
         if not is_free:
             return None
         self._last_order = order
@@ -293,7 +296,8 @@ class Checkpointer:
                     if known in tokens
                 }
             others = [
-                str(ranks.part(self.directory, token, each)) for each in range(1, world)
+                (str(ranks.part(self.directory, token, each)), processes[each])
+                for each in range(1, world)
             ]
             plan, meta = plan_step(
                 self.directory,
@@ -305,8 +309,8 @@ class Checkpointer:
                 {"order": order, "world": world, **fields},
                 shards=self.shards,
                 retired=[] if rank else self._retired(there, new),
-                before=None if rank or not self.dedupe else self._step_before(there),
-                dedupe=self.dedupe and not rank,
+                before=self._part_before(rank, there, before) if self.dedupe else None,
+                dedupe=self.dedupe,
                 num_threads=self.num_threads,
                 rank=rank,
                 target=own if rank else None,
@@ -316,7 +320,7 @@ class Checkpointer:
                 self._writer.write_later(plan, new)
             else:
                 self._writer.write(plan)
-            if self.dedupe and not rank:
+            if self.dedupe:
                 self._last = new, meta
         except Exception as found:  # noqa: BLE001 (it is raised on all ranks)
             error = found
@@ -350,6 +354,23 @@ class Checkpointer:
             except (OSError, RuntimeError, ValueError):
                 continue
         return None
+
+    def _part_before(
+        self, rank: int, there: list[Step], before: tuple[int, int] | None
+    ) -> tuple[Path, dict[str, Any]] | None:
+        """The same of what this rank has written of it."""
+        if rank == 0:
+            return self._step_before(there)
+        if before is None:
+            return None
+        if self._last is not None and self._last[0][:2] == before:
+            return self._last[0].path, self._last[1]
+        path = self.directory / step_name(before[0])
+        try:
+            meta = read_meta(path, rank_file(rank))
+        except (OSError, RuntimeError, ValueError):
+            return None
+        return (path, meta) if meta["order"] == before[1] else None
 
     # What is there ------------------------------------------------------------------------
 

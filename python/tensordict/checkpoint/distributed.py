@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from tensordict import _rust
 from tensordict.storage.sharded import is_sharded, place_of
 
 if TYPE_CHECKING:
@@ -34,9 +35,13 @@ class Ranks(NamedTuple):
 
     def agree(self, value: Any) -> Any:
         """What rank 0 has, on all ranks."""
-        box = [value]
-        torch.distributed.broadcast_object_list(box, src=0)
-        return box[0]
+        return self.introduce(value)[0]
+
+    def introduce(self, value: Any) -> tuple[Any, list[str]]:
+        """What rank 0 has, on all ranks, and the names of the processes of all."""
+        found: list[Any] = [None] * self.world
+        torch.distributed.all_gather_object(found, (value, _rust.process_name()))
+        return found[0][0], [name for _, name in found]
 
     def raise_together(self, error: Exception | None) -> None:
         """Raise on all ranks what one of them met.
@@ -47,7 +52,13 @@ class Ranks(NamedTuple):
         """
         found: list[str | None] = [None] * self.world
         text = None if error is None else f"{type(error).__name__}: {error}"
-        torch.distributed.all_gather_object(found, text)
+        try:
+            torch.distributed.all_gather_object(found, text)
+        except RuntimeError as lost:
+            # A rank that has died is why, and why this one has an error.
+            if error is not None:
+                raise error from lost
+            raise
         if error is not None:
             raise error
         for rank, other in enumerate(found):

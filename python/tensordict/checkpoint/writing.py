@@ -28,7 +28,7 @@ SHARDED_FROM = 16 << 20
 OWN_FILE_FROM = 16 << 10
 """With ``dedupe`` a tensor of so many bytes is a file of its own."""
 
-Plan: TypeAlias = "tuple[str, list[Any], list[Any], list[tuple[str, str]], list[str], tuple[Any, float]]"
+Plan: TypeAlias = "tuple[str, str, list[Any], list[Any], list[tuple[str, str]], list[str], tuple[Any, float]]"
 """What ``_rust.save_step`` takes."""
 
 _TEXTS = [("format", "pt")]
@@ -47,7 +47,7 @@ def plan_step(
     num_threads: int = 0,
     rank: int = 0,
     target: Path | None = None,
-    gathered: tuple[list[str], float] = ([], 0.0),
+    gathered: tuple[list[tuple[str, str]], float] = ([], 0.0),
 ) -> tuple[Plan, dict[str, Any]]:
     """Plan the files of a step.
 
@@ -63,7 +63,8 @@ def plan_step(
         num_threads: the most threads that take checksums.
         rank: whose part it is.
         target: where it is written, if not at the place of the step.
-        gathered: parts of other ranks, and how many seconds they are waited for.
+        gathered: parts of other ranks with the names of their processes, and how many
+            seconds they are waited for.
 
     Returns:
         The plan, and the description of the step.
@@ -110,7 +111,7 @@ def plan_step(
     known.append((rank_file(rank) if rank else META, meta_bytes(meta)))
     place = str(target or folder / step_name(number))
     paths = [str(step.path) for step in retired]
-    return (place, files, known, linked, paths, gathered), meta
+    return (str(folder), place, files, known, linked, paths, gathered), meta
 
 
 def _names(item: str, count: int) -> list[str]:

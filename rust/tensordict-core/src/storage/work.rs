@@ -289,6 +289,18 @@ struct Owner {
     began: u64,
 }
 
+/// A name of this process, by which others on the machine can tell whether it still runs.
+#[must_use]
+pub fn process_name() -> String {
+    format!("{}-0", Owner::this().to_name())
+}
+
+/// Whether the process of a name is known to have ended: of one on another machine nothing is known.
+pub(crate) fn has_ended(process_name: &str) -> bool {
+    let owner = Owner::parse(process_name);
+    matches!(owner.map(|owner| owner.state()), Some(State::Gone))
+}
+
 /// What is known of an owner.
 enum State {
     Running,

@@ -6,6 +6,7 @@
 mod others;
 mod saves;
 mod small;
+mod steps;
 
 use std::thread;
 use std::time::Duration;
@@ -17,6 +18,7 @@ fn test_every_call_fails_once() {
     let (descriptors, threads) = (count("/proc/self/fd"), count("/proc/self/task"));
     others::fail_all();
     saves::fail_all();
+    steps::fail_all();
     assert_eq!(count("/proc/self/fd"), descriptors, "descriptors are left");
     // The kernel lists a thread a little longer than it runs.
     let settled = (0..100).any(|_| {

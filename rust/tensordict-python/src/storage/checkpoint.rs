@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use tensordict_core::storage::checkpoint::{
-    self, Background, Gathered, Order, Staging, Step, StepFile, Wanted,
+    self, Background, Gathered, Order, Part, Staging, Step, StepFile, Wanted,
 };
 use tensordict_core::storage::full::Target;
 use tensordict_core::storage::io::Disk;
@@ -26,15 +26,16 @@ use super::leaves::{Kept, values_of};
 use super::safetensors::{Tensor, planned_tensors};
 use super::save::SaveProgress;
 
-/// `(directory, [(name, tensors, texts)], [(name, bytes)], [(name, file of an older step)], steps to
-/// delete, (parts of other processes, seconds to wait for them))`.
+/// `(folder of the steps, directory, [(name, tensors, texts)], [(name, bytes)], [(name, file of an older
+/// step)], steps to delete, ([(part, process that writes it)], seconds to wait for them))`.
 type Planned<'py> = (
+    PathBuf,
     PathBuf,
     Vec<(String, Vec<Tensor<'py>>, Vec<(String, String)>)>,
     Vec<(String, Vec<u8>)>,
     Vec<(String, PathBuf)>,
     Vec<PathBuf>,
-    (Vec<PathBuf>, f64),
+    (Vec<(PathBuf, String)>, f64),
 );
 
 /// The most threads, whether the save is durable, whether sums are taken.
@@ -42,7 +43,7 @@ type How = (usize, bool, bool);
 
 /// A step, and what holds the bytes of its tensors.
 fn planned(step: Planned<'_>) -> PyResult<(Step, Vec<Kept>)> {
-    let (target, tensors, known, linked, retired, (parts, seconds)) = step;
+    let (folder, target, tensors, known, linked, retired, (parts, seconds)) = step;
     let mut held = Vec::new();
     let mut files = Vec::new();
     for (name, tensors, metadata) in tensors {
@@ -57,12 +58,14 @@ fn planned(step: Planned<'_>) -> PyResult<(Step, Vec<Kept>)> {
     files.extend(known.map(|(name, bytes)| StepFile::Bytes(name, bytes)));
     let linked = linked.into_iter();
     files.extend(linked.map(|(name, from)| StepFile::Linked(name, from)));
+    let parts = parts.into_iter();
     let step = Step {
+        folder,
         target,
         files,
         retired,
         gathered: Gathered {
-            parts,
+            parts: parts.map(|(path, writer)| Part { path, writer }).collect(),
             limit: Duration::try_from_secs_f64(seconds).unwrap_or_default(),
         },
     };
@@ -84,6 +87,12 @@ fn save_step(py: Python<'_>, step: Planned<'_>, how: How, progress: &SaveProgres
 fn remove_steps(py: Python<'_>, folder: PathBuf, steps: Vec<PathBuf>) -> PyResult<()> {
     py.detach(|| checkpoint::remove(Disk::REAL, &folder, &steps))
         .map_err(|error| exception(py, &error))
+}
+
+/// A name of this process, by which others on the machine can tell whether it still runs.
+#[pyfunction]
+fn process_name() -> String {
+    checkpoint::process_name()
 }
 
 /// Sums of 64 bits that tell whether tensors changed.
@@ -276,6 +285,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<StagingMemory>()?;
     module.add_function(wrap_pyfunction!(save_step, module)?)?;
     module.add_function(wrap_pyfunction!(remove_steps, module)?)?;
+    module.add_function(wrap_pyfunction!(process_name, module)?)?;
     module.add_function(wrap_pyfunction!(tensor_digests, module)?)?;
     module.add_function(wrap_pyfunction!(read_safetensors_into, module)?)
 }

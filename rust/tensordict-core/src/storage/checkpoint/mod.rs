@@ -14,8 +14,9 @@ mod reading;
 mod staging;
 mod step;
 
+pub use super::work::process_name;
 pub use background::{Background, Order};
 pub use digest::digests;
 pub use reading::{Wanted, read_tensors};
 pub use staging::{Memory, Staging};
-pub use step::{Gathered, Step, StepFile, remove, save};
+pub use step::{Gathered, Part, Step, StepFile, remove, save};

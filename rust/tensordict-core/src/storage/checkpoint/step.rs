@@ -14,7 +14,7 @@ use super::super::file::FileWriter;
 use super::super::io::Disk;
 use super::super::job::Job;
 use super::super::safetensors::{NewFile, write_file};
-use super::super::work::WorkArea;
+use super::super::work::{WorkArea, has_ended};
 use super::super::{StorageError, StorageResult, thread_count, threads};
 
 /// A file of a step.
@@ -48,6 +48,8 @@ impl StepFile {
 /// A step, planned.
 #[derive(Debug, Clone)]
 pub struct Step {
+    /// Where the steps are, and meanwhile the work directory.
+    pub folder: PathBuf,
     /// The directory that it becomes.
     pub target: PathBuf,
     /// What is in it.
@@ -61,10 +63,19 @@ pub struct Step {
 /// Directories that other processes write, whose files become part of a step.
 #[derive(Debug, Clone, Default)]
 pub struct Gathered {
-    /// The directories. Where the name with `.failed` behind it is there, no part will come.
-    pub parts: Vec<PathBuf>,
+    /// The directories.
+    pub parts: Vec<Part>,
     /// How long they are waited for.
     pub limit: Duration,
+}
+
+/// What one other process writes.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// The directory that it makes. Where the name with `.failed` behind it is there, it will not.
+    pub path: PathBuf,
+    /// The name of the process. Once that has ended, nothing more will come.
+    pub writer: String,
 }
 
 /// Writes a step. Where something is at its place already, that is replaced.
@@ -73,12 +84,14 @@ pub struct Gathered {
 /// The operating system refuses something, or the job was cancelled: everything is as it was.
 pub fn save(job: &Job<'_>, step: &Step) -> StorageResult<()> {
     let disk = job.disk;
-    let folder = step.target.parent().unwrap_or(Path::new("."));
-    disk.make_directories(folder)
-        .map_err(|source| StorageError::io(folder, source))?;
+    let parent = step.target.parent().unwrap_or(Path::new("."));
+    for folder in [step.folder.as_path(), parent] {
+        disk.make_directories(folder)
+            .map_err(|source| StorageError::io(folder, source))?;
+    }
     job.progress
         .expect(step.files.iter().map(StepFile::num_bytes).sum());
-    let work = WorkArea::inside(disk, folder, step.files.len())?;
+    let work = WorkArea::inside(disk, &step.folder, step.files.len())?;
     let new = work.new_path();
     let refused = |source: io::Error| StorageError::io(&new, source);
     disk.make_directory(&new).map_err(refused)?;
@@ -101,12 +114,12 @@ pub fn save(job: &Job<'_>, step: &Step) -> StorageResult<()> {
     job.progress.check()?;
     publish(disk, &new, &step.target)?;
     if job.is_durable {
-        sync_directory(disk, folder)?;
+        sync_directory(disk, parent)?;
     }
-    for part in &step.gathered.parts {
+    for Part { path, .. } in &step.gathered.parts {
         // It is empty now, and so is the directory that it is in when the others are done.
-        let _ = disk.remove_directory(part);
-        let _ = part.parent().map(|folder| disk.remove_directory(folder));
+        let _ = disk.remove_directory(path);
+        let _ = path.parent().map(|folder| disk.remove_directory(folder));
     }
     for (number, old) in step.retired.iter().enumerate() {
         // A step leaves its place in one step, too: nobody sees half of it. What cannot be
@@ -136,27 +149,37 @@ const FAILED: &str = ".failed";
 /// How often parts are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
+/// How many times a part is looked for until it is asked whether its process still runs.
+const LOOKS_PER_WRITER: usize = 16;
+
 /// Waits for the parts of other processes, and moves their files, which are on the disk if they are to
 /// be, into the directory `new`.
 fn gather(job: &Job<'_>, gathered: &Gathered, new: &Path) -> StorageResult<()> {
     let disk = job.disk;
     let began = Instant::now();
-    for part in &gathered.parts {
-        let refused = |source: io::Error| StorageError::io(part, source);
-        let mut failed = part.clone().into_os_string();
-        failed.push(FAILED);
-        while !part.is_dir() {
-            if Path::new(&failed).exists() {
-                let text = "the rank that writes this part has failed";
-                return Err(refused(io::Error::other(text)));
+    for Part { path, writer } in &gathered.parts {
+        let refused = |source: io::Error| StorageError::io(path, source);
+        let failed = |text: &str| Err(refused(io::Error::other(text)));
+        let mut mark = path.clone().into_os_string();
+        mark.push(FAILED);
+        let (mut looks, mut is_without_writer) = (0, false);
+        while !path.is_dir() {
+            if Path::new(&mark).exists() {
+                return failed("the rank that writes this part has failed");
+            }
+            // It was looked for once more since, for it may have come in the last moment.
+            if is_without_writer {
+                return failed("the process that writes this part has ended");
             }
             if began.elapsed() > gathered.limit {
                 return Err(refused(Errno::TIMEDOUT.into()));
             }
             job.progress.check()?;
+            is_without_writer = looks % LOOKS_PER_WRITER == 0 && has_ended(writer);
+            looks += 1;
             thread::sleep(LOOK_EVERY);
         }
-        for entry in fs::read_dir(part).map_err(refused)? {
+        for entry in fs::read_dir(path).map_err(refused)? {
             let entry = entry.map_err(refused)?;
             let to = new.join(entry.file_name());
             disk.rename(&entry.path(), &to, RenameFlags::NOREPLACE)
@@ -265,6 +288,7 @@ mod tests {
     use super::super::super::job::Progress;
     use super::super::super::safetensors::{NewTensor, read_header};
     use super::super::super::source::Source;
+    use super::super::process_name;
     use super::*;
 
     fn step(folder: &Path, number: u8, retired: Vec<PathBuf>) -> Step {
@@ -282,6 +306,7 @@ mod tests {
             metadata: Vec::new(),
         };
         Step {
+            folder: folder.to_path_buf(),
             target: folder.join(format!("step-{number}")),
             files: vec![
                 StepFile::Bytes("meta.json".to_owned(), vec![number]),
@@ -335,12 +360,24 @@ mod tests {
         let progress = Progress::default();
         let part = folder.path().join("part-1");
         let mut whole = step(folder.path(), 1, Vec::new());
+        let writer = process_name();
         whole.gathered = Gathered {
-            parts: vec![part.clone()],
+            parts: vec![Part {
+                path: part.clone(),
+                writer: writer.clone(),
+            }],
             limit: Duration::from_millis(1),
         };
-        assert!(save(&Job::new(&progress), &whole).is_err());
+        let error = save(&Job::new(&progress), &whole).unwrap_err();
+        assert!(error.to_string().contains("timed out"), "{error}");
         whole.gathered.limit = Duration::from_secs(60);
+        // A process of the same number that began at another time is another one.
+        let (before, began) = writer[..writer.len() - 2].rsplit_once('-').unwrap();
+        let other: u64 = began.parse::<u64>().unwrap() + 1;
+        whole.gathered.parts[0].writer = format!("{before}-{other}-0");
+        let error = save(&Job::new(&progress), &whole).unwrap_err();
+        assert!(error.to_string().contains("has ended"), "{error}");
+        whole.gathered.parts[0].writer = writer;
         fs::write(folder.path().join("part-1.failed"), "").unwrap();
         assert!(save(&Job::new(&progress), &whole).is_err());
         fs::create_dir(&part).unwrap();
