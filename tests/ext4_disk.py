@@ -19,7 +19,7 @@ SHUTDOWN = 0x8004587D
 WITHOUT_LOG = 2
 """What the journal has not written yet is lost, too."""
 
-SECONDS = 30
+SECONDS = 120
 """How long a command, and a child that is killed, may take."""
 
 
@@ -64,7 +64,7 @@ class Disk:
 
         The loop device goes with the mount.
         """
-        for _ in range(50):
+        for _ in range(600):
             command = ["umount", str(self.place)]
             done = subprocess.run(
                 command, capture_output=True, text=True, check=False, timeout=SECONDS

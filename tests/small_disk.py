@@ -18,11 +18,11 @@ def four_megabytes() -> Iterator[Path]:
     mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
     if shutil.which("mount") is None or os.geteuid() != 0:
         pytest.skip("only root may mount")
-    done = subprocess.run(mount, capture_output=True, check=False, timeout=30)
+    done = subprocess.run(mount, capture_output=True, check=False, timeout=120)
     if done.returncode:
         pytest.skip("mounting is not allowed here")
     try:
         yield place
     finally:
-        subprocess.run(["umount", "-l", str(place)], check=True, timeout=30)
+        subprocess.run(["umount", "-l", str(place)], check=True, timeout=120)
         place.rmdir()

@@ -13,7 +13,7 @@ from tensordict.checkpoint import Checkpointer
 pytestmark = [
     # What these libraries warn of, of themselves and each other.
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(280),
 ]
 
 DATA = torch.arange(80.0).reshape(20, 4) / 80
@@ -113,17 +113,24 @@ def trainer_losses(folder: Path, steps: int) -> list[float]:
     return losses
 
 
+@pytest.fixture(scope="module")
+def whole_losses(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of a training that nothing ended."""
+    return trainer_losses(tmp_path_factory.mktemp("whole"), 12)
+
+
 @pytest.mark.parametrize("steps", [6, 8])
-def test_trainer_of_hugging_face(tmp_path: Path, steps: int) -> None:
+def test_trainer_of_hugging_face(
+    tmp_path: Path, steps: int, whole_losses: list[float]
+) -> None:
     transformers = pytest.importorskip("transformers")
-    whole = trainer_losses(tmp_path / "whole", 12)
     trainer_losses(tmp_path / "run", steps)
     path = tmp_path / "run" / "step-6"
     assert json.loads((path / "trainer_state.json").read_text())["global_step"] == 6
     model = transformers.AutoModelForSequenceClassification.from_pretrained(path)
     saved = Checkpointer(tmp_path / "run").load(6)["model", "classifier", "weight"]
     assert torch.equal(model.classifier.weight, saved)
-    assert trainer_losses(tmp_path / "run", 12) == whole[6:]
+    assert trainer_losses(tmp_path / "run", 12) == whole_losses[6:]
 
 
 def test_accelerate(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def save_for_ever(folder: Path, mode: dict[str, Any], first: int) -> tuple[int, 
     child = os.fork()
     if child == 0:
         try:
-            signal.alarm(30)
+            signal.alarm(120)
             torch.set_num_threads(1)
             checkpointer = Checkpointer(folder, keep=2, durable=False, **mode)
             step = first

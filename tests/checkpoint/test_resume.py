@@ -89,7 +89,7 @@ def in_a_child(*arguments: Any) -> int:
     if child == 0:
         status = 1
         try:
-            signal.alarm(60)
+            signal.alarm(120)
             train(*arguments)
             status = 0
         finally:

@@ -302,7 +302,8 @@ def test_a_chunk_that_takes_too_long_is_given_up(processes):
         TensorDict.map,
         lambda *args, **k: list(TensorDict.map_iter(*args, **k)),
     ):
-        with pytest.raises(TimeoutError, match=r"chunk 2 \(row 2\)"):
+        # On a busy machine one of those before may take too long as well.
+        with pytest.raises(TimeoutError, match=r"chunk ([012]) \(row \1\)"):
             method(rows(), hangs, chunksize=0, timeout=0.3, **processes)
 
 

@@ -372,7 +372,7 @@ def test_a_forked_child_does_not_wait_for_the_save_of_its_parent():
     future = TensorDictFuture([saving])
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        signal.alarm(120)
         try:
             future.result()
         except RuntimeError as error:

@@ -138,7 +138,7 @@ def test_a_copy_that_fails_ends_the_save(name, error, tmp_path):
     assert (read(path)["a"] == torch.zeros(3)).all()
     # Of the next leaf the copy may have been on its way.
     for thread in set(threading.enumerate()) - set(before):
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 

@@ -305,7 +305,7 @@ def test_other_processes_share_the_memory(path):
         td = TensorDict({"a": torch.zeros(4)}, [4]).memmap_()
         for tensor in (named[1:], nameless, nameless[2:], td):
             queue.put(tensor)
-            assert done.get(timeout=30)
+            assert done.get(timeout=60)
         assert named.tolist() == [0, 1, 1, 1]
         assert nameless.tolist() == [1, 1, 2, 2]
         assert td["a"].tolist() == [1, 1, 1, 1]

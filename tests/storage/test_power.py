@@ -15,7 +15,7 @@ from tensordict.storage import verify
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process"),
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(280),
 ]
 
 LAYOUTS = [
