@@ -1,28 +1,17 @@
-//! What can go wrong in the core: one enum, whose variants name the condition.
+//! Errors of keys, batch sizes and indices: one enum, whose variants name the condition.
 //!
-//! Messages have three parts: what was asked, what was found, what to do. The bindings
-//! turn each variant into the exception that users of the published release catch; that
-//! table is `rust/tensordict-python/src/error.rs`.
+//! The bindings hand what is refused here to its twin in Python, which raises the exception
+//! that users of the published release catch. Errors of files are in `storage::error`.
 
 use thiserror::Error;
 
 /// The result of a fallible function of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failure of the core. A new condition is a new variant and a new row in the
-/// bindings' table.
+/// A failure of the core. A new condition is a new variant.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A key that is not in the container.
-    #[error("key {key} not found; the keys here are {available}")]
-    KeyNotFound {
-        /// The key asked for, displayed.
-        key: String,
-        /// The keys that exist, displayed.
-        available: String,
-    },
-
     /// A nested key that runs through the leaf of another.
     #[error("key {key} runs through the leaf {leaf}: only nested containers have entries")]
     KeyIsPrefix {
@@ -30,18 +19,6 @@ pub enum Error {
         key: String,
         /// The leaf in its way.
         leaf: String,
-    },
-
-    /// A value whose leading dimensions are not the batch size.
-    #[error(
-        "batch dimension mismatch, got self.batch_size={batch_size} and value.shape={shape}; \
-         the leading dimensions of a value must match the batch size"
-    )]
-    BatchMismatch {
-        /// The container's batch size, displayed.
-        batch_size: String,
-        /// The value's shape, displayed.
-        shape: String,
     },
 
     /// Two entries that would have the same key.
@@ -114,38 +91,4 @@ pub enum Error {
     /// A slice that does not go forward.
     #[error("step must be greater than zero")]
     SliceStep,
-
-    /// A dimension outside of the container's batch dimensions.
-    #[error(
-        "dimension out of range (expected to be in range of [{min}, {max}], but got {dim})",
-        min = -(*num_dims),
-        max = num_dims - 1
-    )]
-    DimOutOfRange {
-        /// The dimension asked for, counted from the back where negative.
-        dim: i64,
-        /// How many dimensions there are.
-        num_dims: i64,
-    },
-
-    /// What goes wrong with files.
-    #[error(transparent)]
-    Storage(#[from] crate::storage::StorageError),
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn test_dim_out_of_range_names_both_ends() {
-        let error = Error::DimOutOfRange {
-            dim: 4,
-            num_dims: 2,
-        };
-        assert_eq!(
-            error.to_string(),
-            "dimension out of range (expected to be in range of [-2, 1], but got 4)"
-        );
-    }
 }

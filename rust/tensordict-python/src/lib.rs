@@ -12,7 +12,6 @@ mod build;
 mod container;
 mod copy;
 mod dims;
-mod error;
 mod ffi;
 mod fields;
 mod flags;
