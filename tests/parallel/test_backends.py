@@ -1,18 +1,21 @@
 """What holds for every backend: chunks, results, errors, iteration, journals."""
 
 import concurrent.futures
+import inspect
 import multiprocessing
 import os
+import random
+import shutil
 import signal
-import subprocess
-import sys
+import tempfile
+import threading
 from multiprocessing.pool import ThreadPool
 
 import pytest
 import torch
 
 from tensordict import TensorDict, lazy_stack, tensorclass
-from tensordict.parallel import MapError, WorkerPool
+from tensordict.parallel import DeadWorkerError, MapError, RayPool, WorkerPool
 
 ROWS = 7
 
@@ -335,7 +338,7 @@ def test_a_closed_pool_says_so():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"backend": "ray"}, ValueError, "backend must be one of"),
+        ({"backend": "dask"}, ValueError, "backend must be one of"),
         ({"on_error": "ignore"}, ValueError, "on_error must be"),
         ({"backend": "threads", "timeout": 1}, ValueError, "needs worker processes"),
         ({"backend": "threads", "seed_per_chunk": True}, ValueError, "processes"),
@@ -411,31 +414,169 @@ def test_an_interrupt_leaves_no_process():
         assert set(multiprocessing.active_children()) <= before
 
 
-KILLED = """
-import os, signal, sys
-import torch
-from tensordict import TensorDict
+KILLS = int(os.environ.get("TENSORDICT_KILLS", "4"))
 
-def work(row):
-    with open(sys.argv[1] + "/calls", "a") as file:
-        file.write(f"{int(row['a'])} ")
-    if row["a"] == 5 and sys.argv[2] == "kill":
-        os.kill(os.getppid(), signal.SIGKILL)
-        os._exit(1)
-    return row * 2
 
-td = TensorDict(a=torch.arange(8), batch_size=[8])
-result = td.map(work, num_workers=1, chunksize=0, journal=sys.argv[1] + "/journal")
-print(result["a"].tolist())
-"""
+def _killed_at(victim, folder):
+    """A process whose map kills it when a worker is at a row."""
+
+    def work(row):
+        at = int(row["a"])
+        with open(folder / "calls", "a") as file:
+            file.write(f"{at} ")
+        if at == victim:
+            os.kill(os.getppid(), signal.SIGKILL)
+            os._exit(1)
+        return row * 2
+
+    def run():
+        result = rows().map(
+            work, num_workers=2, chunksize=0, journal=folder / "journal"
+        )
+        assert (result == rows() * 2).all()
+
+    process = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    process.join(60)
+    return process.exitcode
 
 
 def test_a_killed_call_is_resumed(tmp_path):
-    def run(how):
-        command = [sys.executable, "-c", KILLED, str(tmp_path), how]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+    draw = random.Random(0)
+    for number in range(KILLS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        kept = set()
+        for victim in draw.sample(range(ROWS), 2):
+            code = _killed_at(victim, folder)
+            assert code == (0 if victim in kept else -signal.SIGKILL)
+            called = set(map(int, (folder / "calls").read_text().split()))
+            assert kept.isdisjoint(called)
+            if code == 0:
+                break
+            kept |= {int(path.stem) for path in (folder / "journal").glob("?.chunk")}
+            (folder / "calls").unlink()
+        else:
+            assert _killed_at(None, folder) == 0
+            called = set(map(int, (folder / "calls").read_text().split()))
+            assert kept.isdisjoint(called)
+            assert kept | called == set(range(ROWS))
 
-    assert run("kill").returncode == -signal.SIGKILL
-    assert run("go on").stdout == "[0, 2, 4, 6, 8, 10, 12, 14]\n"
-    calls = (tmp_path / "calls").read_text().split()
-    assert calls == ["0", "1", "2", "3", "4", "5", "5", "6", "7"]
+
+# Ray ---------------------------------------------------------------------------------------
+
+ON_RAY = [
+    test_results_are_joined_in_order,
+    test_nones_are_left_out_and_stay_in_an_iteration,
+    test_an_iteration_is_in_order_and_gives_anything,
+    test_an_iteration_can_be_left,
+    test_results_go_into_out,
+    test_results_go_into_files,
+    test_the_error_of_the_function_is_raised_with_its_rows,
+    test_errors_are_skipped_or_collected,
+    test_a_chunk_is_tried_again,
+    test_a_journal_keeps_what_is_done,
+    test_ragged_stacks_and_other_shapes,
+    test_progress_counts_rows,
+    test_what_would_end_a_process_is_an_error,
+]
+
+
+class Unreadable:
+    """A function that pickle takes, and that cannot be made again."""
+
+    def __call__(self, part):
+        return part
+
+    def __reduce__(self):
+        return exec, ("raise OSError('not here')",)
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    """A cluster of two workers. Its start takes seconds, so one test has all of it."""
+    ray = pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    # The names of sockets below it must be short.
+    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
+    try:
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            object_store_memory=80 << 20,
+            _temp_dir=folder,
+        )
+    except Exception as error:  # noqa: BLE001 # it has many
+        pytest.skip(f"Ray does not start here: {error}")
+    yield ray
+    ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
+def test_ray_does_what_all_backends_do(ray, subtests, request, tmp_path):
+    with RayPool(2) as pool:
+        workers = {"pool": pool}
+        for number, check in enumerate(ON_RAY):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            given = {"workers": workers, "processes": workers, "tmp_path": folder}
+            names = inspect.signature(check).parameters
+            arguments = {
+                name: given.get(name) or request.getfixturevalue(name) for name in names
+            }
+            with subtests.test(check.__name__):
+                check(**arguments)
+
+        with subtests.test("a chunk is a copy"):
+            td = rows()
+
+            def write(part):
+                part["a"].zero_()
+                return part
+
+            assert td.map(write, **workers)["a"].sum() == 0
+            assert td["a"].tolist() == list(range(ROWS))
+
+        with subtests.test("a dead worker is named, and replaced"):
+            mark = str(tmp_path / "mark")
+
+            def dies(row):
+                if row["a"] == 3 and not os.path.exists(mark):
+                    open(mark, "w").close()
+                    os._exit(7)
+                return row
+
+            with pytest.raises(DeadWorkerError, match=r"chunk 3 \(row 3\)"):
+                rows().map(dies, chunksize=0, **workers)
+            again = rows().map(dies, chunksize=0, **workers)
+            assert again["a"].tolist() == list(range(ROWS))
+
+        with subtests.test("a chunk that takes too long is given up"):
+
+            def hangs(row):
+                if row["a"] == 2:
+                    multiprocessing.Event().wait()
+                return row
+
+            with pytest.raises(TimeoutError, match=r"chunk 2 \(row 2\)"):
+                rows(3).map(hangs, chunksize=0, timeout=0.3, **workers)
+
+        with subtests.test("what cannot be sent is an error"):
+            with pytest.raises(TypeError, match="lock"):
+                list(rows(2).map_iter(lambda _: threading.Lock(), **workers))
+
+        with subtests.test("what cannot be read there is an error"):
+            for _ in range(2):
+                with pytest.raises(Exception, match="not here"):
+                    rows().map(Unreadable(), **workers)
+
+    with subtests.test("workers for one call"):
+        pids = rows().map(
+            lambda _: TensorDict(pid=os.getpid()),
+            backend="ray",
+            num_workers=1,
+            chunksize=0,
+        )["pid"]
+        assert len(set(pids.tolist())) == 1

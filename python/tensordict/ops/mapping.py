@@ -74,7 +74,8 @@ class MappingOps(CollectionProtocol):
             pbar: whether to show the rows that are done.
             mp_start_method: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
             backend: ``"processes"``, ``"threads"`` for functions that release the
-                interpreter, or ``"serial"`` for this thread.
+                interpreter, ``"serial"`` for this thread, or ``"ray"`` for the machines of
+                a cluster, which are given copies of the rows.
             retries: how often a chunk is tried again that failed or whose worker died.
             on_error: what an error does. It is raised at once (``"raise"``), the chunk is
                 left out (``"skip"``), or all others are done first, and then all errors are
@@ -102,28 +103,10 @@ class MappingOps(CollectionProtocol):
             >>> td.map(double, num_workers=2, chunksize=0).batch_size
             torch.Size([4])
         """
+        arguments = locals()
         from tensordict.parallel.calling import Options, map_chunks
 
-        options = Options(
-            name="map",
-            dim=dim,
-            num_workers=num_workers,
-            chunksize=chunksize,
-            num_chunks=num_chunks,
-            pool=pool,
-            generator=generator,
-            max_tasks_per_child=max_tasks_per_child,
-            worker_threads=worker_threads,
-            index_with_generator=index_with_generator,
-            pbar=pbar,
-            mp_start_method=mp_start_method,
-            backend=backend,
-            retries=retries,
-            on_error=on_error,
-            timeout=timeout,
-            seed_per_chunk=seed_per_chunk,
-            journal=journal,
-        )
+        options = Options.of("map", arguments)
         result: Self = map_chunks(self, fn, out, options)
         return result
 
@@ -188,6 +171,7 @@ class MappingOps(CollectionProtocol):
             1
             5
         """
+        arguments = locals()
         from tensordict.parallel.calling import Options, map_chunks_iter
 
         if shuffle and not index_with_generator:
@@ -196,25 +180,5 @@ class MappingOps(CollectionProtocol):
                 "efficiency purposes."
             )
             raise RuntimeError(msg)
-        options = Options(
-            name="map_iter",
-            dim=dim,
-            num_workers=num_workers,
-            chunksize=chunksize,
-            num_chunks=num_chunks,
-            pool=pool,
-            generator=generator,
-            max_tasks_per_child=max_tasks_per_child,
-            worker_threads=worker_threads,
-            index_with_generator=index_with_generator,
-            pbar=pbar,
-            mp_start_method=mp_start_method,
-            backend=backend,
-            retries=retries,
-            on_error=on_error,
-            timeout=timeout,
-            seed_per_chunk=seed_per_chunk,
-            journal=journal,
-            shuffle=shuffle,
-        )
+        options = Options.of("map_iter", arguments)
         return map_chunks_iter(self, fn, options)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 
 from tensordict.parallel.chunks import ChunkPlan
+from tensordict.parallel.cluster import RayBackend, RayPool
 from tensordict.parallel.cpus import num_cpus
 from tensordict.parallel.errors import MapError
 from tensordict.parallel.executors import ExecutorBackend
@@ -25,7 +26,7 @@ from tensordict.primitives import classes
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["Options", "map_chunks", "map_chunks_iter"]
 
@@ -36,10 +37,11 @@ MSG_PARAMS = (
     "(through ``tensordict.data`` or ``tensordict.to_tensordict()``) and call {} in a second "
     "time."
 )
-BACKENDS = ("processes", "serial", "threads")
+MSG_NO_WORKERS = "Number of processes must be at least 1"
+BACKENDS = ("processes", "ray", "serial", "threads")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Options:
     """What the two methods have in common. Their docstrings say what each option means."""
 
@@ -62,6 +64,12 @@ class Options:
     seed_per_chunk: bool
     journal: str | os.PathLike[str] | None
     shuffle: bool = False
+
+    @classmethod
+    def of(cls, name: str, arguments: Mapping[str, Any]) -> Self:
+        """Those of a call, whose arguments may be more than the options."""
+        names = {field.name for field in fields(cls)}.intersection(arguments)
+        return cls(name=name, **{each: arguments[each] for each in names})
 
 
 def map_chunks(
@@ -140,7 +148,7 @@ def _results(job: Job, backend: Backend, options: Options) -> Iterator[Any]:
 
 def _backend(options: Options) -> Backend:
     given = options.pool
-    if given is not None and not isinstance(given, ProcessesBackend):
+    if given is not None and not isinstance(given, (ProcessesBackend, RayPool)):
         return ExecutorBackend(given)
     if given is not None:
         return given
@@ -151,10 +159,11 @@ def _backend(options: Options) -> Backend:
         raise ValueError(msg)
     if name == "serial":
         return SerialBackend()
+    if name == "ray":
+        return RayBackend(options.num_workers)
     count = num_cpus() if options.num_workers is None else options.num_workers
     if count < 1:
-        msg = "Number of processes must be at least 1"
-        raise ValueError(msg)
+        raise ValueError(MSG_NO_WORKERS)
     if name == "threads":
         return ThreadsBackend(count)
     context = multiprocessing.get_context(options.mp_start_method)
@@ -175,7 +184,8 @@ def _job(
             f"on_error must be 'raise', 'skip' or 'collect', got {options.on_error!r}."
         )
         raise ValueError(msg)
-    is_in_processes = isinstance(backend, ProcessesBackend)
+    is_forked = isinstance(backend, ProcessesBackend)
+    is_in_processes = is_forked or isinstance(backend, RayPool)
     if options.timeout is not None and not is_in_processes:
         msg = "timeout needs worker processes: nothing else can be stopped in its work."
         raise ValueError(msg)
@@ -205,7 +215,7 @@ def _job(
         journal = Journal(options.journal, plan)
         done = set(journal.done(len(plan)))
         todo = [chunk for chunk in todo if chunk not in done]
-    if is_in_processes and todo:
+    if is_forked and todo:
         share_memory(source)
     # As published: without a generator every call has the same seeds.
     generator = torch.Generator() if options.generator is None else options.generator
@@ -227,7 +237,10 @@ def _job(
 
 
 def _reaches_workers(out: Any, backend: Backend) -> bool:
-    """Whether what worker processes write to a collection is seen here."""
+    """Whether each result can be written to a collection when it is there."""
+    if isinstance(backend, RayPool):
+        # This process writes.
+        return True
     if not isinstance(backend, ProcessesBackend):
         return False
     return bool(out.is_shared() or out.is_memmap())

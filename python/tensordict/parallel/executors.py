@@ -6,7 +6,7 @@ import collections
 from typing import TYPE_CHECKING, Any
 
 from tensordict.parallel.errors import note
-from tensordict.parallel.jobs import Job, Outcome
+from tensordict.parallel.jobs import Job, Outcome, kept
 from tensordict.parallel.transport import dumps, loads
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class ExecutorBackend:
                     return
                 chunk, future = waiting[0]
                 try:
-                    outcome = Outcome(chunk, _kept(job, chunk, self._result(future)))
+                    outcome = Outcome(chunk, kept(job, chunk, self._result(future)))
                 except Exception as error:  # noqa: BLE001 # it is raised where results are taken
                     note(error, f"raised on {job.plan.named(chunk)} in the pool")
                     outcome = Outcome(chunk, error=error)
@@ -77,15 +77,6 @@ class ExecutorBackend:
         finally:
             for _, future in waiting:
                 self._cancel(future)
-
-
-def _kept(job: Job, chunk: int, result: Any) -> Any:
-    if job.target is not None and result is not None:
-        job.plan.take(job.target, chunk).update_(result)
-        result = None
-    if job.journal is not None:
-        job.journal.write(chunk, result)
-    return result
 
 
 class _Call:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tensordict.parallel.chunks import ChunkPlan
     from tensordict.parallel.journal import Journal
 
-__all__ = ["Backend", "Job", "Outcome"]
+__all__ = ["Backend", "Job", "Outcome", "kept"]
 
 
 @dataclass
@@ -35,6 +35,7 @@ class Job:
         window: how many results may wait to be taken, where they are taken in order.
         target: the collection in shared memory whose rows workers write.
         journal: keeps the results of chunks on disk.
+        copies_rows: whether a chunk is copied, since its memory must not be written to.
         on_progress: is called with the number of rows that have been done since.
     """
 
@@ -52,6 +53,7 @@ class Job:
     window: int | None = None
     target: Any = None
     journal: Journal | None = None
+    copies_rows: bool = False
     on_progress: Callable[[int], None] | None = None
 
     def run(self, chunk: int) -> Any:
@@ -66,13 +68,27 @@ class Job:
     def _run_once(self, chunk: int) -> Any:
         if self.seed_per_chunk:
             torch.manual_seed(self.seed + chunk)
-        result = self.function(self.plan.take(self.source, chunk))
-        if self.target is not None and result is not None:
-            self.plan.take(self.target, chunk).update_(result)
-            result = None
-        if self.journal is not None:
-            self.journal.write(chunk, result)
-        return result
+        rows = self.plan.take(self.source, chunk)
+        if self.copies_rows:
+            is_locked = rows.is_locked
+            rows = rows.clone()
+            if is_locked:
+                rows.lock_()
+        return kept(self, chunk, self.function(rows))
+
+
+def kept(job: Job, chunk: int, result: Any) -> Any:
+    """Write a result to its rows of the target, if there is one, and to the journal.
+
+    Returns:
+        What is left of the result.
+    """
+    if job.target is not None and result is not None:
+        job.plan.take(job.target, chunk).update_(result)
+        result = None
+    if job.journal is not None:
+        job.journal.write(chunk, result)
+    return result
 
 
 class Outcome(NamedTuple):
