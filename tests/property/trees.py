@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import Any
 
@@ -219,7 +218,5 @@ def outcome(function: Any, *args: Any, known: dict[int, str]) -> Any:
     try:
         result = function(*args)
     except Exception as error:  # noqa: BLE001
-        # The native code adds the path to an entry further down, after the failure.
-        said = re.sub(r" The whole key is \(.*\)\.$", "", str(error))
-        return ("raised", type(error), said)
+        return ("raised", type(error), str(error))
     return ("gave", describe(result, known))

@@ -12,7 +12,7 @@ from tensordict.primitives.common import (
     _InplaceWriteError,
 )
 from tensordict.primitives.convert import tensor_of, tensor_of_sequence
-from tensordict.primitives.errors import at_key, locked_error, missing_key
+from tensordict.primitives.errors import at_key, below, locked_error, missing_key
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 __all__ = ["StoringOps"]
@@ -145,8 +145,12 @@ class StoringOps(CollectionProtocol):
             given = self._td_dim_names
             names = None if given is None else list(given)
             child = _rust.new(self._plain_type, {}, self.batch_size, self.device, names)
-            for name, item in value.items():
-                _rust.set_entry(child, name, item, False, non_blocking)
+            try:
+                for name, item in value.items():
+                    _rust.set_entry(child, name, item, False, non_blocking)
+            except RuntimeError as error:
+                below(error, key)
+                raise
             self._check_apart(key, child)
             return child
         if isinstance(value, (list, tuple)):

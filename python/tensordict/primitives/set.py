@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tensordict.primitives.common import MSG_BAD_KEY, MSG_BATCH_MISMATCH
-from tensordict.primitives.errors import keyed, locked_error
+from tensordict.primitives.errors import below, keyed, locked_error
 from tensordict.primitives.nested_key import unravel_key_to_tuple
 from tensordict.primitives.protocol import (
     CollectionProtocol,
@@ -118,4 +118,9 @@ def set_entry(
         path = unravel_key_to_tuple(key)
         if not path:
             raise KeyError(MSG_BAD_KEY.format(key))
-    td._set_path(path, value, inplace, non_blocking, validated, ignore_lock)
+    try:
+        td._set_path(path, value, inplace, non_blocking, validated, ignore_lock)
+    except RuntimeError as error:
+        if len(path) > 1:
+            below(error, path[:-1])
+        raise
