@@ -287,7 +287,12 @@ def _of(module: str, name: str) -> Callable[[], Any]:
     """The attribute of a module that is imported when the name is used."""
 
     def value() -> Any:
-        return getattr(importlib.import_module(module), name)
+        try:
+            return getattr(importlib.import_module(module), name)
+        except ModuleNotFoundError as error:
+            # Who asks whether a name is there gets an answer.
+            msg = f"{name} is a name of {module}, which is not installed."
+            raise AttributeError(msg) from error
 
     return value
 

@@ -10,6 +10,7 @@ import torch
 from tensordict import _rust
 from tensordict.primitives.errors import at_key, keyed
 from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.ragged_leaves import regular_shape
 from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ class BatchOps(CollectionProtocol):
             elif is_unbatched(value):
                 continue
             else:
-                size = value.shape
+                size = regular_shape(value) if value.is_nested else value.shape
             # Most shapes are equal, which one comparison says.
             if common is None:
                 common = size

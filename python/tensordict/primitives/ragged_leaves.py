@@ -27,6 +27,7 @@ __all__ = [
     "is_jagged",
     "map_leaf",
     "padded",
+    "regular_shape",
     "where_leaf",
     "with_rows_of",
     "write_rows",
@@ -45,6 +46,15 @@ MSG_STACK = (
 def is_jagged(leaf: Any) -> bool:
     """Whether a leaf is a nested tensor of the jagged layout."""
     return isinstance(leaf, torch.Tensor) and leaf.layout is torch.jagged
+
+
+def regular_shape(leaf: torch.Tensor) -> torch.Size:
+    """The leading sizes of a nested tensor that all of its parts have in common."""
+    if not is_jagged(leaf):
+        # The sizes of a part are regular only where torch says so, one by one.
+        return torch.Size([leaf.size(0)])
+    ragged: int = leaf._ragged_idx  # type: ignore[attr-defined]
+    return torch.Size(list(leaf.shape[:ragged]))
 
 
 def at_index(leaf: Any, index: Any) -> Any:

@@ -104,20 +104,20 @@ class LinkedList(list[Any]):
         if self._td is not None:
             self._refuse(what)
 
-    def append(self, value: Any) -> None:
+    def append(self, object: Any) -> None:
         """Refused: there is a value per row."""
         self._check_free("append")
-        super().append(value)
+        super().append(object)
 
     def extend(self, object: Any) -> None:
         """Refused: there is a value per row."""
         self._check_free("extend")
         super().extend(object)
 
-    def insert(self, index: Any, value: Any) -> None:
+    def insert(self, index: Any, object: Any) -> None:
         """Refused: there is a value per row."""
         self._check_free("insert")
-        super().insert(index, value)
+        super().insert(index, object)
 
     def pop(self, index: Any = -1) -> Any:
         """Refused: there is a value per row."""
