@@ -100,6 +100,7 @@ from tensordict.utils import isin, parse_tensor_dict_string
 if TYPE_CHECKING:
     from tensordict import data, nn, persistent, store
     from tensordict._arrow import from_arrow, to_arrow
+    from tensordict._datasets import to_mds
     from tensordict._later import (
         from_csv,
         from_h5,
@@ -108,6 +109,12 @@ if TYPE_CHECKING:
         from_parquet,
         from_zarr,
     )
+    from tensordict.interop.dlpack import from_dlpack, to_dlpack
+    from tensordict.interop.hugging_face import from_hf, to_hf
+    from tensordict.interop.mds import from_mds
+    from tensordict.interop.nested import to_nested
+    from tensordict.interop.records import to_dataclass, to_pydantic
+    from tensordict.interop.xarray import from_xarray, to_xarray
     from tensordict.nn import (
         TensorClassModuleBase,
         TensorClassModuleWrapper,
@@ -137,7 +144,18 @@ if not TYPE_CHECKING:  # which is to find names that there are not
             "append_memmap": "tensordict.storage.growing.appending",
             "as_tensordict_module": "tensordict.nn",
             "from_arrow": "tensordict._arrow",
+            "to_nested": "tensordict.interop.nested",
+            "to_pydantic": "tensordict.interop.records",
+            "to_dataclass": "tensordict.interop.records",
+            "to_xarray": "tensordict.interop.xarray",
+            "from_xarray": "tensordict.interop.xarray",
+            "from_mds": "tensordict.interop.mds",
+            "to_hf": "tensordict.interop.hugging_face",
+            "from_hf": "tensordict.interop.hugging_face",
+            "to_dlpack": "tensordict.interop.dlpack",
+            "from_dlpack": "tensordict.interop.dlpack",
             "to_arrow": "tensordict._arrow",
+            "to_mds": "tensordict._datasets",
         },
     )
 
@@ -186,8 +204,11 @@ __all__ = [
     "from_csv",
     "from_dataclass",
     "from_dict",
+    "from_dlpack",
     "from_h5",
+    "from_hf",
     "from_json",
+    "from_mds",
     "from_module",
     "from_modules",
     "from_namedtuple",
@@ -197,6 +218,7 @@ __all__ = [
     "from_safetensors",
     "from_struct_array",
     "from_tuple",
+    "from_xarray",
     "from_zarr",
     "fromkeys",
     "get_defaults_to_none",
@@ -235,7 +257,13 @@ __all__ = [
     "stack",
     "tensorclass",
     "to_arrow",
+    "to_dataclass",
+    "to_dlpack",
+    "to_hf",
+    "to_nested",
+    "to_pydantic",
     "to_safetensors",
+    "to_xarray",
     "unpack_memmap",
     "unpad_sequence",
     "unravel_key",

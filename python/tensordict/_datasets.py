@@ -2,12 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from tensordict import _later
 from tensordict._established import established_names
+from tensordict.interop.mds import to_mds
 
 __all__ = ["to_mds"]
-
-to_mds = _later.function("to_mds")
 
 if not TYPE_CHECKING:  # which is to find names that there are not
     __getattr__ = established_names(__name__)

@@ -25,7 +25,6 @@ TABLES = (
     "Read the columns into a dictionary of arrays and give that to "
     "TensorDict.from_dict; td.to_arrow() and from_arrow() exchange tables."
 )
-SHARDS = "Write the rows of td.unbind(0) with the writer itself."
 STORES = (
     "td.memmap_(path) keeps entries in files that several processes read and write."
 )
@@ -54,7 +53,6 @@ METHODS: dict[str, str] = {
     "to_json": TABLES,
     "to_pandas": TABLES,
     "to_parquet": TABLES,
-    "to_mds": SHARDS,
     "to_store": STORES,
 }
 """Methods of every collection, and what to do meanwhile."""
@@ -68,7 +66,6 @@ FUNCTIONS: dict[str, str] = {
     "from_zarr": ARRAYS,
     "recv_tensordict": MESSAGES,
     "send_tensordict": MESSAGES,
-    "to_mds": SHARDS,
 }
 """Functions of the package, and what to do meanwhile."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import deque
 
 from tensordict.containers.dense import TensorDict
@@ -21,6 +22,7 @@ from tensordict.containers.nontensor import (
 from tensordict.containers.params import TensorDictParams
 from tensordict.containers.view import _SubTensorDict
 from tensordict.interop import collate, distributions, pytree, vmap
+from tensordict.primitives.after_import import after_import
 from tensordict.primitives.registry import register_class, register_family
 from tensordict.primitives.unbatched import UnbatchedTensor
 from tensordict.storage import pickles
@@ -51,6 +53,7 @@ def install() -> None:
     vmap.install()
     processes.install()
     distributions.install()
+    after_import("datasets", _offer_format)
     old_text = "<class 'tensordict.tensordict.TensorDict'>"
     register_class(TensorDict, "tensordict", old_text, dense=True)
     register_class(_SubTensorDict, "tensordict._td", dense=False)
@@ -60,3 +63,8 @@ def install() -> None:
     for cls in (LazyStackedTensorDict, NonTensorData, NonTensorStack, MetaData):
         register_class(cls, "tensordict", dense=False)
     register_family(TensorClass)
+
+
+def _offer_format() -> None:
+    """Offer ``with_format("tensordict")`` to Hugging Face's ``datasets``."""
+    importlib.import_module("tensordict.interop.hugging_face").register()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import numbers
+import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -77,8 +78,8 @@ class ConstructOps(CopyingOps):
     ) -> Self:
         """Make a collection from a mapping.
 
-        Nested mappings, named tuples, tuples, dataclasses and structured arrays become
-        nested collections, numbers and arrays become tensors. Tensors and collections
+        Nested mappings, named tuples, tuples, dataclasses, models of pydantic and
+        structured arrays become nested collections, numbers and arrays become tensors. Tensors and collections
         are stored as they are. Where a ``batch_size`` with dims is given, numbers are
         values that all elements share.
 
@@ -258,9 +259,10 @@ class ConstructOps(CopyingOps):
         """Make a collection from whatever can be one; give anything else back as it is.
 
         Args:
-            obj: a mapping, named tuple, tuple, dataclass or structured array. A list of
-                numbers, nested or not, becomes a tensor, any other list a
-                :class:`NonTensorStack` of its items.
+            obj: a mapping, named tuple, tuple, dataclass, model of pydantic or structured
+                array. A list of numbers, nested or not, becomes a tensor, any other
+                list a :class:`NonTensorStack` of its items. An array of another library
+                (JAX, CuPy) becomes a tensor over the same memory.
             auto_batch_size: whether the batch size is the leading dims that all entries
                 share.
             batch_dims: at most this many dims of them.
@@ -692,7 +694,28 @@ def convert(
         if _is_uniform(obj) is not None:
             return torch.tensor(obj, device=device)
         return CollectionProtocol._non_tensor_stack_type.from_list(obj)
+    if is_pydantic(obj):
+        return _dense()._from_entries(
+            dict(iter(obj)), **_sizes("from_any", *asked), device=device
+        )
+    if hasattr(type(obj), "__dlpack__"):
+        return shared_by_dlpack(obj, device)
     return obj
+
+
+def is_pydantic(value: Any) -> bool:
+    """Whether ``value`` is an instance of a model of pydantic, which is not imported."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(value, pydantic.BaseModel)
+
+
+def shared_by_dlpack(array: Any, device: Any = None) -> Any:
+    """A tensor over the memory of another library's array; the array if torch cannot."""
+    try:
+        tensor = torch.utils.dlpack.from_dlpack(array)
+    except (BufferError, RuntimeError, TypeError, ValueError):
+        return array
+    return tensor if device is None else tensor.to(device)
 
 
 def _with_text_keys(values: Mapping[Any, Any], error: KeyError) -> dict[Any, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import importlib
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,6 +23,14 @@ __all__ = ["ConvertOps"]
 
 MSG_NO_FIELDS = (
     "a structured array has at least one field: this collection has no entry."
+)
+MSG_RAGGED_FIELD = (
+    "to_struct_array got a nested tensor at {!r}, whose rows differ in shape: a field has "
+    "one shape. Pad it first: td.to_padded_tensor()."
+)
+MSG_NO_DTYPE = (
+    "to_struct_array got the dtype {1} at {0!r}, which NumPy lacks. Convert the entry first, "
+    "for example with .float()."
 )
 
 
@@ -205,6 +214,7 @@ class ConvertOps(CollectionProtocol):
 
         Raises:
             ValueError: there is no entry.
+            TypeError: NumPy lacks a dtype, or an entry is a nested tensor.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(2), b=torch.ones(2, 3), batch_size=[2])
@@ -217,6 +227,37 @@ class ConvertOps(CollectionProtocol):
         )
         _fill(result, arrays)
         return result
+
+    def to_mds(
+        self,
+        *,
+        columns: dict[str, str] | None = None,
+        out: str | tuple[str, str],
+        keep_local: bool = False,
+        compression: str | None = None,
+        hashes: list[str] | None = None,
+        size_limit: int | str | None = 1 << 26,
+        writer: Any = None,
+        finish_writer: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Write the rows as the samples of a dataset of MosaicML's streaming (MDS).
+
+        See :func:`tensordict.to_mds`, which has the same arguments, and
+        :func:`tensordict.from_mds`, which reads them.
+        """
+        importlib.import_module("tensordict.interop.mds").to_mds(
+            self,
+            columns=columns,
+            out=out,
+            keep_local=keep_local,
+            compression=compression,
+            hashes=hashes,
+            size_limit=size_limit,
+            writer=writer,
+            finish_writer=finish_writer,
+            **kwargs,
+        )
 
     def to_pytree(self) -> Any:
         """The nested structure that :meth:`from_pytree` made this collection of.
@@ -280,12 +321,27 @@ def _arrays(td: Any) -> dict[str, Any]:
         elif isinstance(value, CollectionProtocol):
             arrays[key] = (value.batch_size, _arrays(value))
         elif isinstance(value, torch.Tensor):
-            arrays[key] = value.detach().cpu().numpy()
+            arrays[key] = _field_array(key, value)
         else:
             arrays[key] = np.asarray(value)
     if not arrays:
         raise ValueError(MSG_NO_FIELDS)
     return arrays
+
+
+def _field_array(key: str, value: torch.Tensor) -> np.ndarray[Any, Any]:
+    """A leaf as an array.
+
+    Raises:
+        TypeError: it is a nested tensor, or NumPy lacks its dtype.
+    """
+    if value.is_nested:
+        raise TypeError(MSG_RAGGED_FIELD.format(key))
+    try:
+        array: np.ndarray[Any, Any] = value.detach().cpu().resolve_conj().numpy()
+    except TypeError as error:
+        raise TypeError(MSG_NO_DTYPE.format(key, value.dtype)) from error
+    return array
 
 
 def _column(values: Any) -> np.ndarray[Any, Any]:
@@ -341,7 +397,13 @@ def _fill(result: np.ndarray[Any, Any], arrays: dict[str, Any]) -> None:
 
 
 def _converted(value: Any, kind: bool | Literal["numpy"]) -> Any:
-    """A tensor as numbers in lists or as an array, and a list of tensors as one of these."""
+    """A tensor as numbers in lists or as an array, and a list of tensors as one of these.
+
+    A nested tensor is a tuple of arrays, or a list of lists.
+    """
     if isinstance(value, list):
         return [_converted(each, kind) for each in value]
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        parts = [_converted(each, kind) for each in value.unbind()]
+        return tuple(parts) if kind == "numpy" else parts
     return value.numpy() if kind == "numpy" else value.tolist()

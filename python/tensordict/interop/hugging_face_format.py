@@ -1,0 +1,95 @@
+"""The format ``"tensordict"`` of Hugging Face's ``datasets``."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from tensordict.interop.hugging_face import batch_of
+from tensordict.primitives.protocol import CollectionProtocol
+
+__all__ = ["formatter", "give_rows_to_loaders"]
+
+
+def formatter() -> type:
+    """Make the class of the format, which derives from one of ``datasets``."""
+    import pyarrow as pa
+    from datasets.formatting.formatting import TensorFormatter
+
+    class TensorDictFormatter(TensorFormatter):  # type: ignore[misc] # which mypy does not see
+        """Rows and batches as collections, columns as tensors, numbers in their own dtypes.
+
+        Args:
+            features: the features of the dataset.
+            token_per_repo_id: what ``datasets`` needs to fetch files.
+            device: where all entries are moved.
+            nulls: see :func:`tensordict.from_arrow`.
+            mask_key: see :func:`tensordict.from_arrow`.
+        """
+
+        def __init__(
+            self,
+            features: Any = None,
+            token_per_repo_id: Any = None,
+            device: Any = None,
+            nulls: str = "raise",
+            mask_key: Any = None,
+        ) -> None:
+            super().__init__(features=features, token_per_repo_id=token_per_repo_id)
+            self.device: Any = device
+            self.nulls: str = nulls
+            self.mask_key: Any = mask_key
+
+        def format_batch(self, pa_table: Any) -> Any:
+            """A collection of batch size ``[N]``."""
+            td = batch_of(
+                pa_table,
+                self.features,
+                decode=self.python_features_decoder.decode_column,
+                nulls=self.nulls,
+                mask_key=self.mask_key,
+            )
+            return td if self.device is None else td.to(self.device)
+
+        def format_row(self, pa_table: Any) -> Any:
+            """A collection without batch dims."""
+            return self.format_batch(pa_table.slice(0, 1))[0]
+
+        def format_column(self, pa_table: Any) -> Any:
+            """The entry of a column: a tensor, a collection, or a list of values."""
+            entry = self.format_batch(pa_table)._get_entry(
+                pa_table.column_names[0], None
+            )
+            if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
+                values: Any = entry
+                return list(values.tolist())
+            return entry
+
+        def recursive_tensorize(self, data_struct: Any) -> Any:
+            """A row of a streamed dataset that ``datasets`` has as a dictionary."""
+            features = self.features
+            schema = None if features is None else features.arrow_schema
+            if features is not None:
+                data_struct = features.encode_example(data_struct)
+            return self.format_row(pa.Table.from_pylist([data_struct], schema=schema))
+
+    return TensorDictFormatter
+
+
+def give_rows_to_loaders() -> None:
+    """Let a ``DataLoader`` take rows of a dataset of this format.
+
+    ``datasets`` takes the batch that it formatted apart by its keys, as a dictionary: of a
+    collection these are its rows.
+    """
+    import datasets
+
+    whole = datasets.Dataset.__getitems__
+
+    @functools.wraps(whole)
+    def rows(self: Any, keys: list[int]) -> Any:
+        if self._format_type != "tensordict":
+            return whole(self, keys)
+        return list(self[keys].unbind(0))
+
+    datasets.Dataset.__getitems__ = rows

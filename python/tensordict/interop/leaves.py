@@ -1,0 +1,81 @@
+"""What conversions to other libraries share: extras, leaves as arrays, errors with keys."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tensordict.primitives.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+__all__ = ["array_of", "check_collection", "extra", "path_of", "values_of"]
+
+MSG_EXTRA = "{asked} needs {package}, which is not installed: {install}"
+MSG_COLLECTION = "{asked} expects a tensor collection, got a {kind}."
+MSG_RAGGED = (
+    "{asked} got a nested tensor at {key!r}, whose rows differ in shape. Pad it first: "
+    "td.to_padded_tensor()."
+)
+MSG_DTYPE = (
+    "{asked} got the dtype {dtype} at {key!r}, which {target} lacks. Convert the entry "
+    "first, for example with .float() or .view(torch.uint8)."
+)
+
+
+def extra(name: str, asked: str, install: str) -> Any:
+    """Import the module of an extra for the function ``asked``.
+
+    Raises:
+        ImportError: it is not installed; says what to install.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        msg = MSG_EXTRA.format(asked=asked, package=package, install=install)
+        raise ImportError(msg) from error
+
+
+def check_collection(td: Any, asked: str) -> None:
+    """Refuse what is no collection.
+
+    Raises:
+        TypeError: ``td`` is none.
+    """
+    if not isinstance(td, CollectionProtocol):
+        raise TypeError(MSG_COLLECTION.format(asked=asked, kind=type(td).__name__))
+
+
+def path_of(path: tuple[str, ...]) -> Any:
+    """A path as users write a key."""
+    return path[0] if len(path) == 1 else path
+
+
+def array_of(
+    asked: str, path: tuple[str, ...], value: torch.Tensor, target: str = "NumPy"
+) -> np.ndarray[Any, Any]:
+    """A leaf as an array, which shares the memory of the host.
+
+    Raises:
+        TypeError: it is a nested tensor, or NumPy lacks its dtype.
+    """
+    if value.is_nested:
+        raise TypeError(MSG_RAGGED.format(asked=asked, key=path_of(path)))
+    try:
+        array: np.ndarray[Any, Any] = (
+            value.detach().cpu().resolve_conj().resolve_neg().numpy()
+        )
+    except TypeError as error:
+        msg = MSG_DTYPE.format(
+            asked=asked, dtype=value.dtype, key=path_of(path), target=target
+        )
+        raise TypeError(msg) from error
+    return array
+
+
+def values_of(value: Any) -> list[Any]:
+    """The values of a non-tensor entry, one for each element."""
+    return list(value._flat())

@@ -1,0 +1,457 @@
+"""Datasets of MosaicML's streaming (MDS): a row of the first batch dim is a sample."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tensordict.containers.dense import TensorDict
+from tensordict.interop.leaves import check_collection, extra, path_of, values_of
+from tensordict.primitives.deprecation import warn_caller
+from tensordict.primitives.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = ["from_mds", "to_mds"]
+
+INSTALL = "pip install 'tensordict-rs[mds]'"
+
+SIZES = ("int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64")
+FLOATS = ("float16", "float32", "float64")
+VALUES: dict[type, str] = {
+    bool: "int",
+    int: "int",
+    float: "float64",
+    str: "str",
+    bytes: "bytes",
+    list: "json",
+    np.ndarray: "ndarray",
+}
+"""The encodings of values that are no tensors, by their type."""
+
+MSG_DTYPE = (
+    "to_mds got the dtype {dtype} at {key!r}, which MDS has no encoding for{of_arrays}. "
+    "Convert the entry first, for example with .to(torch.uint8), or pass "
+    "columns={{{name!r}: 'pkl'}} to pickle it."
+)
+MSG_TYPE = (
+    "to_mds got a value of type {kind} at {key!r}, which MDS has no encoding for. Pass "
+    "columns={{{name!r}: 'pkl'}} to pickle it, or leave the entry out."
+)
+MSG_NO_ELEMENTS = (
+    "to_mds got rows of the shape {shape} at {key!r}: MDS does not write arrays without "
+    "elements. Leave the entry out, or pass columns={{{name!r}: 'pkl'}} to pickle it."
+)
+MSG_JSON = (
+    "to_mds writes lists as JSON, which does not keep {cell!r} at {key!r}. Pass "
+    "columns={{{name!r}: 'pkl'}} to pickle it, or convert it."
+)
+MSG_MIXED = (
+    "to_mds got values of the types {first} and {other} at {key!r}: a column of MDS has "
+    "one. Pass columns={{{name!r}: 'json'}} or convert them."
+)
+MSG_DOTS = (
+    "to_mds joins the keys of nested collections by dots, and got the key {name!r}, which "
+    "has one of its own: rename it."
+)
+MSG_KEYS = (
+    "to_mds got rows with the keys {first} and others with {other}: each sample of MDS has "
+    "all columns."
+)
+MSG_EMPTY = "to_mds cannot write an empty tensordict: there is no {what} to take the columns from."
+MSG_FINISHED = (
+    "to_mds finished the writer passed by the caller after a tensordict with batch dims. "
+    "Starting with TensorDict 0.17, the default will change to leaving it open, as for a "
+    "tensordict without batch dims. Pass finish_writer=True or False to choose."
+)
+MSG_COLUMNS = (
+    "to_mds got encodings for the columns {extra}, and the entries are {names}."
+)
+MSG_PATH = "from_mds found no index.json in {}, as every MDS dataset has one."
+
+
+def to_mds(
+    td: Any,
+    *,
+    columns: dict[str, str] | None = None,
+    out: str | tuple[str, str],
+    keep_local: bool = False,
+    compression: str | None = None,
+    hashes: list[str] | None = None,
+    size_limit: int | str | None = 1 << 26,
+    writer: Any = None,
+    finish_writer: bool | None = None,
+    **kwargs: Any,
+) -> None:
+    """Write the rows of a collection as the samples of an MDS dataset.
+
+    Each element of the first batch dim is a sample; without batch dims there is one.
+    Tensors are written as arrays, those without dims as numbers of their dtype. The keys
+    of nested collections are joined by dots. Nothing is written where a column has no
+    encoding; a write that fails removes what it wrote.
+
+    Args:
+        td: a collection.
+        columns: the columns to write, by name, each with its encoding. Default: all, as
+            their dtypes and the types of the values ask for.
+        out: a directory, a remote location, or a pair of both.
+        keep_local: whether the files stay here, too, where they are uploaded.
+        compression: such as ``"zstd"`` or ``"zstd:7"``.
+        hashes: names of hashes of the files.
+        size_limit: the bytes of a file at most, such as ``"64mb"``; None for one file.
+        writer: a ``streaming.MDSWriter`` to write to, instead of a new one.
+        finish_writer: whether a given writer is finished. Default: if there are batch
+            dims, with a warning that this will change.
+        **kwargs: more arguments of ``streaming.MDSWriter``.
+
+    Raises:
+        TypeError: a column has no encoding.
+        ValueError: there are no columns or no rows; rows differ in keys, or are arrays
+            without elements.
+        KeyError: ``columns`` names what is no entry.
+        ImportError: streaming is not installed.
+    """
+    check_collection(td, "to_mds")
+    streaming = extra("streaming", "to_mds", INSTALL)
+    table = _Columns(td, columns)
+    if writer is not None:
+        for sample in table.samples():
+            writer.write(sample)
+        if finish_writer is None and td.batch_dims:
+            warn_caller(MSG_FINISHED, FutureWarning)
+        if finish_writer or (finish_writer is None and td.batch_dims):
+            writer.finish()
+        return
+    local = Path(out) if isinstance(out, str) and "://" not in out else None
+    with _removing(local):
+        made = streaming.MDSWriter(
+            columns=table.encodings,
+            out=out,
+            keep_local=keep_local,
+            compression=compression,
+            hashes=hashes,
+            size_limit=size_limit,
+            **kwargs,
+        )
+        with made:
+            for sample in table.samples():
+                made.write(sample)
+
+
+@contextlib.contextmanager
+def _removing(local: Path | None) -> Iterator[None]:
+    """Remove what a write left in a directory that was empty or not there, if it fails."""
+    was_there = local is not None and local.exists()
+    if local is None or (was_there and any(local.iterdir())):
+        yield
+        return
+    try:
+        yield
+    except BaseException:
+        for each in local.iterdir() if local.is_dir() else ():
+            each.unlink() if each.is_file() else shutil.rmtree(each)
+        if not was_there and local.is_dir():
+            local.rmdir()
+        raise
+
+
+class _Columns:
+    """The columns of a collection: encodings, and functions that give a row's value.
+
+    Args:
+        td: a collection.
+        given: the encodings that the caller chose.
+
+    Raises:
+        ValueError: there are no columns or no rows; rows differ in keys.
+        TypeError: a column has no encoding.
+    """
+
+    def __init__(self, td: Any, given: dict[str, str] | None) -> None:
+        if td.batch_dims and not len(td):
+            raise ValueError(MSG_EMPTY.format(what="row"))
+        members = [td] if td.batch_dims else [td.unsqueeze(0)]
+        if not td._is_dense and getattr(td, "stack_dim", None) == 0:
+            # Rows may differ in shapes and in keys.
+            members = [member.unsqueeze(0) for member in td.unbind(0)]
+        tables = [dict(_entries(member, ())) for member in members]
+        names = list(tables[0])
+        if not names:
+            raise ValueError(MSG_EMPTY.format(what="entry"))
+        for table in tables:
+            if set(table) != set(names):
+                raise ValueError(MSG_KEYS.format(first=names, other=list(table)))
+        self.encodings: dict[str, str] = {}
+        if given is not None:
+            more = [name for name in given if name not in tables[0]]
+            if more:
+                raise KeyError(MSG_COLUMNS.format(extra=more, names=names))
+            self.encodings = dict(given)
+            tables = [{name: table[name] for name in given} for table in tables]
+        self._parts: list[tuple[int, dict[str, Callable[[int], Any]]]] = []
+        for table in tables:
+            readers = {}
+            rows = 0
+            for name, (path, entry) in table.items():
+                is_chosen = given is not None
+                encoding, rows, read = _column(name, path, entry, is_chosen)
+                if not is_chosen:
+                    known = self.encodings.setdefault(name, encoding)
+                    if known != encoding:
+                        raise TypeError(
+                            MSG_MIXED.format(
+                                first=known,
+                                other=encoding,
+                                key=path_of(path),
+                                name=name,
+                            )
+                        )
+                readers[name] = read
+            self._parts.append((rows, readers))
+
+    def samples(self) -> Iterator[dict[str, Any]]:
+        """Each row as a dictionary."""
+        for rows, readers in self._parts:
+            for row in range(rows):
+                yield {name: read(row) for name, read in readers.items()}
+
+
+def _entries(
+    td: Any, path: tuple[str, ...]
+) -> Iterator[tuple[str, tuple[tuple[str, ...], Any]]]:
+    """The leaves and values under their names, keys joined by dots."""
+    for key, value in list(td.items()):
+        here = (*path, key)
+        is_nested = isinstance(value, CollectionProtocol) and not value._is_non_tensor
+        if "." in key and (path or is_nested):
+            raise ValueError(MSG_DOTS.format(name=key))
+        if is_nested:
+            yield from _entries(value, here)
+        else:
+            yield ".".join(here), (here, value)
+
+
+def _column(
+    name: str, path: tuple[str, ...], value: Any, is_chosen: bool
+) -> tuple[str, int, Callable[[int], Any]]:
+    """The encoding of a column, the number of rows, and what gives the value of one."""
+    if isinstance(value, CollectionProtocol):
+        held: Any = value
+        cells = [held.data] * len(held) if held._is_one else _cells(held)
+        encoding = "" if is_chosen else _encoding_of_values(name, path, cells)
+        return encoding, len(cells), cells.__getitem__
+    if value.is_nested:
+        rows = [part[None] for part in value.unbind()]
+        parts = [_array(name, path, row, is_chosen)[0] for row in rows]
+        return "ndarray", len(parts), parts.__getitem__
+    array = _array(name, path, value, is_chosen)
+    kind = array.dtype.name
+    if array.ndim > 1:
+        return "ndarray", len(array), array.__getitem__
+    if kind in FLOATS or kind in SIZES:
+        if is_chosen and kind in SIZES:
+            return kind, len(array), array.tolist().__getitem__
+        return kind, len(array), array.__getitem__
+    return "int", len(array), array.tolist().__getitem__
+
+
+def _array(
+    name: str, path: tuple[str, ...], value: torch.Tensor, is_chosen: bool
+) -> np.ndarray[Any, Any]:
+    """A leaf as an array that MDS can write.
+
+    Raises:
+        TypeError: MDS has no encoding for its dtype.
+        ValueError: its rows have no elements.
+    """
+    of_arrays = value.ndim > 1
+    try:
+        array: np.ndarray[Any, Any] = value.detach().cpu().resolve_conj().numpy()
+    except TypeError:
+        array = np.zeros(0, "V1")
+    if of_arrays and not is_chosen and 0 in value.shape[1:]:
+        shape = tuple(value.shape[1:])
+        raise ValueError(
+            MSG_NO_ELEMENTS.format(shape=shape, key=path_of(path), name=name)
+        )
+    known = array.dtype.kind in ("iuf" if of_arrays else "iufb")
+    if not known and not (is_chosen and array.dtype.kind in "bc"):
+        raise TypeError(
+            MSG_DTYPE.format(
+                dtype=value.dtype,
+                key=path_of(path),
+                of_arrays=" in arrays" if array.dtype.kind == "b" else "",
+                name=name,
+            )
+        )
+    return array
+
+
+def _cells(held: Any) -> list[Any]:
+    """The values of the rows: lists of them where there are more batch dims."""
+    return values_of(held) if held.batch_dims == 1 else list(held.tolist())
+
+
+def _encoding_of_values(name: str, path: tuple[str, ...], cells: list[Any]) -> str:
+    """The one encoding of some values."""
+    kinds = dict.fromkeys(type(cell) for cell in cells)
+    first = next(iter(kinds))
+    if len(kinds) > 1:
+        other = [kind.__name__ for kind in kinds][1]
+        raise TypeError(
+            MSG_MIXED.format(
+                first=first.__name__, other=other, key=path_of(path), name=name
+            )
+        )
+    encoding = VALUES.get(first)
+    if encoding == "ndarray" and not all(map(_is_written, cells)):
+        encoding = None
+    if encoding == "json":
+        for cell in cells:
+            _check_json(name, path, cell)
+    if encoding is None:
+        raise TypeError(
+            MSG_TYPE.format(kind=first.__name__, key=path_of(path), name=name)
+        )
+    return encoding
+
+
+def _is_written(array: np.ndarray[Any, Any]) -> bool:
+    """Whether MDS writes an array: it has a dim, elements, and a dtype of numbers."""
+    return array.dtype.kind in "iuf" and array.ndim > 0 and array.size > 0
+
+
+def _check_json(name: str, path: tuple[str, ...], cell: Any) -> None:
+    """Refuse what JSON changes: tuples, keys that are no text, arrays.
+
+    Raises:
+        TypeError: JSON would give another value back.
+    """
+    try:
+        is_kept = json.loads(json.dumps(cell)) == cell
+    except (TypeError, ValueError):
+        is_kept = False
+    if not is_kept:
+        msg = MSG_JSON.format(key=path_of(path), cell=cell, name=name)
+        raise TypeError(msg)
+
+
+# Reading ------------------------------------------------------------------------------
+
+
+def from_mds(
+    local: str | Path | None = None,
+    *,
+    remote: str | None = None,
+    split: str | None = None,
+    columns: Sequence[str] | None = None,
+    separator: str | None = ".",
+    validate_hash: str | None = None,
+    allow_unsafe_types: bool = False,
+    device: torch.device | str | int | None = None,
+) -> TensorDict:
+    """Read an MDS dataset whole, a row for each sample.
+
+    For a dataset that does not fit in memory, ``streaming.StreamingDataset`` gives its
+    samples; :meth:`TensorDict.from_list` stacks them.
+
+    Args:
+        local: the directory of the dataset, or where a remote one is kept.
+        remote: where it is downloaded from.
+        split: the folder of it that is read.
+        columns: the columns to read. Default: all.
+        separator: what parts the names of columns into nested keys; None for flat ones.
+        validate_hash: the hash that the files are checked with.
+        allow_unsafe_types: whether columns may be pickles, which can run code.
+        device: where all entries are moved.
+
+    Returns:
+        A :class:`TensorDict` of batch size ``[N]``. Arrays of one shape are stacked,
+        arrays that differ in one dim are nested tensors of the jagged layout; texts,
+        bytes and objects are non-tensor data, one value for each row.
+
+    Raises:
+        FileNotFoundError: there is no dataset.
+        KeyError: there is no such column.
+        ValueError: a column is a pickle, and ``allow_unsafe_types`` is false.
+        ImportError: streaming is not installed.
+    """
+    asked = "from_mds"
+    base = extra("streaming.base", asked, INSTALL)
+    worlds = extra("streaming.base.world", asked, INSTALL)
+    local = None if local is None else os.fspath(local)
+    if local is None and remote is None:
+        msg = "from_mds needs local=, the directory of the dataset, or remote=."
+        raise ValueError(msg)
+    index = Path(local or "", split or "", "index.json")
+    if remote is None and not index.is_file():
+        raise FileNotFoundError(MSG_PATH.format(index.parent))
+    stream = base.Stream(remote=remote, local=local, split=split)
+    stream.apply_default(
+        {
+            "split": split,
+            "download_retry": 2,
+            "download_timeout": 60.0,
+            "validate_hash": validate_hash,
+            "keep_zip": False,
+        }
+    )
+    # One node, one rank, one worker: each process reads all.
+    alone = worlds.World(1, 1, 1, 0)
+    values: dict[str, list[Any]] = {}
+    for shard in stream.get_shards(alone, allow_unsafe_types):
+        names = list(shard.column_names)
+        if columns is not None:
+            missing = [name for name in columns if name not in names]
+            if missing:
+                msg = (
+                    f"from_mds got the columns {missing}, and the dataset has {names}."
+                )
+                raise KeyError(msg)
+            names = list(columns)
+        stream.prepare_shard(shard)
+        lists = [values.setdefault(name, []) for name in names]
+        for row in range(shard.samples):
+            sample = shard[row]
+            for name, into in zip(names, lists, strict=True):
+                into.append(sample[name])
+    rows = max(map(len, values.values()), default=0)
+    td: Any = TensorDict({}, [rows])
+    for name, cells in values.items():
+        key = tuple(name.split(separator)) if separator else name
+        td.set(key, _entry(cells))
+    made: TensorDict = td if device is None else td.to(device)
+    return made
+
+
+def _entry(cells: list[Any]) -> Any:
+    """The values of a column as an entry of batch size ``[N]``."""
+    kinds = {type(cell) for cell in cells}
+    if kinds == {int}:
+        with contextlib.suppress(OverflowError, RuntimeError):
+            return torch.tensor(cells, dtype=torch.int64)
+    elif all(issubclass(kind, np.generic) for kind in kinds):
+        return torch.from_numpy(np.array(cells))
+    elif kinds == {np.ndarray}:
+        shapes = {cell.shape for cell in cells}
+        dtypes = {cell.dtype for cell in cells}
+        if len(shapes) == 1:
+            return torch.from_numpy(np.stack(cells))
+        if len(dtypes) == 1 and _is_ragged(shapes):
+            parts = [torch.from_numpy(np.array(cell)) for cell in cells]
+            return torch.nested.as_nested_tensor(parts, layout=torch.jagged)
+    stack: Any = CollectionProtocol._non_tensor_stack_type
+    return stack._of_cells(cells, torch.Size([len(cells)]))
+
+
+def _is_ragged(shapes: set[tuple[int, ...]]) -> bool:
+    """Whether shapes differ in their first dim alone, as the rows of a jagged tensor."""
+    return len({shape[1:] for shape in shapes}) == 1 and all(shapes)
