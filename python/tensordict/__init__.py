@@ -28,8 +28,13 @@ from tensordict.ops.closeness import assert_allclose_td, assert_close
 from tensordict.ops.display import get_printoptions, set_printoptions
 from tensordict.ops.factories import (
     from_any,
+    from_csv,
     from_dict,
+    from_json,
     from_namedtuple,
+    from_pandas,
+    from_parquet,
+    from_polars,
     from_pytree,
     from_struct_array,
     from_tuple,
@@ -102,11 +107,7 @@ if TYPE_CHECKING:
     from tensordict._arrow import from_arrow, to_arrow
     from tensordict._datasets import to_mds
     from tensordict._later import (
-        from_csv,
         from_h5,
-        from_json,
-        from_pandas,
-        from_parquet,
         from_zarr,
     )
     from tensordict.interop.dlpack import from_dlpack, to_dlpack
@@ -214,6 +215,7 @@ __all__ = [
     "from_namedtuple",
     "from_pandas",
     "from_parquet",
+    "from_polars",
     "from_pytree",
     "from_safetensors",
     "from_struct_array",

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tensordict._established import established_names
-from tensordict.interop.arrow import from_arrow, to_arrow
+from tensordict.interop.tables.arrow import from_arrow, to_arrow
 
 __all__ = ["from_arrow", "to_arrow"]
 

@@ -21,10 +21,6 @@ ARRAYS = (
     "Read the arrays into a dictionary and give that to TensorDict.from_dict; "
     "td.to_dict() is what to write."
 )
-TABLES = (
-    "Read the columns into a dictionary of arrays and give that to "
-    "TensorDict.from_dict; td.to_arrow() and from_arrow() exchange tables."
-)
 STORES = (
     "td.memmap_(path) keeps entries in files that several processes read and write."
 )
@@ -45,24 +41,12 @@ METHODS: dict[str, str] = {
     "from_zarr": ARRAYS,
     "to_h5": ARRAYS,
     "to_zarr": ARRAYS,
-    "from_csv": TABLES,
-    "from_json": TABLES,
-    "from_pandas": TABLES,
-    "from_parquet": TABLES,
-    "to_csv": TABLES,
-    "to_json": TABLES,
-    "to_pandas": TABLES,
-    "to_parquet": TABLES,
     "to_store": STORES,
 }
 """Methods of every collection, and what to do meanwhile."""
 
 FUNCTIONS: dict[str, str] = {
-    "from_csv": TABLES,
     "from_h5": ARRAYS,
-    "from_json": TABLES,
-    "from_pandas": TABLES,
-    "from_parquet": TABLES,
     "from_zarr": ARRAYS,
     "recv_tensordict": MESSAGES,
     "send_tensordict": MESSAGES,

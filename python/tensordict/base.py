@@ -12,8 +12,12 @@ from tensordict.interop.torch_functions import (
 )
 from tensordict.ops.factories import (
     from_any,
+    from_csv,
     from_dict,
+    from_json,
     from_namedtuple,
+    from_pandas,
+    from_parquet,
     from_struct_array,
     from_tuple,
 )
@@ -34,8 +38,12 @@ __all__ = [
     "TensorCollection",
     "TensorDictBase",
     "from_any",
+    "from_csv",
     "from_dict",
+    "from_json",
     "from_namedtuple",
+    "from_pandas",
+    "from_parquet",
     "from_struct_array",
     "from_tuple",
     "get_defaults_to_none",

@@ -82,7 +82,8 @@ def test_dir_shows_public_names_only():
 def test_importing_loads_none_of_what_comes_later():
     program = (
         "import sys, tensordict; "
-        "print({'tensordict.store', 'tensordict.persistent', 'tensordict.nn'} "
+        "print({'tensordict.store', 'tensordict.persistent', 'tensordict.nn', "
+        "'tensordict.interop.tables', 'pandas', 'polars', 'pyarrow'} "
         "& set(sys.modules))"
     )
     found = subprocess.run(

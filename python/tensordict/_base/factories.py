@@ -5,16 +5,24 @@ from typing import TYPE_CHECKING
 from tensordict._established import established_names
 from tensordict.ops.factories import (
     from_any,
+    from_csv,
     from_dict,
+    from_json,
     from_namedtuple,
+    from_pandas,
+    from_parquet,
     from_struct_array,
     from_tuple,
 )
 
 __all__ = [
     "from_any",
+    "from_csv",
     "from_dict",
+    "from_json",
     "from_namedtuple",
+    "from_pandas",
+    "from_parquet",
     "from_struct_array",
     "from_tuple",
 ]

@@ -36,6 +36,7 @@ from tensordict.ops.reductions import ReductionsOps
 from tensordict.ops.saving import SavingOps
 from tensordict.ops.shape import ShapeOps
 from tensordict.ops.storing import StoringOps
+from tensordict.ops.tables import TablesOps
 from tensordict.ops.torch_dispatch import TorchDispatchOps
 from tensordict.primitives import classes
 from tensordict.primitives.protocol import CollectionProtocol
@@ -98,6 +99,7 @@ class Vocabulary(
     SavingOps,
     ConsolidatingOps,
     ConvertOps,
+    TablesOps,
     ModulesOps,
     DistributedOps,
     PicklingOps,

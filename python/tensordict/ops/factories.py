@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tensordict.primitives import classes
 
@@ -15,10 +15,17 @@ if TYPE_CHECKING:
     from tensordict._nestedkey import NestedKey
     from tensordict.containers.dense import TensorDict
 
+    Nulls = Literal["raise", "fill", "mask"]
+
 __all__ = [
     "from_any",
+    "from_csv",
     "from_dict",
+    "from_json",
     "from_namedtuple",
+    "from_pandas",
+    "from_parquet",
+    "from_polars",
     "from_pytree",
     "from_struct_array",
     "from_tuple",
@@ -183,6 +190,195 @@ def fromkeys(keys: Iterable[NestedKey], value: Any = 0) -> TensorDict:
     return made
 
 
-for _function in (from_dict, from_any, from_tuple, from_namedtuple, from_struct_array):
+def from_csv(
+    path: Any,
+    *,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    device: torch.device | None = None,
+    batch_size: Sequence[int] | None = None,
+    separator: str | None = None,
+    dtype: torch.dtype | None = None,
+    nulls: Nulls | None = None,
+    mask_key: NestedKey | None = None,
+    **kwargs: Any,
+) -> TensorDict:
+    """Make a :class:`TensorDict` of a file of comma-separated values: :meth:`TensorDict.from_csv`.
+
+    Examples:
+        >>> import io
+        >>> text = "1,x" + chr(10) + "2,y"
+        >>> from_csv(io.StringIO(text), names=["a", "b"])["a"]
+        tensor([1, 2])
+    """
+    made: TensorDict = classes.TensorDict.from_csv(
+        path,
+        auto_batch_size=auto_batch_size,
+        batch_dims=batch_dims,
+        device=device,
+        batch_size=batch_size,
+        separator=separator,
+        dtype=dtype,
+        nulls=nulls,
+        mask_key=mask_key,
+        **kwargs,
+    )
+    return made
+
+
+def from_json(
+    path: Any,
+    *,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    device: torch.device | None = None,
+    batch_size: Sequence[int] | None = None,
+    separator: str | None = None,
+    dtype: torch.dtype | None = None,
+    lines: bool = False,
+    nulls: Nulls | None = None,
+    mask_key: NestedKey | None = None,
+    **kwargs: Any,
+) -> TensorDict:
+    """Make a :class:`TensorDict` of a file of JSON: :meth:`TensorDict.from_json`.
+
+    Examples:
+        >>> import io
+        >>> from_json(io.StringIO('[{"a": 1}, {"a": 2}]'))["a"]
+        tensor([1, 2])
+    """
+    made: TensorDict = classes.TensorDict.from_json(
+        path,
+        auto_batch_size=auto_batch_size,
+        batch_dims=batch_dims,
+        device=device,
+        batch_size=batch_size,
+        separator=separator,
+        dtype=dtype,
+        lines=lines,
+        nulls=nulls,
+        mask_key=mask_key,
+        **kwargs,
+    )
+    return made
+
+
+def from_pandas(
+    dataframe: Any,
+    *,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    device: torch.device | None = None,
+    batch_size: Sequence[int] | None = None,
+    separator: str | None = None,
+    dtype: torch.dtype | None = None,
+    nulls: Nulls | None = None,
+    mask_key: NestedKey | None = None,
+) -> TensorDict:
+    """Make a :class:`TensorDict` of a data frame of pandas: :meth:`TensorDict.from_pandas`.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from_pandas(pd.DataFrame({"a": [1, 2]}))["a"]
+        tensor([1, 2])
+    """
+    made: TensorDict = classes.TensorDict.from_pandas(
+        dataframe,
+        auto_batch_size=auto_batch_size,
+        batch_dims=batch_dims,
+        device=device,
+        batch_size=batch_size,
+        separator=separator,
+        dtype=dtype,
+        nulls=nulls,
+        mask_key=mask_key,
+    )
+    return made
+
+
+def from_parquet(
+    path: Any,
+    *,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    device: torch.device | None = None,
+    batch_size: Sequence[int] | None = None,
+    separator: str | None = None,
+    dtype: torch.dtype | None = None,
+    columns: list[str] | None = None,
+    nulls: Nulls | None = None,
+    mask_key: NestedKey | None = None,
+    **kwargs: Any,
+) -> TensorDict:
+    """Make a :class:`TensorDict` of a file of Parquet: :meth:`TensorDict.from_parquet`.
+
+    Examples:
+        >>> import io
+        >>> file = io.BytesIO()
+        >>> TensorDict(a=torch.arange(2), batch_size=[2]).to_parquet(file)
+        >>> from_parquet(file)["a"]
+        tensor([0, 1])
+    """
+    made: TensorDict = classes.TensorDict.from_parquet(
+        path,
+        auto_batch_size=auto_batch_size,
+        batch_dims=batch_dims,
+        device=device,
+        batch_size=batch_size,
+        separator=separator,
+        dtype=dtype,
+        columns=columns,
+        nulls=nulls,
+        mask_key=mask_key,
+        **kwargs,
+    )
+    return made
+
+
+def from_polars(
+    dataframe: Any,
+    *,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    device: torch.device | None = None,
+    batch_size: Sequence[int] | None = None,
+    separator: str | None = None,
+    dtype: torch.dtype | None = None,
+    nulls: Nulls | None = None,
+    mask_key: NestedKey | None = None,
+) -> TensorDict:
+    """Make a :class:`TensorDict` of a data frame of polars: :meth:`TensorDict.from_polars`.
+
+    Examples:
+        >>> import polars as pl
+        >>> from_polars(pl.DataFrame({"a": [1, 2]}))["a"]
+        tensor([1, 2])
+    """
+    made: TensorDict = classes.TensorDict.from_polars(
+        dataframe,
+        auto_batch_size=auto_batch_size,
+        batch_dims=batch_dims,
+        device=device,
+        batch_size=batch_size,
+        separator=separator,
+        dtype=dtype,
+        nulls=nulls,
+        mask_key=mask_key,
+    )
+    return made
+
+
+for _function in (
+    from_any,
+    from_csv,
+    from_dict,
+    from_json,
+    from_namedtuple,
+    from_pandas,
+    from_parquet,
+    from_polars,
+    from_struct_array,
+    from_tuple,
+):
     _function.__module__ = "tensordict.base"
 from_pytree.__module__ = fromkeys.__module__ = "tensordict._td"

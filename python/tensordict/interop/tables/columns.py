@@ -1,0 +1,284 @@
+"""Names of columns as keys, and the making of collections of columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.dense import TensorDict
+from tensordict.interop.tables.rules import Path, Rules, mask_path
+from tensordict.ops.construct import _sizes, _warn_batch_dims_ignored
+from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = [
+    "Asked",
+    "as_entries",
+    "collection",
+    "flat_columns",
+    "nested_of",
+    "refuse_exclusive_keys",
+    "rows_of",
+    "rules_of",
+    "values_of",
+]
+
+MSG_NESTED = (
+    "Nested TensorDict at key {!r} requires a separator parameter to flatten to DataFrame "
+    "columns. Use {}(separator='.')."
+)
+MSG_EXCLUSIVE = (
+    "{} got a lazy stack of which only some members have {}: a table has all "
+    "columns in every row. Select the keys that all members have, or set the others."
+)
+MSG_TWICE = (
+    "{} got several columns of the names {}: rename them, so that no value is lost."
+)
+MSG_CONFLICT = (
+    "Key conflict: {!r} is both a leaf and a prefix in column names. Rename the column, "
+    "or pass another separator."
+)
+MSG_MASK_IS_COLUMN = (
+    "nulls='mask' writes the masks under the key {!r}, which is a column of the table. "
+    "Pass another mask_key."
+)
+MSG_ONE_DIM = (
+    "{} needs a tensordict with one batch dimension, got the batch size {}. Call "
+    "td.reshape(-1) first to flatten it, or set its batch size to that of the rows."
+)
+MSG_NON_TENSOR = (
+    "{} works on tensordicts and tensorclasses; {} is non-tensor data, a column without "
+    "a name. Set it in a tensordict first."
+)
+
+
+class Asked(NamedTuple):
+    """What a caller asked of a table that is read."""
+
+    method: str
+    auto_batch_size: bool = False
+    batch_dims: int | None = None
+    device: Any = None
+    batch_size: Sequence[int] | None = None
+    separator: str | None = None
+    dtype: torch.dtype | None = None
+    nulls: str | None = None
+    mask_key: Any = None
+
+
+def rules_of(asked: Asked, kind: str = "") -> Rules:
+    """Check what was asked, before anything is read.
+
+    Raises:
+        TypeError: an argument is of the wrong type, or two exclude each other.
+        ValueError: an argument has a wrong value.
+    """
+    separator = asked.separator
+    if separator is not None and not isinstance(separator, str):
+        msg = f"separator must be str or None, not {type(separator).__name__}"
+        raise TypeError(msg)
+    if separator == "":
+        msg = "empty separator: pass a text such as '.', or None to keep the names."
+        raise ValueError(msg)
+    if asked.dtype is not None and not isinstance(asked.dtype, torch.dtype):
+        msg = f"dtype must be a torch.dtype or None, got {asked.dtype!r}."
+        raise TypeError(msg)
+    mask_path(asked.method, asked.nulls, asked.mask_key)
+    _sizes_of(asked)
+    return Rules(asked.nulls, asked.dtype, kind)
+
+
+def _sizes_of(asked: Asked) -> dict[str, Any]:
+    sizes = (asked.auto_batch_size, asked.batch_dims, asked.batch_size)
+    return _sizes(asked.method, *sizes)
+
+
+def as_entries(asked: Asked, names: Sequence[Any]) -> list[Path]:
+    """The key of each column.
+
+    Raises:
+        ValueError: two columns have one name, or one is a prefix of another.
+    """
+    texts = [str(name) for name in names]
+    if len(set(texts)) < len(texts):
+        twice = sorted({name for name in texts if texts.count(name) > 1})
+        raise ValueError(MSG_TWICE.format(asked.method, twice))
+    if asked.separator is None:
+        return [(name,) for name in texts]
+    paths = [tuple(name.split(asked.separator)) for name in texts]
+    leaves = set(paths)
+    for path in paths:
+        for depth in range(1, len(path)):
+            if path[:depth] in leaves:
+                name = asked.separator.join(path[:depth])
+                raise ValueError(MSG_CONFLICT.format(name))
+    return paths
+
+
+def collection(
+    cls: Any, asked: Asked, entries: dict[Path, Any], masks: Any, rows: int
+) -> Any:
+    """Make a collection of columns.
+
+    Args:
+        cls: the class whose method was called.
+        asked: what the caller asked.
+        entries: the value of each column.
+        masks: those that :class:`Rules` noted.
+        rows: their number, for the batch size.
+    """
+    if cls._is_non_tensor:
+        raise TypeError(MSG_NON_TENSOR.format(asked.method, cls.__name__))
+    if asked.nulls == "mask":
+        entries = {**entries, **_placed(asked, entries, masks)}
+    nested: dict[str, Any] = {}
+    for path, value in entries.items():
+        level = nested
+        for key in path[:-1]:
+            level = level.setdefault(key, {})
+        level[path[-1]] = value
+    options = _sizes_of(asked)
+    if not options:
+        options = {"batch_size": torch.Size([rows])}
+    made: Any = TensorDict.from_dict(nested, device=asked.device, **options)
+    if asked.batch_dims is not None and not asked.auto_batch_size:
+        dims: dict[str, Any] = {"auto_batch_size": True, "batch_dims": asked.batch_dims}
+        if TensorDict.from_dict(nested, **dims).batch_size != made.batch_size:
+            _warn_batch_dims_ignored(
+                asked.method, asked.batch_dims, False, asked.batch_size
+            )
+    return cls._from_plain(made, nested)
+
+
+def _placed(asked: Asked, entries: Any, masks: Any) -> dict[Path, Any]:
+    """The masks at their keys.
+
+    Raises:
+        ValueError: a column has the key of the masks.
+    """
+    place = mask_path(asked.method, asked.nulls, asked.mask_key)
+    if place[0] in {path[0] for path in entries}:
+        raise ValueError(MSG_MASK_IS_COLUMN.format(place[0]))
+    return {place + path: mask for path, mask in masks.items()}
+
+
+def flat_columns(
+    method: str, td: Any, separator: str | None, *, is_narrow: bool = False
+) -> dict[str, Any]:
+    """The entries of a collection by the names of their columns.
+
+    Args:
+        method: the one that was called.
+        td: the collection.
+        separator: joins the keys of nested entries.
+        is_narrow: whether a cell has one value: then a nested tensorclass with entries
+            that are more than that is one column of objects.
+
+    Raises:
+        ValueError: there are nested entries and no separator; two entries have one name;
+            only some members of a lazy stack have a key.
+        TypeError: ``td`` has no entries.
+    """
+    if td._is_non_tensor:
+        raise TypeError(MSG_NON_TENSOR.format(method, type(td).__name__))
+    found: dict[str, Any] = {}
+    for name, value in _walk(method, td, separator, (), is_narrow):
+        if name in found:
+            raise ValueError(MSG_TWICE.format(method, [name]))
+        found[name] = value
+    return found
+
+
+def _walk(
+    method: str, td: Any, separator: str | None, path: Path, is_narrow: bool
+) -> Iterator[tuple[str, Any]]:
+    refuse_exclusive_keys(method, td)
+    for key, value in td.items():
+        is_leaf = not isinstance(value, CollectionProtocol) or value._is_non_tensor
+        if (
+            not is_leaf
+            and separator is not None
+            and not (is_narrow and is_tensorclass(value) and not _is_flat(value))
+        ):
+            yield from _walk(method, value, separator, (*path, key), is_narrow)
+        elif is_leaf or is_tensorclass(value):
+            yield (separator or "").join((*path, key)), value
+        else:
+            raise ValueError(MSG_NESTED.format(key, method))
+
+
+def _is_flat(value: Any) -> bool:
+    """Whether a tensorclass has leaves, and each one value in a row."""
+    leaves = list(value.values(True, True))
+    return bool(leaves) and all(leaf.ndim == 1 for leaf in leaves)
+
+
+def refuse_exclusive_keys(method: str, td: Any) -> None:
+    """Refuse a lazy stack of which only some members have a key.
+
+    Raises:
+        ValueError: it is one.
+    """
+    if not td._is_dense and getattr(td, "_has_exclusive_keys", False):
+        every: set[str] = set().union(*(member.keys() for member in td.tensordicts))
+        keys = sorted(every - set(td.keys()))
+        raise ValueError(MSG_EXCLUSIVE.format(method, keys))
+
+
+def nested_of(fields: dict[str, Any], rows: int) -> Any:
+    """A nested collection of a column that has fields."""
+    return _rust.new(TensorDict, fields, torch.Size([rows]), None, None)
+
+
+def rows_of(method: str, td: Any, columns: dict[str, Any]) -> int:
+    """How many rows the table of a collection has.
+
+    Raises:
+        ValueError: it has no batch dim, and its entries do not say it together.
+    """
+    if td.batch_dims > 1:
+        raise ValueError(MSG_ONE_DIM.format(method, td.batch_size))
+    if td.batch_dims:
+        return int(td.batch_size[0])
+    sizes = {
+        int(value.shape[0])
+        for value in columns.values()
+        if len(getattr(value, "shape", ()))
+    }
+    if not sizes:
+        msg = (
+            f"If using all scalar values, you must pass an index: {method} got a batch "
+            "size of [], and there is no dim for the rows. Call td.unsqueeze(0) first."
+        )
+        raise ValueError(msg)
+    scalars = [
+        key
+        for key, value in columns.items()
+        if isinstance(value, torch.Tensor) and not value.ndim
+    ]
+    if len(sizes) > 1 or scalars:
+        msg = (
+            f"All arrays must be of the same length: {method} got a batch size of [], and "
+            f"entries of the lengths {sorted(sizes)}. Give the batch size of the rows."
+        )
+        raise ValueError(msg)
+    return sizes.pop()
+
+
+def values_of(entry: Any, rows: int) -> list[Any]:
+    """The Python value of each row of an entry that is no tensor."""
+    if not isinstance(entry, CollectionProtocol):
+        return [entry] * rows
+    value: Any = entry
+    if not value._is_non_tensor:
+        return list(value.unbind(0))
+    if value.batch_dims == 1:
+        return list(value._flat())
+    if value.batch_dims:
+        return list(value.tolist())
+    return [value.data] * rows

@@ -1,0 +1,337 @@
+"""Read and write files of JSON: an array of records, or one record a line."""
+
+from __future__ import annotations
+
+import bz2
+import datetime as dt
+import gzip
+import json
+import lzma
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tensordict.interop.tables import files
+from tensordict.interop.tables.columns import (
+    Asked,
+    as_entries,
+    collection,
+    flat_columns,
+    rows_of,
+    rules_of,
+    values_of,
+)
+from tensordict.interop.tables.pandas import from_pandas, import_pandas, to_pandas
+from tensordict.interop.tables.rules import Path, Rules, cells
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["read", "write"]
+
+MSG_TWICE = "from_json got a record with two fields of one name among {}."
+MSG_NO_RECORDS = (
+    "from_json expects an array of records, such as [{{'a': 1}}, {{'a': 2}}], and found {}. "
+    "A file of one record a line is read with lines=True; a single object is converted by "
+    "TensorDict.from_dict."
+)
+MSG_LINE = "{}: line {} is no record of JSON ({})."
+MSG_INFINITE = (
+    "to_json got the entry {!r} with an infinite number, which JSON does not have. "
+    "Replace it, or write the entry with to_parquet or to_csv."
+)
+MSG_DTYPE = (
+    "to_json got the entry {!r} of dtype {}, which JSON does not have. Cast it, or view "
+    "it as numbers."
+)
+MSG_VALUE = (
+    "to_json got the entry {!r} with a value of the class {}, which JSON does not have. "
+    "Convert it to text or numbers, or write the entry with to_parquet."
+)
+
+OPENERS: dict[str, Callable[..., Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
+OF_PANDAS = (".zip", ".tar", ".zst")
+"""Ends of names of compressed files that pandas opens."""
+
+ROWS = 1 << 14
+"""How many rows become text at once."""
+
+
+# Reading ------------------------------------------------------------------------------
+
+
+def read(
+    cls: Any, asked: Asked, path: Any, lines: bool, options: dict[str, Any]
+) -> Any:
+    """See :meth:`TensorDict.from_json`."""
+    rules = rules_of(asked)
+    is_path = not hasattr(path, "read")
+    if options or (is_path and not _is_plain(path)):
+        return _read_with_pandas(cls, asked, path, lines, options)
+    if is_path:
+        opener = OPENERS.get(str(path)[str(path).rfind(".") :], open)
+        with opener(path, "rt", encoding="utf-8") as file:
+            text = file.read()
+    else:
+        text = path.read()
+        text = text if isinstance(text, str) else text.decode()
+    shown = path if is_path else "from_json"
+    found = [*_records_of_lines(shown, text)] if lines else _parsed(text)
+    if isinstance(found, dict):
+        if not any(isinstance(value, (dict, list)) for value in found.values()):
+            raise ValueError(MSG_NO_RECORDS.format("a single object"))
+        if not all(isinstance(value, list) for value in found.values()):
+            # Rows have names, which pandas puts into an order.
+            import io
+
+            return _read_with_pandas(cls, asked, io.StringIO(text), lines, options)
+        columns = found
+        rows = len(next(iter(found.values()), ()))
+        if any(len(values) != rows for values in found.values()):
+            msg = "All arrays must be of the same length: from_json got columns that differ."
+            raise ValueError(msg)
+    else:
+        columns = _columns(found)
+        rows = len(found)
+    paths = as_entries(asked, list(columns))
+    entries = {
+        path: _entry(rules, path, values)
+        for path, values in zip(paths, columns.values(), strict=True)
+    }
+    return collection(cls, asked, entries, rules.masks, rows)
+
+
+def _is_plain(path: Any) -> bool:
+    return files.is_local(path) and not str(path).endswith(OF_PANDAS)
+
+
+def _read_with_pandas(
+    cls: Any, asked: Asked, path: Any, lines: bool, options: dict[str, Any]
+) -> Any:
+    pd = import_pandas(asked.method)
+    # Text stays text, whatever it looks like.
+    as_written: dict[str, Any] = {"dtype": False, "precise_float": True}
+    if int(pd.__version__.partition(".")[0]) < 3:
+        # Newer ones warn, and convert no dates anyway.
+        as_written["convert_dates"] = False
+    frame = pd.read_json(path, lines=lines, **{**as_written, **options})
+    return from_pandas(cls, asked, frame)
+
+
+def _parsed(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_record)
+
+
+def _record(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError(MSG_TWICE.format([key for key, _ in pairs]))
+    return made
+
+
+def _records_of_lines(shown: Any, text: str) -> Iterator[Any]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                yield _parsed(line)
+            except ValueError as error:
+                raise ValueError(MSG_LINE.format(shown, number, error)) from None
+
+
+def _columns(records: Any) -> dict[str, list[Any]]:
+    """The values of each field, None where a record has none."""
+    if not isinstance(records, list) or not all(
+        isinstance(record, dict) for record in records
+    ):
+        found = type(records).__name__
+        if isinstance(records, list):
+            odd = next(each for each in records if not isinstance(each, dict))
+            found = f"an array with {type(odd).__name__} in it"
+        raise ValueError(MSG_NO_RECORDS.format(found))
+    names: dict[str, None] = {}
+    for record in records:
+        if record.keys() != names.keys():
+            names.update(dict.fromkeys(record))
+    return {name: [record.get(name) for record in records] for name in names}
+
+
+def _entry(rules: Rules, path: Path, values: list[Any]) -> Any:
+    """The entry of the values of a field."""
+    kinds = set(map(type, values))
+    is_missing = type(None) in kinds
+    kinds.discard(type(None))
+    if is_missing:
+        valid = np.array([value is not None for value in values], dtype=bool)
+        count = len(values) - int(valid.sum())
+        rules.note(path, count, lambda: torch.from_numpy(valid))
+    if kinds <= {int, float} or (kinds == {bool} and (not is_missing or rules.fills)):
+        numbers = _numbers(values, kinds)
+        if numbers is not None and is_missing:
+            return rules.numbers(path, numbers, valid)
+        if numbers is not None:
+            return rules.cast(path, torch.from_numpy(numbers))
+    if kinds == {list} and not is_missing:
+        tensor = _block(values)
+        if tensor is not None:
+            return rules.cast(path, tensor)
+    return cells(values)
+
+
+def _numbers(values: list[Any], kinds: set[type]) -> Any:
+    """``[N]``, or None where the numbers have no dtype that holds them exactly."""
+    there = [0 if value is None else value for value in values]
+    if kinds == {bool}:
+        return np.array(there, dtype=bool)
+    if kinds == {int}:
+        least, most = min(there), max(there)
+        if least >= -(1 << 63) and most < 1 << 63:
+            return np.array(there, dtype=np.int64)
+        if least >= 0 and most < 1 << 64:
+            return np.array(there, dtype=np.uint64)
+        return None
+    if kinds == {float, int}:
+        beyond = [v for v in there if type(v) is int and abs(v) > 1 << 53]
+        if any(float(v) != v for v in beyond if abs(v) < 1 << 1023) or any(
+            abs(v) >= 1 << 1023 for v in beyond
+        ):
+            return None
+    return np.array(there, dtype=np.float64)
+
+
+def _block(values: list[Any]) -> torch.Tensor | None:
+    """``[N, *F]`` of lists of numbers of one shape, otherwise None."""
+    try:
+        array = np.array(values)
+    except (ValueError, OverflowError):
+        return None
+    flat: list[Any] = values
+    for _ in range(array.ndim - 1):
+        if not all(isinstance(value, list) for value in flat):
+            return None
+        flat = [item for value in flat for item in value]
+    kinds = set(map(type, flat))
+    if kinds not in ({bool}, {int}, {float}, {int, float}):
+        return None
+    numbers = _numbers(flat, kinds)
+    return None if numbers is None else torch.from_numpy(numbers.reshape(array.shape))
+
+
+# Writing ------------------------------------------------------------------------------
+
+
+def write(
+    td: Any, path: Any, separator: str | None, lines: bool, options: dict[str, Any]
+) -> None:
+    """See :meth:`TensorDict.to_json`."""
+    if options:
+        frame = to_pandas(td, separator)
+        with files.replacing(path) as place:
+            frame.to_json(
+                place,
+                lines=lines,
+                **{"orient": "records", "double_precision": 15, **options},
+            )
+        return
+    columns = flat_columns("to_json", td, separator)
+    rows = rows_of("to_json", td, columns)
+    made = {name: _listed(name, value, rows) for name, value in columns.items()}
+    text = _texts(made, rows if made else 0, lines)
+    if hasattr(path, "write"):
+        _write_to(path, text)
+        return
+    with files.replacing(path) as place:
+        if not _is_plain(path):
+            frame = to_pandas(td, separator)
+            frame.to_json(place, orient="records", lines=lines, double_precision=15)
+            return
+        opener = OPENERS.get(str(path)[str(path).rfind(".") :], open)
+        with opener(place, "wt", encoding="utf-8") as file:
+            file.writelines(text)
+
+
+def _write_to(file: Any, texts: Iterator[str]) -> None:
+    """Write to an open file, of texts or of bytes."""
+    is_text = hasattr(file, "encoding") or (
+        hasattr(file, "getvalue") and isinstance(file.getvalue(), str)
+    )
+    for text in texts:
+        file.write(text if is_text else text.encode())
+
+
+def _texts(columns: dict[str, list[Any]], rows: int, lines: bool) -> Iterator[str]:
+    names = list(columns)
+    if not lines:
+        yield "["
+    for start in range(0, rows, ROWS):
+        part = [values[start : start + ROWS] for values in columns.values()]
+        records = [
+            dict(zip(names, row, strict=True)) for row in zip(*part, strict=True)
+        ]
+        if lines:
+            yield from (_dumped(record) + "\n" for record in records)
+        else:
+            yield ("," if start else "") + _dumped(records)[1:-1]
+    if not lines:
+        yield "]"
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def _listed(name: str, value: Any, rows: int) -> list[Any]:
+    """The values of an entry as those that JSON has.
+
+    Raises:
+        TypeError: it has a dtype, or values, that JSON does not have.
+        ValueError: a number is infinite.
+    """
+    if not isinstance(value, torch.Tensor):
+        return [_plain(name, each) for each in values_of(value, rows)]
+    dtype = value.dtype
+    if dtype.is_complex or dtype is torch.bfloat16 or "float8" in str(dtype):
+        raise TypeError(MSG_DTYPE.format(name, dtype))
+    if value.is_nested:
+        return [_numbers_listed(name, row) for row in value.unbind()]
+    return _numbers_listed(name, value)
+
+
+def _numbers_listed(name: str, value: torch.Tensor) -> list[Any]:
+    value = value.detach().cpu()
+    listed: list[Any] = value.tolist()
+    if value.is_floating_point() and not value.isfinite().all():
+        if value.isinf().any():
+            raise ValueError(MSG_INFINITE.format(name))
+        return _without_nan(listed)
+    return listed
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_nan(each) for each in value]
+    return None if value != value else value  # noqa: PLR0124 - it is NaN
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A value as one that JSON has."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return _plain(name, value.item())
+    if isinstance(value, float):
+        if math.isinf(value):
+            raise ValueError(MSG_INFINITE.format(name))
+        return None if math.isnan(value) else value
+    if isinstance(value, (list, tuple)):
+        return [_plain(name, each) for each in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _plain(name, each) for key, each in value.items()}
+    if isinstance(value, (dt.date, dt.time)):
+        return value.isoformat()
+    raise TypeError(MSG_VALUE.format(name, type(value).__name__))

@@ -1,0 +1,236 @@
+"""Data frames of pandas as collections, and the other way round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensordict.interop.tables.columns import (
+    Asked,
+    as_entries,
+    collection,
+    flat_columns,
+    rows_of,
+    rules_of,
+    values_of,
+)
+from tensordict.interop.tables.rules import Path, Rules, cells
+from tensordict.primitives.protocol import CollectionProtocol
+
+__all__ = ["columns_of", "from_pandas", "import_pandas", "to_pandas"]
+
+MSG_NO_PANDAS = "{} needs pandas, which is not installed: pip install pandas"
+MSG_SHAPE = (
+    "Cannot convert tensor with shape {} at key {!r} to a single DataFrame column. Only "
+    "1D tensors (matching the batch size) are supported."
+)
+MSG_DTYPE = (
+    "{}: pandas has no column for the entry {!r} of dtype {}. Cast it, for example with "
+    ".float()."
+)
+MSG_MISSING_TIME = (
+    "The column {!r} has {} missing timestamp(s), for which int64 nanoseconds have no "
+    "value. Pass nulls='fill' for 0 in their place, or nulls='mask' to also get a mask."
+)
+MSG_NO_FRAME = "{} expects a pandas DataFrame, got a {}."
+
+
+def import_pandas(asked: str) -> Any:
+    """Import pandas for the method ``asked``.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError(MSG_NO_PANDAS.format(asked)) from error
+    return pd
+
+
+# Reading ------------------------------------------------------------------------------
+
+
+def from_pandas(cls: Any, asked: Asked, frame: Any) -> Any:
+    """See :meth:`TensorDict.from_pandas`."""
+    pd = import_pandas(asked.method)
+    rules = rules_of(asked)
+    if not isinstance(frame, pd.DataFrame):
+        # As the release, which looks for its columns.
+        raise AttributeError(MSG_NO_FRAME.format(asked.method, type(frame).__name__))
+    levels = [level for level, name in enumerate(frame.index.names) if name is not None]
+    indexes = [frame.index.get_level_values(level) for level in levels]
+    names = [*frame.columns, *(index.name for index in indexes)]
+    columns = [frame.iloc[:, at] for at in range(frame.shape[1])]
+    columns += [pd.Series(index) for index in indexes]
+    paths = as_entries(asked, names)
+    reader = _Reader(pd, rules)
+    entries = {
+        path: reader.entry(path, column)
+        for path, column in zip(paths, columns, strict=True)
+    }
+    return collection(cls, asked, entries, rules.masks, len(frame))
+
+
+class _Reader:
+    """Makes entries of columns of data frames."""
+
+    def __init__(self, pd: Any, rules: Rules) -> None:
+        self.pd = pd
+        self.rules = rules
+
+    def entry(self, path: Path, column: Any) -> Any:
+        """The entry of a column."""
+        pd, dtype = self.pd, column.dtype
+        if isinstance(dtype, pd.SparseDtype):
+            column = column.sparse.to_dense()
+            dtype = column.dtype
+        if isinstance(dtype, pd.ArrowDtype):
+            return self._of_arrow(path, column)
+        if isinstance(dtype, pd.CategoricalDtype):
+            return self._of_categories(path, column)
+        if isinstance(dtype, np.dtype):
+            if dtype.kind in "biufc":
+                return self._numbers(path, column.to_numpy(copy=True), None)
+            if dtype.kind == "M":
+                return self._nanoseconds(path, column)
+        elif getattr(dtype, "kind", "O") in "biuf" and hasattr(dtype, "numpy_dtype"):
+            missing = column.isna().to_numpy()
+            values = column.to_numpy(
+                dtype.numpy_dtype, copy=True, na_value=dtype.numpy_dtype.type(0)
+            )
+            if dtype.kind == "b" and missing.any() and not self.rules.fills:
+                return self._values(path, column, missing)
+            return self._numbers(path, values, missing)
+        return self._values(path, column, column.isna().to_numpy())
+
+    def _numbers(self, path: Path, values: Any, missing: Any) -> torch.Tensor:
+        """``[N]``; NaN is missing, too, if the caller said what to do with it."""
+        if values.dtype.kind in "fc" and self.rules.nulls is not None:
+            lost = np.isnan(values)
+            missing = lost if missing is None else missing | lost
+        if missing is None or not missing.any():
+            return self.rules.cast(path, torch.from_numpy(_native(values)))
+        self._note(path, missing)
+        return self.rules.numbers(path, values, ~missing)
+
+    def _note(self, path: Path, missing: Any) -> None:
+        count = int(missing.sum())
+        self.rules.note(path, count, lambda: torch.from_numpy(~missing))
+
+    def _values(self, path: Path, column: Any, missing: Any) -> Any:
+        """A Python value for each row, None for what is missing."""
+        values = column.astype(object).to_numpy(copy=True)
+        if missing.any():
+            self._note(path, missing)
+            values[missing] = None
+        return cells(values.tolist() if values.ndim == 1 else list(values))
+
+    def _nanoseconds(self, path: Path, column: Any) -> torch.Tensor:
+        """``[N]`` int64 of timestamps without a time zone."""
+        missing = column.isna().to_numpy()
+        values = column.to_numpy()
+        if missing.any():
+            if self.rules.nulls is None:
+                name, count = ".".join(path), int(missing.sum())
+                raise ValueError(MSG_MISSING_TIME.format(name, count))
+            self._note(path, missing)
+            values = np.where(missing, np.datetime64(0, "s"), values)
+        # In the unit of the column: what does not fit is an error of pandas.
+        column = self.pd.Series(values).astype("datetime64[ns]")
+        return torch.from_numpy(column.to_numpy().astype(np.int64))
+
+    def _of_categories(self, path: Path, column: Any) -> Any:
+        """The values of a column of categories, and not their codes."""
+        categories = column.dtype.categories
+        codes = column.cat.codes.to_numpy()
+        missing = codes < 0
+        if not len(categories):
+            return self._values(path, column.astype(object), missing)
+        if not missing.any():
+            return self.entry(path, self.pd.Series(categories.take(codes)))
+        if isinstance(categories.dtype, np.dtype) and categories.dtype.kind in "iuf":
+            values = categories.to_numpy()[np.where(missing, 0, codes)]
+            return self._numbers(path, values, missing)
+        return self._values(path, column, missing)
+
+    def _of_arrow(self, path: Path, column: Any) -> Any:
+        """The entry of a column that is kept by Arrow."""
+        import pyarrow as pa
+
+        from tensordict.interop.tables import arrow
+
+        array = pa.chunked_array(pa.array(column.array))
+        field = pa.field(path[-1], array.type)
+        # A frame writes to a copy of its memory, and a tensor would not.
+        reader = arrow.Reader(pa, self.rules, copy=True, counts_time=True)
+        return reader.column(path, field, array)
+
+
+def _native(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An array in the byte order of this machine."""
+    if values.dtype.isnative:
+        return values
+    return values.astype(values.dtype.newbyteorder("="))
+
+
+# Writing ------------------------------------------------------------------------------
+
+
+def to_pandas(td: Any, separator: str | None) -> Any:
+    """See :meth:`TensorDict.to_pandas`."""
+    pd = import_pandas("to_pandas")
+    columns = columns_of("to_pandas", td, separator)
+    rows = rows_of("to_pandas", td, columns)
+    series = {
+        name: value if isinstance(value, np.ndarray) else _series(pd, value)
+        for name, value in columns.items()
+    }
+    # It copies arrays that it gets in a dictionary.
+    frame: Any = pd.DataFrame(series, index=pd.RangeIndex(rows), copy=True)
+    return frame
+
+
+def columns_of(method: str, td: Any, separator: str | None) -> dict[str, Any]:
+    """The columns of a table that has one value in each cell: arrays, or lists.
+
+    Raises:
+        ValueError: a tensor has other dims than the one of the rows.
+        TypeError: NumPy lacks the dtype of a tensor.
+    """
+    found = flat_columns(method, td, separator, is_narrow=True)
+    for name, value in found.items():
+        is_wide = isinstance(value, torch.Tensor) and (
+            value.ndim > 1 or value.ndim < td.batch_dims
+        )
+        if is_wide:
+            raise ValueError(MSG_SHAPE.format(value.shape, name))
+    rows = rows_of(method, td, found)
+    return {name: _column(name, value, rows) for name, value in found.items()}
+
+
+def _column(name: str, value: Any, rows: int) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return values_of(value, rows)
+    tensor = value.detach().cpu().resolve_conj().resolve_neg()
+    try:
+        array: np.ndarray[Any, Any] = tensor.numpy()
+    except TypeError as error:
+        raise TypeError(MSG_DTYPE.format(error, name, value.dtype)) from None
+    return array
+
+
+def _series(pd: Any, values: list[Any]) -> Any:
+    """A column of Python values, of a dtype of their own if they are of one class."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {str}:
+        return pd.Series(values)
+    array = np.empty(len(values), object)
+    for at, value in enumerate(values):
+        array[at] = value
+    column = pd.Series(array)
+    is_one = len(kinds) == 1 and not any(value is None for value in values)
+    is_plain = is_one and not isinstance(values[0], CollectionProtocol)
+    return column.infer_objects() if is_plain else column

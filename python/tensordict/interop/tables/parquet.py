@@ -1,0 +1,98 @@
+"""Read and write files of Parquet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tensordict.interop.tables import arrow, files
+from tensordict.interop.tables.columns import (
+    Asked,
+    collection,
+    flat_columns,
+    rows_of,
+    rules_of,
+)
+from tensordict.interop.tables.pandas import from_pandas, import_pandas
+
+__all__ = ["read", "write"]
+
+MSG_NEITHER = (
+    "{} needs pyarrow, or pandas with fastparquet: pip install pyarrow (it is the extra "
+    "tensordict-rs[parquet])"
+)
+
+
+def read(
+    cls: Any,
+    asked: Asked,
+    path: Any,
+    columns: list[str] | None,
+    options: dict[str, Any],
+) -> Any:
+    """See :meth:`TensorDict.from_parquet`."""
+    rules = rules_of(asked)
+    try:
+        import pyarrow as pa
+    except ImportError:
+        try:
+            pd = import_pandas(asked.method)
+            frame = pd.read_parquet(path, columns=columns, **options)
+        except ImportError as error:
+            raise ImportError(MSG_NEITHER.format(asked.method)) from error
+        return from_pandas(cls, asked, frame)
+    table = _table(path, columns, options)
+    reader = arrow.Reader(pa, rules, counts_time=True)
+    entries = arrow.entries_of(asked, reader, table)
+    return collection(cls, asked, entries, rules.masks, table.num_rows)
+
+
+def _table(path: Any, columns: list[str] | None, options: dict[str, Any]) -> Any:
+    from pyarrow import parquet
+
+    file = files.local_file(path)
+    if file is not None and not options:
+        with parquet.ParquetFile(file) as opened:
+            names = opened.schema_arrow.names
+            if len(set(names)) == len(names) and (
+                columns is None or set(columns) <= set(names)
+            ):
+                # Whole columns, where `read_table` gives pieces to be put together.
+                table = opened.read(columns)
+                return table if columns is None else table.select(columns)
+    return parquet.read_table(path, columns=columns, **options)
+
+
+def write(td: Any, path: Any, separator: str | None, options: dict[str, Any]) -> None:
+    """See :meth:`TensorDict.to_parquet`."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        _write_with_pandas(td, path, separator, options)
+        return
+    columns = flat_columns("to_parquet", td, separator)
+    rows = rows_of("to_parquet", td, columns)
+    fields, arrays = [], []
+    for name, value in columns.items():
+        array = arrow.column_of(pa, name, value, rows)
+        # Reading gives tensors for numbers, unless they are said to be values.
+        is_tensors = isinstance(value, torch.Tensor) or not value._is_non_tensor
+        marks = None if is_tensors else arrow.VALUES
+        fields.append(pa.field(name, array.type, metadata=marks))
+        arrays.append(array)
+    table = pa.table(arrays, schema=pa.schema(fields))
+    with files.replacing(path) as place:
+        parquet.write_table(table, place, **options)
+
+
+def _write_with_pandas(
+    td: Any, path: Any, separator: str | None, options: dict[str, Any]
+) -> None:
+    try:
+        frame = td.to_pandas(separator=separator)
+        with files.replacing(path) as place:
+            frame.to_parquet(place, **options)
+    except ImportError as error:
+        raise ImportError(MSG_NEITHER.format("to_parquet")) from error
