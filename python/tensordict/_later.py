@@ -21,9 +21,6 @@ ARRAYS = (
     "Read the arrays into a dictionary and give that to TensorDict.from_dict; "
     "td.to_dict() is what to write."
 )
-STORES = (
-    "td.memmap_(path) keeps entries in files that several processes read and write."
-)
 
 METHODS: dict[str, str] = {
     "all_gather": MESSAGES,
@@ -41,7 +38,6 @@ METHODS: dict[str, str] = {
     "from_zarr": ARRAYS,
     "to_h5": ARRAYS,
     "to_zarr": ARRAYS,
-    "to_store": STORES,
 }
 """Methods of every collection, and what to do meanwhile."""
 
@@ -54,11 +50,9 @@ FUNCTIONS: dict[str, str] = {
 """Functions of the package, and what to do meanwhile."""
 
 CLASSES: dict[str, tuple[str, str]] = {
-    "LazyStackedTensorDictStore": ("tensordict.store", STORES),
     "PersistentTensorDict": ("tensordict.persistent", ARRAYS),
     "TensorDictPipe": ("tensordict._ucxx", MESSAGES),
     "TensorDictServer": ("tensordict._ucxx", MESSAGES),
-    "TensorDictStore": ("tensordict.store", STORES),
 }
 """Classes that have no instances yet: where they are, and what to do meanwhile."""
 

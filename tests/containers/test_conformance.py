@@ -4,6 +4,8 @@ A container joins by a line in ``CONTAINERS``: a function that makes one of batc
 ``[2, 3]`` with the leaves ``a`` (``[2, 3]``) and ``("n", "b")`` (``[2, 3, 4]``).
 """
 
+import atexit
+import functools
 import pickle
 import tempfile
 import weakref
@@ -11,6 +13,7 @@ import weakref
 import pytest
 import torch
 
+from redis_server import RedisServer
 from tensordict import (
     TensorClass,
     TensorDict,
@@ -110,6 +113,27 @@ def holding():
     return td
 
 
+def store():
+    return dense().to_store(**redis().address)
+
+
+def lazy_store():
+    return lazy(0).to_store(**redis().address)
+
+
+def nested_store():
+    """A nested collection of a store."""
+    whole = TensorDict(inner=dense(), batch_size=[2, 3])
+    return whole.to_store(**redis().address)["inner"]
+
+
+@functools.cache
+def redis():
+    server = RedisServer()
+    atexit.register(server.stop)
+    return server
+
+
 CONTAINERS = {
     "dense": dense,
     "subclass": lambda: dense(UserTensorDict),
@@ -127,6 +151,11 @@ CONTAINERS = {
     "with_text": lambda: of_class(WithText),
     "shadowing": lambda: of_class(Shadowing),
     "locked_class": lambda: of_class(Outer).lock_(),
+    "store": store,
+    "nested_store": nested_store,
+    "locked_store": lambda: store().lock_(),
+    "named_store": lambda: dense().refine_names("x", "y").to_store(**redis().address),
+    "lazy_store": lazy_store,
     "lazy_classes": lambda: lazy_stack(list(of_class(Outer).unbind(0))),
 }
 
@@ -307,5 +336,9 @@ def test_a_directory_is_the_same(td, tmp_path):
 
 def test_the_text_names_every_entry(td):
     text = repr(td)
+    if "Store(" in text:
+        # One line for all of them, without asking the server for more.
+        assert "keys=['a', 'n']" in text
+        return
     assert ("a=" if is_tensorclass(td) else "a: ") in text
     assert "batch_size=torch.Size([2, 3])" in text

@@ -184,6 +184,49 @@ class ConvertOps(CollectionProtocol):
         )
         return with_named_values(result)
 
+    def to_store(
+        self,
+        *,
+        backend: str = "redis",
+        host: str = "localhost",
+        port: int = 6379,
+        db: int = 0,
+        unix_socket_path: str | None = None,
+        prefix: str = "tensordict",
+        device: torch.device | str | int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Copy this collection to a Redis server, and get a store that reads it there.
+
+        Args:
+            backend: what texts call the server: ``"redis"``, ``"dragonfly"``.
+            host: the name of the server.
+            port: its port.
+            db: the number of the database.
+            unix_socket_path: a socket of this machine, instead of host and port.
+            prefix: what all keys on the server start with.
+            device: where tensors are read to. Default: the device of this collection.
+            **kwargs: what else ``TensorDictStore.from_tensordict`` takes, such as
+                ``password`` and ``ssl``.
+
+        Returns:
+            A ``TensorDictStore``; for a lazy stack a ``LazyStackedTensorDictStore``.
+
+        ``docs/guide/stores.md`` has examples.
+        """
+        store = importlib.import_module("tensordict.store")
+        return store.TensorDictStore.from_tensordict(
+            self,
+            backend=backend,
+            host=host,
+            port=port,
+            db=db,
+            unix_socket_path=unix_socket_path,
+            prefix=prefix,
+            device=device,
+            **kwargs,
+        )
+
     def to_namedtuple(self, dest_cls: type | None = None) -> Any:
         """A named tuple with a field per entry; nested collections become such, too.
 

@@ -1,17 +1,11 @@
-"""A stack of collections in a store."""
+"""Established import path: a stack of collections in a store."""
 
 from typing import TYPE_CHECKING
 
-from tensordict import _later
 from tensordict._established import established_names
-from tensordict.containers.collection import TensorDictBase
+from tensordict.containers.store.lazy import LazyStackedTensorDictStore
 
 __all__ = ["LazyStackedTensorDictStore"]
-
-
-class LazyStackedTensorDictStore(_later.Later, TensorDictBase):  # type: ignore[misc] # as TensorDictBase
-    """A stack of collections whose entries are in a store."""
-
 
 if not TYPE_CHECKING:  # which is to find names that there are not
     __getattr__ = established_names(__name__)

@@ -1,17 +1,12 @@
-"""A collection in a store."""
+"""Established import path: a collection in a store."""
 
 from typing import TYPE_CHECKING
 
-from tensordict import _later
 from tensordict._established import established_names
-from tensordict.containers.collection import TensorDictBase
+from tensordict.containers.store.dense import TensorDictStore
+from tensordict.containers.store.element import _StoreStackElementView
 
-__all__ = ["TensorDictStore"]
-
-
-class TensorDictStore(_later.Later, TensorDictBase):  # type: ignore[misc] # as TensorDictBase
-    """A collection whose entries are in a store that several machines reach."""
-
+__all__ = ["TensorDictStore", "_StoreStackElementView"]
 
 if not TYPE_CHECKING:  # which is to find names that there are not
     __getattr__ = established_names(__name__)

@@ -1,0 +1,423 @@
+"""What the collections on a server have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.collection import TensorDictBase
+from tensordict.containers.plain_walks import PlainWalks
+from tensordict.containers.store.writes import Snapshot
+from tensordict.ops.batch import with_named_values
+from tensordict.primitives.protocol import NO_DEFAULT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tensordict.containers.store.server import Server
+    from tensordict.primitives.protocol import NestedKeyLike
+
+__all__ = ["StoreBase", "device_of"]
+
+MSG_SHAPE = "Cannot call `{}` on a {}. Call {}`to_tensordict()` first."
+MSG_UNSUPPORTED = "Cannot call {} on a {}. Call `to_tensordict()` first."
+MSG_MEMMAP = (
+    "Cannot build a memmap TensorDict in-place from a {}. Use `td.memmap()` instead."
+)
+MSG_PIN = "Cannot pin memory of a {}. Call to_tensordict() before making this call."
+MSG_MAKE = "Cannot call `{}` on a {}. Only a memory-mapped TensorDict supports it."
+MSG_FLATTEN = "Cannot call {} in_place with a {}."
+
+REFUSED = ("view", "permute", "transpose", "squeeze", "unsqueeze")
+"""Operations whose result could not write through."""
+
+
+def device_of(device: Any) -> torch.device | None:
+    """The device that an argument means."""
+    return None if device is None else torch.device(device)
+
+
+class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
+    """A collection that reads its entries from a server, and writes them there.
+
+    What is read is a copy. Operations in place write their results to the server; all
+    others give ordinary collections.
+    """
+
+    _is_dense: ClassVar[bool] = False
+
+    _server: Server
+    _lock_of: Any = None
+    """The store whose lock holds for this nested collection, too."""
+
+    # Locks ---------------------------------------------------------------------------
+
+    @property
+    def _is_locked(self) -> bool:
+        held = self._lock_of
+        return self.__dict__.get("_locked", False) or (
+            held is not None and held._is_locked
+        )
+
+    @_is_locked.setter
+    def _is_locked(self, value: bool) -> None:
+        self.__dict__["_locked"] = value
+
+    @property
+    def _lock_parents_weakrefs(self) -> Any:  # type: ignore[override]
+        held = self._lock_of
+        return () if held is None or not held._is_locked else (weakref.ref(held),)
+
+    def _lock_tree(self, parents: Any = ()) -> None:
+        self._is_locked = True
+
+    def _after_unlock(self) -> None:
+        self._is_locked = False
+
+    def _containers(self, out: list[Any]) -> None:
+        # Nested collections are made when they are read, and have the lock of this one.
+        out.append(self)
+
+    def _children(self) -> list[Any]:
+        return []
+
+    # Reading and writing ---------------------------------------------------------------
+
+    def _shown(self) -> Any:
+        return with_named_values(self._shown_as_is())
+
+    def _blank(self) -> Any:
+        """As :meth:`_shown_as_is`, with tensors whose values are not read."""
+        raise NotImplementedError
+
+    def _snapshot(self, plain: Any) -> Any:
+        """What tells later what was changed in a plain collection of the entries."""
+        return Snapshot(plain)
+
+    def _store_snapshot(self, snapshot: Any) -> None:
+        """Write what was changed in a plain collection of the entries."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def _rewriting(self, blank: bool = False) -> Iterator[Any]:
+        """A plain collection of the entries; what is changed in it is then written.
+
+        Nothing is after an error. With ``blank`` tensors have no values: for operations
+        that only write whole ones.
+        """
+        plain = self._blank() if blank else self._shown_as_is()
+        snapshot = self._snapshot(plain)
+        if self.is_locked:
+            plain.lock_()
+        yield plain
+        self._store_snapshot(snapshot)
+
+    def _as_source(self) -> Any:
+        return self._shown()
+
+    def _as_dense(self) -> Any:
+        return self._shown()
+
+    def _as_plain(self) -> Any:
+        return self._shown()
+
+    def _writes_through(self) -> bool:
+        return True
+
+    def _leaves(self, out: list[Any]) -> None:
+        out += _rust.leaves(self._shown_as_is())
+
+    def _leaf_batch_dims(self, out: list[int]) -> None:
+        self._shown_as_is()._leaf_batch_dims(out)
+
+    def _align_leaves(self, other: Any, out: list[Any], is_complete: bool) -> bool:
+        return self._shown_as_is()._align_leaves(other, out, is_complete)
+
+    def _spread(self, operand: torch.Tensor) -> list[torch.Tensor]:
+        return self._shown_as_is()._spread(operand)
+
+    def _hang(self, key: str, value: Any) -> None:
+        self._set_entry(key, value)
+
+    def _copy_into(self, source: Any, keys: Any, non_blocking: bool) -> None:
+        try:
+            with self._rewriting(blank=True) as plain:
+                _rust.copy_into(plain, source, keys, non_blocking)
+        except KeyError:
+            # Another process may have made the entry that is missing.
+            self._server.tree()
+            with self._rewriting(blank=True) as plain:
+                _rust.copy_into(plain, source, keys, non_blocking)
+
+    def update(  # type: ignore[override]
+        self,
+        input_dict_or_td: Any = None,
+        clone: bool = False,
+        inplace: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Merge another collection or a mapping. See ``TensorDict.update``.
+
+        All entries are written at once: another process sees all of them or none.
+        """
+        if input_dict_or_td is self:
+            return self
+        with self._rewriting(blank=True) as plain:
+            plain.update(input_dict_or_td, clone, inplace, **kwargs)
+        return self
+
+    def update_at_(self, *args: Any, **kwargs: Any) -> Self:
+        """Write values where an index points. See ``TensorDict.update_at_``."""
+        with self._rewriting() as plain:
+            plain.update_at_(*args, **kwargs)
+        return self
+
+    def clear(self) -> Self:  # type: ignore[override]
+        """Remove all entries. The store itself stays on the server."""
+        with self._server.batch():
+            super().clear()
+        return self
+
+    def del_(self, key: NestedKeyLike) -> Self:
+        """Remove an entry; one that is not there is gone already.
+
+        See ``TensorDict.del_``.
+        """
+        try:
+            return super().del_(key)
+        except KeyError:
+            return self
+
+    def popitem(self) -> Any:
+        """Remove the last entry; its key and value."""
+        with self._server.batch():
+            return super().popitem()
+
+    def _replace_content(self, result: Any) -> NoReturn:
+        raise NotImplementedError(
+            MSG_UNSUPPORTED.format(
+                "an operation that replaces tensors in place", self._name()
+            )
+        )
+
+    @classmethod
+    def _name(cls) -> str:
+        return cls.__name__
+
+    # Copies ----------------------------------------------------------------------------
+
+    def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
+        """A plain copy of all that the server holds, read at once."""
+        return self._shown_as_is().to_tensordict(retain_none=retain_none)
+
+    def to_dict(self, **kwargs: Any) -> Any:
+        """Nested dictionaries of copies of the entries. See ``TensorDict.to_dict``."""
+        return self._shown_as_is().to_dict(**kwargs)
+
+    def to_local(self) -> Any:
+        """A plain copy: :meth:`to_tensordict`, which it is to be called."""
+        return self.to_tensordict()
+
+    def contiguous(self, *args: Any, **kwargs: Any) -> Any:
+        """A plain copy of all that the server holds."""
+        return self._shown()
+
+    def select(
+        self,
+        *keys: NestedKeyLike,
+        inplace: bool = False,
+        strict: bool = True,
+        as_tensordict: bool = False,
+    ) -> Any:
+        """Copy the entries at ``keys`` to an ordinary collection.
+
+        Raises:
+            NotImplementedError: ``inplace`` is true.
+        """
+        self._refuse_inplace(inplace, "select")
+        return self._shown().select(*keys, strict=strict)
+
+    def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Any:
+        """Copy all entries but those at ``keys`` to an ordinary collection.
+
+        Raises:
+            NotImplementedError: ``inplace`` is true.
+        """
+        self._refuse_inplace(inplace, "exclude")
+        return self._shown().exclude(*keys)
+
+    def _refuse_inplace(self, inplace: bool, name: str) -> None:
+        if inplace:
+            raise NotImplementedError(MSG_UNSUPPORTED.format(name, self._name()))
+
+    def flatten_keys(
+        self, separator: str = ".", inplace: bool = False, is_leaf: Any = None
+    ) -> Any:
+        """All leaves under keys of one part, in an ordinary collection.
+
+        Raises:
+            ValueError: ``inplace`` is true.
+        """
+        if inplace:
+            raise ValueError(MSG_FLATTEN.format("flatten_keys", self._name()))
+        return self._shown().flatten_keys(separator, is_leaf=is_leaf)
+
+    def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Any:
+        """The entries regrouped by their keys, in an ordinary collection.
+
+        Raises:
+            ValueError: ``inplace`` is true.
+        """
+        if inplace:
+            raise ValueError(MSG_FLATTEN.format("unflatten_keys", self._name()))
+        return self._shown().unflatten_keys(separator)
+
+    def split_keys(self, *key_sets: Any, inplace: bool = False, **kwargs: Any) -> Any:
+        """Deal copies of the entries out. See ``TensorDict.split_keys``."""
+        self._refuse_inplace(inplace, "split_keys")
+        return self._shown().split_keys(*key_sets, **kwargs)
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """A plain copy on a device, or with a dtype. See ``TensorDict.to``."""
+        return self._shown().to(*args, **kwargs)
+
+    def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Any:
+        """Copy the elements where ``mask`` is true to an ordinary collection."""
+        self._refuse_inplace(inplace, "masked_select")
+        return self._shown().masked_select(mask)
+
+    def where(self, condition: torch.Tensor, other: Any, **kwargs: Any) -> Any:
+        """Choose between the entries and others, in an ordinary collection."""
+        return self._shown().where(condition, other, **kwargs)
+
+    def replace(self, *args: Any, **kwargs: Any) -> Any:
+        """An ordinary collection of the entries, some of them replaced."""
+        return self._shown().replace(*args, **kwargs)
+
+    def _apply_nest(self, fn: Any, *others: Any, **kwargs: Any) -> Any:
+        return self._shown()._apply_nest(fn, *others, **kwargs)
+
+    def _apply_with(
+        self,
+        fn: Any,
+        others: tuple[Any, ...] = (),
+        batch_size: Any = None,
+        device: Any = NO_DEFAULT,
+        names: Any = NO_DEFAULT,
+        inplace: bool = False,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        options = (batch_size, device, names, inplace, *args)
+        if not inplace:
+            return super()._apply_with(fn, others, *options, **kwargs)
+        with self._rewriting() as plain:
+            found = plain._apply_with(fn, others, *options, **kwargs)
+        return None if found is None else self
+
+    def _write_index(self, index: Any, value: Any) -> None:
+        with self._rewriting() as plain:
+            _rust.set_index(plain, index, value)
+
+    # What a store cannot do, or does differently ------------------------------------------
+
+    def _refuse(self, op: Any) -> None:
+        if op in REFUSED:
+            hint = "`reshape` or " if op == "view" else ""
+            raise RuntimeError(MSG_SHAPE.format(op, self._name(), hint))
+
+    def view(self, *shape: Any, **kwargs: Any) -> Any:
+        """Refused, but for a dtype: use :meth:`reshape`."""
+        if shape and isinstance(shape[0], torch.dtype):
+            return self._shown().view(*shape, **kwargs)
+        raise RuntimeError(MSG_SHAPE.format("view", self._name(), "`reshape` or "))
+
+    def squeeze(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused, but for a dim that stays: make an ordinary collection of it first."""
+        if not (args or kwargs.get("dim") is not None):
+            raise RuntimeError(MSG_SHAPE.format("squeeze", self._name(), ""))
+        return super().squeeze(*args, **kwargs)
+
+    def permute(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: make an ordinary collection of it first."""
+        raise RuntimeError(MSG_SHAPE.format("permute", self._name(), ""))
+
+    def unflatten(self, *args: Any, **kwargs: Any) -> Any:
+        """Split one batch dim into several, in an ordinary collection."""
+        return self._shown().unflatten(*args, **kwargs)
+
+    def is_memmap(self) -> bool:
+        """False: nothing is memory-mapped."""
+        return False
+
+    def is_shared(self) -> bool:
+        """False: nothing is in shared memory."""
+        return False
+
+    def is_contiguous(self) -> bool:
+        """False: nothing is in memory."""
+        return False
+
+    def memmap(self, *args: Any, **kwargs: Any) -> Any:
+        """Save a copy of the entries. See ``TensorDict.memmap``."""
+        return self._shown().memmap(*args, **kwargs)
+
+    def memmap_like(self, *args: Any, **kwargs: Any) -> Any:
+        """Make files of zeros of the shapes of the entries."""
+        return self._shown().memmap_like(*args, **kwargs)
+
+    def _save_plan(self, plan: Any, level: int) -> None:
+        self._shown()._save_plan(plan, level)
+
+    def memmap_(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: use :meth:`memmap`."""
+        raise RuntimeError(MSG_MEMMAP.format(self._name()))
+
+    def make_memmap(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: there is no file."""
+        raise RuntimeError(MSG_MAKE.format("make_memmap", self._name()))
+
+    def make_memmap_from_tensor(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: there is no file."""
+        raise RuntimeError(MSG_MAKE.format("make_memmap_from_tensor", self._name()))
+
+    def make_memmap_from_storage(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: there is no file."""
+        raise RuntimeError(MSG_MAKE.format("make_memmap_from_storage", self._name()))
+
+    def pin_memory(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: make an ordinary collection of it first."""
+        raise RuntimeError(MSG_PIN.format(self._name()))
+
+    def share_memory_(self) -> NoReturn:
+        """Refused: make an ordinary collection of it first."""
+        raise NotImplementedError(MSG_UNSUPPORTED.format("share_memory_", self._name()))
+
+    def detach_(self) -> Self:
+        """No effect: what a server holds has no gradients."""
+        return self
+
+    # Connections ---------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the connection to the server. The entries stay there.
+
+        After it this object can neither read nor write; ``from_store`` opens the store
+        again. A client that was given as ``client`` stays open.
+        """
+        self._server.close()
+
+    def clear_redis(self) -> None:
+        """Delete the store from the server; of a nested collection, its entries.
+
+        The connection stays open, so that new entries can be written.
+        """
+        raise NotImplementedError
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle how the store is opened, and not its entries."""
+        return self.__reduce__()

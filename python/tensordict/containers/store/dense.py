@@ -1,0 +1,777 @@
+"""A collection whose entries are on a Redis server."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.dense import TensorDict
+from tensordict.containers.lazy import LazyStackedTensorDict
+from tensordict.containers.store.common import device_of
+from tensordict.containers.store.encoding import Meta, decode, encode, fields_of
+from tensordict.containers.store.partial import PartialReads, expanded, sample
+from tensordict.containers.store.server import KEY_SEPARATOR, Server, Tree
+from tensordict.containers.store.tensorclasses import class_named, name_of_class
+from tensordict.containers.store.writes import (
+    Snapshot,
+    build,
+    collect,
+    is_nested,
+    nested_names,
+    without,
+)
+from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.common import MSG_INPLACE, _InplaceWriteError
+from tensordict.primitives.errors import missing_key
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tensordict.primitives.protocol import NestedKeyLike
+
+__all__ = ["TensorDictStore"]
+
+MSG_NO_STORE = "No {} with td_id={!r} found at {} (prefix={!r})."
+MSG_SCHEMA = (
+    "The schema gives the entry {!r} as {!r}: give a pair of the shape after the batch "
+    "dims and the dtype."
+)
+
+
+class TensorDictStore(PartialReads):
+    """A collection whose entries are on a Redis server, or one that speaks as it does.
+
+    Each tensor is one string of bytes on the server, beside its shape and dtype. What is
+    read is a copy, each call asks the server once, and what one call writes appears at
+    once: another process sees all of it or none. Nested collections are stores, too, that
+    read and write the same server. An index of the batch dims reads, and writes, only the
+    bytes that it means. Results of operations are ordinary collections.
+
+    The data stays on the server after :meth:`close` and after the process ends, until
+    :meth:`clear_redis`. Another process opens it by :meth:`from_store`.
+
+    Non-tensor values are stored as JSON, where that gives back the same value, and as
+    pickles otherwise, which each read unpickles: connect to a server that you trust, or
+    give ``allow_pickle=False``.
+
+    Args:
+        backend: what texts call the server: ``"redis"``, ``"dragonfly"`` or the like.
+        host: the name of the server.
+        port: its port.
+        db: the number of the database.
+        unix_socket_path: a socket of this machine, instead of host and port.
+        prefix: what all keys on the server start with.
+        batch_size: the leading dims ``[*B]`` that all entries share.
+        device: where tensors are read to; None for the CPU, without a device.
+        client: a ``redis.Redis`` to use, or a ``redis.asyncio.Redis`` whose settings
+            are used, instead of an address.
+        td_id: which store on the server. Default: a new one.
+        cache_metadata: whether shapes and dtypes are remembered, with which an entry is
+            read in one round trip. They are compared with those of the server each time.
+        **redis_kwargs: what else ``redis.Redis`` takes, such as ``password``, ``ssl`` and
+            ``ssl_ca_certs``; and ``allow_pickle``.
+
+    Raises:
+        ModuleNotFoundError: the package ``redis`` is not installed.
+        redis.exceptions.ConnectionError: the server cannot be reached; it is named.
+
+    ``docs/guide/stores.md`` has examples::
+
+        store = TensorDictStore(batch_size=[100])
+        store["obs"] = torch.zeros(100, 84)
+        store[:2]["obs"]  # reads two rows
+        reader = TensorDictStore.from_store(td_id=store._td_id)  # in another process
+        store.clear_redis()
+    """
+
+    def __init__(
+        self,
+        *,
+        backend: str = "redis",
+        host: str = "localhost",
+        port: int = 6379,
+        db: int = 0,
+        unix_socket_path: str | None = None,
+        prefix: str = "tensordict",
+        batch_size: Sequence[int] | None = None,
+        device: torch.device | str | int | None = None,
+        client: Any = None,
+        td_id: str | None = None,
+        cache_metadata: bool = True,
+        **redis_kwargs: Any,
+    ) -> None:
+        server = Server(
+            backend=backend,
+            host=host,
+            port=port,
+            db=db,
+            unix_socket_path=unix_socket_path,
+            prefix=prefix,
+            client=client,
+            td_id=td_id,
+            cache_metadata=cache_metadata,
+            **redis_kwargs,
+        )
+        self._fill(server, torch.Size(batch_size or ()), device_of(device))
+        server.write({}, commands=self._header())
+
+    def _fill(
+        self,
+        server: Server,
+        batch_size: torch.Size,
+        device: torch.device | None,
+        prefix: str = "",
+        names: list[str | None] | None = None,
+        lock_of: Any = None,
+    ) -> Self:
+        self._server = server
+        self._prefix = prefix
+        self._size = batch_size
+        self._reads_to = device
+        self._names = names
+        self._lock_of = lock_of
+        return self
+
+    @classmethod
+    def _opened(cls, *args: Any, **kwargs: Any) -> Self:
+        return cls.__new__(cls)._fill(*args, **kwargs)
+
+    def _header(self, cls: type | None = None) -> list[tuple[Any, ...]]:
+        """The commands that write what is known of the whole store."""
+        server = self._server
+        device = "" if self._reads_to is None else str(self._reads_to)
+        commands: list[tuple[Any, ...]] = [
+            ("SET", server.key("__batch_size__"), json.dumps(list(self._size))),
+            ("SET", server.key("__device__"), device),
+        ]
+        if cls is not None:
+            name = name_of_class(cls)
+            commands.append(("SET", server.key("__tensorclass__"), name))
+        return commands
+
+    # Making one ------------------------------------------------------------------------
+
+    @classmethod
+    def from_tensordict(
+        cls,
+        td: Any,
+        *,
+        backend: str = "redis",
+        host: str = "localhost",
+        port: int = 6379,
+        db: int = 0,
+        unix_socket_path: str | None = None,
+        prefix: str = "tensordict",
+        device: torch.device | str | int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Copy a collection to a new store, in one round trip.
+
+        Args:
+            td: the collection. Of a tensorclass the server keeps the class, too, which
+                :meth:`from_store` gives back.
+            backend: see the class.
+            host: see the class.
+            port: see the class.
+            db: see the class.
+            unix_socket_path: see the class.
+            prefix: see the class.
+            device: where tensors are read to. Default: the device of ``td``.
+            **kwargs: what else the class takes, such as ``client`` and ``td_id``.
+
+        Returns:
+            A store, or a :class:`LazyStackedTensorDictStore` for a lazy stack.
+        """
+        address: dict[str, Any] = {
+            "backend": backend,
+            "host": host,
+            "port": port,
+            "db": db,
+            "unix_socket_path": unix_socket_path,
+            "prefix": prefix,
+        }
+        if isinstance(td, LazyStackedTensorDict):
+            from tensordict.containers.store.lazy import LazyStackedTensorDictStore
+
+            return LazyStackedTensorDictStore.from_lazy_stack(
+                td, device=device, **address, **kwargs
+            )
+        server = Server(**address, **kwargs)
+        device = td.device if device is None else device_of(device)
+        return cls._uploaded(server, td, device)
+
+    @classmethod
+    def _uploaded(cls, server: Server, td: Any, device: torch.device | None) -> Self:
+        """A store of copies of the entries of a collection."""
+        kind = type(td) if is_tensorclass(td) else None
+        plain = td._tensordict if kind is not None else td
+        names = list(td.names) if td._has_names() else None
+        made = cls._opened(server, td.batch_size, device, names=names)
+        entries: dict[str, Any] = {}
+        extra: dict[str, Any] = {} if names is None else {"": {"names": names}}
+        collect("", plain, (td.batch_size, names), entries, extra)
+        made._write(entries, (), extra, made._header(kind))
+        return made
+
+    @classmethod
+    def from_dict(  # type: ignore[override]
+        cls,
+        input_dict: Any,
+        *,
+        backend: str = "redis",
+        host: str = "localhost",
+        port: int = 6379,
+        db: int = 0,
+        unix_socket_path: str | None = None,
+        prefix: str = "tensordict",
+        auto_batch_size: bool = False,
+        batch_size: Sequence[int] | None = None,
+        device: torch.device | str | int | None = None,
+        batch_dims: int | None = None,
+        names: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Copy a mapping to a new store. See ``TensorDict.from_dict`` and the class."""
+        td = TensorDict.from_dict(
+            input_dict,
+            auto_batch_size=auto_batch_size,
+            batch_size=batch_size,
+            device=device,
+            batch_dims=batch_dims,
+            names=names,
+        )
+        return cls.from_tensordict(
+            td,
+            backend=backend,
+            host=host,
+            port=port,
+            db=db,
+            unix_socket_path=unix_socket_path,
+            prefix=prefix,
+            **kwargs,
+        )
+
+    @classmethod
+    def from_schema(  # type: ignore[override]
+        cls,
+        schema: dict[Any, tuple[Any, torch.dtype]],
+        *,
+        batch_size: Sequence[int] | None = None,
+        backend: str = "redis",
+        host: str = "localhost",
+        port: int = 6379,
+        db: int = 0,
+        unix_socket_path: str | None = None,
+        prefix: str = "tensordict",
+        device: torch.device | str | int | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Make a store of zeros, which the server allocates.
+
+        Args:
+            schema: for each key, which may be nested, the shape ``[*F]`` and the dtype of
+                an entry of shape ``[*B, *F]``.
+            batch_size: the batch size ``[*B]``.
+            backend: see the class.
+            host: see the class.
+            port: see the class.
+            db: see the class.
+            unix_socket_path: see the class.
+            prefix: see the class.
+            device: see the class.
+            **kwargs: what else the class takes, such as ``client`` and ``td_id``.
+
+        Raises:
+            TypeError: an item of the schema is no pair of a shape and a dtype.
+        """
+        server = Server(
+            backend=backend,
+            host=host,
+            port=port,
+            db=db,
+            unix_socket_path=unix_socket_path,
+            prefix=prefix,
+            **kwargs,
+        )
+        size = torch.Size(batch_size or ())
+        made = cls._opened(server, size, device_of(device))
+        commands = made._header()
+        for key, item in schema.items():
+            path = server.path_to("", _rust.unravel_key_to_tuple(key))
+            try:
+                shape, dtype = item
+                fields = fields_of([*size, *shape], dtype)
+                count = torch.Size([*size, *shape]).numel() * dtype.itemsize
+            except (AttributeError, TypeError, ValueError):
+                raise TypeError(MSG_SCHEMA.format(key, item)) from None
+            data, meta = server.data_key(path), server.meta_key(path)
+            commands.append(("SET", data, b""))
+            if count:
+                commands.append(("SETRANGE", data, count - 1, b"\0"))
+            flat = [part for pair in fields.items() for part in pair]
+            commands.append(("HSET", meta, *flat))
+            commands.append(("SADD", server.key("__keys__"), path))
+        server.write({}, commands=commands)
+        return made
+
+    @classmethod
+    def from_store(
+        cls,
+        *,
+        backend: str = "redis",
+        host: str = "localhost",
+        port: int = 6379,
+        db: int = 0,
+        unix_socket_path: str | None = None,
+        prefix: str = "tensordict",
+        td_id: str,
+        device: torch.device | str | int | None = None,
+        tensorclass_cls: type | str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Open what another store, of any process, has written to the server.
+
+        Args:
+            backend: see the class.
+            host: see the class.
+            port: see the class.
+            db: see the class.
+            unix_socket_path: see the class.
+            prefix: see the class.
+            td_id: which store: the attribute ``_td_id`` of the other one.
+            device: where tensors are read to. Default: what the other one gave.
+            tensorclass_cls: the tensorclass to wrap the store in, or its path
+                ``"module.ClassName"``. Default: the one that the server names, if any.
+            **kwargs: what else the class takes, such as ``client``.
+
+        Returns:
+            A store, or a tensorclass around it.
+
+        Raises:
+            KeyError: there is no such store.
+        """
+        server = Server(
+            backend=backend,
+            host=host,
+            port=port,
+            db=db,
+            unix_socket_path=unix_socket_path,
+            prefix=prefix,
+            td_id=td_id,
+            **kwargs,
+        )
+        header = ("__batch_size__", "__device__", "__tensorclass__")
+        tree, size, found, kind = server.read_header(*header)
+        if size is None:
+            where = (cls.__name__, td_id, server.address, prefix)
+            raise KeyError(MSG_NO_STORE.format(*where))
+        if device is None and found:
+            device = found.decode()
+        names = tree.extra.get("", {}).get("names")
+        made = cls._opened(
+            server, torch.Size(json.loads(size)), device_of(device), names=names
+        )
+        if tensorclass_cls is None and kind is not None:
+            tensorclass_cls = kind.decode()
+        if tensorclass_cls is None:
+            return made
+        return class_named(tensorclass_cls)._from_tensordict(made)
+
+    def __reduce__(self) -> Any:
+        """Pickle how the store is opened, and not its entries."""
+        state = (self._size, self._reads_to, self._prefix, self._names)
+        return _reopen, (type(self), self._server.opening(), state, self._is_locked)
+
+    def clone(self, recurse: bool = True, **kwargs: Any) -> Any:
+        """Copy the store to a new one on the same server; or open it once more.
+
+        Args:
+            recurse: whether the entries are copied. If false the copy is the same store.
+            **kwargs: refused.
+        """
+        if kwargs:
+            msg = f"clone() got an unexpected keyword argument {next(iter(kwargs))!r}"
+            raise TypeError(msg)
+        if not recurse:
+            return self._clone_structure()
+        return self._uploaded(self._server.sibling(), self._shown(), self._reads_to)
+
+    def _clone_structure(self) -> Self:
+        return self._opened(
+            self._server, self._size, self._reads_to, self._prefix, self._names
+        )
+
+    # State -----------------------------------------------------------------------------
+
+    @property
+    def _td_id(self) -> str:
+        """Which store of the server this is: what :meth:`from_store` takes."""
+        return self._server.td_id
+
+    @property
+    def _batch_size(self) -> torch.Size:
+        return self._size
+
+    @_batch_size.setter
+    def _batch_size(self, size: torch.Size) -> None:
+        self._size = size
+        if self._prefix:
+            self._record(batch_size=list(size))
+        else:
+            self._server.write({}, commands=self._header())
+
+    @property
+    def _device(self) -> torch.device | None:
+        return self._reads_to
+
+    @_device.setter
+    def _device(self, device: torch.device | None) -> None:
+        self._reads_to = device
+        if not self._prefix:
+            self._server.write({}, commands=self._header())
+
+    def _clear_device(self) -> None:
+        self._device = None
+
+    @property
+    def _td_dim_names(self) -> list[str | None] | None:
+        return self._names
+
+    @_td_dim_names.setter
+    def _td_dim_names(self, names: list[str | None] | None) -> None:
+        self._names = names
+        self._record(names=names)
+
+    def _record(self, **fields: Any) -> None:
+        """Keep what is known of this collection on the server."""
+        known = self._server.tree().extra.get(self._prefix, {})
+        self._server.write({}, extra={self._prefix: {**known, **fields}})
+
+    def _inside(self) -> tuple[torch.Size, list[str | None] | None]:
+        return self._size, self._names
+
+    # Reading ---------------------------------------------------------------------------
+
+    def _path(self, *key: str) -> str:
+        return self._server.path_to(self._prefix, key)
+
+    def _decoded(self, path: str, meta: Meta, data: bytes | None) -> Any:
+        return decode(path, meta, data, self, self._server.allow_pickle)
+
+    def _child(self, key: str, tree: Tree) -> Self:
+        """The nested collection at a key."""
+        path = self._path(key)
+        record = tree.extra.get(path, {})
+        size = torch.Size(record.get("batch_size", self._size))
+        names = nested_names(record, self._names, len(size))
+        return self._opened(
+            self._server, size, self._reads_to, path, names, lock_of=self
+        )
+
+    def _loaded(
+        self,
+        choose: Callable[[dict[str, Meta]], Iterable[str]],
+        is_fresh: bool = True,
+    ) -> Any:
+        """All descriptions below, and the values of those paths that ``choose`` names."""
+        prefix = self._prefix
+
+        def wanted(tree: Tree) -> list[str]:
+            return list(choose(tree.below(prefix)))
+
+        tree, data = self._server.read_data(wanted, is_fresh)
+        metas = tree.below(prefix)
+        return tree, {
+            key: self._decoded_below(path, metas[path], data, tree)
+            for key, path in without(prefix, metas).items()
+            if path in data
+        }
+
+    def _decoded_below(
+        self, path: str, meta: Meta, data: dict[str, Any], tree: Tree
+    ) -> Any:
+        if meta.is_tensor and not meta.is_unbatched:
+            return self._decoded(path, meta, data[path])
+        # Non-tensor data has the batch size of the collection that it is an entry of.
+        parent = path.rpartition(KEY_SEPARATOR)[0]
+        owner = self
+        start = len(self._prefix) + 1 if self._prefix else 0
+        for part in parent[start:].split(KEY_SEPARATOR):
+            if part:
+                owner = owner._child(part, tree)
+        return owner._decoded(path, meta, data[path])
+
+    def _built(self, leaves: dict[tuple[str, ...], Any], tree: Tree) -> Any:
+        records = without(self._prefix, tree.records_below(self._prefix))
+        extra = {key: tree.extra[path] for key, path in records.items()}
+        return build(leaves, extra, (self._size, self._reads_to, self._names))
+
+    def _shown_as_is(self) -> Any:
+        tree, leaves = self._loaded(lambda metas: metas)
+        return self._built(leaves, tree)
+
+    def _blank(self) -> Any:
+        return self._sampled(torch.empty, False)
+
+    def _sampled(self, make: Callable[..., torch.Tensor], is_fresh: bool = True) -> Any:
+        """A plain collection with tensors that ``make`` makes; others are read."""
+        tree, leaves = self._loaded(_not_tensors, is_fresh)
+        for key, path in without(self._prefix, tree.below(self._prefix)).items():
+            if key not in leaves:
+                leaves[key] = sample(tree.metas[path], make, self)
+        return self._built(dict(sorted(leaves.items())), tree)
+
+    def _entries(self) -> dict[str, Any]:
+        return self._direct(lambda metas: metas)
+
+    def _sample_entries(self) -> dict[str, Any]:
+        return self._direct(_not_tensors)
+
+    def _direct(self, choose: Callable[[dict[str, Meta]], Iterable[str]]) -> Any:
+        """The direct entries: values, samples of tensors, and nested stores."""
+        start = len(self._prefix) + 1 if self._prefix else 0
+
+        def direct(metas: dict[str, Meta]) -> list[str]:
+            own = {
+                path: meta
+                for path, meta in metas.items()
+                if KEY_SEPARATOR not in path[start:]
+            }
+            return list(choose(own))
+
+        tree, values = self._loaded(direct)
+        found: dict[str, Any] = {}
+        for key, path in without(self._prefix, tree.below(self._prefix)).items():
+            if len(key) > 1:
+                found.setdefault(key[0], None)
+            elif key in values:
+                found[key[0]] = values[key]
+            else:
+                found[key[0]] = sample(tree.metas[path], expanded, self)
+        for key in without(self._prefix, tree.records_below(self._prefix)):
+            found.setdefault(key[0], None)
+        return {
+            key: self._child(key, tree) if value is None else value
+            for key, value in sorted(found.items())
+        }
+
+    def _get_entry(self, key: str, default: Any) -> Any:
+        return self._look_up(key, default, True)
+
+    def _sample_entry(self, key: str) -> Any:
+        return self._look_up(key, NO_DEFAULT, False)
+
+    def _look_up(self, key: str, default: Any, reads: bool) -> Any:
+        """One entry, of a tensor the values only if ``reads``.
+
+        What is known here is tried first: an entry that is not known is asked for.
+        """
+        try:
+            path = self._path(key)
+        except KeyError:
+            return default
+        server = self._server
+        for tree in (server.known, server.tree):
+            found = tree()
+            meta = found.metas.get(path)
+            if meta is None:
+                if found.has_below(path):
+                    return self._child(key, found)
+                continue
+            if meta.is_tensor and not reads:
+                return sample(meta, expanded, self)
+            found, data = server.read_data(
+                lambda tree: [path] if path in tree.metas else []
+            )
+            if path in data:
+                return self._decoded(path, found.metas[path], data[path])
+        return default
+
+    # Writing ---------------------------------------------------------------------------
+
+    def _write(
+        self,
+        entries: dict[str, Any],
+        removed: Iterable[str],
+        extra: dict[str, Any],
+        commands: Sequence[tuple[Any, ...]] = (),
+    ) -> None:
+        for path in entries:
+            # A key with the separator in it is a nested one here.
+            self._server.path_to("", path.split(KEY_SEPARATOR))
+        encoded = {path: encode(path, value) for path, value in entries.items()}
+        self._server.write(encoded, list(removed), extra, commands)
+
+    def _set_entry(self, key: str, value: Any) -> None:
+        path = self._path(key)
+        entries: dict[str, Any] = {}
+        extra: dict[str, Any] = {}
+        collect(path, value, self._inside(), entries, extra)
+        tree = self._server.known()
+        below = [path, *tree.below(path)]
+        known = dict.fromkeys([path, *tree.records_below(path)])
+        known = {each: None for each in known if each in tree.extra}
+        removed = [each for each in below if each in tree.metas and each not in entries]
+        self._write(entries, removed, {**known, **extra})
+
+    def _del_entry(self, key: str) -> None:
+        path = self._path(key)
+        tree = self._server.known()
+        removed = [path, *tree.below(path)]
+        known = [
+            each for each in (path, *tree.records_below(path)) if each in tree.extra
+        ]
+        self._server.write({}, removed, dict.fromkeys(known))
+
+    def _set_path(
+        self,
+        path: tuple[str, ...],
+        value: Any,
+        inplace: bool | None,
+        non_blocking: bool,
+        validated: bool,
+        ignore_lock: bool,
+    ) -> None:
+        key = path[0]
+        if len(path) > 1:
+            super()._set_path(
+                path, value, inplace, non_blocking, validated, ignore_lock
+            )
+            return
+        if inplace is not False:
+            present = self._sample_entry(key)
+            if present is NO_DEFAULT:
+                if inplace is None:
+                    raise missing_key(self, key)
+            else:
+                is_collection = isinstance(value, (CollectionProtocol, dict))
+                if is_nested(present) and is_collection and inplace is None:
+                    value = _rust.validate(self, key, value, non_blocking)
+                    present.update_(value, non_blocking=non_blocking)
+                    return
+                self._write_into(key, present, value, non_blocking)
+                return
+        if not validated:
+            value = _rust.validate(self, key, value, non_blocking)
+        if not ignore_lock:
+            self._check_takes_entries()
+        self._set_entry(key, value)
+
+    def _write_into(
+        self, key: str, present: Any, value: Any, non_blocking: bool
+    ) -> None:
+        is_collection = isinstance(value, (CollectionProtocol, dict))
+        if isinstance(present, CollectionProtocol) or is_collection:
+            super()._write_into(key, present, value, non_blocking)
+            if not is_nested(present):
+                self._set_entry(key, present)
+            return
+        value = _rust.fit_inplace(self, key, value, present)
+        if not value.numel():
+            return
+        try:
+            written = torch.empty_like(present).copy_(value)
+        except RuntimeError as error:
+            raise _InplaceWriteError(MSG_INPLACE.format(key, self)) from error
+        self._set_entry(key, written)
+
+    def _store_leaves(self, values: list[Any]) -> None:
+        tree = self._server.known()
+        metas = without(self._prefix, tree.below(self._prefix))
+        paths = [path for path in metas.values() if tree.metas[path].is_tensor]
+        self._write(dict(zip(paths, values, strict=True)), (), {})
+
+    def _store_snapshot(self, snapshot: Snapshot) -> None:
+        changed, gone, news = snapshot.changes()
+        plain = snapshot.plain
+        with self._server.batch():
+            if plain.batch_size != self._size:
+                self._batch_size = plain.batch_size
+            names = list(plain.names) if plain._has_names() else None
+            if names != self._names:
+                self._td_dim_names = names
+            entries = {self._path(key): value for key, value in changed.items()}
+            extra = {self._path(key): record for key, record in news.items()}
+            self._write(entries, [self._path(key) for key in gone], extra)
+
+    def rename_key_(
+        self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
+    ) -> Self:
+        """Rename an entry, or all below a nested key, on the server.
+
+        See ``TensorDict.rename_key_``.
+        """
+        sampled = self._sampled(expanded)
+        if _rust.get(sampled, old_key, None) is None:
+            return self
+        if self.is_locked:
+            sampled.lock_()
+        sampled.rename_key_(old_key, new_key, safe=safe)
+        old = self._path(*_rust.unravel_key_to_tuple(old_key))
+        new = self._path(*_rust.unravel_key_to_tuple(new_key))
+        if old != new:
+            self._server.rename(old, new)
+        return self
+
+    def entry_class(self, key: NestedKeyLike) -> type:
+        """The type of an entry; that of a nested collection is a store, too."""
+        value = self
+        for part in _rust.unravel_key_to_tuple(key):
+            value = value._sample_entry(part)
+            if value is NO_DEFAULT:
+                raise missing_key(self, part)
+        return type(value)
+
+    def empty(self, *args: Any, **kwargs: Any) -> Any:
+        """An ordinary collection like this one without leaves."""
+        return self._sampled(expanded).empty(*args, **kwargs)
+
+    def clear_redis(self) -> None:
+        """Delete the store from the server; of a nested collection, its entries.
+
+        The connection stays open, so that new entries can be written.
+        """
+        tree = self._server.tree()
+        removed = list(tree.below(self._prefix))
+        known = dict.fromkeys(tree.records_below(self._prefix))
+        commands: list[tuple[Any, ...]] = []
+        if not self._prefix:
+            commands = [("DEL", *map(self._server.key, HEADER))]
+        self._server.write({}, removed, known, commands)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(\n"
+            f"    keys={list(self._held_keys())},\n"
+            f"    batch_size={self._size},\n"
+            f"    device={self._reads_to},\n"
+            f"    backend={self._server.backend!r},\n"
+            f"    td_id={self._td_id!r})"
+        )
+
+
+TensorDictStore.__module__ = "tensordict.store._store"
+
+HEADER = (
+    "__batch_size__",
+    "__device__",
+    "__keys__",
+    "__nested__",
+    "__tensorclass__",
+)
+"""What is on the server beside the entries."""
+
+
+def _reopen(cls: Any, opening: Any, state: Any, is_locked: bool) -> Any:
+    size, device, prefix, names = state
+    made = cls._opened(Server(**opening), size, device, prefix, names)
+    made._is_locked = is_locked
+    return made
+
+
+def _not_tensors(metas: dict[str, Meta]) -> list[str]:
+    return [path for path, meta in metas.items() if not meta.is_tensor]

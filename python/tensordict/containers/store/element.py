@@ -1,0 +1,285 @@
+"""One member of a stack on a server: a view that reads and writes there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.store.common import StoreBase
+from tensordict.containers.store.encoding import Meta, bytes_of, tensor_of_bytes
+from tensordict.containers.store.server import Tree, get_pieces
+from tensordict.containers.store.stacked import Leaf, encode_members
+from tensordict.containers.store.writes import build, collect, without
+from tensordict.primitives.errors import locked_error
+from tensordict.primitives.protocol import NO_DEFAULT
+
+if TYPE_CHECKING:
+    from tensordict.containers.store.writes import Snapshot
+
+__all__ = ["_StoreStackElementView"]
+
+MSG_DELETE = (
+    "Cannot delete keys from a stack element view. Delete from the parent "
+    "LazyStackedTensorDictStore instead."
+)
+MSG_STATE = (
+    "The {} of a stack element view is that of the members of the stack. Set it on the "
+    "parent LazyStackedTensorDictStore instead."
+)
+
+
+class _StoreStackElementView(StoreBase):
+    """A member of a stack on a server. Nothing is read until an entry is.
+
+    It takes new entries, which are zeros in the other members, unless the stack is
+    locked. Its own entries keep their shapes.
+
+    Args:
+        stack: the store.
+        number: which of its members.
+    """
+
+    def __init__(self, stack: Any, number: int) -> None:
+        self._stack = stack
+        self._number = number
+        self._server = stack._server
+
+    @property
+    def _batch_size(self) -> torch.Size:
+        found: torch.Size = self._stack._inner_batch_size
+        return found
+
+    @_batch_size.setter
+    def _batch_size(self, size: torch.Size) -> None:
+        if size != self._batch_size:
+            raise RuntimeError(MSG_STATE.format("batch size"))
+
+    @property
+    def _device(self) -> torch.device | None:
+        found: torch.device | None = self._stack._reads_to
+        return found
+
+    @_device.setter
+    def _device(self, device: torch.device | None) -> None:
+        if device != self._device:
+            raise RuntimeError(MSG_STATE.format("device"))
+
+    @property
+    def _td_dim_names(self) -> list[str | None] | None:
+        names = self._stack._names
+        if names is None:
+            return None
+        rest = list(names)
+        del rest[self._stack._stack_dim]
+        return rest if any(name is not None for name in rest) else None
+
+    @_td_dim_names.setter
+    def _td_dim_names(self, names: list[str | None] | None) -> None:
+        if names != self._td_dim_names:
+            raise RuntimeError(MSG_STATE.format("names"))
+
+    # Reading ---------------------------------------------------------------------------
+
+    def _leaf(self, path: str, meta: Meta) -> Leaf:
+        found: Leaf = self._stack._leaf(path, meta)
+        return found
+
+    def _read(self, paths: Any) -> tuple[Tree, dict[str, Any]]:
+        """The values of the entries at the paths that a function chooses."""
+        number = self._number
+
+        def plan(tree: Tree) -> list[tuple[Any, ...]]:
+            commands = []
+            for path in paths(tree):
+                meta = tree.metas[path]
+                leaf = self._leaf(path, meta)
+                key = self._server.data_key(path)
+                piece = leaf.piece(number) if meta.is_tensor else None
+                if piece is None:
+                    commands.append(("GET", key))
+                else:
+                    commands.append(get_pieces(key, [piece]))
+            return commands
+
+        tree, answers = self._server.read(plan)
+        values = {}
+        for path, data in zip(paths(tree), answers, strict=True):
+            meta = tree.metas[path]
+            if not meta.is_tensor:
+                whole = self._stack._value(path, meta, data)
+                values[path] = whole.unbind(self._stack._stack_dim)[number]
+                continue
+            leaf = self._leaf(path, meta)
+            if leaf.piece(number) is None:
+                values[path] = leaf.members(data, self._device)[number]
+            else:
+                dtype: Any = meta.dtype
+                shape = leaf.shape_of(number)
+                values[path] = tensor_of_bytes(path, data, shape, dtype, self._device)
+        return tree, values
+
+    def _built(self, values: dict[str, Any], prefix: str = "") -> Any:
+        leaves = {key: values[path] for key, path in without(prefix, values).items()}
+        state = (self._batch_size, self._device, self._td_dim_names)
+        return build(leaves, {}, state)
+
+    def _shown_as_is(self) -> Any:
+        return self._built(self._read(lambda tree: list(tree.metas))[1])
+
+    def _blank(self) -> Any:
+        return self._shown_as_is()
+
+    def _entries(self) -> dict[str, Any]:
+        return dict(self._shown_as_is()._entries())
+
+    def _sample_entries(self) -> dict[str, Any]:
+        return self._entries()
+
+    def _get_entry(self, key: str, default: Any) -> Any:
+        def chosen(tree: Tree) -> list[str]:
+            return [key] if key in tree.metas else list(tree.below(key))
+
+        _, values = self._read(chosen)
+        if key in values:
+            return values[key]
+        return self._built(values, key) if values else default
+
+    # Writing ---------------------------------------------------------------------------
+
+    def _take(self, source: Any) -> None:
+        """Write the entries of a collection into this member."""
+        entries: dict[str, Any] = {}
+        collect("", source, (source.batch_size, None), entries, {})
+        self._write(entries)
+
+    def _write(self, entries: dict[str, Any]) -> None:
+        """Write leaves by path: those that there are in place, others anew."""
+        tree = self._server.tree()
+        new = {path: value for path, value in entries.items() if path not in tree.metas}
+        if new and self._stack.is_locked:
+            raise locked_error(self._stack)
+        whole: dict[str, Any] = {}
+        parts: dict[str, torch.Tensor] = {}
+        for path, value in entries.items():
+            if path in new:
+                whole[path] = self._new(path, value)
+            elif type(value) is torch.Tensor and tree.metas[path].is_tensor:
+                leaf = self._leaf(path, tree.metas[path])
+                value.expand(leaf.shape_of(self._number))
+                parts[path] = value
+            else:
+                whole[path] = self._replaced(path, value)
+        if parts:
+            self._server.write_pieces(lambda tree: self._pieces(tree, parts))
+        if whole:
+            self._server.write(whole)
+
+    def _pieces(self, tree: Tree, parts: dict[str, Any]) -> list[tuple[str, int, Any]]:
+        pieces: list[tuple[str, int, Any]] = []
+        for path, value in parts.items():
+            meta = tree.metas[path]
+            leaf = self._leaf(path, meta)
+            dtype: Any = meta.dtype
+            filled = value.expand(leaf.shape_of(self._number)).to(dtype)
+            piece = leaf.piece(self._number)
+            if piece is not None:
+                pieces.append((path, piece[0], bytes_of(filled)))
+            else:
+                rows = leaf.rows_of(self._number)
+                pieces += rows.written(path, filled, meta, self._stack._stack_dim + 1)
+        return pieces
+
+    def _new(self, path: str, value: Any) -> Any:
+        if type(value) is torch.Tensor:
+            filler: Any = torch.zeros_like(value)
+        else:
+            filler = value._non_tensor_type(None, batch_size=value.batch_size)
+        values = [filler] * self._stack._count
+        values[self._number] = value
+        return encode_members(path, values)
+
+    def _replaced(self, path: str, value: Any) -> Any:
+        whole = self._stack._get_entry(path, NO_DEFAULT)
+        values = list(whole.unbind(self._stack._stack_dim))
+        values[self._number] = value
+        return encode_members(path, values)
+
+    def _store_snapshot(self, snapshot: Snapshot) -> None:
+        changed, gone, _ = snapshot.changes()
+        if gone:
+            raise RuntimeError(MSG_DELETE)
+        self._write(changed)
+
+    def _set_entry(self, key: str, value: Any) -> None:
+        entries: dict[str, Any] = {}
+        above = (self._batch_size, None)
+        collect(self._server.path_to("", (key,)), value, above, entries, {})
+        self._write(entries)
+
+    def _set_path(
+        self,
+        path: tuple[str, ...],
+        value: Any,
+        inplace: bool | None,
+        non_blocking: bool,
+        validated: bool,
+        ignore_lock: bool,
+    ) -> None:
+        with self._rewriting() as plain:
+            if plain.is_locked:
+                plain.unlock_()
+            plain._set_path(path, value, inplace, non_blocking, validated, ignore_lock)
+
+    def _store_leaves(self, values: list[Any]) -> None:
+        tree = self._server.known()
+        keys = without("", tree.metas).values()
+        paths = [path for path in keys if tree.metas[path].is_tensor]
+        self._write(dict(zip(paths, values, strict=True)))
+
+    def _del_entry(self, key: str) -> NoReturn:
+        raise RuntimeError(MSG_DELETE)
+
+    def rename_key_(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: all members have the same keys."""
+        raise RuntimeError(MSG_DELETE)
+
+    def entry_class(self, key: Any) -> type:
+        """The type of an entry as it is read: a copy in memory, if it is a collection."""
+        return type(_rust.get(self, key))
+
+    def clone(self, recurse: bool = True, **kwargs: Any) -> Any:
+        """Copy the entries to an ordinary collection."""
+        return self._shown().clone(recurse, **kwargs)
+
+    def _clone_structure(self) -> Any:
+        return self._shown()
+
+    def empty(self, *args: Any, **kwargs: Any) -> Any:
+        """An ordinary collection like this one without leaves."""
+        return self._built({}).empty(*args, **kwargs)
+
+    def close(self) -> None:
+        """No effect: the connection is that of the stack."""
+
+    def clear_redis(self) -> NoReturn:
+        """Refused: all members have the same keys."""
+        raise RuntimeError(MSG_DELETE)
+
+    def __reduce__(self) -> Any:
+        """Pickle the store and the number of the member."""
+        return _StoreStackElementView, (self._stack, self._number)
+
+    def __repr__(self) -> str:
+        return (
+            f"_StoreStackElementView(\n"
+            f"    parent_td_id={self._server.td_id!r},\n"
+            f"    element_idx={self._number},\n"
+            f"    keys={list(self._held_keys())},\n"
+            f"    batch_size={self._batch_size},\n"
+            f"    device={self._device})"
+        )
+
+
+_StoreStackElementView.__module__ = "tensordict.store._store"

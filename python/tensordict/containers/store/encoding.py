@@ -1,0 +1,226 @@
+"""What an entry is on the server: a string of bytes, and a hash that describes it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any, NamedTuple
+
+import torch
+
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
+
+__all__ = ["Encoded", "Meta", "decode", "encode", "tensor_of_bytes"]
+
+MSG_DTYPE = "The server holds the entry {!r} with the dtype {!r}, which torch has not."
+MSG_META = (
+    "The server holds the entry {!r} with the metadata {}, which is neither that of a "
+    "tensor nor of a non-tensor value."
+)
+MSG_LENGTH = (
+    "The server holds {} bytes for the entry {!r} of shape {} and dtype {}, which has {} "
+    "bytes. Another process may be replacing it, or has written it only in part."
+)
+MSG_PICKLE = (
+    "The entry {!r} is stored as a pickle, and the store was opened with "
+    "allow_pickle=False."
+)
+MSG_PICKLING = (
+    "The value of the entry {!r} can be stored neither as JSON nor as a pickle: {}"
+)
+MSG_LAYOUT = (
+    "The entry {!r} is a tensor of layout {}: a store keeps dense tensors only. Convert "
+    "it with to_dense() or to_padded_tensor()."
+)
+
+
+class Meta:
+    """The description of one entry: the fields of its hash on the server."""
+
+    __slots__ = ("dtype", "fields", "shape")
+
+    def __init__(self, path: str, fields: dict[str, str]) -> None:
+        self.fields: dict[str, str] = fields
+        self.shape: tuple[int, ...] | None = None
+        self.dtype: torch.dtype | None = None
+        if fields.get("is_non_tensor") == "1":
+            return
+        if "shape" not in fields or "dtype" not in fields:
+            raise ValueError(MSG_META.format(path, fields))
+        self.shape = tuple(json.loads(fields["shape"]))
+        dtype = getattr(torch, fields["dtype"].removeprefix("torch."), None)
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(MSG_DTYPE.format(path, fields["dtype"]))
+        self.dtype = dtype
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether the entry is a tensor, and no other value."""
+        return self.shape is not None
+
+    @property
+    def is_unbatched(self) -> bool:
+        """Whether it is a tensor without the batch dims."""
+        return self.fields.get("unbatched") == "1"
+
+
+class Encoded(NamedTuple):
+    """An entry as it is written: its fields and its bytes."""
+
+    fields: dict[str, str]
+    data: bytes | memoryview
+    offsets: bytes | None = None
+    """Of a stack of tensors of different shapes, where each one starts."""
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The memory of a tensor on the CPU, which lives as long as the view does."""
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    if not flat.numel():
+        return memoryview(b"")
+    array: Any = flat.reshape(-1).view(torch.uint8).numpy()
+    return memoryview(array).cast("B")
+
+
+def encode(path: str, value: Any) -> Encoded:
+    """The bytes and the description of a tensor or of non-tensor data.
+
+    Raises:
+        TypeError: neither JSON nor pickle can write the value, or the tensor has no
+            strides.
+    """
+    if is_unbatched(value):
+        tensor = value.data
+        fields = tensor_fields(path, tensor)
+        return Encoded({**fields, "unbatched": "1"}, bytes_of(tensor))
+    if isinstance(value, torch.Tensor):
+        return Encoded(tensor_fields(path, value), bytes_of(value))
+    fields = {"is_non_tensor": "1"}
+    plain = value
+    if isinstance(value, CollectionProtocol):
+        cells: Any = value
+        if _is_stack(value):
+            plain = cells.tolist()
+            fields["batch_size"] = json.dumps(list(value.batch_size))
+        else:
+            plain = cells.data
+    is_stack = "batch_size" in fields
+    if is_json(plain):
+        text = json.dumps(plain)
+        return Encoded(
+            {**fields, "encoding": "json_array" if is_stack else "json"}, text.encode()
+        )
+    try:
+        data = pickle.dumps(plain, protocol=4)
+    except Exception as error:
+        raise TypeError(MSG_PICKLING.format(path, error)) from error
+    return Encoded({**fields, "encoding": "pickle"}, data)
+
+
+def _is_stack(value: Any) -> bool:
+    return isinstance(value, value._non_tensor_stack_type)
+
+
+def tensor_fields(path: str, tensor: torch.Tensor) -> dict[str, str]:
+    """The description of a tensor.
+
+    Raises:
+        TypeError: it has no strides, or rows of different lengths.
+    """
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
+        layout = "jagged" if tensor.is_nested else tensor.layout
+        raise TypeError(MSG_LAYOUT.format(path, layout))
+    return fields_of(tensor.shape, tensor.dtype)
+
+
+def fields_of(shape: Any, dtype: torch.dtype) -> dict[str, str]:
+    """The description of a tensor of a shape and dtype."""
+    return {"shape": json.dumps(list(shape)), "dtype": str(dtype)}
+
+
+def is_json(value: Any, depth: int = 32) -> bool:
+    """Whether JSON gives back the very same value, types included."""
+    kind = type(value)
+    if value is None or kind in (bool, int, float):
+        return kind is not int or abs(value) < 1 << 63
+    if kind is str:
+        # A lone surrogate is no text that UTF-8 can have.
+        return value.isascii() or value.encode(errors="replace").decode() == value
+    if not depth:
+        return False
+    if kind is list:
+        return all(is_json(item, depth - 1) for item in value)
+    return kind is dict and all(
+        type(key) is str and is_json(item, depth - 1) for key, item in value.items()
+    )
+
+
+def tensor_of_bytes(
+    path: str, data: bytes | None, shape: Any, dtype: torch.dtype, device: Any
+) -> torch.Tensor:
+    """The tensor of a shape and dtype that ``data`` is; it has memory of its own.
+
+    Raises:
+        RuntimeError: there are more or fewer bytes than it has.
+    """
+    shape = torch.Size(shape)
+    expected = shape.numel() * dtype.itemsize
+    found = 0 if data is None else len(data)
+    if found != expected:
+        msg = MSG_LENGTH.format(found, path, tuple(shape), dtype, expected)
+        raise RuntimeError(msg)
+    if not data:
+        return torch.empty(shape, dtype=dtype, device=device)
+    tensor = torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape)
+    return tensor if device is None else tensor.to(device)
+
+
+def decode(
+    path: str, meta: Meta, data: bytes | None, owner: Any, allow_pickle: bool
+) -> Any:
+    """The tensor or the non-tensor entry that a description and bytes stand for.
+
+    Args:
+        path: the name of the entry, for errors.
+        meta: its description.
+        data: its bytes; None where the server has none.
+        owner: the collection of which it is an entry.
+        allow_pickle: whether values may be unpickled.
+
+    Raises:
+        RuntimeError: the bytes are not those of the description.
+    """
+    device = owner.device
+    if meta.dtype is not None:
+        tensor = tensor_of_bytes(path, data, meta.shape, meta.dtype, device)
+        if meta.is_unbatched:
+            made: Any = UnbatchedTensor(tensor)
+            return made._with_batch_size(owner.batch_size)
+        return tensor
+    encoding = meta.fields.get("encoding")
+    if data is None or encoding not in ("json", "json_array", "pickle"):
+        raise RuntimeError(MSG_META.format(path, meta.fields))
+    if encoding == "pickle":
+        if not allow_pickle:
+            raise RuntimeError(MSG_PICKLE.format(path))
+        plain = pickle.loads(data)  # noqa: S301 - what the server holds is trusted, as documented
+    else:
+        plain = json.loads(data)
+    return entry_of(plain, meta, owner)
+
+
+def entry_of(plain: Any, meta: Meta, owner: Any) -> Any:
+    """Non-tensor data of ``owner`` that has a value, or one for each element."""
+    size = owner.batch_size
+    stacked = meta.fields.get("batch_size")
+    if stacked is not None:
+        # Written with the dims that it had, which may be more than those of its owner.
+        entry = owner._non_tensor_stack_type._from_nested(plain, json.loads(stacked))
+    elif meta.fields.get("encoding") == "json_array" and isinstance(plain, list):
+        # tensordict 0.15 does not say how many dims it has: those of its owner.
+        entry = owner._non_tensor_stack_type._from_nested(plain, list(size))
+    else:
+        entry = owner._non_tensor_type(plain, batch_size=size)
+    device = owner.device
+    return entry if device is None else entry.to(device)

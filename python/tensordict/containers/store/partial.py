@@ -1,0 +1,198 @@
+"""Reading and writing the bytes that an index means, and no others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.store.common import StoreBase
+from tensordict.containers.store.ranges import Rows
+from tensordict.containers.store.server import KEY_SEPARATOR, Tree, get_pieces
+from tensordict.containers.store.writes import collect, is_nested, without
+from tensordict.primitives.unbatched import UnbatchedTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensordict.containers.store.encoding import Meta
+    from tensordict.primitives.protocol import NestedKeyLike
+
+__all__ = ["PartialReads", "expanded", "sample"]
+
+
+class PartialReads(StoreBase):
+    """What a store does with an index of its batch dims."""
+
+    _size: torch.Size
+    _prefix: str
+    _reads_to: torch.device | None
+
+    if TYPE_CHECKING:
+
+        def _path(self, *key: str) -> str: ...
+        def _built(self, leaves: dict[tuple[str, ...], Any], tree: Tree) -> Any: ...
+        def _decoded_below(
+            self, path: str, meta: Meta, data: dict[str, Any], tree: Tree
+        ) -> Any: ...
+
+    def _rows(self, index: Any) -> Rows | None:
+        """The rows that an index means; None where it goes beyond the batch dims."""
+        try:
+            return Rows(self._size, index)
+        except (IndexError, TypeError, ValueError):
+            return None
+
+    def _get_index(self, index: Any) -> Any:
+        if _rust.index_plan(self._size, index) is None:
+            return self
+        rows = self._rows(index)
+        if rows is None or self._server.in_batch:
+            return self._shown()[index]
+        prefix = self._prefix
+        ndim = len(self._size)
+
+        def plan(tree: Tree) -> list[tuple[Any, ...]]:
+            commands = []
+            for path, meta in tree.below(prefix).items():
+                key = self._server.data_key(path)
+                if meta.shape is None or meta.is_unbatched:
+                    commands.append(("GET", key))
+                else:
+                    pieces = rows.pieces(_row_bytes(meta, ndim))
+                    commands.append(get_pieces(key, pieces))
+            return commands
+
+        tree, answers = self._server.read(plan)
+        metas = tree.below(prefix)
+        data = dict(zip(metas, answers, strict=True))
+        whole: dict[tuple[str, ...], Any] = {}
+        parts = []
+        for key, path in without(prefix, metas).items():
+            meta = metas[path]
+            if meta.shape is None or meta.is_unbatched:
+                whole[key] = self._decoded_below(path, meta, data, tree)
+            else:
+                whole[key] = sample(meta, expanded, self)
+                parts.append(rows.read(path, data[path], meta, ndim, self._reads_to))
+        # The rest of the result, and errors of the index, are those of a plain collection.
+        shown = self._built(whole, tree)[index]
+        values = iter(parts)
+        leaves = [
+            leaf if type(leaf) is not torch.Tensor else next(values)
+            for leaf in _rust.leaves(shown)
+        ]
+        return _rust.rebuild(shown, leaves, True, False)
+
+    def get_at(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
+        """The part of an entry at an index, of which only that is read.
+
+        See ``TensorDict.get_at``.
+        """
+        if len(args) == 1 and not kwargs:
+            found = self._part(key, args[0])
+            if found is not None:
+                return found
+        return super().get_at(key, *args, **kwargs)
+
+    def _part(self, key: Any, index: Any) -> torch.Tensor | None:
+        """The part of a tensor; None where it is not read alone."""
+        keys = _rust.unravel_key_to_tuple(key)
+        rows = self._rows(index)
+        if not keys or rows is None or self._server.in_batch:
+            return None
+        path = self._path(*keys)
+        ndim = len(self._size)
+
+        def plan(tree: Tree) -> list[tuple[Any, ...]]:
+            meta = tree.metas.get(path)
+            if meta is None or meta.shape is None or meta.is_unbatched:
+                return []
+            pieces = rows.pieces(_row_bytes(meta, ndim))
+            return [get_pieces(self._server.data_key(path), pieces)]
+
+        tree, answers = self._server.read(plan)
+        if not answers:
+            return None
+        return rows.read(path, answers[0], tree.metas[path], ndim, self._reads_to)
+
+    def _write_index(self, index: Any, value: Any) -> None:
+        if not self._write_rows(index, value):
+            super()._write_index(index, value)
+
+    def _write_rows(self, index: Any, value: Any) -> bool:
+        """Write tensors into the rows at an index; whether that is all of the value."""
+        rows = self._rows(index)
+        if rows is None or self._server.in_batch or not is_nested(value):
+            return False
+        entries: dict[str, Any] = {}
+        if value.batch_size != rows.shape:
+            return False
+        collect("", value, (value.batch_size, None), entries, {})
+        if not all(type(each) is torch.Tensor for each in entries.values()):
+            return False
+        return self._write_parts(rows, entries)
+
+    def _write_parts(self, rows: Rows, entries: dict[str, torch.Tensor]) -> bool:
+        """Write tensors into rows of entries that there are; whether that was done."""
+        ndim = len(self._size)
+        done = True
+
+        def plan(tree: Tree) -> list[tuple[str, int, Any]]:
+            nonlocal done
+            pieces: list[tuple[str, int, Any]] = []
+            for key, value in entries.items():
+                path = self._path(key)
+                meta = tree.metas.get(path)
+                if meta is None or meta.shape is None or meta.is_unbatched:
+                    done = False
+                    return []
+                shape = torch.Size([*rows.shape, *meta.shape[ndim:]])
+                pieces += rows.written(path, value.expand(shape), meta, ndim)
+            return pieces
+
+        self._server.write_pieces(plan)
+        return done
+
+    def set_at_(
+        self, key: NestedKeyLike, value: Any, index: Any, *, non_blocking: bool = False
+    ) -> Self:
+        """Write a tensor into a part of an entry, of which only that is sent.
+
+        See ``TensorDict.set_at_``.
+        """
+        keys = _rust.unravel_key_to_tuple(key)
+        rows = self._rows(index)
+        if (
+            keys
+            and rows is not None
+            and type(value) is torch.Tensor
+            and not self._server.in_batch
+            and self._write_parts(rows, {KEY_SEPARATOR.join(keys): value})
+        ):
+            return self
+        with self._rewriting() as plain:
+            plain.set_at_(key, value, index, non_blocking=non_blocking)
+        return self
+
+
+def sample(meta: Meta, make: Callable[..., torch.Tensor], owner: Any) -> Any:
+    """A tensor of the shape and dtype of an entry, which ``make`` makes."""
+    shape: Any = meta.shape
+    tensor = make(torch.Size(shape), dtype=meta.dtype, device=owner.device)
+    if not meta.is_unbatched:
+        return tensor
+    made: Any = UnbatchedTensor(tensor)
+    return made._with_batch_size(owner.batch_size)
+
+
+def expanded(shape: torch.Size, **options: Any) -> torch.Tensor:
+    """A tensor of a shape that takes the memory of one element."""
+    return torch.zeros((), **options).expand(shape)
+
+
+def _row_bytes(meta: Meta, ndim: int) -> int:
+    shape: Any = meta.shape
+    dtype: Any = meta.dtype
+    return torch.Size(shape[ndim:]).numel() * dtype.itemsize

@@ -1,0 +1,192 @@
+"""From collections to entries on the server, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.dense import TensorDict
+from tensordict.containers.plain_walks import PlainWalks
+from tensordict.containers.store.encoding import Encoded, encode
+from tensordict.containers.store.server import KEY_SEPARATOR
+from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["Snapshot", "build", "collect", "is_nested"]
+
+
+def is_nested(value: Any) -> bool:
+    """Whether a value is a collection of entries."""
+    return isinstance(value, CollectionProtocol) and not value._is_non_tensor
+
+
+def collect(
+    path: str,
+    value: Any,
+    above: tuple[torch.Size, list[str | None] | None],
+    entries: dict[str, Any],
+    extra: dict[str, Any],
+) -> None:
+    """Add the leaves of a value by path, and what is to be known of its collections.
+
+    Args:
+        path: that of the value; the empty one for a whole store.
+        value: an entry, or a collection of them.
+        above: batch size and names of the collection that the value is an entry of.
+        entries: takes the leaves.
+        extra: takes batch sizes and names that a reader would not know.
+    """
+    if not is_nested(value):
+        entries[path] = value
+        return
+    if isinstance(value, PlainWalks):
+        value = value._shown()
+    if is_tensorclass(value):
+        value = value._tensordict
+    size = value.batch_size
+    names = list(value.names) if value._has_names() else None
+    held = list(value._entries().items())
+    if path:
+        known = above[1]
+        inherited = (
+            None if known is None else [*known, *[None] * len(size)][: len(size)]
+        )
+        record: dict[str, Any] = {}
+        if size != above[0]:
+            record["batch_size"] = list(size)
+        if names != inherited:
+            record["names"] = names
+        if record or not held:
+            extra[path] = record
+    for key, item in held:
+        below = f"{path}{KEY_SEPARATOR}{key}" if path else key
+        collect(below, item, (size, names), entries, extra)
+
+
+def build(
+    leaves: dict[tuple[str, ...], Any],
+    extra: dict[tuple[str, ...], Any],
+    state: tuple[torch.Size, torch.device | None, list[str | None] | None],
+) -> Any:
+    """The plain collection of leaves by path, and of what is known of its collections."""
+    size, device, names = state
+    entries: dict[str, Any] = {}
+    below: dict[str, dict[tuple[str, ...], Any]] = {}
+    for path, value in leaves.items():
+        if len(path) == 1:
+            entries[path[0]] = value
+        else:
+            entries.setdefault(path[0], None)
+            below.setdefault(path[0], {})[path[1:]] = value
+    records: dict[str, dict[tuple[str, ...], Any]] = {}
+    for path, record in extra.items():
+        if path:
+            records.setdefault(path[0], {})[path[1:]] = record
+    for key in records:
+        # One that has no leaves.
+        if key not in entries:
+            entries[key] = None
+            below[key] = {}
+    for key, inner in below.items():
+        known = records.get(key, {})
+        own = known.get((), {})
+        child_size = torch.Size(own.get("batch_size", size))
+        child_names = nested_names(own, names, len(child_size))
+        entries[key] = build(inner, known, (child_size, device, child_names))
+    ordered = dict(sorted(entries.items()))
+    return _rust.new(TensorDict, ordered, size, device, names)
+
+
+def nested_names(
+    record: dict[str, Any], names: list[str | None] | None, ndim: int
+) -> list[str | None] | None:
+    """The names of the dims of a nested collection: its own, or those above it."""
+    if "names" in record:
+        found: list[str | None] | None = record["names"]
+        return found
+    if names is None:
+        return None
+    return [*names, *[None] * ndim][:ndim]
+
+
+class Snapshot:
+    """A plain collection of what a store holds, and what of it was changed since.
+
+    Args:
+        plain: the collection, which may be written to.
+    """
+
+    def __init__(self, plain: Any) -> None:
+        self.plain: Any = plain
+        self._size = plain.batch_size
+        self._names = list(plain.names) if plain._has_names() else None
+        self._before, self._extra = self._collected()
+        self._versions = {
+            path: value._version
+            for path, value in self._before.items()
+            if type(value) is torch.Tensor
+        }
+        self._written = {
+            path: encode(path, value)
+            for path, value in self._before.items()
+            if isinstance(value, CollectionProtocol)
+        }
+
+    def _collected(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        entries: dict[str, Any] = {}
+        extra: dict[str, Any] = {}
+        collect("", self.plain, (self._size, self._names), entries, extra)
+        return entries, extra
+
+    def changes(self) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
+        """What is to be written.
+
+        Returns:
+            The leaves that are new, written or replaced; the paths that are gone; and
+            what is newly, or no longer, known of collections.
+        """
+        after, extra = self._collected()
+        changed = {
+            path: value for path, value in after.items() if self._is_new(path, value)
+        }
+        gone = [path for path in self._before if path not in after]
+        news = {p: r for p, r in extra.items() if self._extra.get(p) != r}
+        news.update({path: None for path in self._extra if path not in extra})
+        return changed, gone, news
+
+    def _is_new(self, path: str, value: Any) -> bool:
+        before: Any = self._before.get(path)
+        if isinstance(value, CollectionProtocol) and path in self._written:
+            return _differ(encode(path, value), self._written[path])
+        if value is not before:
+            return True
+        version = self._versions.get(path)
+        return version is None or version != value._version
+
+
+def _differ(first: Encoded, second: Encoded) -> bool:
+    return first.fields != second.fields or bytes(first.data) != bytes(second.data)
+
+
+def encoded(
+    entries: dict[str, Any], write: Callable[[str, Any], Encoded]
+) -> dict[str, Encoded]:
+    """The entries as they are written."""
+    return {path: write(path, value) for path, value in entries.items()}
+
+
+def split(path: str) -> tuple[str, ...]:
+    """The nested key that a path is."""
+    return tuple(path.split(KEY_SEPARATOR))
+
+
+def without(prefix: str, paths: Iterable[str]) -> dict[tuple[str, ...], str]:
+    """The nested keys below a prefix of the paths that go on from there."""
+    start = len(prefix) + 1 if prefix else 0
+    keys = {split(path[start:]): path for path in paths}
+    return dict(sorted(keys.items()))
