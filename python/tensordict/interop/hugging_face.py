@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from tensordict.interop.arrow import from_arrow, to_arrow
 from tensordict.interop.leaves import check_collection, extra, path_of
 from tensordict.interop.nested import to_nested
+from tensordict.interop.tables.arrow import from_arrow, to_arrow
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
