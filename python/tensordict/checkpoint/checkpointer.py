@@ -19,7 +19,7 @@ from tensordict.checkpoint.loading import load_step
 from tensordict.checkpoint.randomness import random_states, set_random_states
 from tensordict.checkpoint.reading import StepFiles
 from tensordict.checkpoint.restoring import Restored, restore_items
-from tensordict.checkpoint.steps import Step, Steps, read_meta, retired, step_name
+from tensordict.checkpoint.steps import META, Step, Steps, read_meta, retired, step_name
 from tensordict.checkpoint.writing import plan_step
 from tensordict.storage.encoding import Decoder, Encoder
 
@@ -243,6 +243,7 @@ class Checkpointer:
             self._writer.write_later(plan, new)
         else:
             self._writer.write(plan)
+        self._steps.remember(path, meta, dict(plan[3])[META])
         if self.dedupe:
             self._last = new, meta
         return path

@@ -32,6 +32,9 @@ VERSION = 1
 
 _MAX_SCANS = 100
 
+_MAX_OWN = 16
+"""Of so many steps it is known what their descriptions say, without parsing them."""
+
 _NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 
 MSG_DAMAGED = "'{}' is damaged: {}."
@@ -83,21 +86,27 @@ def read_meta(directory: Path | str, name: str = META) -> dict[str, Any]:
         RuntimeError: its description is damaged.
         ValueError: it is of a newer version.
     """
-    path = Path(directory) / name
+    meta: dict[str, Any] = json.loads(_read_text(Path(directory) / name)[0])
+    if meta["version"] > VERSION:
+        raise ValueError(MSG_VERSION.format(directory, meta["version"]))
+    return meta
+
+
+def _read_text(path: Path) -> tuple[bytes, bytes]:
+    """The text that describes a step, and its checksum, which it has."""
     content = path.read_bytes()
     start = len(_HEAD) + 64 + len(_MIDDLE)
     text = content[start : -len(_TAIL)]
     if not content.startswith(_HEAD) or not content.endswith(_TAIL):
         raise RuntimeError(MSG_DAMAGED.format(path, "it is no description of a step"))
-    if (
-        hashlib.sha256(text).hexdigest().encode()
-        != content[len(_HEAD) : len(_HEAD) + 64]
-    ):
+    checksum = hashlib.sha256(text).hexdigest().encode()
+    if checksum != _checksum_in(content):
         raise RuntimeError(MSG_DAMAGED.format(path, "it does not have its checksum"))
-    meta: dict[str, Any] = json.loads(text)
-    if meta["version"] > VERSION:
-        raise ValueError(MSG_VERSION.format(directory, meta["version"]))
-    return meta
+    return text, checksum
+
+
+def _checksum_in(description: bytes) -> bytes:
+    return description[len(_HEAD) : len(_HEAD) + 64]
 
 
 class Step(NamedTuple):
@@ -120,6 +129,8 @@ class Steps:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._known: dict[tuple[int, int], Step] = {}
+        # What this process wrote itself, by the checksum of the description.
+        self._own: dict[bytes, Step] = {}
         self._synced: dict[str, int] = {}
 
     def saved(self) -> list[Step]:
@@ -130,6 +141,17 @@ class Steps:
                 break
         self._known = found
         return sorted(found.values(), key=lambda step: (step.order, step.number))
+
+    def remember(self, path: Path, meta: dict[str, Any], description: bytes) -> None:
+        """Know a step by its description, which then is not parsed to be found again."""
+        step = _step_of(path, meta["step"], meta)
+        self._own[_checksum_in(description)] = step
+        while len(self._own) > _MAX_OWN:
+            self._own.pop(next(iter(self._own)))
+
+    def _step_at(self, path: Path, number: int) -> Step:
+        known = self._own.get(_read_text(path / META)[1]) if self._own else None
+        return _step_of(path, number, read_meta(path)) if known is None else known
 
     def _scan(self) -> tuple[dict[tuple[int, int], Step], bool]:
         """The steps that are found, and whether one went meanwhile: for another, maybe."""
@@ -142,7 +164,7 @@ class Steps:
                 key = about.st_ino, about.st_mtime_ns
                 step = self._known.get(key)
                 if step is None or step.number != number:
-                    step = _step_of(path, number)
+                    step = self._step_at(path, number)
             except (OSError, RuntimeError, ValueError):
                 # Somebody damaged it: then it is no step, and `tensordict verify` says so.
                 is_changed |= not path.is_dir()
@@ -209,15 +231,14 @@ class Steps:
         path = self.folder / step_name(number)
         if path.is_dir():
             # What is wrong with it is said by reading it.
-            return _step_of(path, number)
+            return _step_of(path, number, read_meta(path))
         numbers = [step.number for step in steps]
         raise FileNotFoundError(
             MSG_NO_STEP.format(number, self.folder, numbers or "none")
         )
 
 
-def _step_of(path: Path, number: int) -> Step:
-    meta = read_meta(path)
+def _step_of(path: Path, number: int, meta: dict[str, Any]) -> Step:
     metrics = Decoder({}, path).decode(meta["metrics"])
     return Step(number, meta["order"], metrics, path)
 

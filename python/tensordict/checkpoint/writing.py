@@ -73,16 +73,14 @@ def plan_step(
     known: list[tuple[str, bytes]] = []
     linked: list[tuple[str, str]] = []
     items: dict[str, Any] = {}
-    for one in described:
-        about, tensors = dict(one.about), one.tensors
-        if rank and about["kind"] in ("module", "optimizer"):
-            # Rank 0 writes what all have; here is what this one alone has.
-            about = {"kind": about["kind"], "shards": about.get("shards", {})}
-            own = {shard["name"] for shard in about["shards"].values()}
-            tensors = {name: leaf for name, leaf in tensors.items() if name in own}
+    parts = [(one, *_part_of(one, rank)) for one in described]
+    digests = _digests(
+        [tensors for *_, tensors in parts], num_threads if dedupe else None
+    )
+    for (one, about, tensors), found in zip(parts, digests, strict=True):
         stem = f"{one.name}-rank-{rank:05}" if rank else one.name
         if dedupe:
-            about["digests"] = _digests(tensors, num_threads)
+            about["digests"] = found
             groups = _groups(tensors)
         else:
             groups = _shards(tensors, shards)
@@ -112,6 +110,17 @@ def plan_step(
     place = str(target or folder / step_name(number))
     paths = [str(step.path) for step in retired]
     return (str(folder), place, files, known, linked, paths, gathered), meta
+
+
+def _part_of(one: Described, rank: int) -> tuple[dict[str, Any], dict[str, Leaf]]:
+    """What a rank says of an item, and the tensors that it writes."""
+    about, tensors = dict(one.about), one.tensors
+    if rank and about["kind"] in ("module", "optimizer"):
+        # Rank 0 writes what all have; here is what this one alone has.
+        about = {"kind": about["kind"], "shards": about.get("shards", {})}
+        own = {shard["name"] for shard in about["shards"].values()}
+        tensors = {name: leaf for name, leaf in tensors.items() if name in own}
+    return about, tensors
 
 
 def _names(item: str, count: int) -> list[str]:
@@ -150,16 +159,26 @@ def _num_threads() -> int:
 # Unchanged tensors --------------------------------------------------------------------
 
 
-def _digests(tensors: dict[str, Leaf], num_threads: int) -> dict[str, str]:
-    """What tells whether a tensor changed: its checksum, with dtype and shape."""
-    plain = {
-        name: leaf for name, leaf in tensors.items() if isinstance(leaf, torch.Tensor)
-    }
-    found = _rust.tensor_digests(list(plain.values()), num_threads)
-    return {
-        name: f"{digest:016x} {str(leaf.dtype)[6:]} {list(leaf.shape)}"
-        for (name, leaf), digest in zip(plain.items(), found, strict=True)
-    }
+def _digests(
+    items: list[dict[str, Leaf]], num_threads: int | None
+) -> list[dict[str, str]]:
+    """What tells whether a tensor changed: its checksum, with dtype and shape.
+
+    One call takes those of all items. None are taken where there are no threads for it.
+    """
+    found: list[dict[str, str]] = [{} for _ in items]
+    if num_threads is None:
+        return found
+    plain = [
+        (place, name, leaf)
+        for place, tensors in zip(found, items, strict=True)
+        for name, leaf in tensors.items()
+        if isinstance(leaf, torch.Tensor)
+    ]
+    sums = _rust.tensor_digests([leaf for *_, leaf in plain], num_threads)
+    for (place, name, leaf), digest in zip(plain, sums, strict=True):
+        place[name] = f"{digest:016x} {str(leaf.dtype)[6:]} {list(leaf.shape)}"
+    return found
 
 
 def _groups(tensors: dict[str, Leaf]) -> list[dict[str, Leaf]]:

@@ -192,7 +192,8 @@ class Encoder:
             inner = self.tensor(value.detach(), path)
             return {"$": "parameter", "value": inner, "trains": value.requires_grad}
         trains = value.requires_grad and value.is_leaf
-        value = value.detach()
+        if value.requires_grad or type(value) is not torch.Tensor:
+            value = value.detach()
         if value.layout != torch.strided:
             return self._sparse(value, path)
         if value.is_nested or value.is_quantized:
