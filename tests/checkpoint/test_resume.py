@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch._dynamo  # Once, and not by the optimizer of each child.
 from torch import nn
+from torch.utils.data import DataLoader, Sampler
 
 from tensordict.checkpoint import Checkpointer
 
@@ -21,22 +23,19 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process")
 NUM_STEPS = 24
 
 
-class Loader:
-    """Batches of shuffled rows, with a state: the order of this epoch, and how far it is."""
+class Order(Sampler[int]):
+    """Rows without end, with a state: the order of this epoch, and how far it is."""
 
-    def __init__(self, data: torch.Tensor, size: int) -> None:
-        self.data = data
-        self.size = size
-        self.order = torch.randperm(len(data))
+    def __init__(self, length: int) -> None:
+        self.order = torch.randperm(length)
         self.place = 0
 
-    def __iter__(self) -> Iterator[torch.Tensor]:
+    def __iter__(self) -> Iterator[int]:
         while True:
-            if self.place + self.size > len(self.data):
-                self.order, self.place = torch.randperm(len(self.data)), 0
-            rows = self.order[self.place : self.place + self.size]
-            self.place += self.size
-            yield self.data[rows]
+            if self.place == len(self.order):
+                self.order, self.place = torch.randperm(len(self.order)), 0
+            self.place += 1
+            yield int(self.order[self.place - 1])
 
     def state_dict(self) -> dict[str, Any]:
         return {"order": self.order, "place": self.place}
@@ -56,12 +55,16 @@ def train(folder: Path, losses: Path, options: dict[str, Any]) -> None:
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, NUM_STEPS)
-    loader = Loader(torch.rand(50, 4), 8)
+    rows = torch.rand(50, 4)
+    order = Order(len(rows))
+    # Whoever iterates over a loader has it draw a number: from another generator than that
+    # of the training, of which a resumed one would have drawn once more.
+    loader = DataLoader(rows, 8, sampler=order, generator=torch.Generator())
     items = {
         "model": model,
         "optimizer": optimizer,
         "scheduler": scheduler,
-        "loader": loader,
+        "order": order,
     }
     with Checkpointer(folder, keep=2, durable=False, **options) as checkpointer:
         first = 0
