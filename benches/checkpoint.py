@@ -232,6 +232,78 @@ def bench_stall(state: State, folder: Path, rounds: int) -> None:
         one.show()
 
 
+def bench_background(state: State, folder: Path, rounds: int) -> None:
+    """A durable save in the background, from the call until it is on the disk."""
+    from tensordict.checkpoint import Checkpointer
+
+    tensors = list(state.flat().values())
+    shown = Rounds("whole durable background save", "two threads of pwrite")
+    checkpointer = Checkpointer(folder / "run", background=True, keep=1)
+    for number in range(rounds + 1):
+        os.sync()
+        limit = timed(lambda: pwrite(tensors, folder / "bare", durable=True))
+        shutil.rmtree(folder / "bare")
+        os.sync()
+        begun = time.perf_counter()
+        checkpointer.save(number, model=state.model, optimizer=state.optimizer)
+        checkpointer.wait()
+        whole = time.perf_counter() - begun
+        if number:
+            shown.add("two threads of pwrite", limit)
+            shown.add("Checkpointer", whole)
+    checkpointer.close()
+    shown.show()
+
+
+def memory(name: str) -> float:
+    """Megabytes of this process: ``VmHWM`` the most there were, ``RssAnon`` those now."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise KeyError(name)
+
+
+def bench_memory(state: State, folder: Path, rounds: int) -> None:
+    """Memory beside the state while it is saved, and whether saves leave some behind."""
+    from tensordict.checkpoint import Checkpointer
+
+    flat = state.flat()
+    size = sum(value.numel() * value.element_size() for value in flat.values()) / 1e6
+    print(f"\nmemory beside a state of {size:.0f} MB")
+    small = torch.rand(10)
+    for background in (False, True):
+        checkpointer = Checkpointer(
+            folder / "run", durable=False, background=background
+        )
+        # What is imported and made by a first save is not of the state.
+        checkpointer.save(0, x=small)
+        checkpointer.wait()
+        before = memory("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")
+        checkpointer.save(1, model=state.model, optimizer=state.optimizer)
+        checkpointer.wait()
+        most = memory("VmHWM") - before
+        print(
+            f"  background={background!s:5} {most:8.1f} MB, {most / size:.2f} of the state"
+        )
+        checkpointer.close()
+    part = dict(list(flat.items())[:20])
+    checkpointer = Checkpointer(
+        folder / "many", durable=False, background=True, dedupe=True
+    )
+    seen = []
+    for number in range(20 * rounds + 10):
+        for value in part.values():
+            value += 1
+        checkpointer.save(number, x=part)
+        checkpointer.wait()
+        seen.append(memory("RssAnon"))
+    checkpointer.close()
+    print(
+        f"  after 10 saves {seen[9]:.1f} MB, after {20 * rounds} more {seen[-1]:.1f} MB"
+    )
+
+
 def bench_restore(state: State, folder: Path, rounds: int) -> None:
     from tensordict.checkpoint import Checkpointer
 
@@ -360,6 +432,8 @@ def main() -> None:
         "save": lambda place: bench_saves(state, place, arguments.rounds, False),
         "durable": lambda place: bench_saves(state, place, arguments.rounds, True),
         "stall": lambda place: bench_stall(state, place, arguments.rounds),
+        "background": lambda place: bench_background(state, place, arguments.rounds),
+        "memory": lambda place: bench_memory(state, place, arguments.rounds),
         "restore": lambda place: bench_restore(state, place, arguments.rounds),
         "dedupe": lambda place: bench_dedupe(state, place, arguments.rounds),
     }
