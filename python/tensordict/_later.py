@@ -23,17 +23,8 @@ ARRAYS = (
 )
 
 METHODS: dict[str, str] = {
-    "all_gather": MESSAGES,
-    "all_reduce": MESSAGES,
     "arecv": MESSAGES,
     "asend": MESSAGES,
-    "broadcast": MESSAGES,
-    "gather_and_stack": MESSAGES,
-    "irecv": MESSAGES,
-    "isend": MESSAGES,
-    "recv": MESSAGES,
-    "reduce": MESSAGES,
-    "send": MESSAGES,
     "from_h5": ARRAYS,
     "from_zarr": ARRAYS,
     "to_h5": ARRAYS,

@@ -553,6 +553,13 @@ def update(
 ) -> None: ...
 def hang(td: Any, key: str, value: Any) -> None: ...
 
+# wire.rs: the layout of what is sent, and its leaves in one buffer.
+
+def wire_layout(td: Any) -> tuple[bytes, list[torch.Tensor]] | None: ...
+def copy_parts(
+    parts: list[torch.Tensor], starts: list[int], buffer: torch.Tensor, unpack: bool
+) -> bool: ...
+
 # lanes.rs: the plan of a loader of streams, and the counters that its processes share.
 @final
 class Lanes:

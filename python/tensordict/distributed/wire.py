@@ -446,7 +446,7 @@ def fill(
         end = begin + part.numel() * part.element_size()
         if not part.numel():
             continue
-        if begin % part.element_size() or target.storage_offset() % 8:
+        if (target.storage_offset() + begin) % part.element_size():
             flat = part.contiguous().reshape(-1).view(torch.uint8)
             target[begin:end].copy_(flat)
             continue

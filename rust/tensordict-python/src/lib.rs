@@ -41,6 +41,7 @@ mod storage;
 mod tensors;
 mod tree;
 mod update;
+mod wire;
 
 use pyo3::prelude::*;
 
@@ -80,5 +81,6 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     schedule::register(module)?;
     storage::register(module)?;
     key_views::register(module)?;
+    wire::register(module)?;
     Ok(())
 }

@@ -162,6 +162,11 @@ pub(crate) fn dtype_names() -> impl Iterator<Item = &'static str> {
 impl DataType {
     pub(crate) const BYTES: Self = of(1, 8);
 
+    /// The size of an item.
+    pub(crate) fn num_bytes(self) -> usize {
+        usize::from(self.bits).div_ceil(8) * usize::from(self.lanes)
+    }
+
     /// That of a dtype, by its name with or without the module; None where [`tensor_over`] cannot
     /// make tensors of it.
     pub(crate) fn of(dtype: &str) -> Option<Self> {

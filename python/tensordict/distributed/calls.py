@@ -1,0 +1,137 @@
+"""What the methods of collections call: which messages, and what is returned."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tensordict.distributed import in_place, published, whole
+from tensordict.distributed.channels import PSEUDO_RANDOM, Channel
+from tensordict.distributed.plans import parts_of
+
+__all__ = ["Options", "from_remote_init", "init_remote", "receive", "send"]
+
+MSG_BROADCAST = (
+    "use_broadcast=True is not there with wire='0.15': a broadcast is received by all "
+    "processes, which then run one version. Send to each rank."
+)
+
+
+class Options(NamedTuple):
+    """The arguments of a transfer."""
+
+    tag: int
+    is_random: bool
+    is_whole: bool
+    is_published: bool
+
+
+def _channel(
+    name: str, rank: int | None, group: Any, group_rank: int | None, options: Options
+) -> Channel:
+    tag = options.tag
+    if options.is_random and not options.is_published:
+        tag += PSEUDO_RANDOM
+    return Channel(name, rank, group, group_rank, tag)
+
+
+def _answer(td: Any, options: Options) -> int | None:
+    """The tag of the last leaf, were each a message."""
+    if options.is_whole:
+        return None
+    return options.tag + len(parts_of(td).leaves) - 1
+
+
+def send(
+    td: Any,
+    dst: int | None,
+    group: Any,
+    group_dst: int | None,
+    options: Options,
+    *,
+    later: bool,
+) -> Any:
+    """Send the leaves: the last tag, or with ``later`` what is to be waited for."""
+    channel = _channel("dst", dst, group, group_dst, options)
+    if not channel.is_member:
+        return [] if later else None
+    if options.is_published:
+        tag, is_random, is_whole, _ = options
+        works = published.send(td, channel, tag, is_random=is_random, is_whole=is_whole)
+        if later:
+            return works
+        with channel.naming("send"):
+            for work in works:
+                work.wait()
+        return _answer(td, options)
+    transfer = in_place.send(td, channel, is_whole=options.is_whole, later=later)
+    return [transfer] if later else _answer(td, options)
+
+
+def receive(
+    td: Any,
+    src: int | None,
+    group: Any,
+    group_src: int | None,
+    options: Options,
+    *,
+    later: bool,
+) -> Any:
+    """Receive the leaves: the last tag, or with ``later`` what is to be waited for."""
+    channel = _channel("src", src, group, group_src, options)
+    if not channel.is_member:
+        return [] if later else None
+    if options.is_published:
+        tag, is_random, is_whole, _ = options
+        works = published.receive(
+            td, channel, tag, is_random=is_random, is_whole=is_whole
+        )
+        if later:
+            return works
+        with channel.naming("receive"):
+            for work in works:
+                work.wait()
+        return _answer(td, options)
+    transfer = in_place.receive(td, channel, is_whole=options.is_whole, later=later)
+    return [transfer] if later else _answer(td, options)
+
+
+def init_remote(
+    td: Any,
+    dst: int | None,
+    group: Any,
+    device: Any,
+    use_broadcast: bool,
+    is_published: bool,
+) -> None:
+    """Send a whole collection."""
+    if not is_published:
+        whole.send(td, dst, group, device, use_broadcast=use_broadcast)
+        return
+    if use_broadcast:
+        raise NotImplementedError(MSG_BROADCAST)
+    if dst is None:
+        raise ValueError(whole.MSG_DST)
+    channel = Channel("dst", dst, group)
+    if channel.is_member:
+        with channel.naming("send"):
+            published.send_whole(td, channel, group, device)
+
+
+def from_remote_init(
+    cls: type,
+    src: int,
+    group: Any,
+    device: Any,
+    use_broadcast: bool,
+    is_published: bool,
+) -> Any:
+    """Receive a whole collection."""
+    if not is_published:
+        return whole.receive(cls, src, group, device, use_broadcast=use_broadcast)
+    if use_broadcast:
+        raise NotImplementedError(MSG_BROADCAST)
+    channel = Channel("src", src, group)
+    if not channel.is_member:
+        return None
+    with channel.naming("receive"):
+        return published.receive_whole(channel, device)

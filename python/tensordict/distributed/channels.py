@@ -1,0 +1,256 @@
+"""One partner in a process group: messages there and back, and work in the background."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import distributed
+from torch.distributed import distributed_c10d as c10d
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Channel", "Transfer", "device_of", "in_order"]
+
+ANSWER = 1 << 30
+"""What is added to the tag of a message that goes against the direction of a transfer."""
+
+PSEUDO_RANDOM = 1 << 29
+"""What is added to tags that are said to be random."""
+
+MSG_BOTH = "Exactly one of `{name}` and `group_{name}` must be provided."
+MSG_GROUP = "`group_{name}` requires `group` to be passed."
+MSG_SELF = "Cannot {verb} itself: the rank {rank} is that of this process."
+MSG_FAILED = "The {what} with rank {rank} failed: {error}"
+
+
+class Channel:
+    """A partner in a process group.
+
+    Args:
+        name: ``"dst"`` or ``"src"``, as messages call the partner.
+        rank: the global rank of the partner.
+        group: the process group. Default: that of all processes.
+        group_rank: its rank in ``group``, which may be one that nobody has registered.
+        tag: the tag of the transfer.
+
+    Raises:
+        ValueError: not exactly one rank is given, one in a group without that, or that of
+            this process.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rank: int | None,
+        group: Any = None,
+        group_rank: int | None = None,
+        tag: int = 0,
+    ) -> None:
+        if group_rank is not None and group is None:
+            raise ValueError(MSG_GROUP.format(name=name))
+        if (rank is None) == (group_rank is None):
+            raise ValueError(MSG_BOTH.format(name=name))
+        self.group: Any = group
+        self.tag: int = tag
+        self.is_member: bool = True
+        if group_rank is None and rank is not None:
+            if c10d._rank_not_in_group(group):
+                _warn_of_group()
+                self.is_member = False
+                return
+            self.group = c10d._get_default_group() if group is None else group
+            group_rank = c10d.get_group_rank(self.group, rank)
+        self.rank: int = -1 if group_rank is None else group_rank
+        if self.group.rank() == group_rank:
+            verb = "send to" if name == "dst" else "receive from"
+            raise ValueError(MSG_SELF.format(verb=verb, rank=group_rank))
+        self.shown: int = self.rank if rank is None else rank
+        self.device: torch.device = device_of(self.group)
+        # On such a wire a message may be shorter than what is waited for, and both
+        # directions are independent.
+        self.is_gloo: bool = _backend_of(self.group) == "gloo"
+
+    def send(self, tensor: torch.Tensor, *, answer: bool = False) -> Any:
+        """Begin to send: what is to be waited for."""
+        tag = self.tag + ANSWER if answer else self.tag
+        return self.group.send([tensor], self.rank, tag)
+
+    def receive(self, tensor: torch.Tensor, *, answer: bool = False) -> Any:
+        """Begin to receive: what is to be waited for."""
+        tag = self.tag + ANSWER if answer else self.tag
+        return self.group.recv([tensor], self.rank, tag)
+
+    def send_bytes(self, content: bytes, *, answer: bool = False) -> Any:
+        """Begin to send bytes."""
+        return self.send(self.tensor_of(content), answer=answer)
+
+    def receive_bytes(self, length: int, *, answer: bool = False) -> bytes:
+        """Receive so many bytes."""
+        if not length:
+            return b""
+        target = self.empty(length)
+        self.receive(target, answer=answer).wait()
+        return target.cpu().numpy().tobytes()
+
+    def tensor_of(self, content: bytes) -> torch.Tensor:
+        """A tensor of bytes, where the backend takes it."""
+        made = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        return made.to(self.device)
+
+    def empty(self, num_bytes: int) -> torch.Tensor:
+        """A tensor to receive bytes."""
+        return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
+
+    @contextmanager
+    def naming(self, what: str) -> Iterator[None]:
+        """Let an error of torch say what failed, and with whom."""
+        try:
+            yield
+        except RuntimeError as error:
+            if type(error) not in (RuntimeError, distributed.DistBackendError):
+                raise
+            text = MSG_FAILED.format(what=what, rank=self.shown, error=error)
+            raise type(error)(text) from error
+
+    def key(self, direction: str) -> tuple[Any, ...]:
+        """What transfers have in common that are to follow one another."""
+        return id(self.group), self.rank, self.tag, direction
+
+
+def _warn_of_group() -> None:
+    warnings.warn(
+        "This process is not in the group of the transfer, and does not take part.",
+        stacklevel=4,
+    )
+
+
+def device_of(group: Any) -> torch.device:
+    """Where the tensors have to be that a group takes: on the CPU, if it takes them there."""
+    types = getattr(group, "_device_types", None)
+    if types is None:
+        is_on_cpu = group.name() in ("gloo", "mpi")
+    else:
+        is_on_cpu = torch.device("cpu") in types
+    if is_on_cpu:
+        return torch.device("cpu")
+    return cast("torch.device", torch.accelerator.current_accelerator())
+
+
+def _backend_of(group: Any) -> str:
+    """The name of what takes tensors on the CPU; empty where nothing does."""
+    try:
+        backend = group._get_backend(torch.device("cpu"))
+    except AttributeError:
+        backend = group
+    except RuntimeError:
+        return ""
+    return str(backend.name())
+
+
+# In the background ----------------------------------------------------------------------
+
+
+class Transfer:
+    """A transfer in the background: what is waited for, as ``Work`` of torch.
+
+    Args:
+        work: what is done.
+        after: the transfer that has to be over before.
+    """
+
+    def __init__(self, work: Callable[[], Any], after: Transfer | None) -> None:
+        self._error: BaseException | None = None
+        self._result: Any = None
+        self._done = threading.Event()
+        self._work = work
+        self._after = after
+
+    def start(self) -> None:
+        """Begin, in a thread of its own."""
+        threading.Thread(
+            target=self.run, name="tensordict-transfer", daemon=True
+        ).start()
+
+    def run(self) -> None:
+        """Do the work."""
+        try:
+            if self._after is not None:
+                self._after._done.wait()
+            self._result = self._work()
+        except BaseException as error:  # noqa: BLE001 (who waits gets it)
+            self._error = error
+        finally:
+            # What was sent need not live longer.
+            del self._work, self._after
+            self._done.set()
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Wait until it is over.
+
+        Args:
+            timeout: at most so long, a ``timedelta``. The group has a timeout, too.
+
+        Raises:
+            RuntimeError: it failed.
+            TimeoutError: it was not over in time.
+        """
+        seconds = None if timeout is None else timeout.total_seconds()
+        if not self._done.wait(seconds or None):
+            raise TimeoutError(f"The transfer was not over after {seconds} seconds.")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def result(self) -> Any:
+        """Wait, and give what the work returned."""
+        self.wait()
+        return self._result
+
+    def is_completed(self) -> bool:
+        """Whether it is over, well or not."""
+        return self._done.is_set()
+
+    def is_success(self) -> bool:
+        """Whether it is over and went well."""
+        return self._done.is_set() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """Why it failed; None where it did not."""
+        return self._error if self._done.is_set() else None
+
+
+_LAST: dict[tuple[Any, ...], Transfer] = {}
+_LOCK = threading.Lock()
+
+
+def in_order(key: tuple[Any, ...], work: Callable[[], Any], *, later: bool) -> Any:
+    """Do work after all that was begun under the same key.
+
+    Args:
+        key: what messages have in common that could be taken for one another.
+        work: what is done.
+        later: whether in the background.
+
+    Returns:
+        What it returned, or with ``later`` the transfer.
+    """
+    with _LOCK:
+        for known in [known for known, each in _LAST.items() if each.is_completed()]:
+            del _LAST[known]
+        after = _LAST.get(key)
+        if not later and after is None:
+            transfer = None
+        else:
+            transfer = _LAST[key] = Transfer(work, after)
+    if transfer is None:
+        return work()
+    if later:
+        transfer.start()
+        return transfer
+    transfer.run()
+    return transfer.result()

@@ -1,0 +1,245 @@
+"""``send`` and ``recv``: leaves from one collection into those of another one like it.
+
+A transfer begins with the head of each side, which has the digest of its structure. Where
+they differ, both sides tell each other what they have and raise. Behind the head of the
+sender come its values that are no tensors and the small leaves, in the same message where
+they fit; large leaves follow as they are::
+
+    sender    head, values, small leaves >>>   large leaf >>>   large leaf >>>
+    receiver  head >>>
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import torch
+
+from tensordict import _rust
+from tensordict.distributed import wire
+from tensordict.distributed.channels import Channel, in_order
+from tensordict.distributed.plans import (
+    Parts,
+    buffer_of,
+    copy_into,
+    difference,
+    pack_leaves,
+    parts_of,
+    unpack_leaves,
+)
+from tensordict.primitives import classes
+from tensordict.storage.layouts import consolidated
+
+__all__ = ["receive", "send", "state_of"]
+
+FIRST_BYTES = 64 << 10
+"""The longest first message."""
+
+LEAVES, WHOLE = 1, 2
+"""Kinds of transfers: leaf by leaf, and the buffer of a consolidated collection."""
+
+MSG_DIFFERENT = "The collections of the two sides differ: {}."
+MSG_KINDS = (
+    "The collections of the two sides differ: one side has consolidated=True, and the "
+    "other has not."
+)
+MSG_NOT_CONSOLIDATED = (
+    "'{}' object has no attribute '_consolidated': with consolidated=True the receiver has "
+    "to be consolidated, by td.consolidate() or from_remote_init()."
+)
+
+
+class _Content(NamedTuple):
+    """What is sent or received."""
+
+    kind: int
+    parts: Parts
+
+
+def _content_of(td: Any, is_whole: bool) -> _Content:
+    if not is_whole:
+        return _Content(LEAVES, parts_of(td))
+    return _Content(WHOLE, buffer_of(state_of(td)))
+
+
+def state_of(td: Any) -> dict[str, Any]:
+    """What is known of the buffer of a consolidated collection.
+
+    Raises:
+        AttributeError: it is not consolidated.
+    """
+    state = consolidated.state_of(td)
+    if state is None:
+        raise AttributeError(MSG_NOT_CONSOLIDATED.format(type(td).__name__))
+    return state
+
+
+def send(td: Any, channel: Channel, *, is_whole: bool, later: bool) -> Any:
+    """Send the leaves of a collection."""
+    if is_whole and consolidated.state_of(td) is None:
+        td = td.consolidate()
+    content = _content_of(td, is_whole)
+
+    def work() -> None:
+        with channel.naming("send"):
+            _send(channel, content)
+
+    return in_order(channel.key("send"), work, later=later)
+
+
+def receive(td: Any, channel: Channel, *, is_whole: bool, later: bool) -> Any:
+    """Receive into the leaves of a collection.
+
+    Raises:
+        AttributeError: ``is_whole``, and it is not consolidated.
+    """
+    content = _content_of(td, is_whole)
+
+    def work() -> None:
+        with channel.naming("receive"):
+            _receive(channel, content)
+
+    return in_order(channel.key("receive"), work, later=later)
+
+
+# The two sides --------------------------------------------------------------------------
+
+
+def _send(channel: Channel, content: _Content) -> None:
+    kind, (plan, leaves, values, _) = content
+    blob = _describe_values(values)
+    head = wire.Head(kind, len(blob), plan.flat_bytes, plan.digest, _length(plan))
+    behind = len(blob) + plan.flat_bytes
+    is_inline = channel.is_gloo and wire.HEAD_BYTES + behind <= FIRST_BYTES
+    flat = torch.empty(wire.HEAD_BYTES + behind, dtype=torch.uint8)
+    flat[: wire.HEAD_BYTES] = torch.frombuffer(
+        bytearray(head.to_bytes()), dtype=torch.uint8
+    )
+    if blob:
+        start = wire.HEAD_BYTES + plan.flat_bytes
+        flat[start:] = torch.frombuffer(bytearray(blob), dtype=torch.uint8)
+    pack_leaves(
+        [leaves[place] for place in plan.small],
+        plan.starts,
+        flat[wire.HEAD_BYTES : wire.HEAD_BYTES + plan.flat_bytes],
+    )
+    first = (flat if is_inline else flat[: wire.HEAD_BYTES]).to(channel.device)
+    answer = channel.empty(wire.HEAD_BYTES)
+    waiting = [channel.send(first), channel.receive(answer, answer=True)]
+    for work in waiting:
+        work.wait()
+    other = wire.Head.of(answer.cpu().numpy().tobytes())
+    _compare(channel, content, other, is_sender=True)
+    staged = []
+    if not is_inline and behind:
+        staged.append(flat[wire.HEAD_BYTES :].to(channel.device))
+    staged += [_as_message(leaves[place], channel) for place in plan.large]
+    for work in [channel.send(each) for each in staged]:
+        work.wait()
+
+
+def _receive(channel: Channel, content: _Content) -> None:
+    kind, (plan, leaves, values, views) = content
+    head = wire.Head(kind, 0, plan.flat_bytes, plan.digest, _length(plan)).to_bytes()
+    answered = channel.send_bytes(head, answer=True) if channel.is_gloo else None
+    # A message may be shorter than what waits for it.
+    first = channel.empty(FIRST_BYTES if channel.is_gloo else wire.HEAD_BYTES)
+    channel.receive(first).wait()
+    begin = first[: wire.HEAD_BYTES].cpu().numpy().tobytes()
+    if answered is None:
+        answered = channel.send_bytes(head, answer=True)
+    answered.wait()
+    other = wire.Head.of(begin)
+    _compare(channel, content, other, is_sender=False)
+    behind = other.description_bytes + plan.flat_bytes
+    if channel.is_gloo and wire.HEAD_BYTES + behind <= FIRST_BYTES:
+        flat = first[wire.HEAD_BYTES : wire.HEAD_BYTES + behind]
+        waiting = []
+    else:
+        flat = channel.empty(behind)
+        waiting = [channel.receive(flat)] if behind else []
+    targets = [leaves[place].detach() for place in plan.large]
+    staged = [
+        target
+        if target.device == channel.device and target.is_contiguous()
+        else torch.empty(target.shape, dtype=target.dtype, device=channel.device)
+        for target in targets
+    ]
+    waiting += [channel.receive(each) for each in staged]
+    for work in waiting:
+        work.wait()
+    unpack_leaves(
+        [leaves[place] for place in plan.small], plan.starts, flat[: plan.flat_bytes]
+    )
+    for target, source in zip(targets, staged, strict=True):
+        if target is not source:
+            copy_into(target, source)
+    for place, td, key in views:
+        td.set_(key, leaves[place])
+    if other.description_bytes:
+        _take_values(values, flat[plan.flat_bytes :].cpu().numpy().tobytes())
+
+
+def _as_message(leaf: torch.Tensor, channel: Channel) -> torch.Tensor:
+    plain = leaf.detach().resolve_conj().resolve_neg()
+    return plain.to(channel.device).contiguous()
+
+
+def _length(plan: Any) -> bytes:
+    return len(plan.text).to_bytes(8, "little")
+
+
+def _compare(
+    channel: Channel, content: _Content, other: wire.Head, *, is_sender: bool
+) -> None:
+    """Raise on both sides where the structures differ.
+
+    Raises:
+        RuntimeError: they do.
+    """
+    plan = content.parts.plan
+    if other.kind != content.kind:
+        raise ValueError(MSG_KINDS)
+    if other.digest == plan.digest:
+        return
+    length = int.from_bytes(other.extra[:8], "little")
+    if length > wire.MAX_DESCRIPTION_BYTES:
+        raise wire.WireError(
+            MSG_DIFFERENT.format("a structure that is too long to tell")
+        )
+    sent = channel.send_bytes(plan.text, answer=not is_sender)
+    text = channel.receive_bytes(length, answer=is_sender)
+    sent.wait()
+    found = difference(plan.text, text, f"rank {channel.shown}")
+    raise ValueError(MSG_DIFFERENT.format(found))
+
+
+# Values that are no tensors ---------------------------------------------------------------
+
+
+def _describe_values(values: list[tuple[tuple[str, ...], Any]]) -> bytes:
+    """The values of a collection by their keys; those that can only be pickled stay."""
+    sent = {}
+    for path, held in values:
+        name = json.dumps(path)
+        try:
+            wire.describe(held)
+        except TypeError:
+            continue
+        sent[name] = held
+    if not sent:
+        return b""
+    return wire.describe(
+        _rust.new(classes.TensorDict, sent, torch.Size([]), None, None)
+    ).description
+
+
+def _take_values(values: list[tuple[tuple[str, ...], Any]], content: bytes) -> None:
+    """Put values that were received where this side has some under the same keys."""
+    received = wire.parse(content, 0).collection(torch.empty(0, dtype=torch.uint8))
+    found = dict(received._entries())
+    for path, held in values:
+        value = found.get(json.dumps(path))
+        if value is not None:
+            held.update_(value)

@@ -1,0 +1,292 @@
+"""What a collection consists of: its leaves in one order, and how they go through a wire.
+
+Leaves are in the order of their keys, level by level, members of a lazy stack one after
+the other: the order of tensordict 0.15, whatever the order in which they were set. A
+:class:`Plan` says which of them are packed together and which are sent as they are. It is
+made once for each structure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from tensordict import _rust
+from tensordict.distributed.wire import SMALL_BYTES, fill
+from tensordict.primitives import classes
+from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.storage import describing
+from tensordict.storage.sharded import is_sharded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "Parts",
+    "Plan",
+    "buffer_of",
+    "copy_into",
+    "difference",
+    "pack_leaves",
+    "parts_of",
+    "unpack_leaves",
+]
+
+MAX_PLANS = 256
+"""So many structures are remembered."""
+
+MSG_LAYOUT = (
+    "Cannot send the entry {key}, a tensor of the layout {layout}: only dense tensors and "
+    "jagged ones are sent leaf by leaf. init_remote() or send the parts of it."
+)
+
+Spec = tuple[tuple[str, ...], str, tuple[int, ...]]
+"""The key of a leaf, its dtype and its shape; of a jagged one also what its offsets are."""
+
+
+class Plan:
+    """How the leaves of one structure go through a wire.
+
+    Args:
+        specs: the leaves in their order.
+        order: for each of them its place among the leaves of the walk.
+    """
+
+    def __init__(self, specs: list[Spec], order: list[int]) -> None:
+        self.specs: list[Spec] = specs
+        self.order: list[int] = order
+        self.is_in_order: bool = order == list(range(len(order)))
+        self.describe_as(specs)
+        self.small: list[int] = []
+        self.starts: list[int] = []
+        self.large: list[int] = []
+        self.num_bytes: list[int] = []
+        self.buckets: dict[int | None, Any] = {}
+        end = 0
+        for place, (_, dtype, shape) in enumerate(specs):
+            size = getattr(torch, dtype).itemsize
+            for length in shape:
+                size *= length
+            self.num_bytes.append(size)
+            if size >= SMALL_BYTES:
+                self.large.append(place)
+                continue
+            self.small.append(place)
+            self.starts.append(end)
+            end += size + -size % 16
+        self.flat_bytes: int = end
+
+    def describe_as(self, specs: list[Spec]) -> None:
+        """Set what is compared with the structure of another process."""
+        self.text: bytes = json.dumps(specs).encode()
+        self.digest: bytes = hashlib.blake2b(self.text, digest_size=16).digest()
+
+
+class Parts(NamedTuple):
+    """The leaves of a collection, and what else is in it."""
+
+    plan: Plan
+    leaves: list[torch.Tensor]
+    """In the order of the plan, detached where they are not plain."""
+    values: list[tuple[tuple[str, ...], Any]]
+    """The collections of values that are no tensors, by their keys."""
+    views: list[tuple[int, Any, str]]
+    """Leaves that are read as copies: their place, and the collection and key to write to."""
+
+
+_PLANS: dict[Any, Plan] = {}
+
+
+def _plan(known: Any, specs: list[Spec], order: list[int]) -> Plan:
+    plan = Plan(specs, order)
+    if len(_PLANS) >= MAX_PLANS:
+        _PLANS.pop(next(iter(_PLANS)), None)
+    _PLANS[known] = plan
+    return plan
+
+
+def parts_of(td: Any) -> Parts:
+    """The leaves of a collection, and the plan of its structure.
+
+    Raises:
+        TypeError: a leaf is neither dense nor jagged.
+    """
+    found = _rust.wire_layout(td)
+    if found is not None:
+        text, leaves = found
+        plan = _PLANS.get(text)
+        if plan is None:
+            walk = _Walk()
+            walk.enter(td, ())
+            places = {path: place for place, path in enumerate(_paths(td, ()))}
+            order = [places[path] for path, *_ in walk.specs]
+            plan = _plan(text, walk.specs, order)
+        if not plan.is_in_order:
+            leaves = [leaves[place] for place in plan.order]
+        return Parts(plan, leaves, [], [])
+    walk = _Walk()
+    walk.enter(td, ())
+    known = tuple(walk.specs)
+    plan = _PLANS.get(known) or _plan(known, walk.specs, list(range(len(walk.specs))))
+    return Parts(plan, walk.leaves, walk.values, walk.views)
+
+
+def _paths(td: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The keys of the leaves of a plain collection, as they were set."""
+    for key, value in td._entries().items():
+        if isinstance(value, CollectionProtocol):
+            yield from _paths(value, (*path, key))
+        else:
+            yield (*path, key)
+
+
+def buffer_of(state: dict[str, Any]) -> Parts:
+    """The buffer of a consolidated collection as the only leaf: all its leaves at once.
+
+    Args:
+        state: what :func:`tensordict.storage.layouts.consolidated.state_of` gives.
+    """
+    buffer = state["storage"]
+    plan = state.get("wire_plan")
+    if plan is None:
+        plan = Plan([(("buffer",), "uint8", tuple(buffer.shape))], [0])
+        rows = describing.keyed_rows(state["metadata"], ())
+        # Where each leaf lies is a part of the structure.
+        specs: list[Spec] = [
+            ((key,), row[0].removeprefix("torch."), (*row[1], row[2]))
+            for key, row in rows
+        ]
+        plan.describe_as(specs)
+        state["wire_plan"] = plan
+    return Parts(plan, [buffer], [], [])
+
+
+class _Walk:
+    """Collects the leaves of a collection of any kind."""
+
+    def __init__(self) -> None:
+        self.leaves: list[torch.Tensor] = []
+        self.specs: list[Spec] = []
+        self.values: list[tuple[tuple[str, ...], Any]] = []
+        self.views: list[tuple[int, Any, str]] = []
+
+    def enter(self, td: Any, path: tuple[str, ...]) -> None:
+        """Take all that is in a collection."""
+        if td._is_non_tensor:
+            self.values.append((path, td))
+            return
+        if is_tensorclass(td):
+            td = td._tensordict
+        if isinstance(td, classes.LazyStackedTensorDict):
+            for number, member in enumerate(td.tensordicts):
+                self.enter(member, (*path, str(number)))
+            return
+        entries = td._entries()
+        is_view = isinstance(td, classes._SubTensorDict)
+        for key in sorted(entries, key=str):
+            value = entries[key]
+            inner = (*path, str(key))
+            if isinstance(value, CollectionProtocol):
+                self.enter(value, inner)
+                continue
+            if is_view:
+                self.views.append((len(self.leaves), td, key))
+            self.take(value, inner)
+
+    def take(self, leaf: Any, path: tuple[str, ...]) -> None:
+        """Take a leaf."""
+        ragged: tuple[str, ...] = ()
+        if is_sharded(leaf):
+            leaf = leaf.to_local()
+        if leaf.layout == torch.jagged:
+            # Offsets stay: they are a part of the structure, as shapes are.
+            offsets = [leaf.offsets(), leaf.lengths()]
+            content = [None if each is None else each.tolist() for each in offsets]
+            text = json.dumps([*content, leaf._ragged_idx]).encode()
+            ragged = ("jagged " + hashlib.blake2b(text, digest_size=16).hexdigest(),)
+            leaf = leaf.values()
+        elif leaf.layout != torch.strided:
+            key = path[0] if len(path) == 1 else path
+            raise TypeError(MSG_LAYOUT.format(key=repr(key), layout=leaf.layout))
+        if type(leaf) is not torch.Tensor:
+            leaf = leaf.detach().as_subclass(torch.Tensor)
+        dtype = str(leaf.dtype).removeprefix("torch.")
+        self.specs.append(((*path, *ragged), dtype, tuple(leaf.shape)))
+        self.leaves.append(leaf)
+
+
+# Packing ------------------------------------------------------------------------------
+
+
+def pack_leaves(
+    leaves: list[torch.Tensor], starts: list[int], flat: torch.Tensor
+) -> None:
+    """Copy leaves to their places in a buffer of bytes."""
+    if not _rust.copy_parts(leaves, starts, flat, False):
+        parts = zip(starts, (leaf.detach() for leaf in leaves), strict=True)
+        fill(flat, 0, list(parts))
+
+
+def unpack_leaves(
+    leaves: list[torch.Tensor], starts: list[int], flat: torch.Tensor
+) -> None:
+    """Copy from a buffer of bytes to the leaves."""
+    if _rust.copy_parts(leaves, starts, flat, True):
+        return
+    with torch.no_grad():
+        for leaf, start in zip(leaves, starts, strict=True):
+            piece = flat[start : start + leaf.numel() * leaf.element_size()]
+            if piece.storage_offset() % max(leaf.element_size(), 1):
+                piece = piece.clone()
+            copy_into(leaf, piece.view(leaf.dtype).view(leaf.shape))
+
+
+def copy_into(leaf: torch.Tensor, source: torch.Tensor) -> None:
+    """Write to a leaf, which may be expanded: then all its elements are given one value."""
+    target = leaf.detach()
+    for dim, (length, stride) in enumerate(
+        zip(target.shape, target.stride(), strict=True)
+    ):
+        if not stride and length > 1:
+            target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
+    target.copy_(source)
+
+
+# Comparing ----------------------------------------------------------------------------
+
+
+def difference(mine: bytes, other: bytes, who: str) -> str:
+    """Say what differs first between the structures of this process and another.
+
+    Args:
+        mine: the text of the plan of this process.
+        other: that of the other one.
+        who: the name of the other one, such as ``rank 1``.
+    """
+    specs = [_as_spec(each) for each in json.loads(mine)]
+    others = [_as_spec(each) for each in json.loads(other)]
+    own_by_key = {key: rest for key, *rest in specs}
+    others_by_key = {key: rest for key, *rest in others}
+    for key in sorted({*own_by_key, *others_by_key}):
+        here, there = own_by_key.get(key), others_by_key.get(key)
+        if here != there:
+            return f"the entry {_shown(key)} is {_of(here)} here, and {_of(there)} in {who}"
+    return f"the order of the entries is another one in {who}"
+
+
+def _as_spec(found: Any) -> tuple[tuple[str, ...], str, tuple[int, ...]]:
+    key, dtype, shape = found
+    return tuple(map(str, key)), str(dtype), tuple(map(int, shape))
+
+
+def _shown(key: tuple[str, ...]) -> str:
+    key = tuple(part for part in key if not part.startswith("jagged "))
+    return repr(key[0] if len(key) == 1 else key)
+
+
+def _of(spec: list[Any] | None) -> str:
+    return "missing" if spec is None else f"{spec[0]} of the shape {list(spec[1])}"

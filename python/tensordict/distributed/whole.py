@@ -1,0 +1,350 @@
+"""Whole collections to processes that do not know what they consist of.
+
+A message is a head, a description and the buffer of a consolidated collection
+(:mod:`tensordict.distributed.wire`). Large leaves go as they are, into their places in the
+buffer of the receiver. A process that cannot send says so in the head, and the others
+raise.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed import distributed_c10d as c10d
+
+from tensordict.distributed import wire
+from tensordict.distributed.channels import Channel, device_of
+from tensordict.primitives import classes
+
+__all__ = ["all_gather", "broadcast", "gather_and_stack", "receive", "scatter", "send"]
+
+COLLECTION, FAILED, DONE = 16, 17, 18
+"""Kinds of heads: a collection follows, or the text of an error, or nothing."""
+
+TAG = 1 << 28
+"""The tag of these messages: transfers of leaves may be under way."""
+
+MSG_FAILED = "Rank {rank} could not take part: {text}"
+MSG_CUTS = "it is cut where it cannot be"
+MSG_SHARES = (
+    "scatter needs one tensordict for each of the {size} processes in the process of rank "
+    "src={src}, got {found}."
+)
+MSG_DST = "init_remote needs the rank of the receiver, dst, or use_broadcast=True."
+
+
+def _text_of(error: Exception) -> bytes:
+    return f"{type(error).__name__}: {error}".encode()
+
+
+# One to one -------------------------------------------------------------------------------
+
+
+def _begin(channel: Channel, td: Any) -> list[tuple[Any, torch.Tensor]]:
+    """Begin to send a collection: what is to be waited for, with what it needs."""
+    try:
+        message = wire.describe(td)
+    except Exception as error:
+        _begin_refusal(channel, error)
+        raise
+    runs = list(wire.runs(message.parts, message.num_bytes))
+    cuts = struct.pack(f"<{len(runs) + 1}Q", len(runs), *(run.stop for run in runs))
+    description = cuts + message.description
+    head = wire.Head(COLLECTION, len(description), message.num_bytes)
+    pieces = [channel.tensor_of(head.to_bytes()), channel.tensor_of(description)]
+    for run in runs:
+        only = run.parts[0][1] if len(run.parts) == 1 else None
+        if (
+            only is not None
+            and only.numel() * only.element_size() == run.stop - run.start
+        ):
+            plain = only.detach().resolve_conj().resolve_neg().contiguous()
+            flat = plain.as_subclass(torch.Tensor).reshape(-1).view(torch.uint8)
+        else:
+            flat = torch.empty(run.stop - run.start, dtype=torch.uint8)
+            wire.fill(flat, run.start, run.parts)
+        pieces.append(flat.to(channel.device))
+    return [(channel.send(piece), piece) for piece in pieces]
+
+
+def _begin_refusal(channel: Channel, error: Exception) -> None:
+    """Tell a receiver why nothing comes."""
+    text = _text_of(error)
+    with channel.naming("send"):
+        channel.send_bytes(wire.Head(FAILED, len(text), 0).to_bytes()).wait()
+        channel.send_bytes(text).wait()
+
+
+def send(
+    td: Any,
+    dst: int | None,
+    group: Any = None,
+    device: torch.device | None = None,
+    *,
+    use_broadcast: bool = False,
+) -> None:
+    """Send a collection to a process that calls :func:`receive`."""
+    if use_broadcast:
+        broadcast(td, distributed.get_rank(), group, device)
+        return
+    if dst is None:
+        raise ValueError(MSG_DST)
+    channel = Channel("dst", dst, group, tag=TAG)
+    if not channel.is_member:
+        return
+    with channel.naming("send"):
+        for work, _ in _begin(channel, td):
+            work.wait()
+
+
+def receive(
+    cls: type,
+    src: int,
+    group: Any = None,
+    device: torch.device | None = None,
+    *,
+    use_broadcast: bool = False,
+) -> Any:
+    """Receive the collection that another process sends."""
+    if use_broadcast:
+        return broadcast(classes.TensorDict(), src, group, device, requested=cls)
+    channel = Channel("src", src, group, tag=TAG)
+    if not channel.is_member:
+        return None
+    with channel.naming("receive"):
+        return _take(channel, device, cls)
+
+
+def _take(channel: Channel, device: Any, requested: type | None = None) -> Any:
+    head = _head(channel)
+    content = channel.receive_bytes(head.description_bytes)
+    (count,) = struct.unpack_from("<Q", content)
+    if 8 * (count + 1) > len(content):
+        raise wire.WireError(wire.MSG_DAMAGED.format(MSG_CUTS))
+    stops = struct.unpack_from(f"<{count}Q", content, 8)
+    begins = (0, *stops)[:count]
+    is_sound = all(start < stop for start, stop in zip(begins, stops, strict=True))
+    if not is_sound or (stops[-1] if stops else 0) != head.num_bytes:
+        raise wire.WireError(wire.MSG_DAMAGED.format(MSG_CUTS))
+    parsed = wire.parse(content[8 * (count + 1) :], head.num_bytes)
+    buffer = channel.empty(head.num_bytes)
+    waiting = [
+        channel.receive(buffer[start:stop])
+        for start, stop in zip(begins, stops, strict=True)
+    ]
+    for work in waiting:
+        work.wait()
+    return parsed.collection(_placed(buffer, device), None, requested)
+
+
+def _head(channel: Channel) -> wire.Head:
+    """The head that a partner sends.
+
+    Raises:
+        RuntimeError: it could not send more.
+    """
+    head = wire.Head.of(channel.receive_bytes(wire.HEAD_BYTES))
+    if head.kind == FAILED:
+        text = channel.receive_bytes(head.description_bytes).decode(errors="replace")
+        raise wire.WireError(MSG_FAILED.format(rank=channel.shown, text=text))
+    return head
+
+
+def _placed(buffer: torch.Tensor, device: Any) -> torch.Tensor:
+    return buffer if device is None else buffer.to(device)
+
+
+# One to all -------------------------------------------------------------------------------
+
+
+def broadcast(
+    td: Any,
+    src: int,
+    group: Any = None,
+    device: Any = None,
+    *,
+    requested: type | None = None,
+) -> Any:
+    """Send the collection of one process to all of a group."""
+    place = device_of(group or c10d._get_default_group())
+    is_source = distributed.get_rank() == src
+    head = torch.empty(wire.HEAD_BYTES, dtype=torch.uint8, device=place)
+    content, buffer, error = b"", torch.empty(0, dtype=torch.uint8), None
+    if is_source:
+        try:
+            td = td.consolidate(device=device)
+            message = wire.describe(td)
+            content, buffer = message.description, wire.pack(message)
+            about = wire.Head(COLLECTION, len(content), message.num_bytes)
+        except Exception as raised:  # noqa: BLE001 (all raise)
+            error = raised
+            content = _text_of(error)
+            about = wire.Head(FAILED, len(content), 0)
+        head.copy_(_tensor_of(about.to_bytes()))
+    distributed.broadcast(head, src=src, group=group)
+    about = wire.Head.of(head.cpu().numpy().tobytes())
+    text = torch.empty(about.description_bytes, dtype=torch.uint8, device=place)
+    if is_source:
+        text.copy_(_tensor_of(content))
+    distributed.broadcast(text, src=src, group=group)
+    if error is not None:
+        raise error
+    content = text.cpu().numpy().tobytes()
+    if about.kind == FAILED:
+        reason = content.decode(errors="replace")
+        raise wire.WireError(MSG_FAILED.format(rank=src, text=reason))
+    if is_source:
+        if about.num_bytes:
+            distributed.broadcast(buffer.to(place), src=src, group=group)
+        return td
+    parsed = wire.parse(content, about.num_bytes)
+    buffer = torch.empty(about.num_bytes, dtype=torch.uint8, device=place)
+    if about.num_bytes:
+        distributed.broadcast(buffer, src=src, group=group)
+    return parsed.collection(_placed(buffer, device), None, requested)
+
+
+def _tensor_of(content: bytes) -> torch.Tensor:
+    if not content:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def scatter(
+    src: int, tds: list[Any] | None, group: Any = None, device: Any = None
+) -> Any:
+    """Give each process of a group its own of the collections of one process."""
+    own = distributed.get_rank()
+    if own != src:
+        return receive(classes.TensorDict, src, group, device)
+    ranks = distributed.get_process_group_ranks(group or c10d._get_default_group())
+    channels = {
+        rank: Channel("dst", rank, group, tag=TAG) for rank in ranks if rank != own
+    }
+    if tds is None or len(tds) != len(ranks):
+        found = "none" if tds is None else len(tds)
+        error = ValueError(MSG_SHARES.format(size=len(ranks), src=src, found=found))
+        for channel in channels.values():
+            _begin_refusal(channel, error)
+        raise error
+    shares = dict(zip(ranks, tds, strict=True))
+    failed: Exception | None = None
+    for rank, channel in channels.items():
+        with channel.naming("scatter"):
+            try:
+                waiting = _begin(channel, shares[rank])
+            except (TypeError, NotImplementedError, RuntimeError) as error:
+                # The others get theirs.
+                failed = error
+                continue
+            for work, _ in waiting:
+                work.wait()
+    if failed is not None:
+        raise failed
+    return shares[own].consolidate()
+
+
+# All to all -------------------------------------------------------------------------------
+
+
+def all_gather(td: Any, group: Any = None) -> list[Any]:
+    """Give each process the collections of all."""
+    place = device_of(group or c10d._get_default_group())
+    world = distributed.get_world_size(group)
+    error = None
+    buffer = torch.empty(0, dtype=torch.uint8)
+    try:
+        message = wire.describe(td)
+        content, buffer = message.description, wire.pack(message).to(place)
+        about = wire.Head(COLLECTION, len(content), message.num_bytes)
+    except Exception as raised:  # noqa: BLE001 (all raise)
+        error, content = raised, _text_of(raised)
+        about = wire.Head(FAILED, len(content), 0)
+    heads = [
+        wire.Head.of(found.cpu().numpy().tobytes())
+        for found in _gathered(_tensor_of(about.to_bytes()).to(place), world, group)
+    ]
+    longest = max(head.description_bytes for head in heads)
+    padded = torch.zeros(longest, dtype=torch.uint8, device=place)
+    padded[: len(content)] = _tensor_of(content).to(place)
+    contents = [
+        found.cpu().numpy().tobytes()[: head.description_bytes]
+        for head, found in zip(heads, _gathered(padded, world, group), strict=True)
+    ]
+    if error is not None:
+        raise error
+    for rank, (head, found) in enumerate(zip(heads, contents, strict=True)):
+        if head.kind == FAILED:
+            reason = found.decode(errors="replace")
+            raise wire.WireError(MSG_FAILED.format(rank=rank, text=reason))
+    buffers = _gathered_buffers(buffer, [head.num_bytes for head in heads], group)
+    return [
+        wire.parse(found, head.num_bytes).collection(each)
+        for found, head, each in zip(contents, heads, buffers, strict=True)
+    ]
+
+
+def _gathered(mine: torch.Tensor, world: int, group: Any) -> list[torch.Tensor]:
+    found = [torch.empty_like(mine) for _ in range(world)]
+    distributed.all_gather(found, mine, group=group)
+    return found
+
+
+def _gathered_buffers(
+    mine: torch.Tensor, lengths: list[int], group: Any
+) -> list[torch.Tensor]:
+    if not any(lengths):
+        return [torch.empty(0, dtype=torch.uint8) for _ in lengths]
+    if len({*lengths}) == 1:
+        return _gathered(mine, len(lengths), group)
+    # One after the other: to make all as long as the longest would take memory.
+    found = []
+    own = distributed.get_rank(group)
+    ranks = distributed.get_process_group_ranks(group or c10d._get_default_group())
+    for rank, length in enumerate(lengths):
+        buffer = torch.empty(length, dtype=torch.uint8, device=mine.device)
+        if rank == own:
+            buffer.copy_(mine)
+        if length:
+            distributed.broadcast(buffer, src=ranks[rank], group=group)
+        found.append(buffer)
+    return found
+
+
+def gather_and_stack(td: Any, dst: int, group: Any = None) -> Any:
+    """Write the collections of all other processes to the rows of one collection."""
+    if distributed.get_rank() != dst:
+        channel = Channel("dst", dst, group, tag=TAG)
+        with channel.naming("gather_and_stack"):
+            for work, _ in _begin(channel, td):
+                work.wait()
+            _head(channel)
+        return None
+    ranks = distributed.get_process_group_ranks(group or c10d._get_default_group())
+    channels = [Channel("src", rank, group, tag=TAG) for rank in ranks if rank != dst]
+    received: list[Any] = []
+    waiting = []
+    failed: Exception | None = None
+    for channel in channels:
+        try:
+            with channel.naming("gather_and_stack"):
+                received.append(_take(channel, None))
+            waiting.append(channel)
+        except wire.WireError as error:
+            failed = error
+    if failed is None:
+        try:
+            td.update(torch.stack(received, 0), inplace=True)
+        except Exception as error:  # noqa: BLE001 (raised in all processes)
+            failed = error
+    if failed is not None:
+        for channel in waiting:
+            _begin_refusal(channel, failed)
+        raise failed
+    done = wire.Head(DONE, 0, 0).to_bytes()
+    for channel in waiting:
+        channel.send_bytes(done).wait()
+    return td
