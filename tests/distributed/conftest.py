@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+
 from ranks import Ranks
 
 if TYPE_CHECKING:
