@@ -19,6 +19,7 @@ from tensordict import (
     TensorDict,
     TensorDictParams,
     TypedTensorDict,
+    UnbatchedTensor,
     lazy_stack,
     tensorclass,
 )
@@ -549,3 +550,33 @@ def test_arrays_of_values_and_rows_without_a_batch(kind, tmp_path):
     array = TensorDict(a=NonTensorData(np.ones(2), batch_size=[2]), batch_size=[2])
     if kind == "pandas":
         assert [row.tolist() for row in array.to_pandas()["a"]] == [[1.0, 1.0]] * 2
+
+
+def test_a_leaf_without_rows_is_named(kind, tmp_path):
+    leaf = UnbatchedTensor(torch.ones(5))
+    td = TensorDict(a=torch.arange(2), u=leaf, batch_size=[2])
+    with pytest.raises(ValueError, match=r"'u' of shape .*no value for each of the 2"):
+        through(kind, td, tmp_path)
+
+
+def test_a_layout_that_no_table_has_is_named(kind, tmp_path):
+    td = TensorDict(a=torch.eye(2).to_sparse(), batch_size=[2])
+    with pytest.raises(TypeError, match="'a' .* has the layout torch.sparse_coo"):
+        through(kind, td, tmp_path)
+
+
+def test_members_that_differ_in_shape(kind, tmp_path):
+    members = [
+        TensorDict(x=torch.arange(2), n={"s": "a"}),
+        TensorDict(x=torch.arange(3)),
+    ]
+    members[1]["n", "s"] = "b"
+    stack = lazy_stack(members)
+    if kind in ("pandas", "csv"):
+        with pytest.raises(RuntimeError, match="under the key 'x'"):
+            through(kind, stack, tmp_path)
+        return
+    back = through(kind, stack, tmp_path)
+    rows = back["x"] if kind == "json" else [row.tolist() for row in back["x"].unbind()]
+    assert rows == [[0, 1], [0, 1, 2]]
+    assert back["n", "s"] == ["a", "b"]

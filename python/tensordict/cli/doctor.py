@@ -33,6 +33,7 @@ OPTIONAL: Final = (
     "cloudpickle",
     "h5py",
     "pandas",
+    "polars",
     "pyarrow",
     "safetensors",
     "tqdm",

@@ -28,6 +28,7 @@ from tensordict.containers.dense import TensorDict
 from tensordict.interop.tables.columns import (
     Asked,
     as_entries,
+    check_tensor,
     collection,
     nested_of,
     refuse_exclusive_keys,
@@ -416,6 +417,7 @@ def column_of(
         return pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
     if not isinstance(value, torch.Tensor):
         return _of_values(pa, key, values_of(value, rows))
+    check_tensor(key, value, rows)
     try:
         if value.is_nested:
             return _lists(pa, key, value)

@@ -8,6 +8,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.interop.tables.rules import Path, Rules, mask_path
 from tensordict.ops.construct import _sizes, _warn_batch_dims_ignored
 from tensordict.primitives.checks import is_tensorclass
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Asked",
     "as_entries",
+    "check_tensor",
     "collection",
     "flat_columns",
     "nested_of",
@@ -50,6 +52,14 @@ MSG_MASK_IS_COLUMN = (
 MSG_ONE_DIM = (
     "{} needs a tensordict with one batch dimension, got the batch size {}. Call "
     "td.reshape(-1) first to flatten it, or set its batch size to that of the rows."
+)
+MSG_ROWS = (
+    "The entry {!r} of shape {} has no value for each of the {} rows of the table: leave it "
+    "out, for example with td.exclude(...)."
+)
+MSG_LAYOUT = (
+    "The entry {!r} of dtype {} has the layout {}, which no table has. Convert it, for "
+    "example with .to_dense() or .dequantize()."
 )
 MSG_NON_TENSOR = (
     "{} works on tensordicts and tensorclasses; {} is non-tensor data, a column without "
@@ -187,11 +197,36 @@ def flat_columns(
     if td._is_non_tensor:
         raise TypeError(MSG_NON_TENSOR.format(method, type(td).__name__))
     found: dict[str, Any] = {}
-    for name, value in _walk(method, td, separator, (), is_narrow):
+    try:
+        columns = list(_walk(method, td, separator, (), is_narrow))
+    except RuntimeError:
+        # Members differ in the shape of a leaf.
+        if is_narrow or not isinstance(td, LazyStackedTensorDict):
+            raise
+        jagged = td.densify(layout=torch.jagged)
+        columns = list(_walk(method, jagged, separator, (), is_narrow))
+    for name, value in columns:
         if name in found:
             raise ValueError(MSG_TWICE.format(method, [name]))
+        if isinstance(value, torch.Tensor):
+            check_tensor(name, value, td.batch_size[0] if td.batch_dims else None)
         found[name] = value
     return found
+
+
+def check_tensor(name: str, value: torch.Tensor, rows: int | None) -> None:
+    """Refuse a tensor that is no column.
+
+    Raises:
+        ValueError: it has no dim for the rows.
+        TypeError: it is sparse or quantized.
+    """
+    if value.layout not in (torch.strided, torch.jagged) or value.is_quantized:
+        if not value.is_nested:
+            layout = "quantized" if value.is_quantized else value.layout
+            raise TypeError(MSG_LAYOUT.format(name, value.dtype, layout))
+    elif rows is not None and value.shape[:1] != (rows,):
+        raise ValueError(MSG_ROWS.format(name, value.shape, rows))
 
 
 def _walk(
