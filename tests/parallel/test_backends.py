@@ -11,6 +11,7 @@ import tempfile
 import threading
 from multiprocessing.pool import ThreadPool
 
+import numpy as np
 import pytest
 import torch
 
@@ -211,7 +212,8 @@ def test_progress_counts_rows(workers, capsys):
 
 def test_seeds_of_chunks_do_not_depend_on_the_workers():
     def draw(_):
-        return TensorDict(x=torch.rand(2))
+        other = np.random.rand() + random.random()
+        return TensorDict(x=torch.rand(2) + other)
 
     options = {"chunksize": 0, "seed_per_chunk": True}
     torch.manual_seed(0)
@@ -385,6 +387,32 @@ def test_results_of_a_class_are_written_to_their_place(processes):
         assert type(result) is Sample
         assert torch.equal(result.x, samples.x * 2)
         assert torch.equal(result.nested["y"], samples.nested["y"] * 2)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_rows_that_numpy_does_not_see_are_results(dim):
+    td = TensorDict(x=torch.arange(12.0).view(3, 4), batch_size=[3, 4])
+
+    def odd_kinds(row):
+        x = row["x"]
+        half = x.bfloat16()
+        with_gradient = x * torch.ones((), requires_grad=True)
+        at = int(x.flatten()[0])
+        seen = {
+            0: {"x": x, "n": {"half": half}},
+            1: {"x": with_gradient, "n": {"half": half}},
+            2: {"n": {"half": half}, "x": x},
+        }[at % 3]
+        return TensorDict(seen, batch_size=row.batch_size)
+
+    def plain(row):
+        found = odd_kinds(row).exclude("n")
+        return found.set("y", row["x"].mT if row.ndim > 1 else row["x"] + 1)
+
+    for function, keys in ((odd_kinds, {"x", "n"}), (plain, {"x", "y"})):
+        result = td.map(function, dim, num_workers=2, chunksize=0)
+        assert set(result.keys()) == keys
+        assert torch.equal(result["x"].detach(), td["x"])
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import torch
 from scenario import scenario
 
@@ -72,6 +73,11 @@ def fails(chunk):
 
 def draws(chunk):
     return TensorDict(drawn=torch.randint(1000, (1,)), batch_size=[1])
+
+
+def draws_by_numpy(chunk):
+    drawn = np.random.randint(1000)
+    return TensorDict(drawn=torch.tensor([drawn]), batch_size=[1])
 
 
 def threads(chunk):
@@ -254,6 +260,17 @@ def the_seed_of_an_iteration():
     generator = torch.Generator().manual_seed(3)
     return quiet(
         data().map_iter, draws, num_workers=1, chunksize=2, generator=generator
+    )
+
+
+@scenario
+def numpy_has_a_seed_in_a_worker():
+    generator = torch.Generator().manual_seed(3)
+    options = {"num_workers": 1, "chunksize": 2}
+    return (
+        quiet(data().map, draws_by_numpy, **options),
+        quiet(data().map, draws_by_numpy, **options, generator=generator),
+        list(quiet(data().map_iter, draws_by_numpy, **options)),
     )
 
 

@@ -16,6 +16,7 @@ import torch
 
 from tensordict.parallel.errors import DeadWorkerError, describe, note, rebuild
 from tensordict.parallel.jobs import Job, Outcome, kept
+from tensordict.parallel.seeding import seed_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -55,10 +56,10 @@ class _Actor:
         self._job: Any = None
         self._number = -1
 
-    def begin(self, job: Job, seed: int, number: int) -> None:
-        """Take another job, and the number that its worker has among all of Ray's."""
+    def begin(self, job: Job, place: int, number: int) -> None:
+        """Take another job: which worker of it this is, and how the caller calls it."""
         torch.set_num_threads(job.num_threads)
-        torch.manual_seed(seed)
+        seed_worker(job.seed, place)
         self._job = job
         self._number = number
 
@@ -232,14 +233,13 @@ class _Call:
             yield from self._late()
 
     def _hire(self, worker: _Worker) -> None:
-        seed = self._job.seed + self._num_hired
-        self._num_hired += 1
         worker.actor = self._pool.hire()
         worker.is_lost = False
         worker.job_number = next(_numbers)
         worker.beginning = worker.actor.begin.remote(
-            self._packed, seed, worker.job_number
+            self._packed, self._num_hired, worker.job_number
         )
+        self._num_hired += 1
         worker.count = 0
 
     def _feed(self) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensordict.parallel.errors import note
 from tensordict.parallel.jobs import Job, Outcome, kept
+from tensordict.parallel.seeding import seed_chunk
 from tensordict.parallel.transport import dumps, loads
 
 if TYPE_CHECKING:
@@ -99,9 +100,7 @@ class _Call:
 
     def _once(self, rows: Any, chunk: int) -> Any:
         if self._seed is not None:
-            import torch
-
-            torch.manual_seed(self._seed + chunk)
+            seed_chunk(self._seed, chunk)
         return self._function(rows)
 
     def __reduce__(self) -> tuple[Any, ...]:

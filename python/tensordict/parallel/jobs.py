@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import torch
+from tensordict.parallel.seeding import seed_chunk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -67,7 +67,7 @@ class Job:
 
     def _run_once(self, chunk: int) -> Any:
         if self.seed_per_chunk:
-            torch.manual_seed(self.seed + chunk)
+            seed_chunk(self.seed, chunk)
         rows = self.plan.take(self.source, chunk)
         if self.copies_rows:
             is_locked = rows.is_locked

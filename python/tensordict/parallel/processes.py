@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
@@ -11,6 +12,8 @@ import threading
 import time
 from multiprocessing import connection as connections
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from tensordict._rust import Schedule
 from tensordict.parallel import transport
@@ -25,12 +28,14 @@ from tensordict.parallel.worker import (
     Assignment,
     fork_main,
 )
+from tensordict.primitives import classes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
 __all__ = ["ForkBackend", "Hired", "ProcessesBackend"]
 
+_ALONE_S = 0.01
 _LOOK_EVERY_S = 0.1
 _LISTEN_S = 1.0
 
@@ -129,6 +134,7 @@ class ForkBackend(ProcessesBackend):
 
     def hire(self, call: _Call, assignment: Assignment) -> Hired:
         """Fork one."""
+        _warm_up()
         context = multiprocessing.get_context("fork")
         return Hired(
             context, fork_main, call.job, assignment, call.schedule, call.block
@@ -137,6 +143,12 @@ class ForkBackend(ProcessesBackend):
     def leave(self, hired: Hired, is_idle: bool) -> None:
         """End it."""
         hired.dismiss(at_once=not is_idle)
+
+
+@functools.cache
+def _warm_up() -> None:
+    """Do here what each child would have to do when it sends its first result."""
+    transport.dumps(classes.TensorDict(result=torch.zeros(1)))
 
 
 class _Call:
@@ -161,6 +173,7 @@ class _Call:
         self._next_fed = 0
         self._given = 0
         self._shown = 0
+        self._alone_until = 0.0
 
     def close(self) -> None:
         """End all work."""
@@ -174,9 +187,17 @@ class _Call:
 
     def outcomes(self) -> Iterator[Outcome]:
         """Give what becomes of each chunk."""
-        for slot in range(self.num_workers):
-            self._hire(slot)
+        self._hire(0)
+        # The others start when the first has not done all after a moment: to fork costs
+        # more than many a small call.
+        others: Iterable[int] = range(1, self.num_workers)
+        self._alone_until = time.monotonic() + _ALONE_S
         while self._workers:
+            if others and time.monotonic() >= self._alone_until:
+                for slot in others:
+                    if self._is_unbegun():
+                        self._hire(slot)
+                others = ()
             for outcome in self._wait():
                 self._given += 1
                 yield outcome
@@ -201,7 +222,10 @@ class _Call:
             by_handle[worker.hired.process.sentinel] = worker
         # An interrupt that another thread got, or that came just before, does not end the wait.
         timeout = _LISTEN_S
-        if self.job.timeout_s is not None:
+        now = time.monotonic()
+        if now < self._alone_until:
+            timeout = self._alone_until - now
+        elif self.job.timeout_s is not None:
             timeout = min(_LOOK_EVERY_S, self.job.timeout_s / 2)
         elif self.job.on_progress is not None:
             timeout = _LOOK_EVERY_S
@@ -320,8 +344,12 @@ class _Call:
 
     def _is_left(self, worker: _Worker) -> bool:
         """Whether there is work for one who comes in the place of this worker."""
+        return bool(worker.fed) or self._is_unbegun()
+
+    def _is_unbegun(self) -> bool:
+        """Whether there is a chunk that nobody has done, or been told to do."""
         if self.is_fed:
-            return bool(worker.fed) or self._next_fed < len(self.job.todo)
+            return self._next_fed < len(self.job.todo)
         return 0 in self.schedule.states()
 
     # What follows is for results that are taken in order: the caller says who does what, so

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 
 from tensordict.parallel.transport import dumps, is_plain, loads, map_memory
@@ -150,6 +151,9 @@ class Target:
                     offset=layout.start + leaf.offset,
                 ).view(leaf.shape)
             self.leaves.append(tensor)
+        self._rows: _Rows | None = None
+        if plan.drops_dim:
+            self._rows = _Rows.of(layout.signature, iter(self.leaves), plan.dim)
 
     @classmethod
     def read(cls, fd: int, length: int, plan: ChunkPlan) -> Target:
@@ -158,6 +162,8 @@ class Target:
 
     def write(self, result: Any, chunk: int) -> bool:
         """Write the result of a chunk to its rows, unless it does not fit."""
+        if self._rows is not None and self._rows.write(result, chunk):
+            return True
         found = flatten(result, self._plan, chunk)
         if found is None or found[0] != self._layout.signature:
             return False
@@ -207,6 +213,80 @@ class Target:
             for entry in entries
         }
         return classes.TensorDict(source, batch_size=batch, device=device, names=names)
+
+
+class _Rows:
+    """The block as NumPy's arrays of rows: an assignment costs a fifth of that of torch.
+
+    Args:
+        batch_size: that of a result.
+        entries: the key of each entry, and the array of its rows with dtype and shape of
+            one, or what this class makes of a nested collection.
+    """
+
+    __slots__ = ("_batch_size", "_device", "_entries", "_names")
+
+    def __init__(self, signature: Any, entries: list[Any]) -> None:
+        self._batch_size = torch.Size(signature[0])
+        self._device, self._names = signature[1:3]
+        self._entries = entries
+
+    @classmethod
+    def of(cls, signature: Any, leaves: Any, at: int) -> _Rows | None:
+        """The arrays of a layout, ``None`` where torch has to write."""
+        if len(signature) == 2:
+            # Fields of a class are checked by the general way.
+            return None
+        entries: list[Any] = []
+        for entry in signature[3]:
+            if len(entry) == 2:
+                nested = cls.of(entry[1], leaves, at)
+                if nested is None:
+                    return None
+                entries.append((entry[0], nested, None, None))
+                continue
+            leaf = next(leaves)
+            try:
+                rows = np.moveaxis(leaf.numpy(), at, 0)
+            except TypeError:  # a dtype that NumPy does not have
+                return None
+            entries.append((entry[0], rows, entry[1], torch.Size(entry[2])))
+        return cls(signature, entries)
+
+    def write(self, result: Any, row: int) -> bool:
+        """Write a result to its row, unless it is another one than was expected."""
+        if type(result) is not classes.TensorDict:
+            return False
+        state = result.__dict__
+        entries = state["_tensordict"]
+        if (
+            state["_batch_size"] != self._batch_size
+            or state["_device"] != self._device
+            or state["_td_dim_names"] != self._names
+            or len(entries) != len(self._entries)
+        ):
+            return False
+        try:
+            for (wanted, rows, dtype, shape), (key, value) in zip(
+                self._entries, entries.items(), strict=True
+            ):
+                if key != wanted:
+                    return False
+                if dtype is None:
+                    if not rows.write(value, row):
+                        return False
+                elif (
+                    type(value) is torch.Tensor
+                    and value.dtype is dtype
+                    and value.shape == shape
+                ):
+                    rows[row] = value.numpy()
+                else:
+                    return False
+        except (RuntimeError, TypeError):
+            # Not a plain tensor of this machine: NumPy cannot see it.
+            return False
+        return True
 
 
 class Written(NamedTuple):

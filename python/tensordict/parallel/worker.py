@@ -15,6 +15,7 @@ from tensordict._rust import Schedule
 from tensordict.parallel import transport
 from tensordict.parallel.errors import describe
 from tensordict.parallel.results import Target
+from tensordict.parallel.seeding import seed_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +107,7 @@ def _work(
     connection: Connection,
 ) -> None:
     torch.set_num_threads(job.num_threads)
-    torch.manual_seed(job.seed + assignment.number)
+    seed_worker(job.seed, assignment.number)
     slot = assignment.slot
     parent = os.getppid()
     target: Target | None = None
