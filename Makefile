@@ -134,6 +134,15 @@ torture: $(stamps)/extension ## kill saves five hundred times per layout
 doctest: $(stamps)/extension ## run the examples of the docstrings and documents
 	$(python) -m pytest tests/docs
 
+# Documentation that cannot be built, or has a link that leads nowhere, is an error.
+$(stamps)/docs: pyproject.toml $(stamps)/dependencies
+	$(PYTHON) tools/environment.py $(environment) dev docs
+	@touch $@
+
+.PHONY: docs
+docs: $(stamps)/extension $(stamps)/docs ## build the documentation site into docs/_build
+	$(python) -m sphinx -W --keep-going -q -b html docs docs/_build
+
 .PHONY: bench
 bench: $(stamps)/extension $(if $(PEER),,build/release/.installed) ## compare with bare torch and with the published release
 	$(python) -m benches.python --peer $(or $(PEER),build/release) $(BENCH)
