@@ -382,6 +382,26 @@ def test_a_file_that_is_cut_is_an_error_and_not_a_crash(stack, tmp_path):
         stack[[0]]
 
 
+FILES = ["label.memmap", "text.memmap", "n/image.memmap", "tokens.shape.memmap"]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda stack: stack[1],
+        lambda stack: stack[-1]["label"],
+        lambda stack: next(iter(stack)),
+        lambda stack: stack[1:][0],
+        lambda stack: stack.tensordicts,
+    ],
+)
+def test_a_row_of_a_file_that_is_cut_is_an_error(stack, tmp_path, name, use):
+    os.truncate(tmp_path / "x" / name, 1)
+    with pytest.raises(RuntimeError, match=f"{name}.*cut the file"):
+        use(stack)
+
+
 def test_rows_of_a_save_that_was_replaced_stay(stack, tmp_path):
     samples([1]).memmap(tmp_path / "x", ragged="columns")
     assert are_equal(stack[[3, 0]][0], samples()[3])

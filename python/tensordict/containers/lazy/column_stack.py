@@ -85,6 +85,7 @@ class ColumnStack(LazyStackedTensorDict):
     def __getattr__(self, name: str) -> Any:
         # Members are made all at once where something needs the list of them.
         if name == "tensordicts" and "_columns" in self.__dict__:
+            self._columns.check_files()
             members = [self._columns.row(at) for at in self._rows]
             self.__dict__["tensordicts"] = members
             return members
@@ -150,6 +151,7 @@ class ColumnStack(LazyStackedTensorDict):
             return super()._group(key)
         if key not in self._columns.entries:
             return None
+        self._columns.check_files()
         column = self._columns.entries[key]
         if isinstance(column, (Columns, RaggedColumn)):
             rows = [column.row(at) for at in self._rows]
@@ -259,6 +261,7 @@ class ColumnStack(LazyStackedTensorDict):
         if type(index) is int:
             if not -count <= index < count:
                 raise IndexError(MSG_BOUNDS.format(index, count))
+            self._columns.check_files()
             return self._columns.row(self._rows[index])
         if isinstance(index, (slice, range)):
             if isinstance(index, range) and (

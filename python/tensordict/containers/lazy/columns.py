@@ -11,7 +11,12 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.dense import TensorDict
-from tensordict.containers.lazy.ragged_column import RaggedColumn, jagged, padded
+from tensordict.containers.lazy.ragged_column import (
+    ColumnFile,
+    RaggedColumn,
+    jagged,
+    padded,
+)
 from tensordict.containers.nontensor import NonTensorData, NonTensorStack
 from tensordict.storage.growing.rows import Level, Values
 
@@ -45,6 +50,28 @@ class Columns:
             else column
             for key, column in self.entries.items()
         }
+
+    @functools.cached_property
+    def _files(self) -> list[ColumnFile]:
+        """The files of all columns, here and nested."""
+        found: list[ColumnFile | None] = []
+        for column in self.entries.values():
+            if isinstance(column, Columns):
+                found += column._files
+            elif isinstance(column, RaggedColumn):
+                found += [column.file, column.table_file]
+            elif isinstance(column, torch.Tensor):
+                found.append(ColumnFile.of(column))
+        return [file for file in found if file is not None]
+
+    def check_files(self) -> None:
+        """Refuse files that are too short: to touch what is gone would end the process.
+
+        Raises:
+            RuntimeError: somebody cut one.
+        """
+        for file in self._files:
+            file.check()
 
     def row(self, at: int) -> Any:
         """The container of a row."""

@@ -64,13 +64,9 @@ class ColumnFile:
         Raises:
             RuntimeError: somebody cut the file: to touch what is gone would end the process.
         """
-        if self._descriptor is None and not self._is_gone:
-            self._open()
+        self.check()
         if self._descriptor is None:
             return
-        size = os.fstat(self._descriptor).st_size
-        if size < self.num_bytes:
-            raise RuntimeError(MSG_CUT.format(self.path, size, self.num_bytes))
         for start, length in zip(
             starts.tolist(), (stops - starts).tolist(), strict=True
         ):
@@ -79,6 +75,20 @@ class ColumnFile:
                 os.posix_fadvise(
                     self._descriptor, start, length, os.POSIX_FADV_WILLNEED
                 )
+
+    def check(self) -> None:
+        """Compare the length of the file with that of the rows.
+
+        Raises:
+            RuntimeError: somebody cut it.
+        """
+        if self._descriptor is None and not self._is_gone:
+            self._open()
+        if self._descriptor is None:
+            return
+        size = os.fstat(self._descriptor).st_size
+        if size < self.num_bytes:
+            raise RuntimeError(MSG_CUT.format(self.path, size, self.num_bytes))
 
     def _open(self) -> None:
         try:
@@ -110,6 +120,7 @@ class RaggedColumn:
     ) -> None:
         # Without the class of mapped tensors a view takes a fifth of the time.
         self.file: ColumnFile | None = ColumnFile.of(values)
+        self.table_file: ColumnFile | None = ColumnFile.of(table)
         self.values: torch.Tensor = values.as_subclass(torch.Tensor)
         self.table: torch.Tensor = table.as_subclass(torch.Tensor)
         self.encoding = encoding
