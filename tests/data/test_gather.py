@@ -13,6 +13,7 @@ from tensordict import (
     LazyStackedTensorDict,
     NonTensorStack,
     TensorDict,
+    _rust,
     lazy_stack,
     tensorclass,
 )
@@ -315,6 +316,35 @@ def test_windows_are_padded(source):
     padded = windows.get("a")
     padded = padded if isinstance(padded, torch.Tensor) else padded.as_tensor()
     assert (padded[~is_row] == 1).all()
+
+
+@pytest.mark.parametrize("layout", ["padded", "stacked"])
+def test_windows_are_written_into_what_is_there(source, layout):
+    lengths = [1, 3, 2] if layout == "padded" else [3, 3, 3]
+    options = {"layout": layout, "padding_value": 7}
+    expected = gather_slices(source, [4, 20, 9], lengths, **options)
+    out = gather_slices(source, [0, 0, 0], 3).clone()
+    places = [leaf.data_ptr() for leaf in _rust.leaves(out)]
+    for _ in range(2):
+        assert gather_slices(source, [4, 20, 9], lengths, out=out, **options) is out
+        assert (out == expected).all()
+    assert [leaf.data_ptr() for leaf in _rust.leaves(out)] == places
+
+
+def test_windows_in_larger_ones_and_their_mask():
+    source = TensorDict(x=torch.arange(10), y=torch.ones(10, 2), batch_size=[10])
+    out = TensorDict({"x": torch.zeros(2, 5).long(), "other": torch.ones(2, 5)}, [2, 5])
+    for start in (3, 5):
+        gather_slices(source, [start, 0], [2, 4], out=out, mask="is_row", keys=["x"])
+        assert out["x"].tolist() == [[start, start + 1, 0, 0, 0], [0, 1, 2, 3, 0]]
+        assert out["is_row"].sum(1).tolist() == [2, 4]
+    assert (out["other"] == 1).all()
+    with pytest.raises(RuntimeError, match="batch size"):
+        gather_slices(source, [0, 1], 6, out=out, keys=["x"])
+    with pytest.raises(KeyError, match="y"):
+        gather_slices(source, [0, 1], 5, out=out)
+    with pytest.raises(ValueError, match="no out"):
+        gather_slices(source, [0, 1], 5, out=out, layout="jagged")
 
 
 def test_windows_are_jagged(source):

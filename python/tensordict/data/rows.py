@@ -119,6 +119,7 @@ def gather_slices(
     starts: Any,
     lengths: Any,
     *,
+    out: Any = None,
     layout: Layout = "padded",
     padding_value: float = 0.0,
     mask: NestedKey | None = None,
@@ -134,6 +135,9 @@ def gather_slices(
         starts: the first row of each window, W integers. Negative ones count from the
             end.
         lengths: how many rows each window has: W integers, or one for all of them.
+        out: what the windows are written into, as by :func:`gather`: a collection of the
+            batch size of the result. Padded windows may have more steps there than the
+            longest has rows. Jagged ones have no out.
         layout: what is made of the windows. ``"padded"``: a batch size of
             ``[W, longest, *rest]``, where a window that is shorter is filled up with
             ``padding_value`` (non-tensor data with its last row, or row 0 of ``td``
@@ -149,7 +153,8 @@ def gather_slices(
         IndexError: a window reaches beyond the first or the last row.
         ValueError: windows are to be stacked that have different lengths; a length is
             negative; there are not as many lengths as starts; ``layout`` is none of
-            these, or has no mask; an entry of a jagged result is no tensor.
+            these, or has no mask or no out; an entry of a jagged result is no tensor.
+        RuntimeError: ``out`` has another batch size or an entry of another shape.
 
     Examples:
         >>> import torch
@@ -175,11 +180,16 @@ def gather_slices(
     if mask is not None and layout != "padded":
         msg = f"Windows have a mask if they are padded, and not if they are {layout}."
         raise ValueError(msg)
+    if out is not None and layout == "jagged":
+        msg = "The sizes of jagged windows are not known before: they have no out."
+        raise ValueError(msg)
     source = td if keys is None else td.select(*keys)
     starts, lengths = _checked_windows(source, starts, lengths)
     if layout == "jagged":
         return _jagged(source, starts, lengths)
     num_steps = int(lengths.max()) if len(lengths) else 0
+    if out is not None and layout == "padded" and out.batch_dims > 1:
+        num_steps = max(num_steps, out.batch_size[1])
     steps = torch.arange(num_steps)
     is_row = steps < lengths.unsqueeze(1)
     if layout == "stacked" and not bool(is_row.all()):
@@ -192,6 +202,9 @@ def gather_slices(
     rows = starts.unsqueeze(1) + steps.minimum(last)
     # An empty window may begin behind the last row.
     rows = rows.where((lengths > 0).unsqueeze(1), 0)
+    if out is not None:
+        _rust.gather_into(source, rows, out)
+        return _with_padding(out, source, ~is_row, padding_value, mask)
     windows = source[rows]
     if layout == "padded":
         missing = ~is_row
@@ -200,6 +213,22 @@ def gather_slices(
         if mask is not None:
             windows.set(mask, _like_batch(is_row, windows))
     return windows
+
+
+def _with_padding(
+    out: Any, source: Any, missing: torch.Tensor, padding_value: float, mask: Any
+) -> Any:
+    """Fill up short windows in place, those of the entries that were written."""
+    if bool(missing.any()):
+        written = out.select(*source.keys(True, True))
+        written.masked_fill_(missing.to(out.device or "cpu"), padding_value)
+    if mask is not None:
+        there = _like_batch(~missing, out)
+        if mask in out.keys(True):
+            out.set_(mask, there)
+        else:
+            out.set(mask, there)
+    return out
 
 
 def _positions(indices: Any) -> Any:

@@ -86,7 +86,8 @@ class ColumnFile:
             self._open()
         if self._descriptor is None:
             return
-        size = os.fstat(self._descriptor).st_size
+        # It costs a third of `fstat`; nobody reads from where the descriptor stands.
+        size = os.lseek(self._descriptor, 0, os.SEEK_END)
         if size < self.num_bytes:
             raise RuntimeError(MSG_CUT.format(self.path, size, self.num_bytes))
 
