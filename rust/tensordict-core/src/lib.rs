@@ -10,6 +10,7 @@ pub mod index;
 pub mod keys;
 pub mod lanes;
 pub mod lazy;
+pub mod permutation;
 pub mod schedule;
 pub mod storage;
 

@@ -4,13 +4,13 @@
 //! whose rows lie in plain memory is then noted as a [`Job`], and the core does them all at the end,
 //! with the interpreter released. Everything else is torch's.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use smallvec::SmallVec;
 use tensordict_core::batch::Dims;
-use tensordict_core::gather::{self, Backing, Leaf, RowFile, Run};
+use tensordict_core::gather::{self, Ahead, Leaf, OwnedLeaf, Run, Ticket};
 
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
@@ -90,7 +90,7 @@ impl Rows {
 
 /// The memory of a tensor that torch would only read as it is: outside of graphs, with the signs
 /// that are in memory.
-fn plain_memory(tensor: &Bound<'_, PyAny>) -> Option<Memory> {
+pub(crate) fn plain_memory(tensor: &Bound<'_, PyAny>) -> Option<Memory> {
     let ordinary =
         Tensor::of(tensor).or_else(|| Tensor::of_class(tensor, mapped_class(tensor.py()).ok()?))?;
     if !ordinary.is_outside_of_graphs() && takes_part_in_graphs(tensor) {
@@ -121,13 +121,9 @@ fn takes_part_in_graphs(tensor: &Bound<'_, PyAny>) -> bool {
 
 /// A leaf, and where its rows go.
 struct Job<'py> {
-    source: *const u8,
-    stride: usize,
-    row_bytes: usize,
-    result: *mut u8,
-    file: Option<(Arc<RowFile>, u64, bool)>,
+    leaf: OwnedLeaf,
     /// What has the memory.
-    _held: [Bound<'py, PyAny>; 2],
+    held: [Bound<'py, PyAny>; 2],
 }
 
 /// The leaves whose rows are copied at the end.
@@ -207,12 +203,14 @@ impl<'py> Jobs<'py> {
             .bounds()
             .and_then(|(lowest, highest)| row_file_at(lowest, highest));
         self.list.push(Job {
-            source: memory.pointer,
-            stride,
-            row_bytes,
-            result: result.pointer.cast_mut(),
-            file,
-            _held: [leaf.clone(), target.clone()],
+            leaf: OwnedLeaf {
+                source: memory.pointer,
+                stride,
+                row_bytes,
+                result: result.pointer.cast_mut(),
+                file,
+            },
+            held: [leaf.clone(), target.clone()],
         });
     }
 
@@ -221,24 +219,7 @@ impl<'py> Jobs<'py> {
         let Some(rows) = rows.filter(|_| !self.list.is_empty()) else {
             return Ok(());
         };
-        let leaves: Vec<Leaf<'_>> = self
-            .list
-            .iter()
-            .map(|job| Leaf {
-                source: job.source,
-                stride: job.stride,
-                row_bytes: job.row_bytes,
-                result: job.result,
-                backing: job
-                    .file
-                    .as_ref()
-                    .map(|&(ref file, offset, is_private)| Backing {
-                        file,
-                        offset,
-                        is_private,
-                    }),
-            })
-            .collect();
+        let leaves: Vec<Leaf<'_>> = self.list.iter().map(|job| job.leaf.as_leaf()).collect();
         let runs = &rows.runs;
         let bytes: usize = leaves.iter().map(|leaf| leaf.row_bytes * rows.count).sum();
         let reads = leaves.iter().any(|leaf| leaf.backing.is_some());
@@ -337,6 +318,51 @@ fn raise_versions(py: Python<'_>, written: &[Bound<'_, PyAny>]) -> PyResult<()> 
     Ok(())
 }
 
+/// The rows of a dense collection that an index means, if `out` has as many; None where that is not
+/// for the native code.
+fn rows_of<'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    index: &Bound<'py, PyAny>,
+    out: &Bound<'py, PyAny>,
+) -> PyResult<Option<Rows>> {
+    if !container::is_dense(imports, td)? || !container::is_dense(imports, out)? {
+        return Ok(None);
+    }
+    let size = crate::index::plain_dims(&container::batch_size(imports, td)?);
+    let wanted = crate::index::plain_dims(&container::batch_size(imports, out)?);
+    let (Some(size), Some(wanted)) = (size, wanted) else {
+        return Ok(None);
+    };
+    let Some((&length, rest)) = size.split_first() else {
+        return Ok(None);
+    };
+    let rows = Rows::at(imports, index, length).filter(|rows| {
+        wanted.len() == rows.shape.len() + rest.len()
+            && wanted.starts_with(&rows.shape)
+            && wanted.ends_with(rest)
+    });
+    Ok(rows)
+}
+
+/// Pairs the entries of two dense collections; None where one of them has no place.
+fn pairs_of<'a, 'py>(
+    imports: &'static Imports,
+    td: &Bound<'py, PyAny>,
+    rows: &'a Rows,
+    out: &Bound<'py, PyAny>,
+) -> PyResult<Option<WriteInto<'a, 'py>>> {
+    let mut walk = WriteInto {
+        imports,
+        rows,
+        jobs: Jobs::default(),
+        leaves: Pairs::new(),
+        others: Pairs::new(),
+        written: Vec::new(),
+    };
+    Ok(walk.pair(td, out)?.then_some(walk))
+}
+
 /// Writes the rows of `td` at `index` into `out`, a collection of their batch size.
 #[pyfunction]
 fn gather_into<'py>(
@@ -349,37 +375,12 @@ fn gather_into<'py>(
     let others = |td: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>| {
         from_twin(py, "gather", "gather_into", (td, index, out)).map(drop)
     };
-    if !container::is_dense(imports, td)? || !container::is_dense(imports, out)? {
-        return others(td, out);
-    }
-    let size = crate::index::plain_dims(&container::batch_size(imports, td)?);
-    let wanted = crate::index::plain_dims(&container::batch_size(imports, out)?);
-    let (Some(size), Some(wanted)) = (size, wanted) else {
+    let Some(rows) = rows_of(imports, td, index, out)? else {
         return others(td, out);
     };
-    let Some((&length, rest)) = size.split_first() else {
+    let Some(walk) = pairs_of(imports, td, &rows, out)? else {
         return others(td, out);
     };
-    let Some(rows) = Rows::at(imports, index, length) else {
-        return others(td, out);
-    };
-    if !(wanted.len() == rows.shape.len() + rest.len()
-        && wanted.starts_with(&rows.shape)
-        && wanted.ends_with(rest))
-    {
-        return others(td, out);
-    }
-    let mut walk = WriteInto {
-        imports,
-        rows: &rows,
-        jobs: Jobs::default(),
-        leaves: Pairs::new(),
-        others: Pairs::new(),
-        written: Vec::new(),
-    };
-    if !walk.pair(td, out)? {
-        return others(td, out);
-    }
     walk.jobs.run(py, Some(&rows))?;
     raise_versions(py, &walk.written)?;
     for (leaf, target) in walk.leaves {
@@ -392,6 +393,80 @@ fn gather_into<'py>(
     Ok(())
 }
 
+/// How long a wait for rows is at most, before Python may act on a signal.
+const SIGNALS: Duration = Duration::from_millis(200);
+
+/// Threads that copy rows while Python does something else.
+#[pyclass(frozen, name = "GatherAhead", module = "tensordict._rust")]
+struct PyAhead(Ahead);
+
+/// A copy that was begun. Tensors refer to nothing, so there is nothing for the garbage collector.
+#[pyclass(frozen, name = "GatherTicket", module = "tensordict._rust")]
+struct PyTicket {
+    // Dropped first, which waits: the memory has to be there until then.
+    ticket: Ticket,
+    _held: Vec<Py<PyAny>>,
+}
+
+#[pymethods]
+impl PyAhead {
+    #[new]
+    fn new(num_threads: usize) -> Self {
+        Self(Ahead::new(num_threads))
+    }
+
+    /// Begins to write the rows of `td` at `index` into `out`; None where not every entry can be
+    /// copied without Python.
+    fn submit<'py>(
+        &self,
+        td: &Bound<'py, PyAny>,
+        index: &Bound<'py, PyAny>,
+        out: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<PyTicket>> {
+        let py = td.py();
+        let imports = imports(py)?;
+        let Some(rows) = rows_of(imports, td, index, out)? else {
+            return Ok(None);
+        };
+        let Some(walk) = pairs_of(imports, td, &rows, out)? else {
+            return Ok(None);
+        };
+        if !walk.leaves.is_empty() || !walk.others.is_empty() {
+            return Ok(None);
+        }
+        raise_versions(py, &walk.written)?;
+        let jobs = walk.jobs.list.into_iter();
+        let (leaves, held): (Vec<_>, Vec<_>) = jobs.map(|job| (job.leaf, job.held)).unzip();
+        // SAFETY: as in `Jobs::run`; the ticket holds the tensors.
+        let ticket = unsafe { self.0.submit(leaves, rows.runs) };
+        Ok(Some(PyTicket {
+            ticket,
+            _held: held.into_iter().flatten().map(Bound::unbind).collect(),
+        }))
+    }
+}
+
+#[pymethods]
+impl PyTicket {
+    /// Waits until the rows are there; false where the parent of this process has begun the copy.
+    fn wait(&self, py: Python<'_>) -> PyResult<bool> {
+        if !self.ticket.is_of_this_process() {
+            return Ok(false);
+        }
+        let mut outcome = self.ticket.wait(Duration::ZERO);
+        while outcome.is_none() {
+            outcome = py.detach(|| self.ticket.wait(SIGNALS));
+            py.check_signals()?;
+        }
+        match outcome {
+            Some(Err(error)) => Err(crate::storage::exception(py, &error)),
+            _ => Ok(true),
+        }
+    }
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<PyAhead>()?;
+    module.add_class::<PyTicket>()?;
     module.add_function(wrap_pyfunction!(gather_into, module)?)
 }

@@ -31,6 +31,7 @@ mod map_leaves;
 mod module_call;
 mod modules;
 mod nested_key;
+mod permutation;
 mod schedule;
 mod set;
 mod shortcuts;
@@ -77,6 +78,7 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     foreach::register(module)?;
     gather::register(module)?;
     lanes::register(module)?;
+    permutation::register(module)?;
     lazy::register(module)?;
     schedule::register(module)?;
     storage::register(module)?;

@@ -6,6 +6,7 @@
 //! wait; after enough of them that all went well a file counts as being in memory, and rows are
 //! copied from the mapping until a page fault had to wait for the device.
 
+mod ahead;
 mod file;
 mod pool;
 
@@ -13,6 +14,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use ahead::{Ahead, OwnedLeaf, Ticket};
 pub use file::RowFile;
 
 use crate::storage::region::prefetch;
