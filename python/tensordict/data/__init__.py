@@ -3,12 +3,13 @@
 :class:`StreamCollector` is the place to start reading: ``collector.py`` waits for windows
 and makes containers of them, ``buffers.py`` keeps the values of one stream until then,
 ``buckets.py`` is the lazy stack of the windows. ``streams/`` has the loader whose batches
-have one stream in each row. ``rows.py`` takes rows and windows out of a collection.
+have one stream in each row. ``loader/`` has the loader of batches of rows, ``rows.py`` takes rows and windows out of a collection.
 """
 
 from tensordict.data.buckets import BucketStack
 from tensordict.data.buffers import StreamBuffer
 from tensordict.data.collector import StreamCollector
+from tensordict.data.loader import BatchLoader, Mixture, WeightedSampler
 from tensordict.data.rows import gather, gather_slices
 from tensordict.data.streams import (
     StreamDataLoader,
@@ -20,15 +21,18 @@ from tensordict.data.streams import (
 from tensordict.data.writer import DatasetReader, DatasetWriter
 
 __all__ = [
+    "BatchLoader",
     "BucketStack",
     "DatasetReader",
     "DatasetWriter",
+    "Mixture",
     "StreamBuffer",
     "StreamCollector",
     "StreamDataLoader",
     "StreamDataset",
     "StreamError",
     "VideoStream",
+    "WeightedSampler",
     "gather",
     "gather_slices",
     "picture_of_rows",

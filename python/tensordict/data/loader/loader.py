@@ -1,0 +1,354 @@
+"""The loader: batches of a collection, read ahead and in an order that can be taken up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from tensordict.data.loader.epoch import Epoch, EpochState
+from tensordict.data.loader.mixture import Mixture
+from tensordict.data.loader.order import Dealing, Order, checked_number
+from tensordict.data.loader.source import OneSource, checked_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tensordict._nestedkey import NestedKey
+    from tensordict.data.loader.order import Uneven
+    from tensordict.data.loader.source import Source
+    from tensordict.data.rows import Ragged
+    from tensordict.parallel.processes import ProcessesBackend
+
+__all__ = ["BatchLoader"]
+
+_BLOCK_SIZE = 64
+_VERSION = 1
+
+MSG_FACT = (
+    "The state is of a loader with {key}={theirs!r}, and this one has {key}={own!r}: "
+    "another order of rows, which cannot go on in the middle."
+)
+
+
+class BatchLoader:
+    """Batches of the rows of a collection, copied while you work on an earlier one.
+
+    Each iteration is an epoch. A shuffled one has an order of its own, which seed and
+    number of the epoch decide, for ever and on every machine; it needs no memory and no
+    set-up, whatever the number of rows. Rows are copied by threads that need no Python.
+
+    :meth:`state_dict` between two batches says where an epoch is. A loader that gets the
+    state goes on with the batch that comes next, also one of another batch size, prefetch
+    or number of ranks.
+
+    Args:
+        td: what is read: a collection whose first batch dim has the rows, in memory or in
+            files, or a :class:`Mixture` of several.
+        batch_size: how many rows a batch has.
+        shuffle: True for a new order of all rows in each epoch; ``"blocks"`` for a new
+            order of blocks of neighbours, for disks that seek.
+        sampler: chooses the rows instead: a sampler of torch, anything iterable over
+            numbers of rows, or a :class:`WeightedSampler`. It is asked in the thread that
+            takes batches, as far ahead as batches are read.
+        generator: draws the seed.
+        seed: decides the order. Default: drawn from torch's generator, or 0 where there
+            are several ranks.
+        drop_last: whether the last batch is left out if it is not whole.
+        prefetch: how many batches are read ahead; 0 reads each when it is asked for.
+        keys: the entries to read. Default: all.
+        device: where batches go. Copies to a CUDA device overlap with its work.
+        pin_memory: whether batches lie in memory from which such copies need not wait;
+            ignored with a warning without CUDA. Default with a CUDA device: they do.
+        rank: which part of each step this loader has. Default: that of
+            ``torch.distributed`` if it is initialized, or 0.
+        world_size: how many parts there are.
+        uneven: what becomes of the last rows, if ranks cannot have equally many: ``"pad"``
+            repeats rows of the epoch, ``"drop"`` leaves them out. Ranks always have
+            equally many batches of equal sizes.
+        transform: is called with each batch, and gives what comes instead of it.
+        workers: how many threads or processes call it. With 0 it is called in the thread
+            that takes the batches.
+        backend: what the workers are: ``"threads"`` or ``"processes"``.
+        mp_start_method: how processes are started.
+        recycle: whether the memory of a batch is used again when nobody has the batch, a
+            part or a view of it any more.
+        block_size: how many neighbours stay together in a shuffled epoch.
+        ragged: what becomes of rows that differ in shape, as of :func:`gather`.
+        padding_value: what fills them up.
+
+    Raises:
+        TypeError, ValueError: an argument is none that is described here.
+        KeyError: ``td`` lacks an entry of ``keys``.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tensordict.data import BatchLoader
+        >>> td = TensorDict(x=torch.arange(10), batch_size=[10])
+        >>> for batch in BatchLoader(td, 4):
+        ...     print(batch["x"])
+        tensor([0, 1, 2, 3])
+        tensor([4, 5, 6, 7])
+        tensor([8, 9])
+        >>> loader = BatchLoader(td, 4, shuffle=True, seed=0)
+        >>> len(loader)
+        3
+        >>> batches = iter(loader)
+        >>> _ = next(batches)
+        >>> other = BatchLoader(td, 4, shuffle=True)
+        >>> other.load_state_dict(loader.state_dict())
+        >>> torch.equal(next(iter(other))["x"], next(batches)["x"])
+        True
+    """
+
+    def __init__(
+        self,
+        td: Any,
+        batch_size: int,
+        *,
+        shuffle: bool | Literal["blocks"] = False,
+        sampler: Iterable[int] | None = None,
+        generator: torch.Generator | None = None,
+        seed: int | None = None,
+        drop_last: bool = False,
+        prefetch: int = 2,
+        keys: Iterable[NestedKey] | None = None,
+        device: torch.device | str | int | None = None,
+        pin_memory: bool | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        uneven: Uneven = "pad",
+        transform: Callable[[Any], Any] | None = None,
+        workers: int = 0,
+        backend: Literal["threads", "processes"] = "threads",
+        mp_start_method: str | None = None,
+        recycle: bool = True,
+        block_size: int | None = None,
+        ragged: Ragged | None = None,
+        padding_value: float = 0.0,
+    ) -> None:
+        if keys is not None:
+            td = td.select(*keys)
+        self.source: Source
+        if isinstance(td, Mixture):
+            self.source = td
+        else:
+            checked_rows(td)
+            self.source = OneSource(td, ragged, padding_value)
+        if transform is not None and not callable(transform):
+            msg = f"transform must be callable, got {type(transform).__name__}."
+            raise TypeError(msg)
+        if backend not in ("threads", "processes"):
+            msg = f"backend must be 'threads' or 'processes', got {backend!r}."
+            raise ValueError(msg)
+        self.batch_size: int = checked_number("batch_size", batch_size, 1)
+        self.prefetch: int = checked_number("prefetch", prefetch, 0)
+        self.workers: int = checked_number("workers", workers, 0)
+        self.drop_last: bool = drop_last
+        self.sampler: Any = sampler
+        self.transform: Callable[[Any], Any] | None = transform
+        self.backend: str = backend
+        self.mp_start_method: str | None = mp_start_method
+        self.recycle: bool = recycle
+        self.device: torch.device | None = (
+            None if device is None else torch.device(device)
+        )
+        self.pin_memory: bool = _pins(pin_memory, self.device)
+        self.dealing: Dealing = _dealing(
+            self.batch_size, rank, world_size, drop_last, uneven
+        )
+        block_size = _block_size(shuffle, block_size, sampler)
+        self.order: Order = Order(
+            bool(shuffle),
+            block_size,
+            self._seed(seed, generator, bool(shuffle) or sampler is not None),
+        )
+        self.pool: ProcessesBackend | None = None
+        self._next = EpochState(0)
+        self._current: Epoch | None = None
+
+    def _seed(
+        self, seed: int | None, generator: torch.Generator | None, is_random: bool
+    ) -> int:
+        if seed is not None and generator is not None:
+            msg = "A loader takes a seed or a generator that draws it, and not both."
+            raise ValueError(msg)
+        if seed is not None:
+            return checked_number("seed", seed, -(2**63))
+        if generator is None and (not is_random or self.dealing.world_size > 1):
+            return 0
+        return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
+
+    @property
+    def seed(self) -> int:
+        """What decides the order, together with the epoch."""
+        return self.order.seed
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the last batch, or the one that begins next."""
+        return self._where().epoch
+
+    @property
+    def progress(self) -> tuple[int, int | None]:
+        """How many batches of the epoch were taken, and how many it has, if that is known."""
+        done = -(-self._where().position // self.dealing.step_rows)
+        try:
+            return done, len(self)
+        except TypeError:
+            return done, None
+
+    def num_rows(self) -> int:
+        """How many rows an epoch has, of all ranks.
+
+        Raises:
+            TypeError: the sampler does not say it.
+        """
+        if self.sampler is not None:
+            return len(self.sampler)
+        if isinstance(self.source, Mixture):
+            return len(self.source)
+        return self.source.num_rows
+
+    def __len__(self) -> int:
+        """The number of batches of a whole epoch.
+
+        Raises:
+            TypeError: the sampler does not say how many rows it gives.
+        """
+        return self.dealing.num_batches(self.num_rows())
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration is."""
+        self._next = EpochState(checked_number("epoch", epoch, 0))
+        self._current = None
+
+    def __iter__(self) -> Epoch:
+        """Begin the next epoch, or go on where a state was taken."""
+        epoch = Epoch(self, self._next)
+        self._next = EpochState(self._next.epoch + 1)
+        self._current = epoch
+        return epoch
+
+    def _where(self) -> EpochState:
+        epoch = self._current
+        return self._next if epoch is None or epoch.is_finished else epoch.state()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the iteration is: behind the batch that was returned last.
+
+        It has numbers, and tensors where a sampler has some.
+        """
+        where = self._where()
+        return {
+            "version": _VERSION,
+            "epoch": where.epoch,
+            "position": where.position,
+            "sampler": where.sampler,
+            "seed": self.seed,
+            **self._facts(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state was taken, with the next iteration. The seed is the state's.
+
+        Raises:
+            ValueError: the state is of another number of rows, or of another kind of order.
+        """
+        if state.get("version") != _VERSION:
+            msg = (
+                f"The state has the version {state.get('version')!r}, and this loader reads "
+                f"version {_VERSION}: it is of a newer package, or of something else."
+            )
+            raise ValueError(msg)
+        own = self._facts()
+        for key, value in own.items():
+            if state.get(key) != value and key != "weights":
+                msg = MSG_FACT.format(key=key, theirs=state.get(key), own=value)
+                raise ValueError(msg)
+        if isinstance(self.source, Mixture) and state.get("weights") is not None:
+            self.source.weights = state["weights"]
+        self.order = Order(self.order.shuffle, self.order.block_size, state["seed"])
+        self._next = EpochState(state["epoch"], state["position"], state["sampler"])
+        self._current = None
+
+    def _facts(self) -> dict[str, Any]:
+        weights = self.source.weights if isinstance(self.source, Mixture) else None
+        return {
+            "num_rows": self.source.num_rows,
+            "shuffle": self.order.shuffle,
+            "block_size": self.order.block_size,
+            "has_sampler": self.sampler is not None,
+            "weights": weights,
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process gets: threads and processes stay here."""
+        state = {**vars(self), "pool": None}
+        state["_next"], state["_current"] = self._where(), None
+        return state
+
+    def __repr__(self) -> str:
+        done, total = self.progress
+        return (
+            f"BatchLoader(num_rows={self.source.num_rows}, batch_size={self.batch_size}, "
+            f"epoch={self.epoch}, batch={done} of {'?' if total is None else total})"
+        )
+
+
+def _pins(pin_memory: bool | None, device: torch.device | None) -> bool:
+    if pin_memory is None:
+        return device is not None and device.type == "cuda"
+    if pin_memory and not torch.cuda.is_available():
+        import warnings
+
+        warnings.warn(
+            "pin_memory=True needs CUDA, which is not available here: batches are not "
+            "pinned.",
+            UserWarning,
+            stacklevel=3,
+        )
+        return False
+    return pin_memory
+
+
+def _dealing(
+    batch_size: int,
+    rank: int | None,
+    world_size: int | None,
+    drop_last: bool,
+    uneven: Uneven,
+) -> Dealing:
+    if uneven not in ("pad", "drop"):
+        msg = f"uneven must be 'pad' or 'drop', got {uneven!r}."
+        raise ValueError(msg)
+    if (rank is None) != (world_size is None):
+        msg = f"rank and world_size belong together, got {rank} and {world_size}."
+        raise ValueError(msg)
+    if rank is None or world_size is None:
+        rank, world_size = 0, 1
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            rank, world_size = distributed.get_rank(), distributed.get_world_size()
+    world_size = checked_number("world_size", world_size, 1)
+    rank = checked_number("rank", rank, 0)
+    if rank >= world_size:
+        msg = f"rank must be below world_size, got {rank} of {world_size}."
+        raise ValueError(msg)
+    return Dealing(batch_size, rank, world_size, drop_last, uneven)
+
+
+def _block_size(shuffle: Any, block_size: int | None, sampler: Any) -> int | None:
+    if shuffle not in (True, False, "blocks"):
+        msg = f"shuffle must be True, False or 'blocks', got {shuffle!r}."
+        raise ValueError(msg)
+    if sampler is not None and shuffle:
+        msg = "A sampler decides the order: it excludes shuffle."
+        raise ValueError(msg)
+    if block_size is None:
+        return _BLOCK_SIZE if shuffle == "blocks" else None
+    if not shuffle:
+        msg = "block_size= is of a shuffled epoch: it needs shuffle='blocks'."
+        raise ValueError(msg)
+    return checked_number("block_size", block_size, 1)

@@ -1,0 +1,230 @@
+"""Several collections as one source, each with its share of the rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict.data.loader.order import FixedOrder
+from tensordict.data.loader.source import checked_rows, inner_of
+from tensordict.tensorclass import TensorClass
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensordict.containers.dense import TensorDict
+    from tensordict.data.loader.order import Order, RandomAccess
+
+__all__ = ["Mixture"]
+
+_BLOCK = 1024
+"""In so many rows each source has its share, but for what is less than a row."""
+
+
+class Mixture:
+    """Collections whose rows a :class:`BatchLoader` mixes, in proportions that are given.
+
+    Of any thousand neighbouring rows of an epoch each collection has its share, exactly
+    but for rounding, at random places. Rows of one collection come in its own order, and
+    again in another order when all of them have come. In a batch they stand together, in
+    the order of the collections.
+
+    Args:
+        sources: collections with the same entries.
+        weights: their shares, in any unit. Default: the numbers of their rows.
+        num_rows: how many rows an epoch has. Default: as many as all collections.
+
+    Raises:
+        ValueError: there is no collection, one is empty, or there are not as many weights
+            as collections, a negative one or none that is positive.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tensordict.data import BatchLoader, Mixture
+        >>> few = TensorDict(x=torch.zeros(10), batch_size=[10])
+        >>> many = TensorDict(x=torch.ones(3000), batch_size=[3000])
+        >>> mixture = Mixture([few, many], weights=[1, 3], num_rows=2048)
+        >>> batches = list(BatchLoader(mixture, 256, shuffle=True, seed=0))
+        >>> sum(int(batch["x"].sum()) for batch in batches)
+        1536
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Any],
+        weights: Sequence[float] | None = None,
+        *,
+        num_rows: int | None = None,
+    ) -> None:
+        self.sources: list[Any] = list(sources)
+        lengths = [checked_rows(source) for source in self.sources]
+        if not lengths or not all(lengths):
+            msg = f"A mixture is of collections with rows, got {lengths} rows."
+            raise ValueError(msg)
+        self._lengths = lengths
+        self._weights: list[float] = []
+        self.weights = lengths if weights is None else weights
+        self._ends = torch.tensor(lengths).cumsum(0)
+        self._epoch_rows = sum(lengths) if num_rows is None else num_rows
+
+    @property
+    def weights(self) -> list[float]:
+        """The shares of the collections, which add up to 1.
+
+        New ones hold from the next epoch on.
+        """
+        return list(self._weights)
+
+    @weights.setter
+    def weights(self, weights: Sequence[float]) -> None:
+        numbers = [float(weight) for weight in weights]
+        total = sum(numbers)
+        is_right = len(numbers) == len(self.sources) and min(numbers) >= 0
+        if not is_right or not 0 < total < float("inf"):
+            msg = (
+                f"There are {len(self.sources)} collections, and each has a weight that "
+                f"is not negative, one a positive one: got {numbers}."
+            )
+            raise ValueError(msg)
+        self._weights = [number / total for number in numbers]
+
+    def __len__(self) -> int:
+        """How many rows an epoch has."""
+        return self._epoch_rows
+
+    def select(self, *keys: Any) -> Mixture:
+        """The same mixture of some entries."""
+        chosen = [source.select(*keys) for source in self.sources]
+        return Mixture(chosen, self._weights, num_rows=self._epoch_rows)
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows have a number: those of all collections."""
+        return sum(self._lengths)
+
+    def of_epoch(self, order: Order, epoch: int) -> RandomAccess:
+        """The rows of one epoch, as a loader asks for them."""
+        return _MixedOrder(self._lengths, self._weights, self._epoch_rows, order, epoch)
+
+    def take(self, rows: torch.Tensor) -> Any:
+        """Copies of the rows with these numbers, counted through all collections."""
+        from tensordict.data.rows import gather
+
+        found = self._split(self.sources, rows)
+        batches = [gather(source, own) for source, own in found]
+        return batches[0] if len(batches) == 1 else torch.cat(batches, 0)
+
+    def split(self, rows: torch.Tensor) -> list[tuple[Any, torch.Tensor]]:
+        """The dense collections that some rows are in, and their numbers there."""
+        return self._split([inner_of(source) for source in self.sources], rows)
+
+    def _split(
+        self, parts: Sequence[Any], rows: torch.Tensor
+    ) -> list[tuple[Any, torch.Tensor]]:
+        numbers = torch.searchsorted(self._ends, rows, right=True)
+        found = []
+        for number, part in enumerate(parts):
+            own = rows[numbers == number]
+            if len(own):
+                start = int(self._ends[number]) - self._lengths[number]
+                found.append((part, own - start))
+        return found
+
+    def dense_parts(self) -> list[TensorDict] | None:
+        """All collections, if they are dense and of one class."""
+        inner = [inner_of(source) for source in self.sources]
+        dense = [td for td in inner if td is not None]
+        is_one_class = len({type(source) for source in self.sources}) == 1
+        return dense if len(dense) == len(inner) and is_one_class else None
+
+    def wrapped(self, batch: Any) -> Any:
+        """A tensorclass around a batch, where the collections are of one."""
+        first = self.sources[0]
+        if isinstance(first, TensorClass):
+            return type(first)._from_tensordict(batch)
+        return batch
+
+    def collections(self) -> list[Any]:
+        """All collections."""
+        return self.sources
+
+
+class _MixedOrder:
+    """The rows of one epoch of a mixture, found at any position.
+
+    In ``k`` blocks a collection has ``floor(k * size * weight)`` rows, and the one with
+    the largest weight has all others. So how many came before a block needs no counting.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        weights: Sequence[float],
+        num_rows: int,
+        order: Order,
+        epoch: int,
+    ) -> None:
+        self._lengths = lengths
+        self._weights = weights
+        self._num_rows = num_rows
+        self._order = order
+        self._key = [order.seed % 2**64, epoch % 2**64]
+        self._size = max(_BLOCK, len(lengths) ** 2)
+        self._largest = max(range(len(weights)), key=lambda at: weights[at])
+        self._starts = torch.tensor([0, *lengths[:-1]]).cumsum(0).tolist()
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def rows(self, start: int, count: int) -> torch.Tensor:
+        """As of :class:`RandomAccess`."""
+        pieces = []
+        position = start % self._num_rows
+        while count > 0:
+            block, first = divmod(position, self._size)
+            stop = min(first + count, self._size)
+            stop = min(stop, self._num_rows - block * self._size)
+            pieces.append(self._of_block(block, first, stop))
+            count -= stop - first
+            position = (position + stop - first) % self._num_rows
+        return torch.cat(pieces)
+
+    def _counts(self, block: int) -> list[int]:
+        """How many rows of each collection come before a block."""
+        before = block * self._size
+        counts = [int(before * weight) for weight in self._weights]
+        counts[self._largest] += before - sum(counts)
+        return counts
+
+    def _of_block(self, block: int, first: int, stop: int) -> torch.Tensor:
+        before, after = self._counts(block), self._counts(block + 1)
+        shares = [end - start for start, end in zip(before, after, strict=True)]
+        numbers = torch.repeat_interleave(
+            torch.arange(len(shares)), torch.tensor(shares)
+        )
+        places = FixedOrder(self._size, [*self._key, block])
+        numbers = numbers[places.rows(0, stop)]
+        found = torch.empty(stop - first, dtype=torch.int64)
+        for source in range(len(shares)):
+            is_own = numbers == source
+            own = is_own[first:]
+            count = int(own.sum())
+            if count:
+                at = before[source] + int(is_own[:first].sum())
+                found[own] = self._of_source(source, at, count)
+        return found
+
+    def _of_source(self, source: int, position: int, count: int) -> torch.Tensor:
+        """Rows of one collection, which begins again when it is at its end."""
+        length, pieces = self._lengths[source], []
+        while count > 0:
+            turn, at = divmod(position, length)
+            size = min(count, length - at)
+            key = [*self._key, source, turn] if self._order.shuffle else None
+            order = FixedOrder(length, key, self._order.block_size)
+            pieces.append(order.rows(at, size) + self._starts[source])
+            position += size
+            count -= size
+        return torch.cat(pieces)

@@ -1,0 +1,173 @@
+"""Who copies the rows of batches while the consumer works on an earlier one.
+
+Each pipeline is told the rows of batches with ``put`` and gives the batches in the same
+order with ``get``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from tensordict import _rust
+from tensordict.data.loader.buffers import Buffer, Buffers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensordict.data.loader.source import Source
+
+__all__ = ["DirectPipeline", "NativePipeline", "Pipeline", "ThreadsPipeline"]
+
+_NUM_THREADS = 2
+"""So many batches are copied at the same time, each by as many threads as it needs."""
+
+
+class Pipeline(Protocol):
+    """Makes batches of rows."""
+
+    def put(self, rows: torch.Tensor) -> None:
+        """Begin a batch."""
+        ...  # pragma: no cover
+
+    def get(self) -> Any:
+        """The batch that was begun first."""
+        ...  # pragma: no cover
+
+    def close(self) -> None:
+        """End the work, and wait for what is being done."""
+        ...  # pragma: no cover
+
+
+class DirectPipeline:
+    """Makes each batch when it is asked for.
+
+    Args:
+        make: makes the batch of some rows.
+    """
+
+    def __init__(self, make: Callable[[torch.Tensor], Any]) -> None:
+        self._make = make
+        self._begun: deque[torch.Tensor] = deque()
+
+    def put(self, rows: torch.Tensor) -> None:
+        """Note the rows."""
+        self._begun.append(rows)
+
+    def get(self) -> Any:
+        """Make the batch that comes next."""
+        return self._make(self._begun.popleft())
+
+    def close(self) -> None:
+        """Forget what was noted."""
+        self._begun.clear()
+
+
+class ThreadsPipeline:
+    """Makes batches in threads of Python, for what needs Python.
+
+    Args:
+        make: makes the batch of some rows.
+        num_threads: how many are made at the same time.
+    """
+
+    def __init__(self, make: Callable[[torch.Tensor], Any], num_threads: int) -> None:
+        self._make = make
+        self._threads = ThreadPoolExecutor(num_threads, "tensordict-loader")
+        self._begun: deque[Future[Any]] = deque()
+
+    def put(self, rows: torch.Tensor) -> None:
+        """Begin a batch."""
+        self._begun.append(self._threads.submit(self._make, rows))
+
+    def get(self) -> Any:
+        """Wait for the batch that was begun first."""
+        return self._begun.popleft().result()
+
+    def close(self) -> None:
+        """Wait for the batches that threads are at."""
+        self._begun.clear()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+class NativePipeline:
+    """Copies rows in threads that need no Python, into memory that is used again.
+
+    Args:
+        source: has all its parts copied by the native code.
+        buffers: where batches are written.
+        num_ahead: how many are begun at most.
+    """
+
+    def __init__(self, source: Source, buffers: Buffers, num_ahead: int) -> None:
+        self._source = source
+        self._buffers = buffers
+        self._ahead = _rust.GatherAhead(min(num_ahead, _NUM_THREADS))
+        self._begun: deque[tuple[int, Buffer, list[Any]]] = deque()
+        self.last: Buffer | None = None
+        """The buffer of the batch that was given last."""
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        batch_size: int,
+        num_ahead: int,
+        *,
+        recycle: bool,
+        pin: bool,
+    ) -> NativePipeline | None:
+        """A pipeline if the native code can copy all entries of a source."""
+        parts = source.dense_parts()
+        if parts is None or not all(len(part) for part in parts):
+            return None
+        first = torch.zeros(1, dtype=torch.int64)
+        row = parts[0][first]
+        keys = set(row.keys(True, True))
+        now = _rust.GatherAhead(0)
+        for part in parts:
+            # Rows of several parts go into one batch, so they have the same entries.
+            if set(part.keys(True, True)) != keys or not now.submit(part, first, row):
+                return None
+        return cls(source, Buffers(row, batch_size, recycle, pin), num_ahead)
+
+    def put(self, rows: torch.Tensor) -> None:
+        """Begin a batch."""
+        buffer = self._buffers.take()
+        count = len(rows)
+        out = buffer.td
+        out = out if count == out.batch_size[0] else out[:count]
+        pieces = self._source.split(rows)
+        tickets = []
+        start = 0
+        for part, own in pieces:
+            stop = start + len(own)
+            place = out if len(pieces) == 1 else out[start:stop]
+            tickets.append(self._submit(part, own, place))
+            start = stop
+        self._begun.append((count, buffer, tickets))
+
+    def _submit(self, part: Any, rows: torch.Tensor, out: Any) -> Any:
+        ticket = self._ahead.submit(part, rows, out)
+        if ticket is None:
+            # Something has changed since: an entry requires gradients, or was resized.
+            _rust.gather_into(part, rows, out)
+        return ticket
+
+    def get(self) -> Any:
+        """Wait for the batch that was begun first."""
+        count, buffer, tickets = self._begun.popleft()
+        for ticket in tickets:
+            if ticket is not None:
+                ticket.wait()
+        batch = buffer.part(count)
+        self._buffers.give(buffer)
+        self.last = buffer
+        return self._source.wrapped(batch)
+
+    def close(self) -> None:
+        """Wait for what is being copied."""
+        self._begun.clear()
