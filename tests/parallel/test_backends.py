@@ -330,6 +330,24 @@ def test_a_pool_stays_warm(pools):
     assert len(set(first) | set(again)) <= 2
 
 
+def test_a_pool_keeps_its_processes_when_results_are_taken_in_order(pools):
+    td = TensorDict(a=torch.arange(4), batch_size=[4])
+    pool = pools["WorkerPool"]["pool"]
+
+    def numbers():
+        chunks = td.map_iter(with_pid, chunksize=1, pool=pool)
+        return {number for chunk in chunks for number in chunk["pid"].tolist()}
+
+    first = numbers()
+    for _ in range(30):
+        first |= numbers()
+    assert len(first) <= 2
+
+
+def with_pid(chunk):
+    return chunk.set("pid", torch.full((1,), os.getpid()))
+
+
 def test_a_closed_pool_says_so():
     pool = WorkerPool(1)
     pool.close()

@@ -142,6 +142,9 @@ def _results(job: Job, backend: Backend, options: Options) -> Iterator[Any]:
                 yield from values([outcome.result])
             else:
                 errors.append(outcome.error)
+        # Processes of a pool that are at the end of their work stay for the next call.
+        for _ in outcomes:
+            pass
     if errors and options.on_error == "collect":
         raise MapError(errors)
 

@@ -95,6 +95,7 @@ class _Worker:
         self.hired = hired
         self.slot = assignment.slot
         self.fed: collections.deque[int] = collections.deque()
+        self.is_told_to_end = False
         self.since = time.monotonic()
 
 
@@ -368,7 +369,9 @@ class _Call:
             self._next_fed += 1
         if self._next_fed == len(self.job.todo):
             for worker in self._workers.values():
-                if not worker.fed:
+                # Once: a second one would end the process, and not only this job.
+                if not worker.fed and not worker.is_told_to_end:
+                    worker.is_told_to_end = True
                     self._send(worker, b"")
 
     def _feed_one(self, worker: _Worker, task: int) -> None:
