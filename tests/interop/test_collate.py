@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from tensordict import LazyStackedTensorDict, TensorDict, tensorclass
+from tensordict import LazyStackedTensorDict, TensorDict, lazy_stack, tensorclass
 
 
 class Samples(Dataset):
@@ -75,3 +75,23 @@ def test_default_collate_of_collections_in_lists():
     sample = {"more": [torch.ones(1), TensorDict(a=torch.ones(2))]}
     batch = default_collate([sample, sample])
     assert batch["more"][1].batch_size == (2,)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_batch_that_one_index_gave_stays_what_it_is(num_workers):
+    td = TensorDict(a=torch.arange(6), batch_size=[6])
+    for source in (
+        td,
+        lazy_stack(list(td.unbind(0))),
+        td._get_sub_tensordict(slice(0, 6)),
+    ):
+        context = "fork" if num_workers else None
+        loader = DataLoader(
+            source,
+            batch_size=3,
+            num_workers=num_workers,
+            multiprocessing_context=context,
+        )
+        batches = list(loader)
+        assert [type(batch) for batch in batches] == [type(source[[0, 1, 2]])] * 2
+        assert torch.cat(batches)["a"].tolist() == list(range(6))
