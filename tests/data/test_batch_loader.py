@@ -438,6 +438,19 @@ def test_batches_are_transformed(options: Any) -> None:
 
 
 @pytest.mark.parametrize("options", WORKERS)
+def test_iterations_do_not_wait_for_each_other(options: Any) -> None:
+    loader = BatchLoader(numbers(), 6, shuffle=True, seed=0, **options)
+    expected = [rows_of(loader), rows_of(loader)]
+    loader.set_epoch(0)
+    pairs = zip(iter(loader), iter(loader), strict=True)
+    found = [[batch["x"].tolist() for batch in pair] for pair in pairs]
+    assert [list(rows) for rows in zip(*found, strict=True)] == expected
+    # One that is left in the middle ends its workers.
+    next(iter(loader))
+    assert len(rows_of(loader)) == 4
+
+
+@pytest.mark.parametrize("options", WORKERS)
 def test_an_error_of_the_function_arrives_with_its_traceback(options: Any) -> None:
     loader = BatchLoader(numbers(), 2, transform=failing, **options)
     batches = iter(loader)

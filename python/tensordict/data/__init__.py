@@ -1,9 +1,10 @@
-"""Data that arrives: streams of values gathered into windows of time.
+"""Data for training: batches of rows, datasets in files, and streams that arrive.
 
-:class:`StreamCollector` is the place to start reading: ``collector.py`` waits for windows
-and makes containers of them, ``buffers.py`` keeps the values of one stream until then,
-``buckets.py`` is the lazy stack of the windows. ``streams/`` has the loader whose batches
-have one stream in each row. ``loader/`` has the loader of batches of rows, ``rows.py`` takes rows and windows out of a collection.
+``loader/`` has the loader of batches of rows, ``rows.py`` takes rows and windows out of a
+collection, ``writer/`` writes datasets. ``streams/`` has the loader whose batches have one
+stream in each row. :class:`StreamCollector` gathers values that arrive into windows of
+time: ``collector.py`` waits for windows and makes containers of them, ``buffers.py`` keeps
+the values of one stream until then, ``buckets.py`` is the lazy stack of the windows.
 """
 
 from tensordict.data.buckets import BucketStack

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from tensordict.data.loader.mixture import Mixture
 from tensordict.data.loader.pipelines import (
     DirectPipeline,
     NativePipeline,
@@ -66,12 +68,19 @@ class Epoch:
         self._num_ahead = max(loader.prefetch, 2 * loader.workers)
         self._owner = os.getpid()
         self._pipeline: Pipeline | None = None
+        self._pool: Any = None
         self._is_closed = False
         self._stream: Any = None
 
     def _begin_rows(self, start: EpochState) -> None:
         loader = self._loader
-        if loader.sampler is None:
+        self._weights: list[float] | None = None
+        if loader.sampler is None and isinstance(loader.source, Mixture):
+            self._weights = (start.sampler or {}).get("weights", loader.source.weights)
+            self._rows = loader.source.of_epoch(
+                loader.order, start.epoch, self._weights
+            )
+        elif loader.sampler is None:
             self._rows = loader.source.of_epoch(loader.order, start.epoch)
         elif hasattr(loader.sampler, "draw"):
             if start.sampler is not None:
@@ -94,6 +103,8 @@ class Epoch:
             state = {"sampler": sampler.state_dict(), "pending": pending}
         elif sampler is not None:
             state = self._rows.state
+        elif self._weights is not None:
+            state = {"weights": self._weights}
         return EpochState(self._number, self._taken, state)
 
     def __iter__(self) -> Epoch:
@@ -177,17 +188,17 @@ class Epoch:
         return DirectPipeline(loader.source.take)
 
     def _in_processes(self) -> Pipeline:
-        from tensordict.data.loader.processes import ProcessesPipeline, backend_of
+        from tensordict.data.loader.processes import ProcessesPipeline, backend_for
 
         loader = self._loader
-        if loader.pool is None:
-            loader.pool = backend_of(loader.workers, loader.mp_start_method)
+        # Another epoch that is not at its end may have the pool.
+        self._pool, loader.pool = loader.pool or backend_for(loader), None
         first = -(-self._put // loader.dealing.step_rows)
         stop = None
         if loader.sampler is None:
             stop = first + loader.dealing.num_batches(len(self._rows) - self._put)
         return ProcessesPipeline(
-            loader.pool,
+            self._pool,
             loader.source,
             loader.transform or _unchanged,
             self._num_ahead,
@@ -203,10 +214,9 @@ class Epoch:
 
     def _begin_again(self) -> None:
         """Go on in the child of a fork, where no thread works on what was begun."""
-        _of_the_parent.append(self._pipeline)
+        _of_the_parent.append((self._pipeline, self._pool, self._loader.pool))
         self._owner = os.getpid()
-        self._stream = None
-        self._pipeline = None
+        self._stream = self._pipeline = self._pool = self._loader.pool = None
         begun, put = list(self._begun), self._put
         if begun:
             self._put = self._taken
@@ -246,8 +256,17 @@ class Epoch:
         """End the threads and processes. An iterator that nobody has does so, too."""
         self._is_closed = True
         pipeline, self._pipeline = self._pipeline, None
-        if pipeline is not None and self._owner == os.getpid():
+        if self._owner != os.getpid():
+            _of_the_parent.append(pipeline)
+        elif pipeline is not None:
             pipeline.close()
+            self._loader.pool, self._pool = self._pool, None
+
+    def __del__(self) -> None:
+        # Also of one whose making failed, and while the interpreter ends.
+        with contextlib.suppress(Exception):
+            if not self._is_closed:
+                self.close()
 
 
 def _unchanged(batch: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +27,7 @@ class Mixture:
     """Collections whose rows a :class:`BatchLoader` mixes, in proportions that are given.
 
     Of any thousand neighbouring rows of an epoch each collection has its share, exactly
-    but for rounding, at random places. Rows of one collection come in its own order, and
+    but for rounding, at random places; with the default weights each row comes once. Rows of one collection come in its own order, and
     again in another order when all of them have come. In a batch they stand together, in
     the order of the collections.
 
@@ -64,31 +65,27 @@ class Mixture:
             msg = f"A mixture is of collections with rows, got {lengths} rows."
             raise ValueError(msg)
         self._lengths = lengths
-        self._weights: list[float] = []
+        self._weights: Sequence[float] = []
         self.weights = lengths if weights is None else weights
         self._ends = torch.tensor(lengths).cumsum(0)
         self._epoch_rows = sum(lengths) if num_rows is None else num_rows
 
     @property
     def weights(self) -> list[float]:
-        """The shares of the collections, which add up to 1.
-
-        New ones hold from the next epoch on.
-        """
+        """The shares of the collections, in any unit. New ones hold from the next epoch on."""
         return list(self._weights)
 
     @weights.setter
     def weights(self, weights: Sequence[float]) -> None:
-        numbers = [float(weight) for weight in weights]
-        total = sum(numbers)
+        numbers = [one if isinstance(one, int) else float(one) for one in weights]
         is_right = len(numbers) == len(self.sources) and min(numbers) >= 0
-        if not is_right or not 0 < total < float("inf"):
+        if not is_right or not 0 < sum(numbers) < float("inf"):
             msg = (
                 f"There are {len(self.sources)} collections, and each has a weight that "
                 f"is not negative, one a positive one: got {numbers}."
             )
             raise ValueError(msg)
-        self._weights = [number / total for number in numbers]
+        self._weights = numbers
 
     def __len__(self) -> int:
         """How many rows an epoch has."""
@@ -104,9 +101,13 @@ class Mixture:
         """How many rows have a number: those of all collections."""
         return sum(self._lengths)
 
-    def of_epoch(self, order: Order, epoch: int) -> RandomAccess:
+    def of_epoch(
+        self, order: Order, epoch: int, weights: Sequence[float] | None = None
+    ) -> RandomAccess:
         """The rows of one epoch, as a loader asks for them."""
-        return _MixedOrder(self._lengths, self._weights, self._epoch_rows, order, epoch)
+        if weights is None:
+            weights = self._weights
+        return _MixedOrder(self._lengths, weights, self._epoch_rows, order, epoch)
 
     def take(self, rows: torch.Tensor) -> Any:
         """Copies of the rows with these numbers, counted through all collections."""
@@ -154,8 +155,9 @@ class Mixture:
 class _MixedOrder:
     """The rows of one epoch of a mixture, found at any position.
 
-    In ``k`` blocks a collection has ``floor(k * size * weight)`` rows, and the one with
-    the largest weight has all others. So how many came before a block needs no counting.
+    Of the first ``n`` blocks a collection has its share of the rows, rounded down, and the
+    one with the largest weight has all others. So how many of its rows came before a block
+    needs no counting. Shares are fractions: rounded numbers would lose a row.
     """
 
     def __init__(
@@ -167,7 +169,8 @@ class _MixedOrder:
         epoch: int,
     ) -> None:
         self._lengths = lengths
-        self._weights = weights
+        shares = [Fraction(weight) for weight in weights]
+        self._shares = [share / sum(shares) for share in shares]
         self._num_rows = num_rows
         self._order = order
         self._key = [order.seed % 2**64, epoch % 2**64]
@@ -193,8 +196,8 @@ class _MixedOrder:
 
     def _counts(self, block: int) -> list[int]:
         """How many rows of each collection come before a block."""
-        before = block * self._size
-        counts = [int(before * weight) for weight in self._weights]
+        before = min(block * self._size, self._num_rows)
+        counts = [int(before * share) for share in self._shares]
         counts[self._largest] += before - sum(counts)
         return counts
 
@@ -204,7 +207,7 @@ class _MixedOrder:
         numbers = torch.repeat_interleave(
             torch.arange(len(shares)), torch.tensor(shares)
         )
-        places = FixedOrder(self._size, [*self._key, block])
+        places = FixedOrder(len(numbers), [*self._key, block])
         numbers = numbers[places.rows(0, stop)]
         found = torch.empty(stop - first, dtype=torch.int64)
         for source in range(len(shares)):

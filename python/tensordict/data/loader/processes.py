@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,21 +17,30 @@ from tensordict.parallel.transport import share_memory
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from tensordict.data.loader.loader import BatchLoader
     from tensordict.data.loader.source import Source
     from tensordict.parallel.jobs import Outcome
 
-__all__ = ["ProcessesPipeline", "backend_of"]
+__all__ = ["ProcessesPipeline", "backend_for"]
 
 _MANY = 2**20
 """More batches than an epoch has whose number is not known before."""
 
 
-def backend_of(num_workers: int, start_method: str | None) -> ProcessesBackend:
-    """Processes that are forked for each epoch, or a pool that stays."""
-    method = multiprocessing.get_context(start_method).get_start_method()
+def backend_for(loader: BatchLoader) -> ProcessesBackend:
+    """Processes that are forked for each epoch, or a pool that lives as long as a loader."""
+    method = multiprocessing.get_context(loader.mp_start_method).get_start_method()
     if method == "fork":
-        return ForkBackend(num_workers)
-    return WorkerPool(num_workers, method)
+        return ForkBackend(loader.workers)
+    pool = WorkerPool(loader.workers, method)
+    # At the end of this process its daemons end anyway.
+    weakref.finalize(loader, _close, pool, os.getpid()).atexit = False
+    return pool
+
+
+def _close(pool: WorkerPool, owner: int) -> None:
+    if os.getpid() == owner:
+        pool.close()
 
 
 class _RowsInMemory:
@@ -101,6 +112,7 @@ class ProcessesPipeline:
             window=num_slots,
         )
         self._next_put = self._next_get = self._first = first
+        self._stop = stop
         # No task is handed out before its rows are written.
         self._outcomes: Generator[Outcome, None, None] = backend.run(
             job, lambda: self._next_put - self._first - num_slots
@@ -136,5 +148,8 @@ class ProcessesPipeline:
         raise RuntimeError(msg)
 
     def close(self) -> None:
-        """End the work."""
+        """End the work. Processes that have nothing left to do stay."""
+        if self._next_get == self._stop:
+            for _ in self._outcomes:
+                pass
         self._outcomes.close()
