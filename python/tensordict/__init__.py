@@ -24,6 +24,7 @@ from tensordict.interop import hooks as _hooks
 
 # The module comes first: the function of the same name then takes the name.
 from tensordict.memmap import MemmapTensor, MemoryMappedTensor
+from tensordict.ops.arrays import from_h5, from_zarr
 from tensordict.ops.closeness import assert_allclose_td, assert_close
 from tensordict.ops.display import get_printoptions, set_printoptions
 from tensordict.ops.factories import (
@@ -106,10 +107,6 @@ if TYPE_CHECKING:
     from tensordict import data, nn, persistent, store
     from tensordict._arrow import from_arrow, to_arrow
     from tensordict._datasets import to_mds
-    from tensordict._later import (
-        from_h5,
-        from_zarr,
-    )
     from tensordict.interop.dlpack import from_dlpack, to_dlpack
     from tensordict.interop.hugging_face import from_hf, to_hf
     from tensordict.interop.mds import from_mds
@@ -134,6 +131,7 @@ if not TYPE_CHECKING:  # which is to find names that there are not
         later={
             **dict.fromkeys(_later.FUNCTIONS, "tensordict._later"),
             **{name: where for name, (where, _) in _later.CLASSES.items()},
+            "PersistentTensorDict": "tensordict.persistent",
             "data": "tensordict.data",
             "nn": "tensordict.nn",
             "persistent": "tensordict.persistent",

@@ -17,31 +17,20 @@ MESSAGES = (
     "Send the leaves with torch.distributed, or the whole as a pickle: "
     "torch.distributed.send_object_list([td], dst)."
 )
-ARRAYS = (
-    "Read the arrays into a dictionary and give that to TensorDict.from_dict; "
-    "td.to_dict() is what to write."
-)
 
 METHODS: dict[str, str] = {
     "arecv": MESSAGES,
     "asend": MESSAGES,
-    "from_h5": ARRAYS,
-    "from_zarr": ARRAYS,
-    "to_h5": ARRAYS,
-    "to_zarr": ARRAYS,
 }
 """Methods of every collection, and what to do meanwhile."""
 
 FUNCTIONS: dict[str, str] = {
-    "from_h5": ARRAYS,
-    "from_zarr": ARRAYS,
     "recv_tensordict": MESSAGES,
     "send_tensordict": MESSAGES,
 }
 """Functions of the package, and what to do meanwhile."""
 
 CLASSES: dict[str, tuple[str, str]] = {
-    "PersistentTensorDict": ("tensordict.persistent", ARRAYS),
     "TensorDictPipe": ("tensordict._ucxx", MESSAGES),
     "TensorDictServer": ("tensordict._ucxx", MESSAGES),
 }

@@ -15,6 +15,7 @@ import torch
 
 from redis_server import RedisServer
 from tensordict import (
+    PersistentTensorDict,
     TensorClass,
     TensorDict,
     TensorDictParams,
@@ -80,9 +81,23 @@ def mapped():
     return td
 
 
+def persistent(backend, source=None):
+    pytest.importorskip({"h5": "h5py"}.get(backend, backend))
+    directory = tempfile.TemporaryDirectory()
+    path = f"{directory.name}/saved"
+    source = dense() if source is None else source
+    td = PersistentTensorDict.from_dict(source, path, backend=backend)
+    weakref.finalize(td, directory.cleanup)
+    return td
+
+
 def view():
     parent = torch.cat([dense(), dense()])
     return parent._get_sub_tensordict(slice(1, 3))
+
+
+def part_of_h5():
+    return persistent("h5", torch.cat([dense(), dense()]))[1:3]
 
 
 def lazy(dim):
@@ -140,6 +155,9 @@ CONTAINERS = {
     "locked": lambda: dense().lock_(),
     "named": lambda: dense().refine_names("x", "y"),
     "mapped": mapped,
+    "h5": lambda: persistent("h5"),
+    "zarr": lambda: persistent("zarr"),
+    "part_of_h5": part_of_h5,
     "view": view,
     "params": params,
     "lazy": lambda: lazy(0),

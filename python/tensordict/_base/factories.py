@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tensordict._established import established_names
+from tensordict.ops.arrays import from_h5, from_zarr
 from tensordict.ops.factories import (
     from_any,
     from_csv,
@@ -19,12 +20,14 @@ __all__ = [
     "from_any",
     "from_csv",
     "from_dict",
+    "from_h5",
     "from_json",
     "from_namedtuple",
     "from_pandas",
     "from_parquet",
     "from_struct_array",
     "from_tuple",
+    "from_zarr",
 ]
 
 if not TYPE_CHECKING:  # which is to find names that there are not

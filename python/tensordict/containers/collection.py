@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tensordict import _later
 from tensordict.ops.access import AccessOps
 from tensordict.ops.apply import ApplyOps
+from tensordict.ops.arrays import ArrayOps
 from tensordict.ops.autograd import AutogradOps
 from tensordict.ops.batch import BatchOps
 from tensordict.ops.clients import ClientOps
@@ -97,6 +98,7 @@ class Vocabulary(
     MappingOps,
     MemoryOps,
     SavingOps,
+    ArrayOps,
     ConsolidatingOps,
     ConvertOps,
     TablesOps,

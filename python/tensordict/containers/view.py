@@ -260,13 +260,23 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return value[self.idx]
 
     def _entries(self) -> dict[str, Any]:
+        if self._source._reads_parts:
+            return {
+                key: self._get_entry(key, NO_DEFAULT)
+                for key in list(self._source._sample_entries())
+            }
         return {
             key: self._view_of(value)
             for key, value in list(self._source._entries().items())
         }
 
     def _get_entry(self, key: str, default: Any) -> Any:
-        value = self._source._get_entry(key, NO_DEFAULT)
+        source = self._source
+        if source._reads_parts:
+            part = source._part_at(key, self.idx)
+            if part is not NO_DEFAULT:
+                return part
+        value = source._get_entry(key, NO_DEFAULT)
         return default if value is NO_DEFAULT else self._view_of(value)
 
     def _sample_entries(self) -> dict[str, Any]:
@@ -297,6 +307,10 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     def _read(self, key: Any, default: Any) -> Any:
         """Read an entry by key; nested collections are ordinary ones."""
+        if self._source._reads_parts:
+            found = self._read_alone(key)
+            if found is not NO_DEFAULT:
+                return found
         value = _rust.get(self._source, key, default)
         if value is default or value is None:
             return value
@@ -309,6 +323,16 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
                 value = source._read(key, default) if is_part else value._shown()
             return value_of(value._get_index(self.idx))
         return value[self.idx]
+
+    def _read_alone(self, key: Any) -> Any:
+        """The part of a leaf, of which no more is read; NO_DEFAULT where it is none."""
+        path = _rust.unravel_key_to_tuple(key)
+        holder: Any = self._source
+        for name in path[:-1]:
+            holder = holder._sample_entry(name)
+            if not isinstance(holder, CollectionProtocol) or holder._is_non_tensor:
+                return NO_DEFAULT
+        return holder._part_at(path[-1], self.idx) if path else NO_DEFAULT
 
     def __getitem__(self, index: Any) -> Any:
         """The part of an entry, or a part of this part."""
@@ -367,6 +391,13 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         }
         return self._with_entries(entries)
 
+    def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
+        """A copy as an ordinary collection. See ``TensorDict.to_tensordict``."""
+        if self._source._reads_parts:
+            # What was just read is a copy.
+            return self._shown()
+        return super().to_tensordict(retain_none=retain_none)
+
     def _as_source(self) -> Any:
         return self._shown()
 
@@ -407,6 +438,11 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     def _set_entry(self, key: str, value: Any) -> None:
         source = self._source
+        if source._reads_parts and isinstance(source._sample_entry(key), torch.Tensor):
+            if isinstance(value, CollectionProtocol):
+                raise not_a_value(key, source._sample_entry(key), value)
+            source._write_part(key, self.idx, value)
+            return
         present = source._get_entry(key, NO_DEFAULT)
         if present is NO_DEFAULT:
             ndim = len(source.batch_size)
@@ -479,7 +515,10 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
                 raise locked_error(self)
         else:
             items = []
-            for key, entry in list(self._source._entries().items()):
+            source = self._source
+            is_read = not source._reads_parts
+            held = source._entries() if is_read else source._sample_entries()
+            for key, entry in list(held.items()):
                 item = value
                 if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
                     is_number = isinstance(value, (int, float, complex))
@@ -548,7 +587,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         """Let ``plain`` have copies of what ``values`` write whole."""
         for key, value in values.items():
             path = _rust.unravel_key_to_tuple(key)
-            entry = _rust.get(self._source, path)
+            entry = self._entry_to_fit(path)
             if isinstance(value, dict):
                 part = _SubTensorDict._of_child(entry, self)
                 part._show_whole(_rust.get(plain, path), value)
@@ -592,6 +631,15 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             fitted[key] = value
         return fitted
 
+    def _entry_to_fit(self, path: tuple[str, ...]) -> Any:
+        """The whole entry of the source, or what has its shape."""
+        holder: Any = self._source
+        if holder._reads_parts and _rust.contains(holder, path):
+            for name in path:
+                holder = holder._sample_entry(name)
+            return holder
+        return _rust.get(holder, path)
+
     def update(  # type: ignore[override]
         self,
         input_dict_or_td: Any = None,
@@ -623,7 +671,10 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         self._store(iter(values))
 
     def _store(self, values: Any) -> None:
-        for key, value in list(self._source._entries().items()):
+        source = self._source
+        is_read = not source._reads_parts
+        held = source._entries() if is_read else source._sample_entries()
+        for key, value in list(held.items()):
             if isinstance(value, CollectionProtocol):
                 _SubTensorDict._of_child(value, self)._store(values)
             else:

@@ -276,6 +276,8 @@ class BatchOps(CollectionProtocol):
         _collect_renamed(self, names, ndim, (), changed)
         for td, own in changed:
             td._td_dim_names = own if _has_any(own) else None
+            if td._reads_parts:
+                td._note()
 
     def _has_names(self) -> bool:
         """Whether any batch dim has a name."""
@@ -369,10 +371,16 @@ def _has_any(names: list[Any]) -> bool:
     return names.count(None) < len(names)
 
 
+def _looked_at(td: Any) -> list[tuple[str, Any]]:
+    """The direct entries, of which only shapes are asked for: none is read from a file."""
+    held = td._sample_entries() if td._reads_parts else td._entries()
+    return list(held.items())
+
+
 def _collect_resized(td: Any, size: torch.Size, changed: list[Any]) -> None:
     """Add ``td`` and the nested containers that must take ``size``; raise if one cannot."""
     ndim = len(size)
-    for key, value in list(td._entries().items()):
+    for key, value in _looked_at(td):
         if isinstance(value, CollectionProtocol):
             if value.batch_size[:ndim] != size:
                 try:
@@ -407,7 +415,7 @@ def _collect_renamed(
         for member in td._children():
             _collect_renamed(member, rest, len(rest), path, changed)
         return
-    for key, value in list(td._entries().items()):
+    for key, value in _looked_at(td):
         if type(value) is not torch.Tensor and isinstance(value, CollectionProtocol):
             _collect_renamed(value, names, ndim, (*path, key), changed)
 

@@ -37,7 +37,11 @@ class StoringOps(CollectionProtocol):
     ) -> None:
         """Store a value at a flat path: the slow, general form of ``set_entry``."""
         key = path[0]
-        present = self._get_entry(key, NO_DEFAULT)
+        if self._reads_parts:
+            # What an entry holds is not read to be replaced.
+            present = self._sample_entry(key)
+        else:
+            present = self._get_entry(key, NO_DEFAULT)
         if len(path) > 1:
             rest = path[1:]
             if present is NO_DEFAULT:

@@ -8,6 +8,7 @@ class from here, so that no floor imports one above it.
 # ruff: noqa: PLC0414 (what others take from here is what it imports)
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from tensordict.containers.nontensor.write_through import LinkedList as LinkedList
     from tensordict.containers.numbered import NumberedTensorDict as NumberedTensorDict
     from tensordict.containers.params import TensorDictParams as TensorDictParams
+    from tensordict.containers.persistent import (
+        PersistentTensorDict as PersistentTensorDict,
+    )
     from tensordict.containers.view import _SubTensorDict as _SubTensorDict
     from tensordict.interop.pytree import exclude_from_pytree as exclude_from_pytree
     from tensordict.tensorclass.attributes import TensorAttrs as TensorAttrs
@@ -31,8 +35,18 @@ __all__ = ["announce", "on_new_class", "provided"]
 
 _T = TypeVar("_T")
 
+LATER = {"PersistentTensorDict": "tensordict.containers.persistent"}
+"""Classes that few programs use: where they are, to be imported when they are asked for."""
+
 _announced: list[tuple[type, str, type | None]] = []
 _listeners: list[Callable[[type, str, type | None], Any]] = []
+
+
+def __getattr__(name: str) -> Any:
+    if name in LATER:
+        return getattr(importlib.import_module(LATER[name]), name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)
 
 
 def provided(member: _T) -> _T:

@@ -116,6 +116,9 @@ class CollectionProtocol:
         """Whether values that are written here are written to those they were read from."""
         return False
 
+    _reads_parts: ClassVar[bool] = False
+    """Whether a part of a leaf is read, and written, without the rest of it."""
+
     _printed_nested_as: str | None = None
     """How the long form of the text names this where it is nested, if not by class."""
 
@@ -271,6 +274,20 @@ class CollectionProtocol:
     def _seen_entry(self, key: str) -> Any:
         """Look at an entry as reading would show it: see :meth:`_sample_entry`."""
         return self._sample_entry(key)
+
+    def _part_at(self, key: str, index: Any) -> Any:
+        """The part of a leaf at a planned index, where parts are read alone.
+
+        NO_DEFAULT where there is no leaf.
+        """
+        raise NotImplementedError
+
+    def _write_part(self, key: str, index: Any, value: Any) -> None:
+        """Write ``value`` into a leaf at a planned index, where parts are written alone."""
+        raise NotImplementedError
+
+    def _note(self) -> None:
+        """Write down batch size and names, where a file keeps them."""
 
     def _stack_members(self) -> Any:
         """Stack the members for :func:`tensordict.dense_stack_tds`."""

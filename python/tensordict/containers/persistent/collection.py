@@ -1,0 +1,490 @@
+"""A collection whose entries are in a file of HDF5 or Zarr."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.collection import TensorDictBase
+from tensordict.containers.dense import TensorDict
+from tensordict.containers.persistent.differences import MSG_REFUSED, Differences
+from tensordict.containers.persistent.files import (
+    common_sizes,
+    content_of,
+    fill_group,
+    metadata_of,
+    names_of,
+)
+from tensordict.containers.persistent.reading import Reading
+from tensordict.containers.persistent.writing import Writing
+from tensordict.ops.access import MSG_NO_INDEX, MSG_ONE_DEFAULT
+from tensordict.primitives import classes
+from tensordict.primitives import options as options_primitives
+from tensordict.primitives.common import as_size
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.storage.arrays import backend_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tensordict.primitives.protocol import NestedKeyLike
+
+__all__ = ["PersistentTensorDict"]
+
+MSG_SOURCE = "Either group or filename must be provided, and not both. Got group={} and filename={}."
+MSG_VALUE_ALONE = (
+    "A {} alone is not written: a file is of a collection. Set it as an entry of a "
+    "TensorDict, and write that."
+)
+MSG_PICKLE = (
+    "Cannot pickle a PersistentTensorDict of {}: it has no path that another process could "
+    "open. Call to_tensordict() first."
+)
+
+
+@classes.provided
+class PersistentTensorDict(Reading, Writing, Differences, TensorDictBase):  # type: ignore[misc]
+    """A collection whose entries are in a file of HDF5 or in a store of Zarr.
+
+    Reading an entry reads it from the file into a new tensor, and reading a part of it,
+    ``ptd[10:20]["a"]`` or ``ptd.get_at("a", 3)``, reads that part. What is set is written
+    to the file; so is what methods do in place (``ptd.add_(1)``), while a tensor that was
+    read is a copy. What is computed from it is an ordinary :class:`TensorDict`.
+
+    A group of the file is a nested collection, an array an entry. Values that are no
+    tensors are kept, too; see the guide on HDF5 and Zarr for which and how.
+
+    HDF5 needs ``h5py``, Zarr needs ``zarr`` 3.1.1 or newer.
+
+    Args:
+        batch_size: the leading dims that all entries share. Default: ``[]``; see
+            :func:`from_h5` and :func:`from_zarr` for what the file says.
+        filename: the path of the file; for Zarr a directory, or a ``zarr.abc.store.Store``.
+        group: an open file or group, in place of ``filename``. Who opened it closes it.
+        mode: ``"r"`` reads, ``"r+"`` changes a file that is there, ``"w"`` makes a new one,
+            ``"w-"`` and ``"x"`` as well, where there is none, and ``"a"`` changes one or
+            makes it.
+        backend: ``"h5"`` or ``"zarr"``.
+        device: where entries are moved that are read.
+        validate_batch_size: whether the shapes of all arrays are compared with the batch
+            size at once.
+        non_tensor_as_stack: whether an array of texts that others wrote is a value for each
+            row, where its leading dims are the batch size, and not one array.
+        allow_pickle: whether pickles, which only Zarr has, are read. They can run code of
+            whoever wrote them. Default: they are, with a warning.
+        **kwargs: how arrays are made: what ``h5py.Group.create_dataset`` and
+            ``zarr.Group.create_array`` take. ``chunks`` are the sizes of the leading dims.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ImportError: the library is not installed.
+        OSError: the file is of another kind, is cut, or is open elsewhere.
+        ValueError: the batch size is not that of an array.
+
+    Examples:
+        >>> import os, tempfile
+        >>> from tensordict import PersistentTensorDict
+        >>> directory = tempfile.TemporaryDirectory()
+        >>> path = os.path.join(directory.name, "data.h5")
+        >>> with PersistentTensorDict(filename=path, batch_size=[3], mode="w") as data:
+        ...     data["n", "a"] = torch.zeros(3, 2)
+        ...     data["n", "a"] += 1
+        ...     data[1:]["n", "a"]
+        tensor([[1., 1.],
+                [1., 1.]])
+        >>> directory.cleanup()
+    """
+
+    _is_dense: ClassVar[bool] = False
+    _reads_parts: ClassVar[bool] = True
+
+    LOCKING: ClassVar[Any] = None
+
+    def __init__(
+        self,
+        *,
+        batch_size: Sequence[int] | torch.Size | int | None = None,
+        filename: Any = None,
+        group: Any = None,
+        mode: str = "r",
+        backend: str = "h5",
+        device: torch.device | str | int | None = None,
+        validate_batch_size: bool = True,
+        non_tensor_as_stack: bool = False,
+        allow_pickle: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if (filename is None) == (group is None):
+            raise RuntimeError(MSG_SOURCE.format(group, filename))
+        kind = backend_of(backend)
+        if filename is not None:
+            file = kind.open(filename, mode, {"allow_pickle": allow_pickle})
+        else:
+            file = kind.of_open(group)
+            file.allow_pickle = allow_pickle
+        root = file.root
+        size = as_size(batch_size)
+        try:
+            known = metadata_of(root)
+            self._take(
+                file,
+                root,
+                size,
+                None if device is None else torch.device(device),
+                names_of(known, size),
+                kwargs,
+                non_tensor_as_stack,
+            )
+            if validate_batch_size:
+                self._check_sizes(())
+        except BaseException:
+            if file.is_own:
+                file.close()
+            raise
+
+    @classmethod
+    def from_dict(  # type: ignore[override]
+        cls,
+        input_dict: Mapping[Any, Any] | CollectionProtocol,
+        filename: Any,
+        *,
+        auto_batch_size: bool = False,
+        batch_size: Sequence[int] | torch.Size | None = None,
+        device: torch.device | str | int | None = None,
+        backend: str = "h5",
+        batch_dims: int | None = None,
+        allow_pickle: bool | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Write a mapping or a collection to a new file, and give what is in it, opened.
+
+        A file that is there is replaced once the new one is written: a call that fails
+        leaves it as it was.
+
+        Args:
+            input_dict: the entries.
+            filename: the path of the file; for Zarr a directory or a store.
+            auto_batch_size: accepted for the sake of other classes: the batch size of a
+                mapping is inferred in any case.
+            batch_size: the batch size. Default: that of a collection, and of a mapping the
+                leading dims that all entries share.
+            device: where entries are moved that are read.
+            backend: ``"h5"`` or ``"zarr"``.
+            batch_dims: of a mapping, at most this many of these dims.
+            allow_pickle: whether pickled values can be read from the result.
+            **kwargs: how arrays are made, see :class:`PersistentTensorDict`.
+
+        Raises:
+            TypeError: an entry has a dtype or a type that the format does not have.
+            ValueError: a key cannot be a name in the file.
+        """
+        source: Any = input_dict
+        if not isinstance(source, CollectionProtocol):
+            source = TensorDict.from_dict(
+                source,
+                batch_size=batch_size,
+                auto_batch_size=batch_size is None,
+                batch_dims=batch_dims,
+            )
+        elif source._is_non_tensor:
+            raise TypeError(MSG_VALUE_ALONE.format(type(source).__name__))
+        elif batch_size is not None and source.batch_size != torch.Size(batch_size):
+            source = source.clone(False)
+            source.batch_size = batch_size
+        kind = backend_of(backend)
+        kind.create(filename, lambda root: fill_group(root, source, kwargs))
+        may_read = True if allow_pickle is None else allow_pickle
+        file = kind.open(filename, "r+", {"allow_pickle": may_read})
+        made = cls.__new__(cls)
+        device = None if device is None else torch.device(device)
+        root = file.root
+        size = source.batch_size
+        names = names_of(metadata_of(root), size)
+        made._take(file, root, size, device, names, kwargs, False)
+        return made
+
+    @classmethod
+    def _from_file(
+        cls,
+        filename: Any,
+        backend: str,
+        mode: str,
+        size: torch.Size | None,
+        dims: int | None,
+        is_auto: bool,
+        non_tensor_as_stack: bool,
+        allow_pickle: bool | None,
+    ) -> Self:
+        """See :func:`tensordict.from_h5`."""
+        made = cls(
+            filename=filename,
+            backend=backend,
+            mode=mode,
+            batch_size=size,
+            non_tensor_as_stack=non_tensor_as_stack,
+            allow_pickle=allow_pickle,
+            validate_batch_size=size is not None,
+        )
+        try:
+            if size is None:
+                # What the file does not say, its arrays do.
+                made._take_common_size(dims if is_auto else None, not is_auto)
+                made._check_sizes(())
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def _take_common_size(self, limit: int | None, keep_noted: bool) -> None:
+        for td, size in common_sizes(self, limit, keep_noted):
+            td._batch_size = size
+            td._td_dim_names = names_of(metadata_of(td._group), size)
+
+    def __enter__(self) -> Self:
+        """Open a block. At its end the file is closed, or a lock undone: see ``lock_``."""
+        return super().__enter__()
+
+    def __exit__(
+        self, exc_type: object, exc_val: BaseException | None, exc_tb: object
+    ) -> Any:
+        """Undo the lock that the block is of; close the file where it is of none."""
+        queue: Any = self._last_op_queue
+        is_file = queue[-1] is None
+        result = super().__exit__(exc_type, exc_val, exc_tb)
+        if is_file:
+            self.close()
+        return result
+
+    def _resize_batch(self, size: torch.Size) -> None:
+        super()._resize_batch(size)
+        self._note()
+
+    def get_at(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
+        """A part of the entry at ``key``, of which no more is read."""
+        if not args and "index" not in kwargs:
+            raise TypeError(MSG_NO_INDEX)
+        index, *rest = args or (kwargs["index"],)
+        if len(rest) > 1:
+            raise TypeError(MSG_ONE_DEFAULT)
+        path = _rust.unravel_key_to_tuple(key)
+        holder = self._holder_of(path)
+        sample = NO_DEFAULT if holder is None else holder._sample_entry(path[-1])
+        if type(sample) is not torch.Tensor:
+            return super().get_at(key, *args, **kwargs)
+        plan = _rust.index_plan(
+            sample.shape, (index,) if isinstance(index, list) else index
+        )
+        return holder._part_at(path[-1], () if plan is None else plan[0])
+
+    def get_item_shape(self, key: NestedKeyLike) -> torch.Size:
+        """The shape of the entry at ``key``, which is not read."""
+        path = _rust.unravel_key_to_tuple(key)
+        holder = self._holder_of(path)
+        sample = NO_DEFAULT if holder is None else holder._sample_entry(path[-1])
+        if sample is NO_DEFAULT:
+            return super().get_item_shape(key)
+        shape: torch.Size = sample.shape
+        return shape
+
+    def entry_class(self, key: NestedKeyLike) -> type:
+        """The type of an entry, which is not read."""
+        path = _rust.unravel_key_to_tuple(key)
+        holder = self._holder_of(path)
+        sample = NO_DEFAULT if holder is None else holder._sample_entry(path[-1])
+        return super().entry_class(key) if sample is NO_DEFAULT else type(sample)
+
+    def _write_into(
+        self, key: str, present: Any, value: Any, non_blocking: bool
+    ) -> None:
+        if isinstance(present, PersistentTensorDict) or (
+            isinstance(value, (CollectionProtocol, dict))
+            and not isinstance(present, CollectionProtocol)
+        ):
+            super()._write_into(key, present, value, non_blocking)
+            return
+        if isinstance(present, CollectionProtocol):
+            held = self._get_entry(key, NO_DEFAULT)
+            super()._write_into(key, held, value, non_blocking)
+            self._set_entry(key, held)
+            return
+        self._file.check_writable(key)
+        value = _rust.fit_inplace(self, key, value, present)
+        array: Any = self._group.array(key)
+        value = value.detach().to(present.dtype).expand(present.shape)
+        array.write(..., content_of(self._file, key, value).data)
+
+    def clone(self, recurse: bool = True, **kwargs: Any) -> Self:
+        """Copy the file to a temporary one; without ``recurse`` this one is shared.
+
+        The temporary file goes with the last collection of it.
+        """
+        if kwargs:
+            msg = f"clone() got an unexpected keyword argument {next(iter(kwargs))!r}"
+            raise TypeError(msg)
+        if not recurse:
+            return self._clone_structure()
+        directory = tempfile.TemporaryDirectory(prefix="tensordict-")
+        path = Path(directory.name) / f"clone.{self.backend}"
+        made = self.from_dict(
+            self, path, device=self._device, backend=self.backend, **self._options
+        )
+        made._file.allow_pickle = self._file.allow_pickle
+        made._non_tensor_as_stack = self._non_tensor_as_stack
+        weakref.finalize(made._file, _remove, made._file.handle, directory)
+        return made
+
+    def __copy__(self) -> Self:
+        """Another collection of the same file."""
+        return self._clone_structure()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy in a temporary file."""
+        made = memo[id(self)] = self.clone()
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Where the file is: what is unpickled opens it again, for reading.
+
+        Raises:
+            TypeError: it has no path.
+        """
+        self._file.check_open()
+        filename = self._file.filename
+        if not isinstance(filename, (str, os.PathLike)):
+            raise TypeError(MSG_PICKLE.format(self._file.name))
+        self._file.flush()
+        return {
+            "filename": str(Path(filename).absolute()),
+            "backend": self.backend,
+            "path": self._group.path,
+            "batch_size": self._batch_size,
+            "device": self._device,
+            "names": self._td_dim_names,
+            "options": self._options,
+            "non_tensor_as_stack": self._non_tensor_as_stack,
+            "allow_pickle": getattr(self._file, "allow_pickle", None),
+            "is_locked": self._is_locked,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the file that a pickle names, for reading."""
+        kind = backend_of(state["backend"])
+        options = {"allow_pickle": state["allow_pickle"]}
+        file = kind.open(state["filename"], "r", options)
+        group: Any = file.root
+        for name in filter(None, state["path"].split("/")):
+            group = None if group is None else group.group(name)
+        if group is None:
+            msg = f"The file {file.name} has no group {state['path']!r} any more."
+            raise KeyError(msg)
+        self._take(
+            file,
+            group,
+            state["batch_size"],
+            state["device"],
+            state["names"],
+            state["options"],
+            state["non_tensor_as_stack"],
+        )
+        if state["is_locked"]:
+            self.lock_()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Make it again from its state."""
+        return _new, (type(self),), self.__getstate__()
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """To another device: the same file, whose entries are read to there.
+
+        With a dtype all entries are read: the result is an ordinary collection.
+        """
+        asked = args[0] if len(args) == 1 else kwargs.get("device")
+        rest = kwargs.keys() - {"device", "non_blocking"}
+        if (
+            len(args) > 1
+            or rest
+            or not isinstance(asked, (str, int, torch.device))
+            or (args and "device" in kwargs)
+        ):
+            return self._shown().to(*args, **kwargs)
+        device = torch.device(asked)
+        if device == self._device:
+            return self
+        return self._remember(self._again(device), "to", args, kwargs)
+
+    def auto_batch_size_(
+        self, batch_dims: int | None = None, keep_compliant_size: bool = False
+    ) -> Self:
+        """Set the largest batch size that all entries share, here and in nested ones."""
+        plain = self._sampled().auto_batch_size_(batch_dims, keep_compliant_size)
+        self._take_sizes(plain)
+        return self
+
+    def _take_sizes(self, plain: Any) -> None:
+        if plain.batch_size != self._batch_size:
+            self._resize_batch(plain.batch_size)
+        for key, child in list(self._nested.items()):
+            child._take_sizes(plain._get_entry(key, None))
+
+    def rename_key_(
+        self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
+    ) -> Self:
+        """Rename an entry in the file: no data is moved. See ``TensorDict.rename_key_``."""
+        old, new = map(_rust.unravel_key_to_tuple, (old_key, new_key))
+        source, target = self._holder_of(old), self._holder_of(new)
+        if (
+            source is None
+            or target is None
+            or new[: len(old)] == old
+            or old[: len(new)] == new
+            or self.is_locked
+            or source.is_locked
+            or source._batch_size != target._batch_size
+            or source._sample_entry(old[-1]) is NO_DEFAULT
+            or target._sample_entry(new[-1]) is not NO_DEFAULT
+        ):
+            return super().rename_key_(old_key, new_key, safe=safe)
+        source._group.move(old[-1], target._group, new[-1])
+        source._nested.pop(old[-1], None)
+        return self
+
+    def view(self, *shape: Any, **kwargs: Any) -> Self:
+        """Refused, but for the shape that it has: use :meth:`reshape`."""
+        if shape and isinstance(shape[0], torch.dtype):
+            return self._shown().view(*shape, **kwargs)
+        return super().view(*shape, **kwargs)
+
+    def squeeze(self, *args: Any, **kwargs: Any) -> Self:
+        """Refused, but for a dim that stays."""
+        if not (
+            args or kwargs.get("dim") is not None or options_primitives.lazy_legacy()
+        ):
+            raise RuntimeError(MSG_REFUSED.format("squeeze", ""))
+        return super().squeeze(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        """What is in the file; of one that is closed, which it is."""
+        if not self._file.is_open:
+            return f"{type(self).__name__}(closed file {self._file.name})"
+        return super().__repr__()
+
+
+PersistentTensorDict.__module__ = "tensordict.persistent"
+classes.announce(PersistentTensorDict, "collection", TensorDict)
+
+
+def _new(cls: type[PersistentTensorDict]) -> PersistentTensorDict:
+    return cls.__new__(cls)
+
+
+def _remove(handle: Any, directory: Any) -> None:
+    """Remove the temporary file of a copy, which is closed first where it can be."""
+    if hasattr(handle, "close"):
+        handle.close()
+    directory.cleanup()

@@ -1,0 +1,237 @@
+"""Reading the entries of a file: whole, a part of them, or only their shapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.persistent.state import PersistentState
+from tensordict.containers.view import _SubTensorDict
+from tensordict.ops.batch import with_named_values
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.unbatched import UnbatchedTensor
+from tensordict.storage.arrays.interface import NUMBER, STACK, TEXT, UNBATCHED
+from tensordict.storage.arrays.selection import read_part
+from tensordict.storage.arrays.values import Stack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensordict.primitives.protocol import NestedKeyLike
+    from tensordict.storage.arrays.interface import Array
+
+__all__ = ["Reading"]
+
+MSG_SIZE = "batch size and array size mismatch: array.shape={}, batch_size={}{}."
+MSG_KEYS = (
+    "Cannot call {} in place on a PersistentTensorDict: it would remove entries from the "
+    "file. Call del_() on these, or {}() without inplace, which reads what it gives."
+)
+
+
+class _Unread:
+    """What stands for a value that is in the file."""
+
+    def __repr__(self) -> str:
+        return "<in the file>"
+
+
+UNREAD = _Unread()
+
+
+class Reading(PersistentState):
+    """Reading the entries of a file: whole, a part of them, or only their shapes."""
+
+    def _check_sizes(self, path: tuple[str, ...]) -> None:
+        """Raise where an array does not begin with the batch size.
+
+        Raises:
+            ValueError: it does not.
+        """
+        size = self._batch_size
+        if not size:
+            return
+        for key in self._group.names():
+            array = self._group.array(key)
+            if array is None:
+                child = self._child(key)
+                if child is not None:
+                    child._check_sizes((*path, key))
+            elif (
+                not array.is_value
+                and UNBATCHED not in array.attributes
+                and torch.Size(array.shape[: len(size)]) != size
+            ):
+                where = f" for the entry {(*path, key)} of {self._file.name}"
+                raise ValueError(MSG_SIZE.format(array.shape, size, where))
+
+    def _entries(self) -> dict[str, Any]:
+        keys = self._group.names()
+        found = {key: self._get_entry(key, NO_DEFAULT) for key in keys}
+        return {key: value for key, value in found.items() if value is not NO_DEFAULT}
+
+    def _get_entry(self, key: str, default: Any) -> Any:
+        array = self._group.array(key)
+        if array is not None:
+            return self._read_array(key, array, ())
+        child = self._child(key)
+        return default if child is None else child
+
+    def _read_array(self, key: str, array: Array, index: Any) -> Any:
+        if array.is_value:
+            return self._value_of(key, array)
+        leaf = read_part(array, () if UNBATCHED in array.attributes else index)
+        if leaf.dtype is not array.dtype:
+            leaf = leaf.to(array.dtype)
+        if self._device is not None:
+            leaf = leaf.to(self._device)
+        if UNBATCHED in array.attributes:
+            return UnbatchedTensor(leaf, self._batch_size)
+        return leaf
+
+    def _value_of(self, key: str, array: Array) -> Any:
+        """The value that an array holds, or the stack of those that it holds."""
+        held = self._file.decode(key, array)
+        size = self._batch_size
+        if not isinstance(held, Stack) and self._non_tensor_as_stack:
+            shape = getattr(held, "shape", ())
+            is_foreign = not {STACK, TEXT, NUMBER} & array.attributes.keys()
+            if size and is_foreign and torch.Size(shape[: len(size)]) == size:
+                held = Stack(
+                    list(held.reshape(size.numel(), *shape[len(size) :])), size
+                )
+        if isinstance(held, Stack):
+            kind = self._non_tensor_stack_type
+            entry = kind._of_cells(list(held.values), torch.Size(held.shape))
+            if self._device is not None:
+                entry = entry.to(self._device)
+        else:
+            entry = self._non_tensor_type._of([held], 0, size, self._device)
+        names = self._td_dim_names
+        return entry if names is None else entry._refined(list(names), True)
+
+    def _unread_value(self, array: Array) -> Any:
+        """What stands for a value that is not read: one of its type, size and names."""
+        size = self._batch_size
+        if STACK in array.attributes:
+            shape = torch.Size(array.attributes[STACK])
+            made = self._non_tensor_stack_type._of_cells(
+                [UNREAD] * shape.numel(), shape
+            )
+        else:
+            made = self._non_tensor_type._of([UNREAD], 0, size, self._device)
+        names = self._td_dim_names
+        return made if names is None else made._refined(list(names), True)
+
+    def _part_at(self, key: str, index: Any) -> Any:
+        array = self._group.array(key)
+        if array is None or array.is_value:
+            return NO_DEFAULT
+        if UNBATCHED in array.attributes:
+            whole = self._read_array(key, array, ())
+            whole.batch_size = _rust.index_shape(self._batch_size, index)
+            return whole
+        return self._read_array(key, array, index)
+
+    def _sample_entries(self) -> dict[str, Any]:
+        samples = {key: self._sample_entry(key) for key in self._group.names()}
+        return {key: value for key, value in samples.items() if value is not NO_DEFAULT}
+
+    def _sample_entry(self, key: str) -> Any:
+        # What has the shape and dtype of an array and next to no memory.
+        array = self._group.array(key)
+        if array is None:
+            child = self._child(key)
+            return NO_DEFAULT if child is None else child
+        if array.is_value:
+            return self._unread_value(array)
+        stand_in = torch.empty((), dtype=array.dtype, device=self._device)
+        stand_in = stand_in.expand(array.shape)
+        if UNBATCHED in array.attributes:
+            return UnbatchedTensor(stand_in, self._batch_size)
+        return stand_in
+
+    def _index(self, index: Any) -> Any:
+        return _SubTensorDict(self, (index,) if isinstance(index, list) else index)
+
+    def _get_index(self, index: Any) -> Any:
+        return self._index(index)
+
+    def _shown(self) -> Any:
+        """All that the file holds, as an ordinary container."""
+        return with_named_values(self._shown_as_is())
+
+    def _shown_as_is(self) -> Any:
+        entries = {
+            key: value._shown_as_is() if isinstance(value, PersistentState) else value
+            for key, value in self._entries().items()
+        }
+        return self._with_entries(entries)
+
+    def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
+        """Read all that the file holds, to an ordinary collection."""
+        return self._shown()
+
+    def _as_dense(self) -> Any:
+        return self._shown()
+
+    def _as_source(self) -> Any:
+        return self._shown()
+
+    def _sampled(self) -> Any:
+        """An ordinary container of the same entries, of which nothing is read."""
+        return self._with_entries(
+            {
+                key: value._sampled() if isinstance(value, PersistentState) else value
+                for key, value in self._sample_entries().items()
+            }
+        )
+
+    def _chosen(self, choose: Callable[[Any], Any]) -> Any:
+        """What ``choose`` leaves of an ordinary container, read."""
+        return self._filled(choose(self._sampled()))
+
+    def _filled(self, chosen: Any) -> Any:
+        for key, value in list(chosen._entries().items()):
+            child = self._child(key)
+            if child is not None:
+                child._filled(value)
+            else:
+                chosen._set_entry(key, self._get_entry(key, value))
+        return chosen
+
+    def _leaves(self, out: list[Any]) -> None:
+        for value in self._entries().values():
+            if isinstance(value, PersistentState):
+                value._leaves(out)
+            elif not isinstance(value, CollectionProtocol):
+                out.append(value)
+
+    def select(
+        self,
+        *keys: NestedKeyLike,
+        inplace: bool = False,
+        strict: bool = True,
+        as_tensordict: bool = False,
+    ) -> Any:
+        """Read the entries at ``keys``, and no others, to an ordinary collection."""
+        if inplace:
+            raise NotImplementedError(MSG_KEYS.format("select", "select"))
+        return self._chosen(lambda td: td.select(*keys, strict=strict))
+
+    def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Any:
+        """Read all entries but those at ``keys`` to an ordinary collection."""
+        if inplace:
+            raise NotImplementedError(MSG_KEYS.format("exclude", "exclude"))
+        return self._chosen(lambda td: td.exclude(*keys))
+
+    def is_empty(self) -> bool:
+        """Whether there is no tensor in the file."""
+        empty: bool = self._sampled().is_empty()
+        return empty
+
+    def _repr_entries(self) -> list[tuple[str, Any]]:
+        # Nothing is read for a text.
+        return sorted(self._sample_entries().items())

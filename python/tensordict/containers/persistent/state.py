@@ -1,0 +1,157 @@
+"""What a collection of a file knows, and the collections that are nested in it."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, Self
+
+from tensordict import _rust
+from tensordict.containers.dense import TensorDict
+from tensordict.containers.persistent.files import noted, own_size
+from tensordict.containers.plain_walks import PlainWalks
+from tensordict.primitives.common import more_refs
+
+if TYPE_CHECKING:
+    import torch
+
+    from tensordict.storage.arrays.interface import ArrayFile, Group
+
+__all__ = ["PersistentState"]
+
+
+class PersistentState(PlainWalks):
+    """What a collection of a file knows, and the collections that are nested in it."""
+
+    filename: Any
+    """The path of the file, or the store that was given."""
+    mode: str
+    """How it was opened."""
+    backend: str
+    """``"h5"`` or ``"zarr"``."""
+
+    _file: ArrayFile
+    _group: Group
+    _options: dict[str, Any]
+    _non_tensor_as_stack: bool
+    _nested: dict[str, Any]
+
+    if TYPE_CHECKING:
+
+        def _sampled(self) -> Any: ...
+        def _index(self, index: Any) -> Any: ...
+
+    def _take(
+        self,
+        file: ArrayFile,
+        group: Group,
+        size: torch.Size,
+        device: torch.device | None,
+        names: list[str | None] | None,
+        options: dict[str, Any],
+        as_stack: bool,
+    ) -> None:
+        self._file = file
+        self._group = group
+        self._batch_size = size
+        self._device = device
+        self._td_dim_names = names
+        self._options = options
+        self._non_tensor_as_stack = as_stack
+        self._nested = {}
+        self.filename = file.filename
+        self.mode = file.mode
+        self.backend = file.backend
+
+    @classmethod
+    def _of_group(
+        cls,
+        file: ArrayFile,
+        group: Group,
+        like: Any,
+        size: torch.Size,
+        names: list[str | None] | None,
+    ) -> Self:
+        """Another collection of a file, with the settings of ``like``."""
+        made = cls.__new__(cls)
+        options, as_stack = like._options, like._non_tensor_as_stack
+        made._take(file, group, size, like._device, names, options, as_stack)
+        return made
+
+    @property
+    def file(self) -> Any:
+        """The file, or the group in it, as the library has it open."""
+        return self._group.handle
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """How arrays are made, as given."""
+        return self._options
+
+    def close(self) -> None:
+        """Close the file. Everything in it that is still read is an error from then on."""
+        self._file.close()
+
+    def _note(self) -> None:
+        """Write batch size and names to the file, if it may be changed."""
+        if self._file.is_writable:
+            self._group.note(noted(self._batch_size, self._td_dim_names))
+
+    def _child(self, key: str) -> Any:
+        """The nested collection of a group; None where there is no group."""
+        group = self._group.group(key)
+        if group is None:
+            self._nested.pop(key, None)
+            return None
+        found = self._nested.get(key)
+        if found is None:
+            size, names = own_size(group, self._batch_size, self._td_dim_names)
+            found = self._of_group(self._file, group, self, size, names)
+            if self._is_locked:
+                parents = [*self._lock_parents_weakrefs, weakref.ref(self)]
+                _rust.lock_tree(found, tuple(parents))
+            self._nested[key] = found
+        return found
+
+    def _holder_of(self, path: tuple[str, ...]) -> Any:
+        """The collection in which the last key of a path is; None where it is not here."""
+        holder: Any = self if path else None
+        for name in path[:-1]:
+            holder = holder._child(name)
+            if holder is None:
+                return None
+        return holder
+
+    def _children(self) -> list[Any]:
+        found = [self._child(key) for key in self._group.names()]
+        return [child for child in found if child is not None]
+
+    def _held_keys(self) -> dict[str, Any]:
+        return dict.fromkeys(self._group.names())
+
+    def _with_entries(self, entries: dict[str, Any]) -> Any:
+        names = self._td_dim_names
+        names = None if names is None else list(names)
+        return _rust.new(TensorDict, entries, self._batch_size, self._device, names)
+
+    def _again(self, device: torch.device | None) -> Self:
+        """Another collection of the same group, whose entries are read to ``device``."""
+        names = self._td_dim_names
+        names = None if names is None else list(names)
+        made = self._of_group(self._file, self._group, self, self._batch_size, names)
+        made._device = device
+        for key, child in self._nested.items():
+            made._nested[key] = child._again(device)
+        return made
+
+    def _clone_structure(self) -> Self:
+        return self._again(self._device)
+
+    def _lock_tree(self, parents: tuple[Any, ...] = ()) -> None:
+        self._is_locked = True
+        if parents:
+            self._lock_parents_weakrefs = more_refs(
+                self._lock_parents_weakrefs, parents
+            )
+        inner = (*parents, weakref.ref(self))
+        for child in self._children():
+            _rust.lock_tree(child, inner)

@@ -1,0 +1,148 @@
+"""Writing entries to a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.persistent.differences import MSG_CONTENT
+from tensordict.containers.persistent.files import content_of, fill_group
+from tensordict.containers.persistent.state import PersistentState
+from tensordict.primitives.errors import locked_error
+from tensordict.primitives.index import fit_source
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.unbatched import is_unbatched
+from tensordict.storage.arrays.interface import UNBATCHED
+from tensordict.storage.arrays.selection import write_part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Writing"]
+
+
+class Writing(PersistentState):
+    """Writing entries to a file."""
+
+    def _set_entry(self, key: str, value: Any) -> None:
+        group = self._group
+        self._file.check_writable(key)
+        array = group.array(key)
+        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+            if value is self._nested.get(key):
+                return
+            if isinstance(value, PersistentState):
+                # It may be the very group that is replaced.
+                value = value._shown()
+            self._replace(key, lambda name: self._fill(name, value))
+            return
+        if (
+            array is not None
+            and not array.is_value
+            and type(value) is torch.Tensor
+            and tuple(value.shape) == tuple(array.shape)
+            and value.dtype is array.dtype
+        ):
+            array.write(..., content_of(self._file, key, value).data)
+            return
+        content = content_of(self._file, key, value)
+        self._replace(key, lambda name: group.create(name, content, self._options))
+
+    def _fill(self, name: str, value: Any) -> None:
+        made = self._group.create_group(name)
+        try:
+            fill_group(made, value, self._options)
+        except BaseException:
+            self._group.delete(name)
+            raise
+
+    def _replace(self, key: str, make: Callable[[str], Any]) -> None:
+        """Make an entry; one that is there goes when the new one is whole."""
+        group = self._group
+        self._nested.pop(key, None)
+        if group.group(key) is None and group.array(key) is None:
+            make(key)
+            return
+        keys = set(group.names())
+        work = next(
+            name for at in range(len(keys) + 1) if (name := f"{key}~{at}") not in keys
+        )
+        make(work)
+        group.delete(key)
+        group.move(work, group, key)
+
+    def _check_entry(self, key: str, value: Any) -> None:
+        self._file.check_writable(key)
+        if not isinstance(value, CollectionProtocol) or value._is_non_tensor:
+            content_of(self._file, key, value)
+
+    def _hang(self, key: str, value: Any) -> None:
+        self._set_entry(key, value)
+
+    def _del_entry(self, key: str) -> None:
+        self._group.delete(key)
+        self._nested.pop(key, None)
+
+    def _write_part(self, key: str, index: Any, value: Any) -> None:
+        self._file.check_writable(key)
+        array: Any = self._group.array(key)
+        if UNBATCHED in array.attributes:
+            whole = self._get_entry(key, NO_DEFAULT)
+            whole[... if is_unbatched(value) else index] = value
+            self._set_entry(key, whole)
+            return
+        if not isinstance(value, torch.Tensor):
+            value = torch.as_tensor(value)
+        if value.requires_grad:
+            content_of(self._file, key, value)
+        value = value.to(device="cpu", dtype=array.dtype)
+        data = content_of(self._file, key, value).data
+        write_part(array, index, torch.from_numpy(data))
+
+    def _write_index(self, index: Any, value: Any) -> None:
+        part = self._index(index)
+        if isinstance(value, CollectionProtocol):
+            size = _rust.index_shape(self._batch_size, index)
+            value = fit_source(self._batch_size, index, size, value)
+            items = list(value._entries().items())
+            if self.is_locked and any(
+                self._sample_entry(key) is NO_DEFAULT for key, _ in items
+            ):
+                raise locked_error(self)
+            for key, item in items:
+                part._check_write(key, item)
+            for key, item in items:
+                part._set_entry(key, item)
+            return
+        # A number says nothing of values that are no tensors.
+        for key, sample in self._sample_entries().items():
+            if isinstance(sample, PersistentState):
+                _rust.set_index(sample, index, value)
+            elif not isinstance(sample, CollectionProtocol) or isinstance(value, str):
+                part._set_entry(key, value)
+
+    def _copy_into(self, source: Any, keys: Any, non_blocking: bool) -> None:
+        plain = self._shown()
+        _rust.copy_into(plain, source, keys, non_blocking)
+        self._store_leaves(_rust.leaves(plain))
+
+    def _store_leaves(self, values: list[Any]) -> None:
+        self._store(iter(values))
+
+    def _store(self, values: Any) -> None:
+        for key in self._group.names():
+            child = self._child(key)
+            if child is not None:
+                child._store(values)
+                continue
+            array = self._group.array(key)
+            if array is not None and not array.is_value:
+                self._set_entry(key, next(values))
+
+    def _writes_through(self) -> bool:
+        return True
+
+    def _replace_content(self, result: Any) -> NoReturn:
+        raise NotImplementedError(MSG_CONTENT)

@@ -1,0 +1,285 @@
+"""Files of HDF5 and Zarr: written from any collection, opened as one."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from tensordict.primitives import classes
+from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from tensordict.containers.collection import TensorDictBase
+
+__all__ = ["ArrayOps", "from_h5", "from_zarr"]
+
+MSG_TWO_SIZES = "Conflicting batch sizes in {}: batch_size and auto_batch_size cannot be both specified."
+MSG_IGNORED = (
+    "{} ignores batch_dims={} without auto_batch_size=True. Starting with TensorDict 0.17, "
+    "the default will change to turning auto_batch_size on when batch_dims is given, as "
+    "from_dict does. {}"
+)
+HINT_AUTO = (
+    "Pass auto_batch_size=True to get that result now, or drop batch_dims to keep today's "
+    "result."
+)
+HINT_DROP = "Drop batch_dims to keep today's result."
+
+
+class ArrayOps(CollectionProtocol):
+    """Files of HDF5 and Zarr."""
+
+    def to_h5(self, filename: Any, **kwargs: Any) -> Any:
+        """Write this collection to a new file of HDF5, and give what is in it, opened.
+
+        Each leaf becomes a dataset and each nested collection a group; batch size and
+        names are noted. A file that is there is replaced once the new one is written: a
+        call that fails leaves it as it was. Needs ``h5py``.
+
+        Args:
+            filename: the path of the file.
+            **kwargs: how datasets are made, as :meth:`h5py.Group.create_dataset` takes it.
+                ``chunks`` are the sizes of the leading dims.
+
+        Returns:
+            A :class:`PersistentTensorDict`, open for reading and writing.
+
+        Raises:
+            TypeError: an entry has a dtype or a type that HDF5 does not have.
+            ValueError: a key cannot be the name of a dataset.
+
+        Examples:
+            >>> import os, tempfile
+            >>> td = TensorDict(a=torch.zeros(100), n={"b": torch.ones(100, 3)}, batch_size=[100])
+            >>> with tempfile.TemporaryDirectory() as directory:
+            ...     path = os.path.join(directory, "data.h5")
+            ...     with td.to_h5(path, compression="gzip") as written:
+            ...         print(written["n", "b"].shape, written[10:20]["a"].shape)
+            torch.Size([100, 3]) torch.Size([10])
+        """
+        return classes.PersistentTensorDict.from_dict(self, filename, **kwargs)
+
+    def to_zarr(
+        self, filename: Any, *, allow_pickle: bool | None = None, **kwargs: Any
+    ) -> Any:
+        """Write this collection to a new store of Zarr, and give what is in it, opened.
+
+        Each leaf becomes an array and each nested collection a group; batch size and names
+        are noted. A store that is there is replaced once the new one is written. Needs
+        ``zarr`` 3.1.1 or newer.
+
+        Args:
+            filename: the path of the store, a directory, or a ``zarr.abc.store.Store``.
+            allow_pickle: whether pickled values can be read from the result. Default: they
+                can, since this call wrote them.
+            **kwargs: how arrays are made, as :meth:`zarr.Group.create_array` takes it.
+                ``chunks`` are the sizes of the leading dims. Default: one chunk, not
+                compressed.
+
+        Returns:
+            A :class:`PersistentTensorDict`, open for reading and writing.
+
+        Raises:
+            FileExistsError: something else than a store is at ``filename``.
+            TypeError: an entry has a dtype that Zarr does not have.
+            ValueError: a key cannot be the name of an array.
+
+        Examples:
+            >>> import os, tempfile
+            >>> td = TensorDict(a=torch.zeros(100), n={"b": torch.ones(100, 3)}, batch_size=[100])
+            >>> with tempfile.TemporaryDirectory() as directory:
+            ...     path = os.path.join(directory, "data.zarr")
+            ...     written = td.to_zarr(path, chunks=(25,))
+            ...     print(written["n", "b"].shape, written[10:20]["a"].shape)
+            torch.Size([100, 3]) torch.Size([10])
+        """
+        return classes.PersistentTensorDict.from_dict(
+            self, filename, backend="zarr", allow_pickle=allow_pickle, **kwargs
+        )
+
+    @classmethod
+    def from_h5(
+        cls,
+        filename: Any,
+        *,
+        mode: str = "r",
+        auto_batch_size: bool = False,
+        batch_dims: int | None = None,
+        batch_size: Sequence[int] | torch.Size | None = None,
+        non_tensor_as_stack: bool = False,
+    ) -> Any:
+        """Open a file of HDF5: see :func:`tensordict.from_h5`.
+
+        A tensorclass has its fields in the file then.
+        """
+        made = _opened(
+            "from_h5", filename, "h5", mode, auto_batch_size, batch_dims, batch_size,
+            non_tensor_as_stack, None,
+        )  # fmt: skip
+        return _as_class(cls, made)
+
+    @classmethod
+    def from_zarr(
+        cls,
+        filename: Any,
+        *,
+        mode: str = "r",
+        auto_batch_size: bool = False,
+        batch_dims: int | None = None,
+        batch_size: Sequence[int] | torch.Size | None = None,
+        non_tensor_as_stack: bool = False,
+        allow_pickle: bool | None = None,
+    ) -> Any:
+        """Open a store of Zarr: see :func:`tensordict.from_zarr`.
+
+        A tensorclass has its fields in the store then.
+        """
+        made = _opened(
+            "from_zarr", filename, "zarr", mode, auto_batch_size, batch_dims, batch_size,
+            non_tensor_as_stack, allow_pickle,
+        )  # fmt: skip
+        return _as_class(cls, made)
+
+
+def from_h5(
+    h5_file: Any,
+    *,
+    mode: str = "r",
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    batch_size: Sequence[int] | torch.Size | None = None,
+    non_tensor_as_stack: bool = False,
+) -> TensorDictBase:
+    """Open a file of HDF5 as a collection whose entries are read when they are asked for.
+
+    Args:
+        h5_file: the path of the file.
+        mode: ``"r"`` reads, ``"r+"`` changes the file, ...: as in :class:`h5py.File`.
+        auto_batch_size: whether the batch size is the leading dims that all arrays share,
+            here and in nested groups.
+        batch_dims: at most this many of them.
+        batch_size: the batch size. Default: what the file notes, else the leading dims
+            that all arrays share.
+        non_tensor_as_stack: whether an array of texts that others wrote is a value for each
+            row.
+
+    Returns:
+        A :class:`PersistentTensorDict`.
+
+    Raises:
+        OSError: there is no such file, it is no HDF5, is cut, or is open elsewhere.
+        TypeError: both ``batch_size`` and ``auto_batch_size`` are given.
+        ValueError: the batch size is not that of an array.
+
+    Examples:
+        >>> import os, tempfile
+        >>> from tensordict import from_h5
+        >>> td = TensorDict(a=torch.zeros(3, 2), batch_size=[3])
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     path = os.path.join(directory, "data.h5")
+        ...     td.to_h5(path).close()
+        ...     with from_h5(path) as data:
+        ...         print(data.batch_size, data[0]["a"])
+        torch.Size([3]) tensor([0., 0.])
+    """
+    return classes.TensorDict.from_h5(
+        h5_file,
+        mode=mode,
+        auto_batch_size=auto_batch_size,
+        batch_dims=batch_dims,
+        batch_size=batch_size,
+        non_tensor_as_stack=non_tensor_as_stack,
+    )
+
+
+def from_zarr(
+    zarr_file: Any,
+    *,
+    mode: str = "r",
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    batch_size: Sequence[int] | torch.Size | None = None,
+    non_tensor_as_stack: bool = False,
+    allow_pickle: bool | None = None,
+) -> TensorDictBase:
+    """Open a store of Zarr as a collection whose entries are read when they are asked for.
+
+    Args:
+        zarr_file: the path of the store, or a ``zarr.abc.store.Store``.
+        mode: ``"r"`` reads, ``"r+"`` changes the store, ...: as in :func:`zarr.open_group`.
+        auto_batch_size: see :func:`from_h5`.
+        batch_dims: see :func:`from_h5`.
+        batch_size: see :func:`from_h5`.
+        non_tensor_as_stack: see :func:`from_h5`.
+        allow_pickle: whether values that are pickles are read. They can run code of whoever
+            wrote them: True is for stores that you trust. Default: they are read, with a
+            warning.
+
+    Returns:
+        A :class:`PersistentTensorDict`.
+
+    Raises:
+        OSError: there is no such store, or it is none of Zarr.
+        TypeError: both ``batch_size`` and ``auto_batch_size`` are given.
+        ValueError: the batch size is not that of an array.
+
+    Examples:
+        >>> import os, tempfile
+        >>> from tensordict import from_zarr
+        >>> td = TensorDict(a=torch.zeros(3, 2), batch_size=[3])
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     path = os.path.join(directory, "data.zarr")
+        ...     td.to_zarr(path).close()
+        ...     print(from_zarr(path)[0]["a"])
+        tensor([0., 0.])
+    """
+    return classes.TensorDict.from_zarr(
+        zarr_file,
+        mode=mode,
+        auto_batch_size=auto_batch_size,
+        batch_dims=batch_dims,
+        batch_size=batch_size,
+        non_tensor_as_stack=non_tensor_as_stack,
+        allow_pickle=allow_pickle,
+    )
+
+
+def _as_class(cls: Any, made: Any) -> Any:
+    return cls.from_tensordict(made) if is_tensorclass(cls) else made
+
+
+def _opened(
+    name: str,
+    filename: Any,
+    backend: str,
+    mode: str,
+    is_auto: bool,
+    dims: int | None,
+    size: Any,
+    as_stack: bool,
+    allow_pickle: bool | None,
+) -> Any:
+    if size is not None and is_auto:
+        raise TypeError(MSG_TWO_SIZES.format(name))
+    made = classes.PersistentTensorDict._from_file(
+        filename, backend, mode, size, dims, is_auto, as_stack, allow_pickle
+    )
+    if (
+        dims is not None
+        and not is_auto
+        and (size is not None or made.batch_dims > dims)
+    ):
+        advice = HINT_AUTO if size is None else HINT_DROP
+        try:
+            warnings.warn(
+                MSG_IGNORED.format(name, dims, advice), FutureWarning, stacklevel=3
+            )
+        except FutureWarning:
+            made.close()
+            raise
+    return made

@@ -1,0 +1,494 @@
+"""HDF5, with h5py."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from tensordict.storage.arrays.interface import (
+    ENCODING,
+    METADATA,
+    NUMBER,
+    STACK,
+    TEXT,
+    Array,
+    ArrayFile,
+    Content,
+    Group,
+    check_key,
+    is_name,
+    known_dtype,
+    leading_chunks,
+    runs_of,
+    torch_dtype,
+)
+from tensordict.storage.arrays.values import (
+    Stack,
+    as_json,
+    object_array,
+    of_json,
+    uniform_type,
+)
+
+try:
+    import h5py
+except ImportError as _missing:
+    _MESSAGE = (
+        "Files of HDF5 need h5py, which is not installed: pip install 'tensordict[h5]', or "
+        "pip install h5py."
+    )
+    raise ImportError(_MESSAGE) from _missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+__all__ = ["Hdf5File"]
+
+MSG_OPEN = "Cannot open {} as a file of HDF5 with mode {!r}: {}."
+MSG_VALUE = (
+    "Cannot write the entry {!r} to HDF5: a value of type {} is neither an array of numbers "
+    "nor a number, a text or bytes, nor JSON says it exactly. Write it to Zarr, or save the "
+    "collection with memmap."
+)
+MSG_READ = "Cannot read {!r} of {}: {}."
+MSG_ARRAY = (
+    "The array {!r} of {} holds values of {}, which are neither tensors nor values."
+)
+MODES = ("r", "r+", "w", "w-", "x", "a")
+MSG_MODE = "Invalid mode {!r}; must be one of {}"
+
+# By what a number was: a scalar of NumPy gives it back.
+NUMBERS: dict[str, Any] = {"bool": bool, "int": int, "float": float, "complex": complex}
+OF_SCALARS = ("chunks", "compression", "compression_opts", "fletcher32", "maxshape",
+              "scaleoffset", "shuffle")  # fmt: skip
+"""Options that arrays without dims do not take."""
+
+
+class Hdf5Array(Array):
+    """A dataset."""
+
+    def __init__(self, dataset: h5py.Dataset, file: Hdf5File) -> None:
+        self.dataset = dataset
+        self.file = file
+        self.attributes: dict[str, Any] = dict(dataset.attrs)
+        self.address: int = h5py.h5o.get_info(dataset.id).addr
+        # Nobody resizes it while it is open for reading.
+        self._shape = None if file.is_writable else self._shape_now()
+        self.stored: np.dtype[Any] = dataset.dtype
+        opaque = h5py.check_opaque_dtype(self.stored)
+        self.is_opaque = opaque
+        self.is_value: bool = (
+            opaque
+            or STACK in self.attributes
+            or TEXT in self.attributes
+            or ENCODING in self.attributes
+            or torch_dtype(self.stored) is None
+            or dataset.shape is None
+        )
+        self.dtype: torch.dtype | None = (
+            None
+            if self.is_value
+            else known_dtype(self.attributes, torch_dtype(self.stored))
+        )
+
+    def _shape_now(self) -> tuple[int, ...]:
+        # None where there is no data at all.
+        return self.dataset.shape or ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self._shape_now() if self._shape is None else self._shape
+
+    def read(self, selection: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        try:
+            data: Any = self.dataset[selection]
+        except (OSError, RuntimeError) as error:
+            name = self.dataset.name if self.dataset else "an array"
+            raise OSError(MSG_READ.format(name, self.file.name, error)) from error
+        return _native(np.asarray(data))
+
+    def read_rows(
+        self, rows: np.ndarray[Any, Any], rest: tuple[slice, ...]
+    ) -> np.ndarray[Any, Any]:
+        # Lists of positions are many times slower in HDF5 than the slices that they are.
+        parts = [
+            self.read((slice(int(rows[start]), int(rows[end - 1]) + 1), *rest))
+            for start, end in runs_of(rows)
+            if end > start
+        ]
+        if not parts:
+            return self.read((slice(0, 0), *rest))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def write(self, selection: Any, data: np.ndarray[Any, Any]) -> None:
+        self.dataset[selection] = data
+
+
+class Hdf5Group(Group):
+    """A group."""
+
+    def __init__(self, group: h5py.Group, file: Hdf5File) -> None:
+        self.handle = group
+        self.file: ArrayFile = file
+        self.path = (group.name or "").strip("/")
+        self.address: int = h5py.h5o.get_info(group.id).addr
+        self._keys: list[str] | None = None
+
+    def _get(self, key: str) -> Hdf5Array | Hdf5Group | None:
+        file = self._file
+        file.check_open()
+        known = file.known.get((self.path, key))
+        if known is not None and (not file.may_write or self._is_there(key, known)):
+            return known
+        if not is_name(key):
+            return None
+        # A link whose target is gone counts as no entry.
+        found = self.handle.get(key)
+        made: Hdf5Array | Hdf5Group
+        if isinstance(found, h5py.Dataset):
+            made = Hdf5Array(found, file)
+        elif isinstance(found, h5py.Group):
+            made = Hdf5Group(found, file)
+        else:
+            return None
+        file.known[self.path, key] = made
+        return made
+
+    def _is_there(self, key: str, known: Hdf5Array | Hdf5Group) -> bool:
+        """Whether what was found under a name is what is there now."""
+        try:
+            info = h5py.h5o.get_info(self.handle.id, key.encode())
+        except (KeyError, RuntimeError):
+            return False
+        is_same: bool = info.addr == known.address
+        return is_same
+
+    def names(self) -> list[str]:
+        self.file.check_open()
+        if self._file.may_write:
+            return list(self.handle)
+        if self._keys is None:
+            self._keys = list(self.handle)
+        return list(self._keys)
+
+    def group(self, key: str) -> Group | None:
+        found = self._get(key)
+        return found if isinstance(found, Hdf5Group) else None
+
+    @property
+    def _file(self) -> Hdf5File:
+        file: Any = self.file
+        return file
+
+    def array(self, key: str) -> Array | None:
+        found = self._get(key)
+        return found if isinstance(found, Hdf5Array) else None
+
+    def create_group(self, key: str) -> Group:
+        self._check(key)
+        return Hdf5Group(self.handle.create_group(key), self._file)
+
+    def create(self, key: str, content: Content, options: dict[str, Any]) -> None:
+        self._check(key)
+        data, shape = content.data, np.shape(content.data)
+        options = dict(options)
+        if content.is_value or not shape:
+            options = {
+                name: value for name, value in options.items() if name not in OF_SCALARS
+            }
+        elif "chunks" in options:
+            options["chunks"] = leading_chunks(options["chunks"], shape)
+        if content.is_value and isinstance(data, np.ndarray) and data.dtype != object:
+            if data.dtype.kind not in "SV":
+                options["dtype"] = h5py.opaque_dtype(data.dtype)
+                data = data.astype(options["dtype"])
+        elif isinstance(data, np.ndarray) and data.dtype == object:
+            options["dtype"] = h5py.string_dtype()
+        try:
+            made = self.handle.create_dataset(key, data=data, **options)
+            for name, value in content.attributes.items():
+                made.attrs[name] = value
+        except BaseException:
+            with contextlib.suppress(KeyError):
+                del self.handle[key]
+            raise
+
+    def _check(self, key: str) -> None:
+        check_key(key, self.file.kind)
+        self.file.check_writable(key)
+
+    def delete(self, key: str) -> None:
+        self.file.check_writable(key)
+        self._file.known.clear()
+        del self.handle[key]
+
+    def move(self, old: str, target: Group, new: str) -> None:
+        check_key(new, self.file.kind)
+        self.file.check_writable(old)
+        self._file.known.clear()
+        other: Any = target
+        self.handle.file.move(f"{self.handle.name}/{old}", f"{other.handle.name}/{new}")
+
+    def metadata(self) -> Any:
+        found = self.handle.attrs.get(METADATA)
+        if not isinstance(found, (str, bytes)):
+            return None
+        try:
+            return json.loads(found)
+        except ValueError:
+            return None
+
+    def note(self, metadata: dict[str, Any]) -> None:
+        self.file.check_writable(self.path or "/")
+        self.handle.attrs[METADATA] = json.dumps(metadata)
+
+
+class Hdf5File(ArrayFile):
+    """A file of HDF5."""
+
+    backend = "h5"
+    kind = "HDF5"
+
+    def __init__(self, handle: Any, filename: Any, mode: str) -> None:
+        self.handle = handle
+        self.filename = filename
+        self.mode = mode
+        # A file that is open twice in a process is writable on both sides for HDF5.
+        self.may_write = mode != "r" and handle.file.mode == "r+"
+        self.known: dict[tuple[str, str], Hdf5Array | Hdf5Group] = {}
+
+    @classmethod
+    def open(cls, filename: Any, mode: str, options: dict[str, Any]) -> Self:
+        """Open a file. See :meth:`ArrayFile.open`."""
+        if mode not in MODES:
+            raise ValueError(MSG_MODE.format(mode, ", ".join(MODES)))
+        return cls(_opened(filename, mode), filename, mode)
+
+    @classmethod
+    def of_open(cls, handle: Any) -> Self:
+        """What somebody else has opened."""
+        made = cls(handle, handle.file.filename, handle.file.mode)
+        made.is_own = False
+        return made
+
+    @property
+    def root(self) -> Group:
+        """What the file holds."""
+        return Hdf5Group(self.handle, self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether entries can be read."""
+        return bool(self.handle)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether entries can be changed."""
+        return self.may_write and self.is_open
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return repr(str(self.filename))
+
+    def flush(self) -> None:
+        """Write what is not written yet."""
+        if self.is_writable:
+            self.handle.file.flush()
+
+    def close(self) -> None:
+        """Close it; again does nothing."""
+        if self.is_open:
+            self.handle.file.close()
+
+    @classmethod
+    def encode(cls, key: str, value: Any) -> Content:
+        """What the array of a value holds. See :meth:`ArrayFile.encode`."""
+        if isinstance(value, Stack):
+            return _encoded_stack(key, value)
+        kind = type(value)
+        if kind is str and _is_plain_text(value):
+            return Content(value, {TEXT: True}, is_value=True)
+        if kind in NUMBERS.values():
+            array = np.asarray(value)
+            if array.dtype.kind in "biufc" and array.dtype != np.uint64:
+                return Content(array, {NUMBER: kind.__name__}, is_value=True)
+        if kind is bytes:
+            data = np.frombuffer(value, dtype=np.uint8)
+            return Content(data, {NUMBER: "bytes"}, is_value=True)
+        is_array = isinstance(value, (np.ndarray, np.generic))
+        if is_array and value.dtype.kind in "biufcU":
+            note = "ndarray" if isinstance(value, np.ndarray) else "generic"
+            return Content(np.asarray(value), {NUMBER: note}, is_value=True)
+        text = as_json(value)
+        if text is None:
+            raise TypeError(MSG_VALUE.format(key, kind.__name__))
+        return Content(text, {ENCODING: _JSON}, is_value=True)
+
+    def decode(self, key: str, array: Array, selection: Any = None) -> Any:
+        """The value that an array holds."""
+        held: Any = array
+        notes = held.attributes
+        if held.dataset.shape is None:
+            return None
+        try:
+            if ENCODING in notes:
+                value = of_json(held.dataset[()])
+                if STACK in notes:
+                    return _stack_of(value, _shape(notes))
+                return value
+            if h5py.check_string_dtype(held.stored) is not None:
+                return self._text(held)
+            data = _native(held.read(()))
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError):
+                raise
+            raise ValueError(MSG_READ.format(key, self.name, error)) from error
+        if held.is_opaque:
+            # Without the note that it is opaque.
+            data = data.astype(np.dtype(data.dtype.str))
+        note = notes.get(NUMBER)
+        if STACK in notes:
+            return Stack(data.reshape(-1).tolist(), _shape(notes))
+        if note in NUMBERS and data.shape == ():
+            return NUMBERS[note](data[()])
+        if note == "bytes":
+            return data.tobytes()
+        return data if note == "ndarray" else data[()]
+
+    @staticmethod
+    def _text(held: Hdf5Array) -> Any:
+        notes = held.attributes
+        if STACK in notes:
+            is_bytes = held.stored.kind == "S"
+            data = held.dataset[()] if is_bytes else held.dataset.asstr()[()]
+            return Stack(data.reshape(-1).tolist(), _shape(notes))
+        if TEXT in notes:
+            return held.dataset.asstr()[()]
+        data = held.dataset[()]
+        return bytes(data) if isinstance(data, bytes) else data
+
+    @classmethod
+    def create(cls, filename: Any, fill: Callable[[Group], None]) -> None:
+        """Write a whole file. See :meth:`ArrayFile.create`."""
+        target = Path(os.path.realpath(filename))
+        try:
+            number, name = tempfile.mkstemp(
+                prefix=f".{target.name}.", suffix=".tmp", dir=target.parent
+            )
+        except OSError as error:
+            # It is named by the file that was asked for.
+            raise type(error)(error.errno, error.strerror, str(filename)) from None
+        os.close(number)
+        work = Path(name)
+        try:
+            file = cls(_opened(work, "w"), filename, "w")
+            try:
+                fill(file.root)
+            finally:
+                file.close()
+            _take_permissions(work, target)
+            work.replace(target)
+        finally:
+            work.unlink(missing_ok=True)
+
+
+_JSON = json.dumps({"encoding": "json"})
+
+
+def _take_permissions(work: Path, target: Path) -> None:
+    """Give a new file the permissions of what it replaces, or those of a new file."""
+    try:
+        mode = target.stat().st_mode & 0o7777
+    except FileNotFoundError:
+        mask = os.umask(0)
+        os.umask(mask)
+        mode = 0o666 & ~mask
+    work.chmod(mode)
+
+
+def _opened(filename: Any, mode: str) -> h5py.File:
+    """Open a file; an error names it, and is of the class that h5py gives."""
+    try:
+        return h5py.File(filename, mode)
+    except OSError as error:
+        message = MSG_OPEN.format(repr(str(filename)), mode, _why(error, filename))
+        kind = FileExistsError if "file exists" in str(error) else type(error)
+        if error.errno is None:
+            raise kind(message) from error
+        raise kind(error.errno, message) from error
+
+
+def _why(error: OSError, filename: Any) -> str:
+    """What is wrong with a file, in words."""
+    text = str(error)
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file"
+    if "file exists" in text:
+        return "there is a file already"
+    if "unable to lock file" in text:
+        return (
+            "it is open elsewhere, for writing on one side; close it there, or open both "
+            "with mode='r'"
+        )
+    if "already open" in text:
+        return f"this process has it open in another mode; close it first ({text})"
+    if "truncated file" in text:
+        return f"it is cut: a part of it is missing ({text})"
+    if "signature not found" in text:
+        is_empty = not Path(filename).stat().st_size
+        return "it is empty" if is_empty else "it is no file of HDF5"
+    return text
+
+
+def _native(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The same in the byte order of the machine."""
+    return data if data.dtype.isnative else data.astype(data.dtype.newbyteorder("="))
+
+
+def _is_plain_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in value
+
+
+def _shape(notes: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(int(size) for size in np.atleast_1d(notes[STACK]))
+
+
+def _stack_of(values: Any, shape: tuple[int, ...]) -> Stack:
+    for _ in shape[1:]:
+        values = [item for row in values for item in row]
+    return Stack(list(values), shape)
+
+
+def _encoded_stack(key: str, stack: Stack) -> Content:
+    values, shape = stack.values, stack.shape
+    notes: dict[str, Any] = {STACK: np.asarray(shape, dtype=np.int64)}
+    kind = uniform_type(values)
+    if kind is str and all(map(_is_plain_text, values)):
+        return Content(object_array(values, shape), notes, is_value=True)
+    if kind is bytes and not any(
+        value.endswith(b"\0") or not value for value in values
+    ):
+        return Content(np.asarray(values).reshape(shape), notes, is_value=True)
+    if kind in (bool, int, float):
+        array = np.asarray(values)
+        if array.dtype.kind in "bif":
+            notes[NUMBER] = kind.__name__
+            return Content(array.reshape(shape), notes, is_value=True)
+    text = as_json(stack.nested())
+    if text is None:
+        names = ", ".join(sorted({type(value).__name__ for value in values}))
+        raise TypeError(MSG_VALUE.format(key, names))
+    return Content(text, {**notes, ENCODING: _JSON}, is_value=True)

@@ -1,0 +1,97 @@
+"""Values that are no tensors, as what files of arrays hold."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Stack", "as_json", "as_pickle", "of_json", "of_pickle", "uniform_type"]
+
+MSG_NO_PICKLE = (
+    "Refusing to load pickled non-tensor data: the entry {!r} of {} is a pickle, which may "
+    "run code of whoever wrote it, and allow_pickle is False. Pass allow_pickle=True if you "
+    "trust the file."
+)
+MSG_PICKLE_READ = (
+    "The entry {!r} of {} is a pickle, which is read since allow_pickle is not given. Pass "
+    "allow_pickle=True if you trust the file, or False to refuse it; False is the default "
+    "from version 0.17 on."
+)
+
+
+class Stack:
+    """The values of a stack: a flat list of them, and its shape."""
+
+    def __init__(self, values: list[Any], shape: tuple[int, ...]) -> None:
+        self.values = values
+        self.shape = shape
+
+    def nested(self) -> Any:
+        """The same as nested lists."""
+        found = self.values
+        for size in reversed(self.shape[1:]):
+            found = [found[at : at + size] for at in range(0, len(found), size or 1)]
+        return found
+
+
+def as_json(value: Any) -> str | None:
+    """The JSON of a value that JSON gives back as it was; else None."""
+    return json.dumps(value) if _is_json(value, 0) else None
+
+
+def _is_json(value: Any, depth: int) -> bool:
+    kind = type(value)
+    if value is None or kind in (bool, int, str):
+        return True
+    if kind is float:
+        return True
+    if depth > 100:
+        return False
+    if kind is list:
+        return all(_is_json(item, depth + 1) for item in value)
+    if kind is dict:
+        return all(
+            type(key) is str and _is_json(item, depth + 1)
+            for key, item in value.items()
+        )
+    return False
+
+
+def of_json(data: bytes | str) -> Any:
+    """The value that JSON says."""
+    return json.loads(data)
+
+
+def as_pickle(value: Any) -> bytes:
+    """The pickle of a value, for a file whose readers are asked whether they want it."""
+    return pickle.dumps(value)
+
+
+def of_pickle(data: bytes, key: str, where: str, allow: bool | None) -> Any:
+    """The value of a pickle in a file.
+
+    Raises:
+        RuntimeError: ``allow`` is false.
+    """
+    if allow is False:
+        raise RuntimeError(MSG_NO_PICKLE.format(key, where))
+    if allow is None:
+        warnings.warn(MSG_PICKLE_READ.format(key, where), FutureWarning, stacklevel=2)
+    return pickle.loads(data)  # noqa: S301 (who asked for it trusts the file)
+
+
+def uniform_type(values: list[Any]) -> type | None:
+    """The one type that all values have; None where there are several, or no values."""
+    kinds = set(map(type, values))
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def object_array(values: list[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Values as an array of Python objects."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array.reshape(shape)
