@@ -112,3 +112,19 @@ def test_without_pyarrow_the_error_says_what_to_install(call, monkeypatch):
         ImportError, match=f"{call.__name__} needs .*pip install pyarrow"
     ):
         call(TensorDict(a=torch.zeros(2), batch_size=[2]))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([[("k", None)]], pa.map_(pa.string(), pa.int64())),
+        pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array(["x", None])),
+        pa.array([[1, None]], pa.list_view(pa.int64())),
+    ],
+    ids=["map", "dictionary", "view"],
+)
+def test_a_null_inside_a_value_is_warned_of(column):
+    table = pa.table({"a": column})
+    with pytest.warns(FutureWarning, match="got a null inside a map"):
+        values = from_arrow(table).get("a").tolist()
+    assert from_arrow(table, nulls="fill").get("a").tolist() == values

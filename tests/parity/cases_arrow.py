@@ -34,6 +34,13 @@ F([1,None],nulls="mask",mask_key=3)
 F([1,None],nulls="fill",mask_key="m")
 F([1],nulls="x")
 F(["x",None])
+F([["x",None],["y"]])
+F([["x",None],["y"]],nulls="fill")["a"]
+F([[[1],[None]]])
+F([[[1],None]])
+F([[{"x":None}]])
+F([["x",None]],pa.list_(pa.string(),2))
+F([[("k",1)]],pa.map_(pa.string(),pa.int64()))["a"]
 F(["x",None],nulls="fill")
 F(["x",None],nulls="mask")
 F([b"x",b"y"])

@@ -36,6 +36,7 @@ from tensordict.interop.tables.columns import (
     values_of,
 )
 from tensordict.interop.tables.rules import Path, Rules, cells
+from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -61,6 +62,13 @@ MSG_DTYPE = (
 MSG_VALUES = (
     "{problem}: the values of the entry {key!r} have no type of Arrow in common. Give them "
     "one, such as text."
+)
+MSG_NULLS_INSIDE = (
+    "from_arrow got a null inside a map, a list view or the values of a "
+    "dictionary-encoded column, and returns it as None. Starting with TensorDict 0.18, the "
+    "default will change to raising a ValueError for these nulls, as for nulls inside "
+    "lists. Pass nulls='fill' to keep this result without the warning. nulls='mask' gives "
+    "the same result: its masks only mark null rows."
 )
 MSG_TIME_RANGE = (
     "The column {} has a timestamp that int64 nanoseconds do not hold ({}). Cast the "
@@ -291,11 +299,46 @@ class Reader:
         """A Python value for each row; of a dictionary, each value is made once."""
         if array.null_count:
             self._note(path, array)
+        if self.rules.nulls == "raise":
+            self._refuse_nulls_inside(path, array)
         if self.pa.types.is_dictionary(array.type):
             values = [*array.dictionary.to_pylist(), None]
             places = array.indices.fill_null(len(values) - 1).to_pylist()
             return cells([values[place] for place in places])
         return cells(array.to_pylist())
+
+    def _refuse_nulls_inside(self, path: Path, array: Any) -> None:
+        """Refuse nulls inside values, which come back as None otherwise."""
+        in_lists, elsewhere = self._nulls_inside(array)
+        if in_lists or (elsewhere and not self.rules.kind):
+            self.rules.refuse(path, in_lists + elsewhere)
+        if elsewhere:
+            warn_caller(MSG_NULLS_INSIDE)
+
+    def _nulls_inside(self, array: Any) -> tuple[int, int]:
+        """How many nulls are inside lists and structs, and inside anything else."""
+        types, kind = self.pa.types, array.type
+        if types.is_dictionary(kind):
+            return 0, array.dictionary_decode().null_count - array.null_count
+        if types.is_struct(kind):
+            parts, is_list = array.flatten(), True
+        elif types.is_map(kind):
+            start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+            parts, is_list = [array.items.slice(start, end - start)], False
+        elif types.is_list_view(kind):
+            parts, is_list = [array.flatten()], False
+        elif (
+            types.is_list(kind)
+            or types.is_large_list(kind)
+            or (types.is_fixed_size_list(kind))
+        ):
+            parts, is_list = [array.flatten()], True
+        else:
+            return 0, 0
+        counts = [(part.null_count, *self._nulls_inside(part)) for part in parts]
+        here = sum(own + deep for own, deep, _ in counts)
+        other = sum(deep for _, _, deep in counts)
+        return (here, other) if is_list else (0, here + other)
 
     def _nanoseconds(self, path: Path, array: Any) -> torch.Tensor:
         """``[N]`` int64 of timestamps; nulls are 0 where the caller told so."""

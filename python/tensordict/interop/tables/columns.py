@@ -221,11 +221,12 @@ def check_tensor(name: str, value: torch.Tensor, rows: int | None) -> None:
         ValueError: it has no dim for the rows.
         TypeError: it is sparse or quantized.
     """
-    if value.layout not in (torch.strided, torch.jagged) or value.is_quantized:
-        if not value.is_nested:
-            layout = "quantized" if value.is_quantized else value.layout
-            raise TypeError(MSG_LAYOUT.format(name, value.dtype, layout))
-    elif rows is not None and value.shape[:1] != (rows,):
+    if value.is_nested:
+        return
+    if value.layout is not torch.strided or value.is_quantized:
+        layout = "quantized" if value.is_quantized else value.layout
+        raise TypeError(MSG_LAYOUT.format(name, value.dtype, layout))
+    if rows is not None and value.shape[:1] != (rows,):
         raise ValueError(MSG_ROWS.format(name, value.shape, rows))
 
 
