@@ -121,6 +121,46 @@ def test_results_go_into_files(workers, tmp_path):
     assert TensorDict.load_memmap(tmp_path)["a"].tolist() == [0, 2, 4, 6, 8, 10, 12]
 
 
+def test_results_go_into_a_new_folder(workers, tmp_path):
+    for number, chunksize in enumerate((0, 2)):
+        folder = tmp_path / "new" / str(number)
+
+        def odd(part):
+            return None if 2 in part["a"] else part + 1
+
+        result = rows().map(odd, chunksize=chunksize, out=folder, **workers)
+        assert result["b", "c"].filename.startswith(str(folder))
+        expected = rows() + 1
+        expected[2 : 2 + max(1, chunksize)] = 0
+        assert (result == expected).all()
+        assert (TensorDict.load_memmap(folder) == expected).all()
+        with pytest.raises(FileExistsError, match="new folder"):
+            rows().map(odd, out=str(folder), **workers)
+    assert rows().map(lambda _: None, out=tmp_path / "none", **workers) is None
+
+    def grows(row):
+        return TensorDict(a=torch.zeros(int(row["a"])))
+
+    def fails(row):
+        if row["a"] == 4:
+            raise KeyError
+        return row
+
+    def changes(row):
+        return row if row["a"] < 4 else row.float()
+
+    for function, error in (
+        (grows, ValueError),
+        (changes, ValueError),
+        (fails, KeyError),
+    ):
+        with pytest.raises(error) as caught:
+            rows().map(function, chunksize=0, out=tmp_path / "bad", **workers)
+        assert error is KeyError or "chunk" in str(caught.value)
+    assert {entry.name for entry in tmp_path.iterdir()} == {"new"}
+    assert {entry.name for entry in (tmp_path / "new").iterdir()} == {"0", "1"}
+
+
 def test_the_error_of_the_function_is_raised_with_its_rows(workers):
     def fails(part):
         if 4 in part["a"]:
@@ -518,6 +558,7 @@ ON_RAY = [
     test_an_iteration_can_be_left,
     test_results_go_into_out,
     test_results_go_into_files,
+    test_results_go_into_a_new_folder,
     test_the_error_of_the_function_is_raised_with_its_rows,
     test_errors_are_skipped_or_collected,
     test_a_chunk_is_tried_again,

@@ -26,7 +26,7 @@ class MappingOps(CollectionProtocol):
         dim: int = 0,
         num_workers: int | None = None,
         *,
-        out: TensorCollection | None = None,
+        out: TensorCollection | str | os.PathLike[str] | None = None,
         chunksize: int | None = None,
         num_chunks: int | None = None,
         pool: Any = None,
@@ -59,7 +59,8 @@ class MappingOps(CollectionProtocol):
                 use processors.
             out: a collection that results are written to, row by row. If that is in shared
                 memory or in files, the workers write to it. Rows without a result stay as
-                they are.
+                they are. Or the path of a new folder: workers write to a memory-mapped
+                collection there, which appears when it is whole, and is returned.
             chunksize: the rows of a chunk. With 0, each row is given without ``dim``, and
                 results are stacked along it.
             num_chunks: how many chunks there are, by default as many as workers.
@@ -90,6 +91,7 @@ class MappingOps(CollectionProtocol):
             IndexError: ``dim`` is no batch dim.
             ValueError: both ``chunksize`` and ``num_chunks`` were given, or a number is too
                 small.
+            FileExistsError: ``out`` is a path where something is.
             DeadWorkerError: a worker was killed, or ended itself.
             TimeoutError: a chunk took longer than ``timeout``.
             Exception: what ``fn`` raises, with a note of the chunk, its rows and the worker.

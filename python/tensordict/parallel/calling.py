@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -14,18 +15,18 @@ from tensordict.parallel.cluster import RayBackend, RayPool
 from tensordict.parallel.cpus import num_cpus
 from tensordict.parallel.errors import MapError
 from tensordict.parallel.executors import ExecutorBackend
+from tensordict.parallel.folder import Folder
 from tensordict.parallel.jobs import Backend, Job
 from tensordict.parallel.journal import Journal
 from tensordict.parallel.pool import PassingPool
 from tensordict.parallel.processes import ForkBackend, ProcessesBackend
-from tensordict.parallel.results import join, values, write_out
+from tensordict.parallel.results import Written, join, values, write_out
 from tensordict.parallel.serial import SerialBackend
 from tensordict.parallel.threads import ThreadsBackend
 from tensordict.parallel.transport import share_memory
 from tensordict.primitives import classes
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["Options", "map_chunks", "map_chunks_iter"]
@@ -78,25 +79,46 @@ def map_chunks(
     """Call a function with each chunk and join the results."""
     backend = _backend(options)
     job = _job(source, function, options, backend)
+    if isinstance(out, str | os.PathLike):
+        job.folder = Folder(out, job.plan)
+        try:
+            return _mapped(job, backend, None, options)
+        except BaseException:
+            job.folder.discard()
+            raise
     if out is not None and _reaches_workers(out, backend):
         job.target = out
-    plan = job.plan
+    return _mapped(job, backend, out, options)
+
+
+def _mapped(job: Job, backend: Backend, out: Any, options: Options) -> Any:
+    plan, folder = job.plan, job.folder
     results: list[Any] = [None] * len(plan)
+
+    def keep(chunk: int, result: Any) -> None:
+        if folder is None:
+            results[chunk] = result
+        elif result is not None and type(result) is not Written:
+            folder.write(result, chunk)
+
     if job.journal is not None:
-        for chunk in set(range(len(plan))).difference(job.todo):
-            results[chunk] = job.journal.read(chunk)
+        for chunk in sorted(set(range(len(plan))).difference(job.todo)):
+            keep(chunk, job.journal.read(chunk))
     errors: dict[int, BaseException] = {}
     outcomes = backend.run(job, lambda: 0)
     with contextlib.closing(outcomes), _progress(job, options, backend) as tell:
         for outcome in outcomes:
             tell(outcome.chunk)
             if outcome.error is None:
-                results[outcome.chunk] = outcome.result
+                keep(outcome.chunk, outcome.result)
             elif options.on_error == "raise":
                 raise outcome.error
             else:
                 errors[outcome.chunk] = outcome.error
-    if out is None:
+    result: Any
+    if folder is not None:
+        result = folder.commit()
+    elif out is None:
         result = join(results, plan)
     else:
         write_out(out, results, plan)

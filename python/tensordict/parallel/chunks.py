@@ -109,6 +109,12 @@ class ChunkPlan:
             rows.lock_()
         return rows
 
+    def put(self, target: Any, chunk: int, rows: Any) -> None:
+        """Assign the rows of a chunk."""
+        start, stop = self.rows(chunk)
+        index: Any = start if self.drops_dim else slice(start, stop)
+        target[(*self._prefix, index)] = rows
+
     def place(self, source: Any, start: int, stop: int) -> Any:
         """A view of some rows of a collection."""
         return source[(*self._prefix, slice(start, stop))]

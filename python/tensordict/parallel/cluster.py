@@ -187,7 +187,12 @@ class _Call:
         # What Ray gives is memory of its store, which nobody may write to.
         copies_rows = not job.source.is_memmap()
         sent = dataclasses.replace(
-            job, target=None, journal=None, on_progress=None, copies_rows=copies_rows
+            job,
+            target=None,
+            folder=None,
+            journal=None,
+            on_progress=None,
+            copies_rows=copies_rows,
         )
         self._packed = ray.put(sent)
         self._workers: list[_Worker] = []

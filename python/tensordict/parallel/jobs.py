@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from tensordict.parallel.chunks import ChunkPlan
+    from tensordict.parallel.folder import Folder
     from tensordict.parallel.journal import Journal
 
 __all__ = ["Backend", "Job", "Outcome", "kept"]
@@ -34,6 +35,7 @@ class Job:
         max_chunks: after how many chunks a worker process is replaced.
         window: how many results may wait to be taken, where they are taken in order.
         target: the collection in shared memory whose rows workers write.
+        folder: where results go, if that is a new folder. The caller alone has it.
         journal: keeps the results of chunks on disk.
         copies_rows: whether a chunk is copied, since its memory must not be written to.
         on_progress: is called with the number of rows that have been done since.
@@ -52,6 +54,7 @@ class Job:
     max_chunks: int | None = None
     window: int | None = None
     target: Any = None
+    folder: Folder | None = None
     journal: Journal | None = None
     copies_rows: bool = False
     on_progress: Callable[[int], None] | None = None

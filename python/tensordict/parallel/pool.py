@@ -145,7 +145,7 @@ class _Travelling:
         self._job = job
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fields = dict(vars(self._job), on_progress=None)
+        fields = dict(vars(self._job), on_progress=None, folder=None)
         function = transport.dumps(fields.pop("function"))
         return _arrived, (function, fields)
 

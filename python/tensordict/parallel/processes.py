@@ -291,6 +291,10 @@ class _Call:
             self._has_seen_one = True
             layout = Layout.of(result, self.job.plan, chunk)
             if layout is not None:
+                if self.job.folder is not None:
+                    self.job.folder.prepare(result)
+                    files = self.job.folder.files(layout.signature)
+                    layout = layout._replace(files=files)
                 layout, length = layout.publish(self.block)
                 self._target = Target(layout, self.block, self.job.plan)
                 self.schedule.set_ready(length)

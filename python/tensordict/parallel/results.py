@@ -19,6 +19,8 @@ from tensordict.primitives.checks import is_tensorclass
 from tensordict.storage.tensors.mapped import MemoryMappedTensor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tensordict.parallel.chunks import ChunkPlan
 
 __all__ = ["Layout", "Target", "Written", "join", "values", "write_out"]
@@ -39,6 +41,8 @@ class Layout(NamedTuple):
     leaves: list[_Leaf]
     start: int
     size: int
+    files: list[str] | None = None
+    """The files of the leaves, where those are not in the block."""
 
     @classmethod
     def of(cls, result: Any, plan: ChunkPlan, chunk: int) -> Layout | None:
@@ -70,7 +74,7 @@ class Layout(NamedTuple):
         start = -(-(len(dumps(self)) + 64) // 4096) * 4096
         layout = self._replace(start=start)
         content = dumps(layout)
-        os.ftruncate(fd, start + self.size)
+        os.ftruncate(fd, start + (0 if self.files else self.size))
         os.pwrite(fd, content, 0)
         return layout, len(content)
 
@@ -139,10 +143,15 @@ class Target:
         self._plan = plan
         memory = map_memory(fd)
         self.leaves: list[torch.Tensor] = []
-        for leaf in layout.leaves:
+        files: Sequence[str | None] = layout.files or [None] * len(layout.leaves)
+        for leaf, file in zip(layout.leaves, files, strict=True):
             count = _product(leaf.shape)
             if count == 0:
                 tensor = torch.empty(leaf.shape, dtype=leaf.dtype)
+            elif file is not None:
+                tensor = torch.from_file(
+                    file, shared=True, size=count, dtype=leaf.dtype
+                ).view(leaf.shape)
             else:
                 tensor = torch.frombuffer(
                     memory,
