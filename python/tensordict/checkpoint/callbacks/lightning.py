@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tensordict.checkpoint.callbacks.common import LoopCheckpoint
+
 try:
     from lightning.pytorch import Callback
 except ImportError:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["LightningCheckpoint"]
 
 
-class LightningCheckpoint(Callback):  # type: ignore[misc]
+class LightningCheckpoint(LoopCheckpoint, Callback):  # type: ignore[misc]
     """Save the module, optimizers, schedulers and loops every so many steps.
 
     A fit begins where the latest step of the checkpointer was saved. The random states are
@@ -34,10 +36,7 @@ class LightningCheckpoint(Callback):  # type: ignore[misc]
     def __init__(
         self, checkpointer: Checkpointer, every_n_steps: int = 1000, **items: Any
     ) -> None:
-        self.checkpointer = checkpointer
-        self.every_n_steps = every_n_steps
-        self.items = items
-        self._random_step: int | None = None
+        super().__init__(checkpointer, every_n_steps, **items)
         self._last: int = -1
 
     def _items(self, trainer: Any, module: Any) -> dict[str, Any]:
@@ -69,17 +68,12 @@ class LightningCheckpoint(Callback):  # type: ignore[misc]
         """Set the random states of a step within an epoch, whose order is drawn already."""
         self._set_random_states()
 
-    def _set_random_states(self) -> None:
-        if self._random_step is not None:
-            self.checkpointer.restore_random_states(self._random_step)
-            self._random_step = None
-
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save a step if it is time; end the fit if the process was asked to end."""
         step = trainer.global_step
-        if step % self.every_n_steps == 0 and step != self._last:
+        if self._is_time(step) and step != self._last:
             self._save(trainer, pl_module)
         if self.checkpointer.preempted:
             trainer.should_stop = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from tensordict.checkpoint.callbacks.common import LoopCheckpoint
 from tensordict.checkpoint.items import File
 from tensordict.checkpoint.steps import step_name
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["TrainerCheckpoint"]
 
 
-class TrainerCheckpoint(TrainerCallback):  # type: ignore[misc]
+class TrainerCheckpoint(LoopCheckpoint, TrainerCallback):  # type: ignore[misc]
     """Save model, optimizer, scheduler and the state of the trainer every so many steps.
 
     A step is a folder that ``from_pretrained`` opens and the trainer goes on from::
@@ -42,10 +43,7 @@ class TrainerCheckpoint(TrainerCallback):  # type: ignore[misc]
     def __init__(
         self, checkpointer: Checkpointer, every_n_steps: int = 500, **items: Any
     ) -> None:
-        self.checkpointer = checkpointer
-        self.every_n_steps = every_n_steps
-        self.items = items
-        self._random_step: int | None = None
+        super().__init__(checkpointer, every_n_steps, **items)
 
     def latest(self) -> str | None:
         """The folder of the latest step, for ``resume_from_checkpoint``."""
@@ -76,14 +74,9 @@ class TrainerCheckpoint(TrainerCallback):  # type: ignore[misc]
         """Set the random states of a step within an epoch."""
         self._set_random_states()
 
-    def _set_random_states(self) -> None:
-        if self._random_step is not None:
-            self.checkpointer.restore_random_states(self._random_step)
-            self._random_step = None
-
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Save a step if it is time; end the training if the process was asked to."""
-        if state.global_step % self.every_n_steps == 0:
+        if self._is_time(state.global_step):
             logged = state.log_history[-1] if state.log_history else {}
             metrics = {
                 name: value
