@@ -19,7 +19,7 @@ TIMEOUT = 60.0
 
 # The server has torch imported, and its children are there at once.
 _SERVER = get_context("forkserver")
-_SERVER.set_forkserver_preload(["tensordict", "torch.distributed"])
+_SERVER.set_forkserver_preload(["tensordict", "torch.distributed.tensor"])
 
 
 class Raised(NamedTuple):

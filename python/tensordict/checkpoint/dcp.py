@@ -2,7 +2,8 @@
 
 ``dcp.save(state, storage_writer=Writer(path))`` writes a safetensors file for each rank and
 ``metadata.json``; ``dcp.load(state, storage_reader=Reader(path))`` reads it, with any
-number of ranks. :func:`read_directory` reads what torch's own writer has written, without
+number of ranks. :class:`CollectionState` keeps all that a collection holds.
+:func:`read_directory` reads what torch's own writer has written, without
 running its pickles.
 """
 
@@ -38,6 +39,7 @@ from torch.futures import Future
 from tensordict import _rust
 from tensordict.checkpoint.one_file import load as load_file
 from tensordict.checkpoint.one_file import save as save_file
+from tensordict.checkpoint.stateful import CollectionState
 from tensordict.storage.encoding import Decoder, Encoder
 from tensordict.storage.layouts.safetensors import planned
 
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
         SavePlanner,
     )
 
-__all__ = ["Reader", "Writer", "read_directory"]
+__all__ = ["CollectionState", "Reader", "Writer", "read_directory"]
 
 METADATA = "metadata.safetensors"
 DCP_METADATA = ".metadata"

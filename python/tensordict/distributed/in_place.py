@@ -11,12 +11,10 @@ they fit; large leaves follow as they are::
 
 from __future__ import annotations
 
-import json
 from typing import Any, NamedTuple
 
 import torch
 
-from tensordict import _rust
 from tensordict.distributed import wire
 from tensordict.distributed.channels import Channel, in_order
 from tensordict.distributed.plans import (
@@ -28,7 +26,7 @@ from tensordict.distributed.plans import (
     parts_of,
     unpack_leaves,
 )
-from tensordict.primitives import classes
+from tensordict.distributed.values import describe_values, take_values
 from tensordict.storage.layouts import consolidated
 
 __all__ = ["receive", "send", "state_of"]
@@ -108,7 +106,7 @@ def receive(td: Any, channel: Channel, *, is_whole: bool, later: bool) -> Any:
 
 def _send(channel: Channel, content: _Content) -> None:
     kind, (plan, leaves, values, _) = content
-    blob = _describe_values(values)
+    blob = describe_values(values)
     head = wire.Head(kind, len(blob), plan.flat_bytes, plan.digest, _length(plan))
     behind = len(blob) + plan.flat_bytes
     is_inline = channel.is_gloo and wire.HEAD_BYTES + behind <= FIRST_BYTES
@@ -178,7 +176,7 @@ def _receive(channel: Channel, content: _Content) -> None:
     for place, td, key in views:
         td.set_(key, leaves[place])
     if other.description_bytes:
-        _take_values(values, flat[plan.flat_bytes :].cpu().numpy().tobytes())
+        take_values(values, flat[plan.flat_bytes :].cpu().numpy().tobytes())
 
 
 def _as_message(leaf: torch.Tensor, channel: Channel) -> torch.Tensor:
@@ -213,33 +211,3 @@ def _compare(
     sent.wait()
     found = difference(plan.text, text, f"rank {channel.shown}")
     raise ValueError(MSG_DIFFERENT.format(found))
-
-
-# Values that are no tensors ---------------------------------------------------------------
-
-
-def _describe_values(values: list[tuple[tuple[str, ...], Any]]) -> bytes:
-    """The values of a collection by their keys; those that can only be pickled stay."""
-    sent = {}
-    for path, held in values:
-        name = json.dumps(path)
-        try:
-            wire.describe(held)
-        except TypeError:
-            continue
-        sent[name] = held
-    if not sent:
-        return b""
-    return wire.describe(
-        _rust.new(classes.TensorDict, sent, torch.Size([]), None, None)
-    ).description
-
-
-def _take_values(values: list[tuple[tuple[str, ...], Any]], content: bytes) -> None:
-    """Put values that were received where this side has some under the same keys."""
-    received = wire.parse(content, 0).collection(torch.empty(0, dtype=torch.uint8))
-    found = dict(received._entries())
-    for path, held in values:
-        value = found.get(json.dumps(path))
-        if value is not None:
-            held.update_(value)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Parts",
     "Plan",
+    "Walk",
     "buffer_of",
     "copy_into",
     "difference",
@@ -120,7 +121,7 @@ def parts_of(td: Any) -> Parts:
         text, leaves = found
         plan = _PLANS.get(text)
         if plan is None:
-            walk = _Walk()
+            walk = Walk()
             walk.enter(td, ())
             places = {path: place for place, path in enumerate(_paths(td, ()))}
             order = [places[path] for path, *_ in walk.specs]
@@ -128,7 +129,7 @@ def parts_of(td: Any) -> Parts:
         if not plan.is_in_order:
             leaves = [leaves[place] for place in plan.order]
         return Parts(plan, leaves, [], [])
-    walk = _Walk()
+    walk = Walk()
     walk.enter(td, ())
     known = tuple(walk.specs)
     plan = _PLANS.get(known) or _plan(known, walk.specs, list(range(len(walk.specs))))
@@ -165,7 +166,7 @@ def buffer_of(state: dict[str, Any]) -> Parts:
     return Parts(plan, [buffer], [], [])
 
 
-class _Walk:
+class Walk:
     """Collects the leaves of a collection of any kind."""
 
     def __init__(self) -> None:

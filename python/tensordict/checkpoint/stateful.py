@@ -1,0 +1,102 @@
+"""A collection as a ``Stateful`` of ``torch.distributed.checkpoint``, with all its entries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tensordict.distributed.plans import Walk
+from tensordict.distributed.values import describe_values, take_values
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["CollectionState"]
+
+VALUES = "values"
+LEAVES = "leaves"
+
+MSG_MISSING = "The checkpoint has no {!r}: was it saved from a CollectionState?"
+
+
+class CollectionState:
+    """Keeps what a collection holds in ``torch.distributed.checkpoint``.
+
+    A collection itself is a ``Stateful``, too, but its state has the tensors alone. Here
+    values that are no tensors are kept with them, as plain data without pickles. A load
+    writes into the leaves and values that the collection has. Of a ``DTensor`` each rank
+    saves and loads its part, with other placements and ranks as well.
+
+    Args:
+        td: the collection, of any kind.
+
+    Examples:
+        >>> import tempfile
+        >>> import torch.distributed.checkpoint as dcp
+        >>> from tensordict.checkpoint.dcp import CollectionState, Reader, Writer
+        >>> td = TensorDict(x=torch.ones(2), note="epoch 3")
+        >>> path = tempfile.mkdtemp()
+        >>> _ = dcp.save({"td": CollectionState(td)}, storage_writer=Writer(path))
+        >>> other = TensorDict(x=torch.zeros(2), note="")
+        >>> dcp.load({"td": CollectionState(other)}, storage_reader=Reader(path))
+        >>> other["x"], other["note"]
+        (tensor([1., 1.]), 'epoch 3')
+    """
+
+    def __init__(self, td: Any) -> None:
+        self.td: Any = td
+
+    def _walk(self) -> _StateWalk:
+        walk = _StateWalk()
+        walk.enter(self.td, ())
+        return walk
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is saved: the leaves by their keys, and the values.
+
+        Raises:
+            TypeError: a value can only be pickled.
+        """
+        walk = self._walk()
+        state: dict[str, Any] = {LEAVES: walk.by_name()}
+        state[VALUES] = describe_values(walk.values, is_strict=True)
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what was loaded, in place.
+
+        Raises:
+            KeyError: a leaf is missing, or the state is another one.
+        """
+        walk = self._walk()
+        for name in (LEAVES, VALUES):
+            if name not in state_dict:
+                raise KeyError(MSG_MISSING.format(name))
+        loaded = state_dict[LEAVES]
+        own = walk.by_name()
+        missing = sorted(own.keys() - loaded.keys())
+        if missing:
+            raise KeyError(MSG_MISSING.format(missing[0]))
+        for name, leaf in own.items():
+            # The loader has mostly written into the leaf itself.
+            if loaded[name] is not leaf:
+                leaf.detach().copy_(loaded[name])
+        for place, td, key in walk.views:
+            td.set_(key, walk.leaves[place])
+        take_values(walk.values, bytes(state_dict[VALUES]))
+
+
+class _StateWalk(Walk):
+    """Collects leaves as they are, those that are sharded and those that are jagged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def take(self, leaf: Any, path: tuple[str, ...]) -> None:
+        """Take a leaf, or the parts of a jagged one."""
+        self.names.append(".".join(part.replace(".", "\\.") for part in path))
+        self.leaves.append(leaf.values() if leaf.is_nested else leaf)
+
+    def by_name(self) -> dict[str, torch.Tensor]:
+        """The leaves by their names."""
+        return dict(zip(self.names, self.leaves, strict=True))
