@@ -30,14 +30,11 @@ class CollectionState:
         td: the collection, of any kind.
 
     Examples:
-        >>> import tempfile
-        >>> import torch.distributed.checkpoint as dcp
-        >>> from tensordict.checkpoint.dcp import CollectionState, Reader, Writer
+        >>> from tensordict.checkpoint.dcp import CollectionState
         >>> td = TensorDict(x=torch.ones(2), note="epoch 3")
-        >>> path = tempfile.mkdtemp()
-        >>> _ = dcp.save({"td": CollectionState(td)}, storage_writer=Writer(path))
+        >>> state = CollectionState(td).state_dict()  # as dcp.save does
         >>> other = TensorDict(x=torch.zeros(2), note="")
-        >>> dcp.load({"td": CollectionState(other)}, storage_reader=Reader(path))
+        >>> CollectionState(other).load_state_dict(state)  # as dcp.load does
         >>> other["x"], other["note"]
         (tensor([1., 1.]), 'epoch 3')
     """

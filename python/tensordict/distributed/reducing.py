@@ -7,7 +7,8 @@ backend that is given tensors of other lengths ends the process.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import distributed
@@ -16,9 +17,6 @@ from torch.distributed import distributed_c10d as c10d
 from tensordict import _rust
 from tensordict.distributed.channels import device_of
 from tensordict.distributed.plans import Parts, Plan, copy_into, difference, parts_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["Reduction", "all_reduce", "reduce"]
 
@@ -29,6 +27,10 @@ PACKED_BYTES = 256 << 10
 """Leaves below this size are packed, where nothing else is asked for."""
 
 MSG_DIFFERENT = "The collections of the ranks differ: {}. Nothing was reduced."
+
+
+_Call = Callable[[torch.Tensor, bool], Any]
+"""Reduces a tensor: in the background, if the second argument says so."""
 
 
 class _Bucket(NamedTuple):
@@ -87,10 +89,10 @@ def all_reduce(
 ) -> list[Reduction] | None:
     """Reduce the leaves over all processes of a group, in place."""
 
-    def call(tensor: torch.Tensor) -> Any:
-        return distributed.all_reduce(tensor, _op(op), group=group, async_op=True)
+    def call(tensor: torch.Tensor, later: bool) -> Any:
+        return distributed.all_reduce(tensor, _op(op), group=group, async_op=later)
 
-    begun = _begin(td, group, call, bucket_bytes, is_kept=True)
+    begun = _begin(td, group, call, bucket_bytes, is_kept=True, later=async_op)
     if async_op:
         return begun
     _wait(begun)
@@ -108,11 +110,11 @@ def reduce(
 ) -> list[Reduction] | None:
     """Reduce the leaves over all processes of a group, into those of one of them."""
 
-    def call(tensor: torch.Tensor) -> Any:
-        return distributed.reduce(tensor, dst, _op(op), group=group, async_op=True)
+    def call(tensor: torch.Tensor, later: bool) -> Any:
+        return distributed.reduce(tensor, dst, _op(op), group=group, async_op=later)
 
     is_kept = distributed.get_rank() == dst
-    begun = _begin(td, group, call, bucket_bytes, is_kept=is_kept)
+    begun = _begin(td, group, call, bucket_bytes, is_kept=is_kept, later=later)
     if later:
         return begun
     _wait(begun)
@@ -138,10 +140,11 @@ def _wait(begun: list[Reduction]) -> None:
 def _begin(
     td: Any,
     group: Any,
-    call: Callable[[torch.Tensor], Any],
+    call: _Call,
     bucket_bytes: int | None,
     *,
     is_kept: bool,
+    later: bool,
 ) -> list[Reduction]:
     """Begin all reductions, once all processes agree."""
     if c10d._rank_not_in_group(group):
@@ -149,12 +152,17 @@ def _begin(
     parts = parts_of(td)
     agreement = _Agreement(parts.plan, group)
     buckets, alone = _buckets(parts, bucket_bytes)
-    packed = [_packed(parts, bucket) for bucket in buckets]
+    leaves = [[parts.leaves[place] for place in bucket.places] for bucket in buckets]
+    packed = [
+        _packed(each, bucket) for each, bucket in zip(leaves, buckets, strict=True)
+    ]
     agreement.check()
+    # One that is waited for anyway takes a turn of the interpreter less.
+    later = later or len(buckets) + len(alone) > 1
     begun = []
-    for bucket, flat in zip(buckets, packed, strict=True):
-        finish = _unpacking(parts, bucket, flat) if is_kept else None
-        begun.append(Reduction(call(flat), finish))
+    for each, bucket, flat in zip(leaves, buckets, packed, strict=True):
+        finish = _unpacking(each, bucket, flat) if is_kept else None
+        begun.append(Reduction(call(flat, later), finish))
     begun += [
         _alone(parts.leaves[place].detach(), group, call, is_kept) for place in alone
     ]
@@ -163,18 +171,16 @@ def _begin(
     return begun
 
 
-def _alone(
-    leaf: torch.Tensor, group: Any, call: Callable[[torch.Tensor], Any], is_kept: bool
-) -> Reduction:
+def _alone(leaf: torch.Tensor, group: Any, call: _Call, is_kept: bool) -> Reduction:
     device = device_of(group or c10d._get_default_group())
     if leaf.is_contiguous() and (leaf.device == device or device.type == "cpu"):
-        return Reduction(call(leaf), None)
+        return Reduction(call(leaf, True), None)
     target = leaf.to(device).contiguous().clone()
 
     def finish() -> None:
         copy_into(leaf, target)
 
-    return Reduction(call(target), finish if is_kept else None)
+    return Reduction(call(target, True), finish if is_kept else None)
 
 
 # Buckets ----------------------------------------------------------------------------------
@@ -216,8 +222,7 @@ def _numel(plan: Plan, bucket: _Bucket) -> int:
     return sum(plan.num_bytes[place] for place in bucket.places) // int(dtype.itemsize)
 
 
-def _packed(parts: Parts, bucket: _Bucket) -> torch.Tensor:
-    leaves = [parts.leaves[place] for place in bucket.places]
+def _packed(leaves: list[torch.Tensor], bucket: _Bucket) -> torch.Tensor:
     dtype, device = leaves[0].dtype, leaves[0].device
     flat = torch.empty(bucket.numel, dtype=dtype, device=device)
     if not _rust.copy_parts(leaves, bucket.starts, flat, False):
@@ -226,9 +231,9 @@ def _packed(parts: Parts, bucket: _Bucket) -> torch.Tensor:
     return flat
 
 
-def _unpacking(parts: Parts, bucket: _Bucket, flat: torch.Tensor) -> Callable[[], None]:
-    leaves = [parts.leaves[place] for place in bucket.places]
-
+def _unpacking(
+    leaves: list[torch.Tensor], bucket: _Bucket, flat: torch.Tensor
+) -> Callable[[], None]:
     def finish() -> None:
         if _rust.copy_parts(leaves, bucket.starts, flat, True):
             return
