@@ -287,6 +287,35 @@ def test_keys_are_all_that_is_taken(source):
         gather(source, [1], keys=["absent"])
 
 
+def test_members_of_a_stack_write_into_members(tmp_path):
+    members = [
+        TensorDict(
+            a=torch.arange(20) + 100 * at, n={"b": torch.rand(20, 2)}
+        ).auto_batch_size_(1)
+        for at in range(3)
+    ]
+    for source in (
+        lazy_stack(members, 1),
+        lazy_stack(
+            [each.memmap(tmp_path / str(at)) for at, each in enumerate(members)], 1
+        ),
+        lazy_stack([lazy_stack([each, each], 1) for each in members], 2),
+    ):
+        index = torch.tensor([3, -1, 3])
+        out = source[:3].clone()
+        out.zero_()
+        assert gather(source, index, out) is out
+        assert (out == source[index]).all()
+        before = out.clone()
+        with pytest.raises(IndexError):
+            gather(source, torch.tensor([0, 0, 20]), out)
+        with pytest.raises(KeyError, match="a"):
+            gather(source, index, out.exclude("a"))
+        with pytest.raises(RuntimeError, match="batch size"):
+            gather(source, index[:2], out)
+        assert (out == before).all()
+
+
 def test_the_rows_are_a_copy(source):
     rows = gather(source, slice(0, 2))
     before = source[:2].clone()

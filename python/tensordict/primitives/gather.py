@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from tensordict import _rust
 from tensordict.primitives.checks import is_leaf_nontensor
 from tensordict.primitives.errors import missing_of_all
 
@@ -15,6 +18,11 @@ def gather_into(td: Any, index: Any, out: Any) -> None:
         RuntimeError: ``out`` has another batch size.
         KeyError: it lacks an entry of ``td``.
     """
+    pairs = _by_member(td, index, out)
+    if pairs is not None:
+        for member, target in pairs:
+            _rust.gather_into(member, index, target)
+        return
     rows = td[index]
     if out.batch_size != rows.batch_size:
         msg = (
@@ -23,8 +31,34 @@ def gather_into(td: Any, index: Any, out: Any) -> None:
         )
         raise RuntimeError(msg)
     # An update in place passes over an entry that has no place, unless none has one.
-    held = set(out.keys(True, True, is_leaf=is_leaf_nontensor))
-    for key in rows.keys(True, True, is_leaf=is_leaf_nontensor):
-        if key not in held:
-            raise missing_of_all(out, key if isinstance(key, tuple) else (key,))
+    missing = _paths(rows) - _paths(out)
+    for key in sorted(missing, key=str):
+        raise missing_of_all(out, key if isinstance(key, tuple) else (key,))
     out.update_(rows)
+
+
+def _by_member(td: Any, index: Any, out: Any) -> list[tuple[Any, Any]] | None:
+    """The members of a stack, and of the one that their rows go to.
+
+    None where ``out`` is no such stack, or a row of ``td`` is none of each member.
+    """
+    if type(index) is not torch.Tensor or index.dtype is torch.bool or index.dim() != 1:
+        return None
+    members, targets = td._member_operands(()), out._member_operands(())
+    if not members or not targets or len(members) != len(targets):
+        return None
+    if td.stack_dim == 0 or td.stack_dim != out.stack_dim:
+        return None
+    pairs = [
+        (member, target)
+        for (member, _), (target, _) in zip(members, targets, strict=True)
+    ]
+    for member, target in pairs:
+        size = torch.Size([len(index), *member.batch_size[1:]])
+        if target.batch_size != size or _paths(member) - _paths(target):
+            return None
+    return pairs
+
+
+def _paths(td: Any) -> set[Any]:
+    return set(td.keys(True, True, is_leaf=is_leaf_nontensor))
