@@ -347,6 +347,43 @@ def test_batches_are_not_written_to_again():
     assert [batch["data"][0, 1].item() for batch in batches] == list(range(40))
 
 
+KEEPING = {
+    "stacks": lambda items, _: torch.stack(items),
+    "keeps all": lambda items, _: items,
+    "keeps some": lambda items, at: items if at % 3 == 2 else torch.stack(items),
+    "keeps arrays": lambda items, at: [
+        item.numpy() if at % 3 == 2 else item.numpy().copy() for item in items
+    ],
+    "keeps a view": lambda items, at: torch.stack(items) if at < 4 else items[1][:1],
+}
+
+
+@pytest.mark.parametrize("kind", KEEPING)
+def test_items_that_a_collate_function_keeps_are_not_written_to_again(kind):
+    def numbered():
+        calls = iter(range(100))
+        return lambda items: KEEPING[kind](items, next(calls))
+
+    serial, parallel = (
+        list(StreamDataLoader(streams_of(40, 40), numbers, 2, workers, numbered()))
+        for workers in (0, 2)
+    )
+    assert len(serial) == len(parallel) == 40
+    for expected, found in zip(serial, parallel, strict=True):
+        assert type(found) is type(expected)
+        for one, other in zip(expected, found, strict=True):
+            assert np.array_equal(one, other)
+
+
+def test_a_function_that_keeps_nothing_is_lent_the_slots():
+    loader = StreamDataLoader(streams_of(9, 9), numbers, 2, 1, torch.stack)
+    batches = iter(loader)
+    next(batches)
+    assert batches._workers.lends
+    assert next(batches).is_shared() is False
+    batches.close()
+
+
 def test_own_keys_are_refused():
     loader = StreamDataLoader([0], lambda _: [{"reset": torch.zeros(1)}], 1)
     with pytest.raises(ValueError, match="'reset'"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
@@ -16,6 +17,7 @@ from tensordict.data.streams.batches import (
 from tensordict.data.streams.dataset import PaddingMode, StreamDataset
 from tensordict.data.streams.reading import MISSING
 from tensordict.data.streams.serial import read_steps
+from tensordict.data.streams.slots import Lent, num_uses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from tensordict import TensorDict
     from tensordict._rust import Lanes
+    from tensordict.data.streams.workers import WorkerSteps
 
 
 class StreamDataLoader:
@@ -267,8 +270,10 @@ class EpochIterator:
         self._collate = loader.collate_fn
         self._notes = RowNotes(lanes)
         num_workers = min(loader.num_workers, dataset.batch_size)
-        self._steps: Iterator[list[Any] | Columns]
+        self._steps: Iterator[list[Any] | Columns | Lent]
         self._close: Callable[[], Any] | None = None
+        self._workers: WorkerSteps | None = None
+        self._has_looked = False
         if num_workers == 0:
             self._steps = read_steps(dataset, lanes, dataset.batch_size, step)
         else:
@@ -283,6 +288,7 @@ class EpochIterator:
             )
             self._steps = steps
             self._close = steps.close
+            self._workers = steps
 
     def __iter__(self) -> EpochIterator:
         return self
@@ -299,14 +305,49 @@ class EpochIterator:
         progress.lanes.forget_before(progress.step)
         return batch
 
-    def _batch(self, part: list[Any] | Columns) -> Any:
+    def _batch(self, part: list[Any] | Columns | Lent) -> Any:
         dataset = self._dataset
+        if self._collate is not None and self._workers is not None:
+            return self._collated(self._collate, self._workers, part)
+        if isinstance(part, Lent):  # pragma: no cover # only functions are lent to
+            raise AssertionError
         if self._collate is not None:
             items = self._items(part) if isinstance(part, Columns) else part
             return self._collate(
                 fill_rows(items, dataset.padding_mode, dataset.fill_value)
             )
         return self._collection(part)
+
+    def _collated(
+        self,
+        collate: Callable[[list[Any]], Any],
+        steps: WorkerSteps,
+        part: list[Any] | Columns | Lent,
+    ) -> Any:
+        """Call the function with the items that workers have read.
+
+        The items of the first step are copies. If the function has kept none of them,
+        those of the next steps are views of the slots, so that its own copy is the only
+        one. Should it keep one then, the batch is copied, and it has copies ever after.
+        """
+        if isinstance(part, Lent):
+            batch = collate(part.items())
+            if part.is_held():
+                batch = copy.deepcopy(batch)
+                steps.lends = False
+            steps.take_back()
+            return batch
+        dataset = self._dataset
+        if not isinstance(part, Columns):
+            return collate(fill_rows(part, dataset.padding_mode, dataset.fill_value))
+        before = num_uses(part.tensors)
+        batch = collate(
+            fill_rows(self._items(part), dataset.padding_mode, dataset.fill_value)
+        )
+        if not self._has_looked:
+            self._has_looked = True
+            steps.lends = before == num_uses(part.tensors)
+        return batch
 
     def _items(self, part: Columns) -> list[Any]:
         items = part.items()

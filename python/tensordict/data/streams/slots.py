@@ -23,7 +23,7 @@ from tensordict.data.streams.reading import MISSING
 from tensordict.data.streams.structure import TENSOR, flatten, unflatten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 _ALIGNMENT = 64
 _FIRST_SIZE = 1 << 12
@@ -276,22 +276,64 @@ class SlotReader:
         return rows, items
 
 
-def joined(parts: Sequence[Any], num_rows: int) -> list[Any] | Columns:
-    """What all workers have for a step, in memory of its own."""
-    filled = [part for part in parts if isinstance(part, Columns) or part[0]]
-    first = filled[0]
-    if all(
+class Lent:
+    """The items of a step as views of slots, which are written to again after it.
+
+    Args:
+        parts: what each worker has.
+    """
+
+    def __init__(self, parts: Sequence[Columns]) -> None:
+        self._parts = parts
+        self._num_uses = self._count()
+
+    def items(self) -> list[Any]:
+        """The item of each row."""
+        return [item for part in self._parts for item in part.items()]
+
+    def is_held(self) -> bool:
+        """Whether somebody still has a view, which tensors and arrays count as."""
+        return self._count() != self._num_uses
+
+    def _count(self) -> list[int]:
+        return num_uses(tensor for part in self._parts for tensor in part.tensors)
+
+
+def num_uses(tensors: Iterable[Tensor]) -> list[int]:
+    """How many tensors, and arrays over such, see the memory of each of some tensors."""
+    return [
+        torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+        for tensor in tensors
+    ]
+
+
+def side_by_side(parts: Sequence[Any], num_rows: int) -> Lent | None:
+    """What all workers have for a step, as it is, if every row has a tensor alike."""
+    if not _are_alike(parts) or sum(len(part.rows) for part in parts) != num_rows:
+        return None
+    return Lent(parts)
+
+
+def _are_alike(parts: Sequence[Any]) -> bool:
+    first = parts[0]
+    return all(
         isinstance(part, Columns)
         and part.structure == first.structure
         and all(
             a.dtype == b.dtype and a.shape[1:] == b.shape[1:]
             for a, b in zip(part.tensors, first.tensors, strict=True)
         )
-        for part in filled
-    ):
+        for part in parts
+    )
+
+
+def joined(parts: Sequence[Any], num_rows: int) -> list[Any] | Columns:
+    """What all workers have for a step, in memory of its own."""
+    filled = [part for part in parts if isinstance(part, Columns) or part[0]]
+    if _are_alike(filled):
         return Columns(
             tuple(row for part in filled for row in part.rows),
-            first.structure,
+            filled[0].structure,
             [
                 torch.cat(column)
                 for column in zip(*[part.tensors for part in filled], strict=True)

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 from tensordict.data.streams.dataset import rows_of_worker
 from tensordict.data.streams.reading import StreamError
 from tensordict.data.streams.serial import warn_of_skipped
-from tensordict.data.streams.slots import MAX_SLOTS, SlotReader, joined
+from tensordict.data.streams.slots import (
+    MAX_SLOTS,
+    Lent,
+    SlotReader,
+    joined,
+    side_by_side,
+)
 from tensordict.data.streams.worker import (
     FOREVER,
     IDLE,
@@ -72,6 +78,8 @@ class WorkerSteps:
         # The rows that ended, with the step, and that are not told yet how to go on.
         self._ended: dict[int, int] = {}
         self._is_closed = False
+        # Whether a step is given as views of its slots, which stay until `take_back`.
+        self.lends: bool = False
         self._has_gathered = False
         self._failures: dict[tuple[int, int], StreamError] = {}
         self._start(context, progress.epoch)
@@ -136,7 +144,7 @@ class WorkerSteps:
     def __iter__(self) -> WorkerSteps:
         return self
 
-    def __next__(self) -> list[Any] | Columns:
+    def __next__(self) -> list[Any] | Columns | Lent:
         if self._is_closed:
             raise StopIteration
         step = self._step
@@ -152,18 +160,23 @@ class WorkerSteps:
         if self._is_over(step):
             self.close()
             raise StopIteration
-        part = joined(
-            [self._read(number, step) for number in range(self._num_workers)],
-            self._dataset.batch_size,
-        )
+        parts = [self._read(number, step) for number in range(self._num_workers)]
         self._step = step + 1
+        if self.lends and (lent := side_by_side(parts, self._dataset.batch_size)):
+            return lent
+        part = joined(parts, self._dataset.batch_size)
+        self.take_back()
+        return part
+
+    def take_back(self) -> None:
+        """Let the workers write to the slots of the step that was given last."""
+        step = self._step - 1
         self._counters.set(Counters.CONSUMED, step + 1)
         first = self._layout.wake_at(0)
         for number, bell in enumerate(self._bells):
             if self._counters.get(first + number) <= step + 1:
                 self._counters.set(first + number, FOREVER)
                 bell.release()
-        return part
 
     def _sleep(self, step: int) -> None:
         """Wait until a worker has something to say."""
