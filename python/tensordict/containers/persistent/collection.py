@@ -19,6 +19,7 @@ from tensordict.containers.persistent.files import (
     content_of,
     fill_group,
     metadata_of,
+    metadata_to_write,
     names_of,
 )
 from tensordict.containers.persistent.reading import Reading
@@ -198,7 +199,11 @@ class PersistentTensorDict(Reading, Writing, Differences, TensorDictBase):  # ty
             source = source.clone(False)
             source.batch_size = batch_size
         kind = backend_of(backend)
-        kind.create(filename, lambda root: fill_group(root, source, kwargs))
+        kind.create(
+            filename,
+            metadata_to_write(source),
+            lambda root: fill_group(root, source, kwargs),
+        )
         may_read = True if allow_pickle is None else allow_pickle
         file = kind.open(filename, "r+", {"allow_pickle": may_read})
         made = cls.__new__(cls)

@@ -26,6 +26,7 @@ __all__ = [
     "content_of",
     "fill_group",
     "metadata_of",
+    "metadata_to_write",
     "names_of",
     "noted",
     "own_size",
@@ -38,6 +39,11 @@ def noted(size: torch.Size, names: Any) -> dict[str, Any]:
     if names is not None and any(name is not None for name in names):
         metadata["names"] = list(names)
     return metadata
+
+
+def metadata_to_write(source: Any) -> dict[str, Any]:
+    """What a file notes of a collection that is written to it."""
+    return noted(source.batch_size, source.names if source._has_names() else None)
 
 
 def metadata_of(group: Group) -> tuple[torch.Size, list[str | None] | None] | None:
@@ -167,11 +173,11 @@ def fill_group(
         TypeError: the format does not have an entry.
         ValueError: a key cannot be a name.
     """
-    group.note(noted(source.batch_size, source.names if source._has_names() else None))
     for key, value in list(source._entries().items()):
         whole = (*path, key)
         if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
-            fill_group(group.create_group(key), value, options, whole)
+            made = group.create_group(key, metadata_to_write(value))
+            fill_group(made, value, options, whole)
         else:
             label = whole if path else key
             group.create(key, content_of(group.file, label, value), options)

@@ -88,8 +88,12 @@ class PersistentState(PlainWalks):
         return self._options
 
     def close(self) -> None:
-        """Close the file. Everything in it that is still read is an error from then on."""
-        self._file.close()
+        """Close the file. Everything in it that is still read is an error from then on.
+
+        What was given open is left open.
+        """
+        if self._file.is_own:
+            self._file.close()
 
     def _note(self) -> None:
         """Write batch size and names to the file, if it may be changed."""

@@ -8,7 +8,11 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.persistent.differences import MSG_CONTENT
-from tensordict.containers.persistent.files import content_of, fill_group
+from tensordict.containers.persistent.files import (
+    content_of,
+    fill_group,
+    metadata_to_write,
+)
 from tensordict.containers.persistent.state import PersistentState
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.index import fit_source
@@ -51,7 +55,7 @@ class Writing(PersistentState):
         self._replace(key, lambda name: group.create(name, content, self._options))
 
     def _fill(self, name: str, value: Any) -> None:
-        made = self._group.create_group(name)
+        made = self._group.create_group(name, metadata_to_write(value))
         try:
             fill_group(made, value, self._options)
         except BaseException:

@@ -67,6 +67,7 @@ MSG_MODE = "Invalid mode {!r}; must be one of {}"
 
 # By what a number was: a scalar of NumPy gives it back.
 NUMBERS: dict[str, Any] = {"bool": bool, "int": int, "float": float, "complex": complex}
+SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple}
 OF_SCALARS = ("chunks", "compression", "compression_opts", "fletcher32", "maxshape",
               "scaleoffset", "shuffle")  # fmt: skip
 """Options that arrays without dims do not take."""
@@ -192,9 +193,11 @@ class Hdf5Group(Group):
         found = self._get(key)
         return found if isinstance(found, Hdf5Array) else None
 
-    def create_group(self, key: str) -> Group:
+    def create_group(self, key: str, metadata: dict[str, Any]) -> Group:
         self._check(key)
-        return Hdf5Group(self.handle.create_group(key), self._file)
+        made = Hdf5Group(self.handle.create_group(key), self._file)
+        made.note(metadata)
+        return made
 
     def create(self, key: str, content: Content, options: dict[str, Any]) -> None:
         self._check(key)
@@ -328,10 +331,15 @@ class Hdf5File(ArrayFile):
         if is_array and value.dtype.kind in "biufcU":
             note = "ndarray" if isinstance(value, np.ndarray) else "generic"
             return Content(np.asarray(value), {NUMBER: note}, is_value=True)
-        text = as_json(value)
+        notes = {NUMBER: kind.__name__} if kind in SEQUENCES.values() else {}
+        if notes and uniform_type(list(value)) in (bool, int, float):
+            array = np.asarray(value)
+            if array.dtype.kind in "bif":
+                return Content(array, notes, is_value=True)
+        text = as_json(list(value) if kind is tuple else value)
         if text is None:
             raise TypeError(MSG_VALUE.format(key, kind.__name__))
-        return Content(text, {ENCODING: _JSON}, is_value=True)
+        return Content(text, {**notes, ENCODING: _JSON}, is_value=True)
 
     def decode(self, key: str, array: Array, selection: Any = None) -> Any:
         """The value that an array holds."""
@@ -344,7 +352,7 @@ class Hdf5File(ArrayFile):
                 value = of_json(held.dataset[()])
                 if STACK in notes:
                     return _stack_of(value, _shape(notes))
-                return value
+                return tuple(value) if notes.get(NUMBER) == "tuple" else value
             if h5py.check_string_dtype(held.stored) is not None:
                 return self._text(held)
             data = _native(held.read(()))
@@ -360,6 +368,8 @@ class Hdf5File(ArrayFile):
             return Stack(data.reshape(-1).tolist(), _shape(notes))
         if note in NUMBERS and data.shape == ():
             return NUMBERS[note](data[()])
+        if note in SEQUENCES:
+            return SEQUENCES[note](data.tolist())
         if note == "bytes":
             return data.tobytes()
         return data if note == "ndarray" else data[()]
@@ -377,7 +387,9 @@ class Hdf5File(ArrayFile):
         return bytes(data) if isinstance(data, bytes) else data
 
     @classmethod
-    def create(cls, filename: Any, fill: Callable[[Group], None]) -> None:
+    def create(
+        cls, filename: Any, metadata: dict[str, Any], fill: Callable[[Group], None]
+    ) -> None:
         """Write a whole file. See :meth:`ArrayFile.create`."""
         target = Path(os.path.realpath(filename))
         try:
@@ -392,6 +404,7 @@ class Hdf5File(ArrayFile):
         try:
             file = cls(_opened(work, "w"), filename, "w")
             try:
+                file.root.note(metadata)
                 fill(file.root)
             finally:
                 file.close()

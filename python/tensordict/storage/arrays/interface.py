@@ -135,8 +135,8 @@ class Group(abc.ABC):
         """The array of a name; None where there is none."""
 
     @abc.abstractmethod
-    def create_group(self, key: str) -> Group:
-        """Make a group."""
+    def create_group(self, key: str, metadata: dict[str, Any]) -> Group:
+        """Make a group that notes ``metadata``."""
 
     @abc.abstractmethod
     def create(self, key: str, content: Content, options: dict[str, Any]) -> None:
@@ -234,8 +234,10 @@ class ArrayFile(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def create(cls, filename: Any, fill: Any) -> None:
+    def create(cls, filename: Any, metadata: dict[str, Any], fill: Any) -> None:
         """Write a file that ``fill(root)`` fills in place of what is there, or nothing.
+
+        Its root notes ``metadata``.
 
         A call that fails leaves what was there.
         """

@@ -180,9 +180,11 @@ class ZarrGroup(Group):
         found = self._get(key)
         return found if isinstance(found, ZarrArray) else None
 
-    def create_group(self, key: str) -> Group:
+    def create_group(self, key: str, metadata: dict[str, Any]) -> Group:
         self._check(key)
-        return ZarrGroup(self.handle.create_group(key), self._file)
+        # Some stores take each name once.
+        made = self.handle.create_group(key, attributes={METADATA: metadata})
+        return ZarrGroup(made, self._file)
 
     def create(self, key: str, content: Content, options: dict[str, Any]) -> None:
         self._check(key)
@@ -388,10 +390,12 @@ class ZarrFile(ArrayFile):
         return Stack(list(value), shape)
 
     @classmethod
-    def create(cls, filename: Any, fill: Callable[[Group], None]) -> None:
+    def create(
+        cls, filename: Any, metadata: dict[str, Any], fill: Callable[[Group], None]
+    ) -> None:
         """Write a whole file. See :meth:`ArrayFile.create`."""
         if isinstance(filename, Store):
-            file = cls(_opened(filename, "w"), filename, "w")
+            file = cls(_opened(filename, "w", metadata), filename, "w")
             file._has_listing = False
             fill(file.root)
             return
@@ -409,7 +413,7 @@ class ZarrFile(ArrayFile):
             mask = os.umask(0)
             os.umask(mask)
             work.chmod(0o777 & ~mask)
-            file = cls(_opened(str(work), "w"), str(work), "w")
+            file = cls(_opened(str(work), "w", metadata), str(work), "w")
             file._has_listing = False
             fill(file.root)
             file.close()
@@ -449,7 +453,7 @@ def _replace(work: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _opened(filename: Any, mode: str) -> Any:
+def _opened(filename: Any, mode: str, metadata: Any = None) -> Any:
     """Open a group; an error names where it was looked for."""
     if not isinstance(filename, Store):
         filename = os.fspath(filename)
@@ -459,7 +463,10 @@ def _opened(filename: Any, mode: str) -> Any:
         # The list of all arrays that a store may have does not know what was added.
         use_list = None if mode == "r" else False
         opened_as: Any = mode
-        return zarr.open_group(filename, mode=opened_as, use_consolidated=use_list)
+        notes = None if metadata is None else {METADATA: metadata}
+        return zarr.open_group(
+            filename, mode=opened_as, use_consolidated=use_list, attributes=notes
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         where = repr(str(filename))
         why = _why(error, filename)
