@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tensordict import _deprecated_utils, _later, _pytree, _reductions, _td
+from tensordict import _deprecated_utils, _pytree, _reductions, _td
 from tensordict._nestedkey import KEY_SEPARATOR, NestedKey
 from tensordict._rust import unravel_key, unravel_key_list, unravel_key_to_tuple
 from tensordict.base import TensorCollection, TensorDictBase
@@ -129,8 +129,6 @@ if not TYPE_CHECKING:  # which is to find names that there are not
         __name__,
         _deprecated_utils.TOP,
         later={
-            **dict.fromkeys(_later.FUNCTIONS, "tensordict._later"),
-            **{name: where for name, (where, _) in _later.CLASSES.items()},
             "PersistentTensorDict": "tensordict.persistent",
             "data": "tensordict.data",
             "nn": "tensordict.nn",

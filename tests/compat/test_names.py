@@ -21,7 +21,6 @@ from tensordict import (
     TensorDict,
     TensorDictBase,
     TensorDictParams,
-    _later,
     base,
     is_leaf_nontensor,
     lazy_stack,
@@ -92,55 +91,11 @@ def test_importing_loads_none_of_what_comes_later():
     assert found.stdout == "set()\n"
 
 
-# What this version does not have yet ---------------------------------------------------
-
-
-@pytest.mark.parametrize("name", _later.METHODS)
-def test_a_method_that_comes_later_says_so(name):
-    for td in (nested(), ragged(), Pair(a=torch.ones(2)), TensorDictParams(nested())):
-        with pytest.raises(NotImplementedError, match=rf"TensorDict\.{name} is not in"):
-            getattr(td, name)(lambda part: part)
-    if name.startswith("from_"):
-        with pytest.raises(NotImplementedError, match="yet"):
-            getattr(TensorDict, name)("file")
-
-
-@pytest.mark.parametrize("name", _later.FUNCTIONS)
-def test_a_function_that_comes_later_says_so(name):
-    function = getattr(tensordict, name)
-    assert function.__name__ == name
-    with pytest.raises(NotImplementedError, match=rf"^{name} is not in this version"):
-        function("file")
-
-
-@pytest.mark.parametrize("name", _later.CLASSES)
-def test_a_class_that_comes_later_says_so(name):
-    cls = getattr(tensordict, name)
-    assert not isinstance(nested(), cls)
-    with pytest.raises(NotImplementedError, match=rf"^{name} is not in this version"):
-        cls(filename="file")
-
-    class Client(cls):
-        pass
-
-    with pytest.raises(NotImplementedError, match=rf"^{name} is not in this version"):
-        Client()
-
-
 def test_persistent_is_a_class_of_collections_from_everywhere():
     assert issubclass(PersistentTensorDict, TensorDictBase)
     for path in ("persistent", "_lazy", "_pytree", "_torch_func"):
         module = importlib.import_module(f"tensordict.{path}")
         assert module.PersistentTensorDict is PersistentTensorDict
-    with pytest.raises(NotImplementedError, match="PersistentTensorDict is not in"):
-        PersistentTensorDict.from_dict({"a": torch.ones(2)}, filename="file")
-
-
-def test_nothing_waits_that_is_there():
-    """Who lands a method deletes its name in ``_later``."""
-    for name in _later.METHODS:
-        method = getattr(TensorDictBase, name)
-        assert method.__module__ == _later.__name__, f"delete {name} in _later.METHODS"
 
 
 # Names that are not public, but used -----------------------------------------------

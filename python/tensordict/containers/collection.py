@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tensordict import _later
 from tensordict.ops.access import AccessOps
 from tensordict.ops.apply import ApplyOps
 from tensordict.ops.arrays import ArrayOps
@@ -32,6 +31,7 @@ from tensordict.ops.memory import MemoryOps
 from tensordict.ops.merging import MergingOps
 from tensordict.ops.modules import ModulesOps
 from tensordict.ops.pickling import PicklingOps
+from tensordict.ops.pipes import PipeOps
 from tensordict.ops.pointwise import PointwiseOps
 from tensordict.ops.reductions import ReductionsOps
 from tensordict.ops.saving import SavingOps
@@ -104,6 +104,7 @@ class Vocabulary(
     TablesOps,
     ModulesOps,
     DistributedOps,
+    PipeOps,
     PicklingOps,
     DisplayOps,
     TorchDispatchOps,
@@ -129,7 +130,6 @@ class TensorCollection(_Base):
 
 
 gather(TensorCollection, Vocabulary)
-_later.give_methods(TensorCollection)
 
 
 @classes.provided
