@@ -22,6 +22,7 @@ from tensordict import (
     tensorclass,
 )
 from tensordict.data import BatchLoader, DatasetWriter, WeightedSampler, gather
+from tensordict.data.loader.pipelines import NativePipeline
 from tensordict.parallel import ChunkError
 
 
@@ -204,6 +205,18 @@ def test_a_batch_is_what_an_index_gives(
         assert_same(batch, gather(td, order[8 * at : 8 * at + 8]))
 
 
+@pytest.mark.parametrize(
+    "kind", ["dense", "two batch dims", "names", "mapped", "tensorclass", "texts"]
+)
+def test_tensors_of_dense_collections_are_copied_natively(
+    kind: str, tmp_path: Any
+) -> None:
+    loader = BatchLoader(SOURCES[kind](tmp_path), 8)
+    batches = iter(loader)
+    next(batches)
+    assert isinstance(batches._pipeline, NativePipeline)
+
+
 def test_only_chosen_entries_are_read() -> None:
     (batch,) = BatchLoader(numbers(4), 4, keys=["x", ("rest", "y")])
     assert set(batch.keys(True, True)) == {"x", ("rest", "y")}
@@ -334,6 +347,13 @@ def test_wrong_rows_of_a_sampler_are_errors() -> None:
         list(BatchLoader(numbers(), 4, sampler=[1, 20]))
     with pytest.raises(TypeError, match="no batch sampler"):
         list(BatchLoader(numbers(), 4, sampler=[[1, 2], [3]]))
+    batches = iter(BatchLoader(numbers(), 2, sampler=[1, 2, 3, 4, 20], prefetch=5))
+    assert [next(batches)["x"].tolist(), next(batches)["x"].tolist()] == [
+        [1, 2],
+        [3, 4],
+    ]
+    with pytest.raises(IndexError, match="row 20"):
+        next(batches)
 
 
 def test_weights_are_followed_and_may_change() -> None:

@@ -69,6 +69,7 @@ class Epoch:
         self._owner = os.getpid()
         self._pipeline: Pipeline | None = None
         self._pool: Any = None
+        self._failure: Exception | None = None
         self._is_closed = False
         self._stream: Any = None
 
@@ -140,15 +141,22 @@ class Epoch:
 
     def _fill(self) -> None:
         """Begin as many batches as are read ahead, and the one that is wanted."""
-        while len(self._begun) <= self._num_ahead:
-            drawn = self._draw()
-            if drawn is None:
-                return
-            if self._pipeline is None:
-                self._pipeline = self._made_pipeline()
-            self._pipeline.put(drawn.rows)
+        while len(self._begun) <= self._num_ahead and self._failure is None:
+            try:
+                drawn = self._draw()
+                if drawn is None:
+                    return
+                if self._pipeline is None:
+                    self._pipeline = self._made_pipeline()
+                self._pipeline.put(drawn.rows)
+            except Exception as error:  # noqa: BLE001 # the sampler is the user's
+                # Batches that were begun before come first.
+                self._failure = error
+                break
             self._begun.append(drawn)
             self._put = drawn.position
+        if self._failure is not None and not self._begun:
+            raise self._failure
 
     def _draw(self) -> _Begun | None:
         """The rows of the next batch; None behind the last one."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from tensordict.containers.dense import TensorDict
     from tensordict.data.loader.order import Order, RandomAccess
+    from tensordict.data.loader.source import Dense
 
 __all__ = ["Mixture"]
 
@@ -117,13 +118,10 @@ class Mixture:
         batches = [gather(source, own) for source, own in found]
         return batches[0] if len(batches) == 1 else torch.cat(batches, 0)
 
-    def split(self, rows: torch.Tensor) -> list[tuple[Any, torch.Tensor]]:
-        """The dense collections that some rows are in, and their numbers there."""
-        return self._split([inner_of(source) for source in self.sources], rows)
-
     def _split(
         self, parts: Sequence[Any], rows: torch.Tensor
     ) -> list[tuple[Any, torch.Tensor]]:
+        """The parts that some rows are in, and their numbers there."""
         numbers = torch.searchsorted(self._ends, rows, right=True)
         found = []
         for number, part in enumerate(parts):
@@ -133,23 +131,37 @@ class Mixture:
                 found.append((part, own - start))
         return found
 
-    def dense_parts(self) -> list[TensorDict] | None:
+    def dense(self) -> Dense | None:
         """All collections, if they are dense and of one class."""
         inner = [inner_of(source) for source in self.sources]
-        dense = [td for td in inner if td is not None]
+        parts = [td for td in inner if td is not None]
         is_one_class = len({type(source) for source in self.sources}) == 1
-        return dense if len(dense) == len(inner) and is_one_class else None
-
-    def wrapped(self, batch: Any) -> Any:
-        """A tensorclass around a batch, where the collections are of one."""
-        first = self.sources[0]
-        if isinstance(first, TensorClass):
-            return type(first)._from_tensordict(batch)
-        return batch
+        if len(parts) < len(inner) or not is_one_class:
+            return None
+        return _DenseMixture(self, parts)
 
     def collections(self) -> list[Any]:
         """All collections."""
         return self.sources
+
+
+class _DenseMixture:
+    """The collections of a mixture, all of them dense."""
+
+    def __init__(self, mixture: Mixture, parts: list[TensorDict]) -> None:
+        self.parts: list[TensorDict] = parts
+        self._mixture = mixture
+
+    def split(self, rows: torch.Tensor) -> list[tuple[TensorDict, torch.Tensor]]:
+        """As of :class:`~tensordict.data.loader.source.Dense`."""
+        return self._mixture._split(self.parts, rows)
+
+    def completed(self, batch: Any, rows: torch.Tensor) -> Any:
+        """A tensorclass around the batch, where the collections are of one."""
+        first = self._mixture.sources[0]
+        if isinstance(first, TensorClass):
+            return type(first)._from_tensordict(batch)
+        return batch
 
 
 class _MixedOrder:

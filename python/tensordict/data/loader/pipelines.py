@@ -18,7 +18,7 @@ from tensordict.data.loader.buffers import Buffer, Buffers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensordict.data.loader.source import Source
+    from tensordict.data.loader.source import Dense, Source
 
 __all__ = ["DirectPipeline", "NativePipeline", "Pipeline", "ThreadsPipeline"]
 
@@ -97,16 +97,16 @@ class NativePipeline:
     """Copies rows in threads that need no Python, into memory that is used again.
 
     Args:
-        source: has all its parts copied by the native code.
+        source: has nothing but entries that the native code copies.
         buffers: where batches are written.
         num_ahead: how many are begun at most.
     """
 
-    def __init__(self, source: Source, buffers: Buffers, num_ahead: int) -> None:
+    def __init__(self, source: Dense, buffers: Buffers, num_ahead: int) -> None:
         self._source = source
         self._buffers = buffers
         self._ahead = _rust.GatherAhead(min(num_ahead, _NUM_THREADS))
-        self._begun: deque[tuple[int, Buffer, list[Any]]] = deque()
+        self._begun: deque[tuple[torch.Tensor, Buffer, list[Any]]] = deque()
         self.last: Buffer | None = None
         """The buffer of the batch that was given last."""
 
@@ -121,9 +121,10 @@ class NativePipeline:
         pin: bool,
     ) -> NativePipeline | None:
         """A pipeline if the native code can copy all entries of a source."""
-        parts = source.dense_parts()
-        if parts is None or not all(len(part) for part in parts):
+        dense = source.dense()
+        if dense is None or not all(len(part) for part in dense.parts):
             return None
+        parts = dense.parts
         first = torch.zeros(1, dtype=torch.int64)
         row = parts[0][first]
         keys = set(row.keys(True, True))
@@ -132,7 +133,7 @@ class NativePipeline:
             # Rows of several parts go into one batch, so they have the same entries.
             if set(part.keys(True, True)) != keys or not now.submit(part, first, row):
                 return None
-        return cls(source, Buffers(row, batch_size, recycle, pin), num_ahead)
+        return cls(dense, Buffers(row, batch_size, recycle, pin), num_ahead)
 
     def put(self, rows: torch.Tensor) -> None:
         """Begin a batch."""
@@ -148,7 +149,7 @@ class NativePipeline:
             place = out if len(pieces) == 1 else out[start:stop]
             tickets.append(self._submit(part, own, place))
             start = stop
-        self._begun.append((count, buffer, tickets))
+        self._begun.append((rows, buffer, tickets))
 
     def _submit(self, part: Any, rows: torch.Tensor, out: Any) -> Any:
         ticket = self._ahead.submit(part, rows, out)
@@ -159,14 +160,14 @@ class NativePipeline:
 
     def get(self) -> Any:
         """Wait for the batch that was begun first."""
-        count, buffer, tickets = self._begun.popleft()
+        rows, buffer, tickets = self._begun.popleft()
         for ticket in tickets:
             if ticket is not None:
                 ticket.wait()
-        batch = buffer.part(count)
+        batch = buffer.part(len(rows))
         self._buffers.give(buffer)
         self.last = buffer
-        return self._source.wrapped(batch)
+        return self._source.completed(batch, rows)
 
     def close(self) -> None:
         """Wait for what is being copied."""

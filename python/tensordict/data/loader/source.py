@@ -9,14 +9,14 @@ import torch
 
 from tensordict.containers.dense import TensorDict
 from tensordict.data.rows import gather
-from tensordict.tensorclass import TensorClass
+from tensordict.tensorclass import TensorClass, is_non_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tensordict.data.loader.order import Order, RandomAccess
 
-__all__ = ["OneSource", "Source", "checked_rows", "inner_of"]
+__all__ = ["Dense", "OneSource", "Source", "checked_rows", "inner_of"]
 
 
 class Source(Protocol):
@@ -35,20 +35,29 @@ class Source(Protocol):
         """The batch of some rows."""
         ...  # pragma: no cover
 
-    def split(self, rows: torch.Tensor) -> Sequence[tuple[Any, torch.Tensor]]:
-        """The dense parts that some rows are in, and their numbers there."""
-        ...  # pragma: no cover
-
-    def dense_parts(self) -> list[TensorDict] | None:
-        """All parts, if the native code may be able to copy them."""
-        ...  # pragma: no cover
-
-    def wrapped(self, batch: Any) -> Any:
-        """A batch of dense parts as one of this source."""
+    def dense(self) -> Dense | None:
+        """What the native code may be able to copy, as it is now."""
         ...  # pragma: no cover
 
     def collections(self) -> list[Any]:
         """What processes share."""
+        ...  # pragma: no cover
+
+
+class Dense(Protocol):
+    """Parts with nothing but tensors, and how batches are made of their rows."""
+
+    @property
+    def parts(self) -> Sequence[TensorDict]:
+        """All of them."""
+        ...  # pragma: no cover
+
+    def split(self, rows: torch.Tensor) -> Sequence[tuple[TensorDict, torch.Tensor]]:
+        """The parts that some rows are in, and their numbers there."""
+        ...  # pragma: no cover
+
+    def completed(self, batch: Any, rows: torch.Tensor) -> Any:
+        """A batch of the parts as one of the source."""
         ...  # pragma: no cover
 
 
@@ -114,21 +123,35 @@ class OneSource:
             )
         return gather(self.td, rows)
 
-    def split(self, rows: torch.Tensor) -> Sequence[tuple[Any, torch.Tensor]]:
-        """All rows are in the one part."""
-        return ((inner_of(self.td), rows),)
-
-    def dense_parts(self) -> list[TensorDict] | None:
+    def dense(self) -> Dense | None:
         """The collection, if it is dense."""
         inner = inner_of(self.td)
-        return None if inner is None or self.ragged is not None else [inner]
-
-    def wrapped(self, batch: Any) -> Any:
-        """A tensorclass around the batch, where the source is one."""
-        if isinstance(self.td, TensorClass):
-            return type(self.td)._from_tensordict(batch)
-        return batch
+        if inner is None or self.ragged is not None:
+            return None
+        return _DenseOne(self.td, inner)
 
     def collections(self) -> list[Any]:
         """The collection."""
         return [self.td]
+
+
+class _DenseOne:
+    """One dense collection: the entries with tensors, and those without."""
+
+    def __init__(self, td: Any, inner: TensorDict) -> None:
+        others = [key for key, value in inner.items() if is_non_tensor(value)]
+        self.parts: list[TensorDict] = [inner.exclude(*others) if others else inner]
+        self._others = inner.select(*others) if others else None
+        self._order = list(inner.keys())
+        self._class: Any = type(td) if isinstance(td, TensorClass) else None
+
+    def split(self, rows: torch.Tensor) -> Sequence[tuple[TensorDict, torch.Tensor]]:
+        """All rows are in the one part."""
+        return [(self.parts[0], rows)]
+
+    def completed(self, batch: Any, rows: torch.Tensor) -> Any:
+        """The batch with the entries without tensors, in the order of the source."""
+        if self._others is not None:
+            batch.update(self._others[rows])
+            batch = batch.select(*self._order)
+        return batch if self._class is None else self._class._from_tensordict(batch)
