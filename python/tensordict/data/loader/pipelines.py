@@ -152,9 +152,10 @@ class NativePipeline:
         self._begun.append((rows, buffer, tickets))
 
     def _submit(self, part: Any, rows: torch.Tensor, out: Any) -> Any:
-        ticket = self._ahead.submit(part, rows, out)
+        # The first batch is waited for at once: no other thread has to wake up for it.
+        ticket = self._ahead.submit(part, rows, out) if self._begun else None
         if ticket is None:
-            # Something has changed since: an entry requires gradients, or was resized.
+            # Or something has changed: an entry requires gradients, or was resized.
             _rust.gather_into(part, rows, out)
         return ticket
 
