@@ -429,6 +429,20 @@ def test_a_process_that_is_killed_ends_the_pipe():
     run(main())
 
 
+def test_a_pipe_that_is_open_at_the_end_of_a_process_says_nothing():
+    program = (
+        "import socket, torch; from tensordict import TensorDict; "
+        "from tensordict._ucxx import TensorDictPipe; "
+        "a, b = map(TensorDictPipe, socket.socketpair()); "
+        "TensorDict(x=torch.ones(2)).send(a); print(TensorDict().recv(b)['x'].sum())"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert found.stdout == "tensor(2.)\n"
+    assert "Exception" not in found.stderr
+
+
 # UCXX ------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import sys
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -420,9 +421,9 @@ class TensorDictPipe:
         """Close it."""
         await self.aclose()
 
-    def __del__(self) -> None:
-        """Close the pipe that nobody uses any more."""
-        if self.__dict__.get("_endpoint") is not None:
+    def __del__(self, _is_finalizing: Any = sys.is_finalizing) -> None:
+        """Close the pipe that nobody uses any more; the end of the process does it, too."""
+        if self.__dict__.get("_endpoint") is not None and not _is_finalizing():
             self.close()
 
 
