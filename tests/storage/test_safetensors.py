@@ -112,6 +112,32 @@ def test_files_of_the_safetensors_package_are_nested_by_dots(tmp_path):
         load(path)
 
 
+def test_a_directory_of_hugging_face(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        vocab_size=20,
+        max_position_embeddings=4,
+    )
+    model = transformers.BertModel(config)
+    for name, size in (("one", "1GB"), ("several", "2kB")):
+        model.save_pretrained(tmp_path / name, max_shard_size=size)
+        td = from_safetensors(tmp_path / name)
+        assert len(list((tmp_path / name).glob("*.safetensors"))) > (name == "several")
+        for key, value in model.state_dict().items():
+            assert torch.equal(td[tuple(key.split("."))], value)
+    index = tmp_path / "several" / "model.safetensors.index.json"
+    assert (from_safetensors(index) == td).all()
+    index.unlink()
+    with pytest.raises(ValueError, match="00001-of"):
+        from_safetensors(tmp_path / "several")
+    with pytest.raises(ValueError, match="found none"):
+        from_safetensors(tmp_path)
+
+
 def test_shards_have_the_layout_of_hugging_face(tmp_path):
     path = tmp_path / "model.safetensors"
     td = TensorDict({f"w{i}": torch.full((100,), float(i)) for i in range(6)})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 
 from tensordict.interop.leaves import check_collection, extra, path_of
@@ -42,6 +43,9 @@ MSG_DTYPE = (
     "to_hf got the dtype {dtype} at {key!r}, which Arrow lacks. Convert the entry first, for "
     "example with .float(), or view it as integers."
 )
+MOST_VALUES = 2**31 - 1
+"""Of a column of arrays, whose lists have offsets of 32 bits."""
+
 MSG_VALUES = (
     "to_hf cannot make one column of Arrow of the values at {key!r}: {error}. Convert them, "
     "or leave the entry out."
@@ -61,8 +65,9 @@ MSG_KIND = "from_hf expects a dataset of Hugging Face's datasets, got a {}."
 def to_hf(td: Any, *, features: Any = None) -> datasets.Dataset:
     """Make a dataset of a collection with one batch dim, ``[N]``: a row for each element.
 
-    Nested collections are structures, dims of features are lists of fixed length, nested
-    tensors are lists. Memory is shared where tensors are contiguous.
+    Nested collections are structures, one dim of features is a list of fixed length, more
+    are an ``Array2D`` to ``Array5D``, nested tensors are lists. Memory is shared where
+    tensors are contiguous.
 
     Args:
         td: a collection.
@@ -85,7 +90,9 @@ def to_hf(td: Any, *, features: Any = None) -> datasets.Dataset:
     except (pa.ArrowException, OverflowError, TypeError) as error:
         _refuse_values(pa, (), td)
         raise TypeError(MSG_ARROW.format(error)) from error
-    columns = [_plain(pa, column.combine_chunks()) for column in table.columns]
+    columns = [
+        _array_feature(pa, package, column.combine_chunks()) for column in table.columns
+    ]
     made = package.Dataset(
         pa.table(dict(zip(table.column_names, columns, strict=True)))
     )
@@ -127,6 +134,28 @@ def _refuse_values(pa: Any, path: tuple[str, ...], td: Any) -> None:
         except (pa.ArrowException, OverflowError, TypeError) as error:
             msg = MSG_VALUES.format(key=path_of(here), error=error)
             raise TypeError(msg) from error
+
+
+def _array_feature(pa: Any, package: Any, column: Any) -> Any:
+    """A column whose tensors are an ``Array2D`` to ``Array5D``, where there are such.
+
+    They are what the other formats of ``datasets`` read quickly. Deeper in structures, and
+    with other numbers of dims, tensors are lists of fixed length.
+    """
+    kind = column.type
+    if not isinstance(kind, pa.FixedShapeTensorType) or not 2 <= len(kind.shape) <= 5:
+        return _plain(pa, column)
+    array = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    values = array.storage.flatten()
+    if len(values) > MOST_VALUES:
+        return _plain(pa, column)
+    for size in reversed(kind.shape):
+        offsets = np.arange(len(values) // size + 1, dtype=np.int32) * size
+        values = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+    names = package.features.features
+    make = getattr(names, f"Array{len(kind.shape)}DExtensionType")
+    dtype = np.dtype(kind.value_type.to_pandas_dtype()).name
+    return pa.ExtensionArray.from_storage(make(tuple(kind.shape), dtype), values)
 
 
 def _plain(pa: Any, array: Any) -> Any:
@@ -350,8 +379,6 @@ def _decoded(values: list[Any]) -> Any:
 
 def _pixels(picture: Any) -> torch.Tensor:
     """A picture of Pillow as ``[channels, height, width]``, as the torch format has it."""
-    import numpy as np
-
     array = torch.from_numpy(np.array(picture))
     return array[None] if array.ndim == 2 else array.permute(2, 0, 1).contiguous()
 

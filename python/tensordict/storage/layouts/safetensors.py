@@ -73,6 +73,11 @@ MSG_INDEX = (
     "writes: to_safetensors(td, '….safetensors', shards=4)."
 )
 
+MSG_DIRECTORY = (
+    "from_safetensors got the directory {}, where it expects one index or one file, and "
+    "found {}: give the file, or the index of the files."
+)
+
 _LONGEST_HEADER = 100_000_000  # the limit of the format
 
 
@@ -405,13 +410,15 @@ def from_safetensors(path: str | Path, *, device: Any = None) -> Any:
     the tensors stay in this process.
 
     Args:
-        path: the file; or the index, or the name without it that was saved to.
+        path: the file; or the index, or the name without it that was saved to; or a
+            directory with one of these, as models of Hugging Face are.
         device: where to copy the tensors. On the CPU they stay mapped.
 
     Raises:
         FileNotFoundError: there is no such file, or one that the index names is missing.
         RuntimeError: a file is damaged, or of another save than its index.
-        ValueError: it is of a newer version, or has tensors that it does not describe.
+        ValueError: it is of a newer version, or has tensors that it does not describe; a
+            directory does not have exactly one index or file.
         KeyError: a name of a foreign file runs through that of another tensor.
 
     Examples:
@@ -421,7 +428,7 @@ def from_safetensors(path: str | Path, *, device: Any = None) -> Any:
         >>> from_safetensors(path).names
         ['t']
     """
-    return load(path, device)
+    return load(_in_directory(os.fspath(path)), device)
 
 
 def is_index_name(path: str | Path) -> bool:
@@ -442,6 +449,21 @@ def index_of(path: str | Path) -> str | None:
     if not os.path.exists(path) and os.path.exists(path + INDEX_SUFFIX):
         return path + INDEX_SUFFIX
     return None
+
+
+def _in_directory(path: str) -> str:
+    """The index or the file that a directory has, as those of Hugging Face have one.
+
+    Raises:
+        ValueError: it has none, or several files without an index.
+    """
+    if not os.path.isdir(path):
+        return path
+    names = sorted(name for name in os.listdir(path) if is_index_name(name))
+    names = names or sorted(name for name in os.listdir(path) if name.endswith(SUFFIX))
+    if len(names) != 1:
+        raise ValueError(MSG_DIRECTORY.format(path, names or "none"))
+    return os.path.join(path, names[0])
 
 
 def load(
