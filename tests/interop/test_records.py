@@ -193,3 +193,19 @@ def test_named_tuples_come_back():
     back = td.to_namedtuple(Box)
     assert torch.equal(back.low, box.low)
     assert back.high == 4
+
+
+@pytest.mark.parametrize("dtype", ["U", "S", "T", "O"])
+def test_arrays_of_text_have_a_value_per_row(dtype):
+    if dtype == "T":
+        texts = pytest.importorskip("numpy.dtypes").StringDType()
+    texts = texts if dtype == "T" else dtype
+    array = np.array(["007", "Rex"]).astype(texts)
+    expected = [b"007", b"Rex"] if dtype == "S" else ["007", "Rex"]
+    made = TensorDict(a=array, batch_size=[2])
+    made["n", "b"] = array
+    for key in ("a", ("n", "b")):
+        assert [row[key] for row in made] == expected
+        assert all(type(value) is type(expected[0]) for value in made[key])
+    td = TensorDict.from_any({"a": array, "x": torch.ones(2)}, auto_batch_size=True)
+    assert td[1]["a"] == expected[1]

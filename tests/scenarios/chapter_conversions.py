@@ -324,3 +324,67 @@ def copies_are_plain():
 def devices_of_conversions():
     td = TensorDict.from_dict({"a": np.ones(2)}, device="cpu", batch_size=[2])
     return td.device, td["a"].device
+
+
+def nested_of(layout):
+    rows = [torch.zeros(2), torch.ones(3)]
+    return torch.nested.nested_tensor(rows, layout=layout)
+
+
+@scenario
+def nested_tensors_as_arrays():
+    layouts = (torch.jagged, torch.strided)
+    return [
+        TensorDict(a=nested_of(layout), batch_size=[2]).numpy() for layout in layouts
+    ]
+
+
+@scenario(
+    differs="the release fails for nested tensors of either layout",
+    ours=lambda result: result == {"a": [[0.0, 0.0], [1.0, 1.0, 1.0]]},
+)
+def nested_tensors_as_lists():
+    td = TensorDict(a=nested_of(torch.jagged), batch_size=[2])
+    return td.to_dict(convert_tensors=True)
+
+
+@scenario
+def the_shared_dims_of_nested_tensors_and_others():
+    return [
+        TensorDict.from_dict(
+            {"a": nested_of(layout), "b": torch.zeros(2)}, auto_batch_size=True
+        ).batch_size
+        for layout in (torch.jagged, torch.strided)
+    ]
+
+
+@scenario
+def an_array_of_another_library_that_torch_cannot_take():
+    class Array:
+        def __dlpack__(self, **_):
+            raise BufferError
+
+        def __dlpack_device__(self):
+            return (1, 0)
+
+    array = Array()
+    return TensorDict.from_any({"a": array})["a"] is array, TensorDict.from_any(5)
+
+
+@scenario(
+    differs="an array of another library becomes a tensor that shares its memory",
+    ours=lambda result: result == [True, False],
+)
+def an_array_of_another_library():
+    class Array:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+        def __dlpack__(self, **_):
+            return self.tensor.__dlpack__()
+
+        def __dlpack_device__(self):
+            return self.tensor.__dlpack_device__()
+
+    found = TensorDict.from_any({"a": Array(torch.ones(2))})["a"]
+    return [isinstance(found, torch.Tensor), isinstance(found, Array)]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["non_tensor_of", "stack_of_array", "stack_of_list"]
 
-_COLUMN_KINDS = "USOMmV"
+_COLUMN_KINDS = "USOMmVT"
 """The kinds of arrays that are no tensors: text, bytes, objects, dates and raw bytes."""
 
 
@@ -70,7 +70,7 @@ def stack_of_array(value: Any, size: Sequence[int]) -> NonTensorStack | None:
     if value.shape[:dims] != tuple(size) or 0 in size:
         return None
     rows = value.reshape(-1, *value.shape[dims:])
-    as_python = rows.ndim == 1 and value.dtype.kind in "USO"
+    as_python = rows.ndim == 1 and value.dtype.kind in "USTO"
     cells = rows.tolist() if as_python else list(rows)
     return NonTensorStack._of_cells(cells, torch.Size(size))
 
