@@ -2,7 +2,7 @@
 
 One case is one method and one class; its answer has a line for each kind of value. Not
 among them: what a save of a value by itself makes of its batch size, which the release
-loses (docs/differences.md).
+loses (docs/differences/non-tensor-data.md).
 """
 
 from frame import cases

@@ -1,6 +1,6 @@
 """The defects of the published release's files, one test each, by their numbers.
 
-``docs/differences.md`` lists them under "Defects of files" with the same numbers.
+``docs/differences/saving.md`` lists them under "Defects of files" with the same numbers.
 """
 
 import hashlib
