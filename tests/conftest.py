@@ -6,6 +6,7 @@ Where ``CI`` is set the examples are the same in every run, so that a change is 
 what it did, and not by what was drawn; elsewhere each run looks at new ones.
 """
 
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -26,6 +27,12 @@ settings.register_profile(
     "thorough", parent=settings.get_profile("quick"), max_examples=500
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over the tests themselves: there are 45,000."""
+    gc.collect()
+    gc.freeze()
 
 
 CHECKOUT = Path(__file__).parents[1]

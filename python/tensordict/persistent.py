@@ -1,4 +1,4 @@
-"""Collections whose entries are in a file of HDF5 or Zarr: where the release has them."""
+"""Collections whose entries are in a file of HDF5 or Zarr: an established import path."""
 
 from typing import TYPE_CHECKING
 

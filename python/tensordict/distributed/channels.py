@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import distributed
 from torch.distributed import distributed_c10d as c10d
+
+from tensordict.primitives.deprecation import warn_caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,9 +124,9 @@ class Channel:
 
 
 def _warn_of_group() -> None:
-    warnings.warn(
+    warn_caller(
         "This process is not in the group of the transfer, and does not take part.",
-        stacklevel=4,
+        UserWarning,
     )
 
 

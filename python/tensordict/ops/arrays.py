@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from tensordict.primitives import classes
 from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -276,9 +276,7 @@ def _opened(
     ):
         advice = HINT_AUTO if size is None else HINT_DROP
         try:
-            warnings.warn(
-                MSG_IGNORED.format(name, dims, advice), FutureWarning, stacklevel=3
-            )
+            warn_caller(MSG_IGNORED.format(name, dims, advice))
         except FutureWarning:
             made.close()
             raise

@@ -10,6 +10,7 @@ from tensordict.data.loader.epoch import Epoch, EpochState
 from tensordict.data.loader.mixture import Mixture
 from tensordict.data.loader.order import Dealing, Order, checked_number
 from tensordict.data.loader.source import OneSource, checked_rows
+from tensordict.primitives.deprecation import warn_caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -301,13 +302,10 @@ def _pins(pin_memory: bool | None, device: torch.device | None) -> bool:
     if pin_memory is None:
         return device is not None and device.type == "cuda"
     if pin_memory and not torch.cuda.is_available():
-        import warnings
-
-        warnings.warn(
+        warn_caller(
             "pin_memory=True needs CUDA, which is not available here: batches are not "
             "pinned.",
             UserWarning,
-            stacklevel=3,
         )
         return False
     return pin_memory

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
-import warnings
 from typing import Any
 
 import numpy as np
+
+from tensordict.primitives.deprecation import warn_caller
 
 __all__ = ["Stack", "as_json", "as_pickle", "of_json", "of_pickle", "uniform_type"]
 
@@ -80,7 +81,7 @@ def of_pickle(data: bytes, key: str, where: str, allow: bool | None) -> Any:
     if allow is False:
         raise RuntimeError(MSG_NO_PICKLE.format(key, where))
     if allow is None:
-        warnings.warn(MSG_PICKLE_READ.format(key, where), FutureWarning, stacklevel=2)
+        warn_caller(MSG_PICKLE_READ.format(key, where))
     return pickle.loads(data)  # noqa: S301 (who asked for it trusts the file)
 
 
