@@ -70,12 +70,13 @@ proptest! {
 /// How far counts are from equal ones, in standard deviations of the chi-square distribution.
 fn deviation(counts: &[u32]) -> f64 {
     let total: f64 = counts.iter().copied().map(f64::from).sum();
-    let expected = total / counts.len() as f64;
+    let length = f64::from(u32::try_from(counts.len()).unwrap());
+    let expected = total / length;
     let chi_square: f64 = counts
         .iter()
         .map(|&count| (f64::from(count) - expected).powi(2) / expected)
         .sum();
-    let freedom = counts.len() as f64 - 1.0;
+    let freedom = length - 1.0;
     (chi_square - freedom) / (2.0 * freedom).sqrt()
 }
 
