@@ -272,7 +272,7 @@ mod tests {
         let source: Vec<u8> = (0..200).collect();
         for threads in 0..3 {
             let ahead = Ahead::new(threads);
-            let mut results = vec![[0; 4]; 50];
+            let mut results = [[0; 4]; 50];
             // SAFETY: source and results outlive the tickets, and each row is one of the source.
             let tickets: Vec<Ticket> = results
                 .iter_mut()
