@@ -22,7 +22,7 @@ from tensordict.primitives.copy import check_copy, leaf_paths
 from tensordict.primitives.errors import locked_error, missing_key
 from tensordict.primitives.index import _preallocated, fit_source
 from tensordict.primitives.index_items import _WHOLE, fills
-from tensordict.primitives.operations import MOVES_DIMS, ONLY_VIEWS
+from tensordict.primitives.operations import ONLY_VIEWS, REFUSED_BY_VIEWS
 from tensordict.primitives.protocol import (
     NO_DEFAULT,
     NONE_IF_MISSING,
@@ -689,7 +689,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     # Walking -----------------------------------------------------------------------
 
     def _refuse(self, op: Any) -> None:
-        if op in MOVES_DIMS or op in ONLY_VIEWS:
+        if op in REFUSED_BY_VIEWS:
             hint = "`reshape` or " if op in ONLY_VIEWS else ""
             raise RuntimeError(MSG_SHAPE.format(op, hint))
 

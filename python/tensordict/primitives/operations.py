@@ -29,6 +29,7 @@ __all__ = [
     "ONLY_VIEWS",
     "OPERATIONS",
     "REDUCES",
+    "REFUSED_BY_VIEWS",
     "REGROUPS",
     "RESTACKS",
     "SPREADS",
@@ -178,6 +179,12 @@ ONE_BLOCK = _names(lambda each: each.one_block)
 
 ONLY_VIEWS = _names(lambda each: each.only_views)
 """The operations that never copy."""
+
+REFUSED_BY_VIEWS = MOVES_DIMS | ONLY_VIEWS
+"""The operations that a collection refuses which shows what is elsewhere.
+
+Their results would seem to write there, and could not.
+"""
 
 SPREADS = _names(lambda each: each.dims == "spread")
 """The operations that give a larger size to dims of size 1."""

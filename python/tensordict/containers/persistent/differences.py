@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from tensordict.containers.persistent.state import PersistentState
+from tensordict.primitives.operations import ONLY_VIEWS, REFUSED_BY_VIEWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,8 +42,6 @@ MSG_MAKE = (
     "Cannot call `{}` on a PersistentTensorDict. Only a memory-mapped TensorDict supports "
     "it."
 )
-REFUSED = ("view", "permute", "transpose", "squeeze", "unsqueeze")
-"""Operations whose result would share the entries, which are in the file."""
 
 
 class Differences(PersistentState):
@@ -137,6 +136,6 @@ class Differences(PersistentState):
         raise RuntimeError(MSG_REFUSED.format("permute", ""))
 
     def _refuse(self, op: Any) -> None:
-        if op in REFUSED:
-            hint = "`reshape` or " if op == "view" else ""
+        if op in REFUSED_BY_VIEWS:
+            hint = "`reshape` or " if op in ONLY_VIEWS else ""
             raise RuntimeError(MSG_REFUSED.format(op, hint))

@@ -13,6 +13,7 @@ from tensordict.containers.collection import TensorDictBase
 from tensordict.containers.plain_walks import PlainWalks
 from tensordict.containers.store.writes import Snapshot
 from tensordict.ops.batch import with_named_values
+from tensordict.primitives.operations import ONLY_VIEWS, REFUSED_BY_VIEWS
 from tensordict.primitives.protocol import NO_DEFAULT
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ MSG_MEMMAP = (
 MSG_PIN = "Cannot pin memory of a {}. Call to_tensordict() before making this call."
 MSG_MAKE = "Cannot call `{}` on a {}. Only a memory-mapped TensorDict supports it."
 MSG_FLATTEN = "Cannot call {} in_place with a {}."
-
-REFUSED = ("view", "permute", "transpose", "squeeze", "unsqueeze")
-"""Operations whose result could not write through."""
 
 
 def device_of(device: Any) -> torch.device | None:
@@ -326,8 +324,8 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
     # What a store cannot do, or does differently ------------------------------------------
 
     def _refuse(self, op: Any) -> None:
-        if op in REFUSED:
-            hint = "`reshape` or " if op == "view" else ""
+        if op in REFUSED_BY_VIEWS:
+            hint = "`reshape` or " if op in ONLY_VIEWS else ""
             raise RuntimeError(MSG_SHAPE.format(op, self._name(), hint))
 
     def view(self, *shape: Any, **kwargs: Any) -> Any:
