@@ -10,17 +10,17 @@ import collections
 import dataclasses
 import itertools
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tensordict.parallel.errors import DeadWorkerError, describe, note, rebuild
 from tensordict.parallel.jobs import Job, Outcome, kept
+from tensordict.parallel.pool import Closing
 from tensordict.parallel.seeding import seed_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
-    from types import TracebackType
 
 __all__ = ["RayBackend", "RayPool"]
 
@@ -89,7 +89,7 @@ class _Worker:
         self.since = time.monotonic()
 
 
-class RayPool:
+class RayPool(Closing):
     """Workers of Ray that do one :meth:`~tensordict.TensorDict.map` after the other.
 
     Each chunk is a copy, unless it is memory-mapped: what a function writes to it in place
@@ -145,19 +145,6 @@ class RayPool:
         """End the workers. The cluster stays."""
         while self._idle:
             self.ray.kill(self._idle.pop())
-
-    def __enter__(self) -> Self:
-        """Give the pool itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the pool."""
-        self.close()
 
 
 class RayBackend(RayPool):

@@ -21,7 +21,28 @@ if TYPE_CHECKING:
 __all__ = ["WorkerPool"]
 
 
-class WorkerPool(ProcessesBackend):
+class Closing:
+    """A pool that is closed at the end of a block."""
+
+    def close(self) -> None:
+        """End the workers."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        """Give the pool itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the pool."""
+        self.close()
+
+
+class WorkerPool(Closing, ProcessesBackend):
     """Processes that do one :meth:`~tensordict.TensorDict.map` after the other.
 
     They start when they are needed first and keep what they have imported. The collection
@@ -106,19 +127,6 @@ class WorkerPool(ProcessesBackend):
         self._is_closed = True
         while self._idle:
             self._idle.pop().dismiss()
-
-    def __enter__(self) -> Self:
-        """Give the pool itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the pool."""
-        self.close()
 
 
 class PassingPool(WorkerPool):

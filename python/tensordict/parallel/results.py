@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from tensordict.parallel.transport import dumps, is_plain, loads, map_memory
+from tensordict.parallel.transport import dumps, loads, map_memory
 from tensordict.primitives import classes
 from tensordict.primitives.checks import is_tensorclass
+from tensordict.storage.out_of_band import is_plain
 from tensordict.storage.tensors.mapped import MemoryMappedTensor
 
 if TYPE_CHECKING:

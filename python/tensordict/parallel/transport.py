@@ -20,6 +20,7 @@ import torch
 
 from tensordict.primitives import classes
 from tensordict.primitives.checks import is_tensor_collection
+from tensordict.storage.out_of_band import is_plain
 from tensordict.storage.tensors import arena
 
 if TYPE_CHECKING:
@@ -117,20 +118,6 @@ class Shared(NamedTuple):
     def close(self) -> None:
         """Give the memory back that was made for this."""
         os.close(self.descriptors[0])
-
-
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is nothing but numbers in the memory of this machine."""
-    return (
-        tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and not tensor.requires_grad
-        and not tensor.is_quantized
-        and not tensor.is_nested
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-        and not tensor.__dict__
-    )
 
 
 def _bytes_of(tensor: torch.Tensor) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["with_buffers"]
+__all__ = ["is_plain", "with_buffers"]
 
 
 class _Leaf:
@@ -57,7 +57,7 @@ _leaves: weakref.WeakValueDictionary[int, _Leaf] = weakref.WeakValueDictionary()
 
 
 def _leaf_of(value: Any) -> Any:
-    if type(value) is not torch.Tensor or not _is_plain(value):
+    if type(value) is not torch.Tensor or not is_plain(value):
         return value
     leaf = _leaves.get(id(value))
     if leaf is None or leaf.tensor is not value:
@@ -65,7 +65,8 @@ def _leaf_of(value: Any) -> Any:
     return leaf
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor is nothing but numbers in the memory of this machine."""
     return (
         tensor.device.type == "cpu"
         and tensor.layout is torch.strided
