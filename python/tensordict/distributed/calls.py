@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensordict.distributed import in_place, published, whole
 from tensordict.distributed.channels import PSEUDO_RANDOM, Channel
 from tensordict.distributed.plans import parts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Options", "from_remote_init", "init_remote", "receive", "send"]
 
@@ -52,19 +55,8 @@ def send(
 ) -> Any:
     """Send the leaves: the last tag, or with ``later`` what is to be waited for."""
     channel = _channel("dst", dst, group, group_dst, options)
-    if not channel.is_member:
-        return [] if later else None
-    if options.is_published:
-        tag, is_random, is_whole, _ = options
-        works = published.send(td, channel, tag, is_random=is_random, is_whole=is_whole)
-        if later:
-            return works
-        with channel.naming("send"):
-            for work in works:
-                work.wait()
-        return _answer(td, options)
-    transfer = in_place.send(td, channel, is_whole=options.is_whole, later=later)
-    return [transfer] if later else _answer(td, options)
+    calls = published.send, in_place.send
+    return _transfer(td, channel, options, later, "send", *calls)
 
 
 def receive(
@@ -78,21 +70,33 @@ def receive(
 ) -> Any:
     """Receive the leaves: the last tag, or with ``later`` what is to be waited for."""
     channel = _channel("src", src, group, group_src, options)
+    calls = published.receive, in_place.receive
+    return _transfer(td, channel, options, later, "receive", *calls)
+
+
+def _transfer(
+    td: Any,
+    channel: Channel,
+    options: Options,
+    later: bool,
+    name: str,
+    as_published: Callable[..., Any],
+    as_ours: Callable[..., Any],
+) -> Any:
+    """Send or receive the leaves, in the published order or in ours."""
     if not channel.is_member:
         return [] if later else None
-    if options.is_published:
-        tag, is_random, is_whole, _ = options
-        works = published.receive(
-            td, channel, tag, is_random=is_random, is_whole=is_whole
-        )
-        if later:
-            return works
-        with channel.naming("receive"):
-            for work in works:
-                work.wait()
-        return _answer(td, options)
-    transfer = in_place.receive(td, channel, is_whole=options.is_whole, later=later)
-    return [transfer] if later else _answer(td, options)
+    if not options.is_published:
+        transfer = as_ours(td, channel, is_whole=options.is_whole, later=later)
+        return [transfer] if later else _answer(td, options)
+    tag, is_random, is_whole, _ = options
+    works = as_published(td, channel, tag, is_random=is_random, is_whole=is_whole)
+    if later:
+        return works
+    with channel.naming(name):
+        for work in works:
+            work.wait()
+    return _answer(td, options)
 
 
 def init_remote(
