@@ -418,12 +418,16 @@ class LazyStackedTensorDictStore(StoreBase):
         return dict(self._shown_as_is()._entries())
 
     def _sample_entries(self) -> dict[str, Any]:
+        return dict(self._sampled_whole()._entries())
+
+    def _sampled_whole(self) -> Any:
+        """A plain collection of what the entries look like, without their values."""
         tree = self._server.tree()
         leaves = {
             key: _sampled(self._leaf(path, tree.metas[path]), self)
             for key, path in without("", tree.metas).items()
         }
-        return dict(build(leaves, {}, self._state())._entries())
+        return build(leaves, {}, self._state())
 
     def _get_entry(self, key: str, default: Any) -> Any:
         server = self._server
@@ -537,15 +541,7 @@ class LazyStackedTensorDictStore(StoreBase):
 
         See ``TensorDict.rename_key_``.
         """
-        sampled = build(
-            {
-                key: _sampled(self._leaf(path, meta), self)
-                for key, path in without("", self._server.tree().metas).items()
-                for meta in [self._server.known().metas[path]]
-            },
-            {},
-            self._state(),
-        )
+        sampled = self._sampled_whole()
         if _rust.get(sampled, old_key, None) is None:
             return self
         if self.is_locked:
