@@ -96,8 +96,6 @@ def pages() -> dict[str, str]:
             f"{title}: `{name}`", parts
         )
     for name, found in sorted(methods().items()):
-        if not name.startswith("tensordict.ops."):
-            continue
         topic = name.rpartition(".")[2]
         parts = []
         for each in found:

@@ -49,10 +49,7 @@ def test_every_method_of_collections_has_its_place(named, reference):
     found = {name for names in reference.methods().values() for name in names}
     public = {name for name in dir(tensordict.TensorDictBase) if name[0] != "_"}
     assert found == public
-    later = set(reference.methods().get("tensordict._later", ()))
-    assert {f"tensordict.TensorDictBase.{name}" for name in public - later} <= set(
-        named
-    )
+    assert {f"tensordict.TensorDictBase.{name}" for name in public} <= set(named)
 
 
 def test_pages_are_written_only_where_they_changed(reference, tmp_path):
