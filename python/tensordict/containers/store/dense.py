@@ -12,6 +12,7 @@ from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.containers.store.common import device_of
 from tensordict.containers.store.encoding import Meta, decode, encode, fields_of
+from tensordict.containers.store.opened import OpenedStore
 from tensordict.containers.store.partial import PartialReads, expanded, sample
 from tensordict.containers.store.server import KEY_SEPARATOR, Server, Tree
 from tensordict.containers.store.tensorclasses import class_named, name_of_class
@@ -42,7 +43,7 @@ MSG_SCHEMA = (
 )
 
 
-class TensorDictStore(PartialReads):
+class TensorDictStore(OpenedStore, PartialReads):  # type: ignore[misc]
     """A collection whose entries are on a Redis server, or one that speaks as it does.
 
     Each tensor is one string of bytes on the server, beside its shape and dtype. What is
@@ -135,10 +136,6 @@ class TensorDictStore(PartialReads):
         self._names = names
         self._lock_of = lock_of
         return self
-
-    @classmethod
-    def _opened(cls, *args: Any, **kwargs: Any) -> Self:
-        return cls.__new__(cls)._fill(*args, **kwargs)
 
     def _header(self, cls: type | None = None) -> list[tuple[Any, ...]]:
         """The commands that write what is known of the whole store."""
@@ -386,31 +383,12 @@ class TensorDictStore(PartialReads):
         state = (self._size, self._reads_to, self._prefix, self._names)
         return _reopen, (type(self), self._server.opening(), state, self._is_locked)
 
-    def clone(self, recurse: bool = True, **kwargs: Any) -> Any:
-        """Copy the store to a new one on the same server; or open it once more.
-
-        Args:
-            recurse: whether the entries are copied. If false the copy is the same store.
-            **kwargs: refused.
-        """
-        if kwargs:
-            msg = f"clone() got an unexpected keyword argument {next(iter(kwargs))!r}"
-            raise TypeError(msg)
-        if not recurse:
-            return self._clone_structure()
-        return self._uploaded(self._server.sibling(), self._shown(), self._reads_to)
-
     def _clone_structure(self) -> Self:
         return self._opened(
             self._server, self._size, self._reads_to, self._prefix, self._names
         )
 
     # State -----------------------------------------------------------------------------
-
-    @property
-    def _td_id(self) -> str:
-        """Which store of the server this is: what :meth:`from_store` takes."""
-        return self._server.td_id
 
     @property
     def _batch_size(self) -> torch.Size:
@@ -433,9 +411,6 @@ class TensorDictStore(PartialReads):
         self._reads_to = device
         if not self._prefix:
             self._server.write({}, commands=self._header())
-
-    def _clear_device(self) -> None:
-        self._device = None
 
     @property
     def _td_dim_names(self) -> list[str | None] | None:
@@ -516,6 +491,12 @@ class TensorDictStore(PartialReads):
 
     def _blank(self) -> Any:
         return self._sampled(torch.empty, False)
+
+    def _in_memory(self) -> Any:
+        return self._shown()
+
+    def _sampled_whole(self) -> Any:
+        return self._sampled(expanded)
 
     def _sampled(self, make: Callable[..., torch.Tensor], is_fresh: bool = True) -> Any:
         """A plain collection with tensors that ``make`` makes; others are read."""
@@ -697,25 +678,6 @@ class TensorDictStore(PartialReads):
             entries = {self._path(key): value for key, value in changed.items()}
             extra = {self._path(key): record for key, record in news.items()}
             self._write(entries, [self._path(key) for key in gone], extra)
-
-    def rename_key_(
-        self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
-    ) -> Self:
-        """Rename an entry, or all below a nested key, on the server.
-
-        See ``TensorDict.rename_key_``.
-        """
-        sampled = self._sampled(expanded)
-        if _rust.get(sampled, old_key, None) is None:
-            return self
-        if self.is_locked:
-            sampled.lock_()
-        sampled.rename_key_(old_key, new_key, safe=safe)
-        old = self._path(*_rust.unravel_key_to_tuple(old_key))
-        new = self._path(*_rust.unravel_key_to_tuple(new_key))
-        if old != new:
-            self._server.rename(old, new)
-        return self
 
     def entry_class(self, key: NestedKeyLike) -> type:
         """The type of an entry; that of a nested collection is a store, too."""

@@ -9,10 +9,11 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.lazy import LazyStackedTensorDict
-from tensordict.containers.store.common import StoreBase, device_of
+from tensordict.containers.store.common import device_of
 from tensordict.containers.store.dense import HEADER, MSG_NO_STORE
 from tensordict.containers.store.element import _StoreStackElementView
 from tensordict.containers.store.encoding import Encoded, Meta, decode
+from tensordict.containers.store.opened import OpenedStore
 from tensordict.containers.store.server import Server, Tree
 from tensordict.containers.store.stacked import Leaf, encode_members, encode_whole
 from tensordict.containers.store.writes import build, collect, is_nested, without
@@ -49,7 +50,7 @@ STACK_HEADER = (
 )
 
 
-class LazyStackedTensorDictStore(StoreBase):
+class LazyStackedTensorDictStore(OpenedStore):
     """A stack of collections whose entries are on a Redis server.
 
     The members may have entries of different shapes. Each leaf is one string on the
@@ -133,10 +134,6 @@ class LazyStackedTensorDictStore(StoreBase):
         self._reads_to = device
         self._names = names
         return self
-
-    @classmethod
-    def _opened(cls, *args: Any, **kwargs: Any) -> Self:
-        return cls.__new__(cls)._fill(*args, **kwargs)
 
     def _header(self) -> list[tuple[Any, ...]]:
         device = "" if self._reads_to is None else str(self._reads_to)
@@ -281,20 +278,6 @@ class LazyStackedTensorDictStore(StoreBase):
         )
         return _reopen, (type(self), self._server.opening(), state, self._is_locked)
 
-    def clone(self, recurse: bool = True, **kwargs: Any) -> Any:
-        """Copy the store to a new one on the same server; or open it once more.
-
-        Args:
-            recurse: whether the entries are copied. If false the copy is the same store.
-            **kwargs: refused.
-        """
-        if kwargs:
-            msg = f"clone() got an unexpected keyword argument {next(iter(kwargs))!r}"
-            raise TypeError(msg)
-        if not recurse:
-            return self._clone_structure()
-        return self._uploaded(self._server.sibling(), self._stack(), self._reads_to)
-
     def _clone_structure(self) -> Self:
         return self._opened(
             self._server,
@@ -306,11 +289,6 @@ class LazyStackedTensorDictStore(StoreBase):
         )
 
     # State -----------------------------------------------------------------------------
-
-    @property
-    def _td_id(self) -> str:
-        """Which store of the server this is: what :meth:`from_store` takes."""
-        return self._server.td_id
 
     @property
     def _batch_size(self) -> torch.Size:
@@ -341,9 +319,6 @@ class LazyStackedTensorDictStore(StoreBase):
     def _device(self, device: torch.device | None) -> None:
         self._reads_to = device
         self._server.write({}, commands=self._header())
-
-    def _clear_device(self) -> None:
-        self._device = None
 
     @property
     def _td_dim_names(self) -> list[str | None] | None:
@@ -420,8 +395,13 @@ class LazyStackedTensorDictStore(StoreBase):
     def _sample_entries(self) -> dict[str, Any]:
         return dict(self._sampled_whole()._entries())
 
+    def _in_memory(self) -> Any:
+        return self._stack()
+
+    def _path(self, *key: str) -> str:
+        return self._server.path_to("", key)
+
     def _sampled_whole(self) -> Any:
-        """A plain collection of what the entries look like, without their values."""
         tree = self._server.tree()
         leaves = {
             key: _sampled(self._leaf(path, tree.metas[path]), self)
@@ -533,25 +513,6 @@ class LazyStackedTensorDictStore(StoreBase):
                 for at, path in enumerate(tensors)
             }
         )
-
-    def rename_key_(
-        self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
-    ) -> Self:
-        """Rename an entry, or all below a nested key, on the server.
-
-        See ``TensorDict.rename_key_``.
-        """
-        sampled = self._sampled_whole()
-        if _rust.get(sampled, old_key, None) is None:
-            return self
-        if self.is_locked:
-            sampled.lock_()
-        sampled.rename_key_(old_key, new_key, safe=safe)
-        old = self._server.path_to("", _rust.unravel_key_to_tuple(old_key))
-        new = self._server.path_to("", _rust.unravel_key_to_tuple(new_key))
-        if old != new:
-            self._server.rename(old, new)
-        return self
 
     def entry_class(self, key: NestedKeyLike) -> type:
         """The type of an entry as it is read: a copy in memory, if it is a collection."""

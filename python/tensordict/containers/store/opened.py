@@ -1,0 +1,83 @@
+"""Open, copy and rename the entries of stores of both kinds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from tensordict import _rust
+from tensordict.containers.store.common import StoreBase
+
+if TYPE_CHECKING:
+    import torch
+
+    from tensordict.containers.store.server import Server
+    from tensordict.primitives.protocol import NestedKeyLike
+
+__all__ = ["OpenedStore"]
+
+
+class OpenedStore(StoreBase):
+    """A store that is opened by its address, not a view of a part of another one."""
+
+    _reads_to: torch.device | None
+
+    if TYPE_CHECKING:
+
+        def _fill(self, *args: Any, **kwargs: Any) -> Self: ...
+        @classmethod
+        def _uploaded(cls, server: Server, td: Any, device: Any) -> Self: ...
+        def _clone_structure(self) -> Self: ...
+        def _path(self, *key: str) -> str: ...
+
+    def _in_memory(self) -> Any:
+        """All that the store holds, as a collection in memory of its kind."""
+        raise NotImplementedError
+
+    def _sampled_whole(self) -> Any:
+        """A plain collection of what the entries look like, without their values."""
+        raise NotImplementedError
+
+    @classmethod
+    def _opened(cls, *args: Any, **kwargs: Any) -> Self:
+        return cls.__new__(cls)._fill(*args, **kwargs)
+
+    @property
+    def _td_id(self) -> str:
+        """Which store of the server this is: what :meth:`from_store` takes."""
+        return self._server.td_id
+
+    def _clear_device(self) -> None:
+        self._device = None
+
+    def clone(self, recurse: bool = True, **kwargs: Any) -> Any:
+        """Copy the store to a new one on the same server; or open it once more.
+
+        Args:
+            recurse: whether the entries are copied. If false the copy is the same store.
+            **kwargs: refused.
+        """
+        if kwargs:
+            msg = f"clone() got an unexpected keyword argument {next(iter(kwargs))!r}"
+            raise TypeError(msg)
+        if not recurse:
+            return self._clone_structure()
+        return self._uploaded(self._server.sibling(), self._in_memory(), self._reads_to)
+
+    def rename_key_(
+        self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
+    ) -> Self:
+        """Rename an entry, or all below a nested key, on the server.
+
+        See ``TensorDict.rename_key_``.
+        """
+        sampled = self._sampled_whole()
+        if _rust.get(sampled, old_key, None) is None:
+            return self
+        if self.is_locked:
+            sampled.lock_()
+        sampled.rename_key_(old_key, new_key, safe=safe)
+        old = self._path(*_rust.unravel_key_to_tuple(old_key))
+        new = self._path(*_rust.unravel_key_to_tuple(new_key))
+        if old != new:
+            self._server.rename(old, new)
+        return self
