@@ -18,7 +18,7 @@ import torch
 
 import tensordict
 from tensordict import NonTensorData, TensorDict, cli, load
-from tensordict.cli import common
+from tensordict.ops.display import readable
 
 PACKAGE = Path(tensordict.__file__).parent
 RELEASE = Path(__file__).parent / "compat"
@@ -515,7 +515,7 @@ def test_a_class_that_is_not_here(saved, capsys):
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB")],
 )
 def test_readable_sizes(num_bytes, text):
-    assert common.readable(num_bytes) == text
+    assert readable(num_bytes) == text
 
 
 @pytest.mark.parametrize("layout", ["archive", "safetensors"])
@@ -578,3 +578,37 @@ def test_a_nested_tensor_without_items_has_no_file(name, tmp_path, capsys):
         status, text = call(capsys, "inspect", path)
         assert status == 1
         assert text.count("its file is missing") == 1
+
+
+def test_show_writes_a_page(capsys, tmp_path):
+    TensorDict({"<key>": torch.arange(100.0)}).save(tmp_path / "save")
+    page = tmp_path / "page.html"
+    arguments = ["--output", page, "--histograms", "--no-images"]
+    status, text = call(capsys, "show", tmp_path / "save", *arguments)
+    assert (status, text) == (0, f"{page}\n")
+    written = page.read_text()
+    assert "&lt;key&gt;" in written
+    assert "<svg" in written
+
+
+def test_show_opens_a_browser(capsys, tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    TensorDict(a=1).save(tmp_path / "save")
+    status, text = call(capsys, "show", tmp_path / "save")
+    assert status == 0
+    assert opened == [f"file://{text.strip()}"]
+
+
+def test_inspect_draws_bars(capsys, tmp_path):
+    TensorDict(a=torch.zeros(3), b=torch.zeros(1), c=torch.zeros(0)).save(
+        tmp_path / "x"
+    )
+    _, text = call(capsys, "inspect", tmp_path / "x", "--bars")
+    lines = text.splitlines()
+    assert lines[2:] == [
+        "  a: float32[3] 12 B ████████████",
+        "  b: float32[1] 4 B ████",
+        "  c: float32[0] 0 B",
+    ]

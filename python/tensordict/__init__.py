@@ -49,6 +49,7 @@ from tensordict.ops.joining import (
     stack,
 )
 from tensordict.ops.modules import from_module, from_modules
+from tensordict.ops.notebook import show
 from tensordict.ops.packing import PackLayout
 from tensordict.primitives import deprecation
 from tensordict.primitives.checks import (
@@ -254,6 +255,7 @@ __all__ = [
     "set_lazy_legacy",
     "set_list_to_stack",
     "set_printoptions",
+    "show",
     "stack",
     "tensorclass",
     "to_arrow",

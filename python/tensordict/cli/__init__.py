@@ -33,6 +33,7 @@ CLOSED_PIPE: Final = 141
 # Each command with its module and what it does.
 COMMANDS: Final = {
     "inspect": ("cli.inspect", "list what a save holds, without reading its tensors"),
+    "show": ("cli.show", "open a save in a browser, as a tree with small previews"),
     "verify": (
         "cli.verify",
         "check a save: compare its bytes with the checksums it keeps",

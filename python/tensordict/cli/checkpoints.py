@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from tensordict.cli import common
+from tensordict.ops.display import readable
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +30,7 @@ def inspect(arguments: argparse.Namespace) -> int:
     elif is_one:
         _show_step(found[0])
     else:
-        size = common.readable(sum(each["num_bytes"] for each in found))
+        size = readable(sum(each["num_bytes"] for each in found))
         print(f"{arguments.path}: checkpoints, {len(found)} steps, {size}")
         for (_, number), each in zip(steps, found, strict=True):
             print(f"  {_line(number, each)}")
@@ -37,7 +38,7 @@ def inspect(arguments: argparse.Namespace) -> int:
 
 
 def _line(number: int, found: dict[str, Any]) -> str:
-    size = common.readable(found["num_bytes"])
+    size = readable(found["num_bytes"])
     if "problem" in found:
         return f"step {number}: {size}  !! {found['problem']}"
     return f"step {number}: {size}, {found['time']}{_metrics(found)}"
@@ -53,12 +54,12 @@ def _metrics(found: dict[str, Any]) -> str:
 
 
 def _show_step(found: dict[str, Any]) -> None:
-    size = common.readable(found["num_bytes"])
+    size = readable(found["num_bytes"])
     print(f"{found['path']}: checkpoint, {size}")
     if "step" in found:
         print(f"  step {found['step']}, {found['time']}{_metrics(found)}")
     for name, item in found.get("items", {}).items():
-        about = f"{item['tensors']} tensors, {common.readable(item['num_bytes'])}"
+        about = f"{item['tensors']} tensors, {readable(item['num_bytes'])}"
         print(
             f"  {name}: {item['kind']}, {about}"
             if item["files"]
@@ -119,6 +120,6 @@ def convert(arguments: argparse.Namespace) -> int:
             }
         )
     else:
-        size = common.readable(found["num_bytes"])
+        size = readable(found["num_bytes"])
         print(f"{arguments.source} -> {arguments.target} (checkpoint, {size})")
     return 0

@@ -18,7 +18,6 @@ __all__ = [
     "has_bar",
     "load_save",
     "print_json",
-    "readable",
     "reporting_errors",
 ]
 
@@ -106,13 +105,3 @@ def load_save(path: str, arguments: argparse.Namespace) -> Any:
 def print_json(found: Any) -> None:
     """Print an object as JSON."""
     print(json.dumps(found, indent=2))
-
-
-def readable(num_bytes: float) -> str:
-    """A number of bytes for people: ``1.5 MiB``."""
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
-    power = 0
-    while num_bytes >= 1024 and power < len(units) - 1:
-        num_bytes /= 1024
-        power += 1
-    return f"{num_bytes:.{min(power, 1)}f} {units[power]}"

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from tensordict.cli import common
+from tensordict.ops.display import readable
 from tensordict.storage import layouts
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
             }
         )
     else:
-        size = common.readable(found.num_bytes)
+        size = readable(found.num_bytes)
         print(f"{arguments.source} -> {target} ({layout.name}, {size})")
     return 0
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any, Final
 
 from tensordict.cli import common
+from tensordict.ops.display import readable
 
 if TYPE_CHECKING:
-    import argparse
-
     from tensordict.storage.inspect import Entry, Survey
+
+BAR_WIDTH: Final = 16
+BAR_PARTS: Final = " ▏▎▍▌▋▊▉█"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``tensordict inspect``."""
     parser.add_argument("path", help="a save of any layout, or anybody's safetensors")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--bars",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="draw the share of each tensor; default: on a terminal",
+    )
 
 
 @common.reporting_errors
@@ -32,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         common.print_json(as_data(found))
     else:
-        for line in lines(found):
+        bars = sys.stdout.isatty() if arguments.bars is None else arguments.bars
+        for line in lines(found, bars=bars):
             print(line)
     return 1 if found.problems else 0
 
@@ -54,23 +65,37 @@ def as_data(found: Survey) -> dict[str, Any]:
     }
 
 
-def lines(found: Survey) -> list[str]:
-    """The list as a tree of lines."""
+def lines(found: Survey, *, bars: bool = False) -> list[str]:
+    """Return the list as a tree of lines.
+
+    Args:
+        found: the content of the save.
+        bars: draw the share that each tensor has of all bytes behind its size.
+    """
     tensors = sum(entry.kind == "tensor" for entry in found.entries)
-    size = common.readable(found.num_bytes)
+    size = readable(found.num_bytes)
     head = f"{found.path}: {found.layout}, {tensors} tensors, {size}"
-    return [head, *(_line(entry) for entry in found.entries)]
+    total = found.num_bytes if bars else 0
+    return [head, *(_line(entry, total) for entry in found.entries)]
 
 
-def _line(entry: Entry) -> str:
+def _bar(share: float) -> str:
+    """Draw a share between 0 and 1 in eighths of a character."""
+    eighths = round(8 * BAR_WIDTH * share)
+    rest = BAR_PARTS[eighths % 8] if eighths % 8 else ""
+    return f" {BAR_PARTS[8] * (eighths // 8)}{rest}" if eighths else ""
+
+
+def _line(entry: Entry, total: int) -> str:
     indent = "  " * len(entry.key)
     name = entry.key[-1] if entry.key else "."
     problem = f"  !! {entry.problem}" if entry.problem else ""
     if entry.kind == "tensor":
         shape = list(entry.shape or [])
-        size = common.readable(entry.num_bytes)
+        size = readable(entry.num_bytes)
         note = f" ({entry.note})" if entry.note else ""
-        return f"{indent}{name}: {entry.dtype}{shape} {size}{note}{problem}"
+        bar = _bar(entry.num_bytes / total) if total else ""
+        return f"{indent}{name}: {entry.dtype}{shape} {size}{bar}{note}{problem}"
     if entry.kind == "value":
         return f"{indent}{name} = {entry.note}{problem}"
     size_text = "" if entry.shape is None else f" {entry.shape}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import html
 import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -17,7 +16,6 @@ from tensordict import _rust
 from tensordict.containers.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.params_state import flat_state, nested_state
-from tensordict.ops.display import get_printoptions
 from tensordict.primitives import classes
 from tensordict.primitives.common import more_refs
 from tensordict.primitives.operations import COPIES
@@ -792,12 +790,6 @@ class TensorDictParams(TensorDictBase, nn.Module):
     def __repr__(self) -> str:
         """The collection inside, and that it is one of parameters."""
         return f"{type(self).__name__}(params={self._param_td!r})"
-
-    def _repr_html_(self) -> str | None:
-        """A notebook shows the text, as that of any module."""
-        if not get_printoptions()["html"]:
-            return None
-        return f"<pre>{html.escape(repr(self))}</pre>"
 
 
 TensorDictParams.__module__ = "tensordict.nn.params"

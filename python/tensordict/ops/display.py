@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import types
 from operator import methodcaller
 from typing import Any, Self
@@ -17,7 +16,13 @@ from tensordict.primitives.metatensor import MetaTensor
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.unbatched import UnbatchedTensor
 
-__all__ = ["DisplayOps", "describe_fields", "get_printoptions", "set_printoptions"]
+__all__ = [
+    "DisplayOps",
+    "describe_fields",
+    "get_printoptions",
+    "readable",
+    "set_printoptions",
+]
 
 LINE_WIDTH = 80
 
@@ -221,18 +226,18 @@ class DisplayOps(CollectionProtocol):
         return entries
 
     def _repr_html_(self) -> str | None:
-        """Return what a notebook shows: a tree that folds, or the long form."""
+        """Return what a notebook shows: a tree that folds; None without ``html``."""
         if not _options["html"]:
             return None
-        if not _options["compact"]:
-            return f"<pre>{html.escape(repr(self))}</pre>"
-        name = html.escape(type(self).__name__)
-        head = html.escape(", ".join(self._repr_head()))
-        return (
-            '<div style="font-family:monospace;line-height:1.4">'
-            f"<details open><summary><b>{name}</b> {_dim(head)}</summary>"
-            f"{_html_list(self, _options)}</details></div>"
-        )
+        from tensordict.ops.notebook import html_tree
+
+        return html_tree(self)
+
+    def __rich__(self) -> object:
+        """Return the tree that the library ``rich`` prints."""
+        from tensordict.ops.notebook import rich_tree
+
+        return rich_tree(self)
 
 
 # The long form ---------------------------------------------------------------------
@@ -466,28 +471,14 @@ def _layout(
     return f"{opening}\n" + ",\n".join(lines) + closing
 
 
-# In a notebook -----------------------------------------------------------------------
+# Both forms ------------------------------------------------------------------------
 
 
-def _dim(text: str) -> str:
-    return f'<span style="opacity:0.7">{text}</span>'
-
-
-def _html_list(td: Any, options: types.MappingProxyType[str, Any]) -> str:
-    items = []
-    for key, value in td._repr_entries():
-        name = html.escape(key)
-        if isinstance(value, CollectionProtocol):
-            entries = value._repr_entries()
-            count = f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}"
-            label = html.escape(f"{_nested_label(key, value, td)} {count}".strip())
-            items.append(
-                f"<li><details open><summary>{name}: {_dim(label)}</summary>"
-                f"{_html_list(value, options)}</details></li>"
-            )
-        else:
-            leaf = html.escape(_compact_leaf(value, td, options))
-            items.append(f"<li>{name}: {_dim(leaf)}</li>")
-    return (
-        f'<ul style="list-style:none;margin:0;padding-left:1.5em">{"".join(items)}</ul>'
-    )
+def readable(num_bytes: float) -> str:
+    """Return a number of bytes for people: ``1.5 MiB``."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    power = 0
+    while num_bytes >= 1024 and power < len(units) - 1:
+        num_bytes /= 1024
+        power += 1
+    return f"{num_bytes:.{min(power, 1)}f} {units[power]}"
