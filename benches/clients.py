@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     Case = Callable[[], Any]
 
 ROUND_S = 0.03
-"""How long a round of one case takes, at least."""
+"""The least time that a round of one case takes."""
 
 
 def training_batch(rows: int = 64) -> Any:
-    """What a trainer of language models sends: 30 leaves, two of strings, nested."""
+    """Build a batch of a language model's trainer: 30 leaves, two of strings, nested."""
     import torch
 
     from tensordict import NonTensorData, NonTensorStack, TensorDict
@@ -203,7 +203,7 @@ def environment() -> dict[str, Case]:
 
 
 def specs() -> dict[str, Case]:
-    """What composite specs do with the collections that they make and check."""
+    """Make and check collections as composite specs do."""
     import torch
 
     from tensordict import TensorDict

@@ -53,7 +53,7 @@ FUNCTIONS = {
     "split": "lambda td: td.split(2)",
     "unbind": "lambda td: td.unbind(0)",
 }
-"""What is called with a container of ten leaves, flat, and of twenty, nested."""
+"""The calls with a container of ten leaves, flat, and of twenty, nested."""
 
 BARE = {
     "index": "lambda d: {k: v[0] for k, v in d.items()}",
@@ -137,18 +137,19 @@ SUBJECTS = {
     "lazy_index": (_STACK, "lambda stack: stack[1]"),
     "lazy_map": (_STACK, "lambda stack: stack + 1"),
 }
-"""What runs once, and a function; ``make`` makes its argument of a flat container."""
+"""Code that runs once, and a function; ``make`` makes its argument of a flat
+container."""
 
 
 FIELDS = {"compile_s": 1e3, "call_s": 1e6, "guards_s": 1e6}
-"""What is measured, and how many of the unit in the table make a second."""
+"""The fields that are measured, and how many of the unit in the table make a second."""
 
 DEPTHS = range(0, 120, 20)
-"""How many more frames there are above each compilation of a function."""
+"""The numbers of frames that are added above each compilation of a function."""
 
 
 def below(depth: int, function: Callable[[], object]) -> object:
-    """What ``function`` gives, called ``depth`` frames further down."""
+    """Call ``function`` ``depth`` frames further down."""
     return below(depth - 1, function) if depth else function()
 
 

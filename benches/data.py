@@ -65,7 +65,7 @@ def sparse_of(folder: Path, count: int) -> Any:
 
 
 def contestants(td: Any) -> dict[str, Any]:
-    """Who takes rows: a function of the positions each."""
+    """Return the contestants that take rows: a function of the positions each."""
     found: dict[str, Any] = {"td[idx]": lambda index: td[index]}
     arrays = [leaf.numpy() for leaf in td.values()]
     outs = [np.empty((NUM_TAKEN, *array.shape[1:]), array.dtype) for array in arrays]

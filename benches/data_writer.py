@@ -27,7 +27,7 @@ CALLS = 100
 ROWS = 100
 LEAVES = 20
 ITEMS = int(os.environ.get("BENCH_ITEMS", "64"))
-"""Of an append: so many rows a call, leaves, and float32 a row and leaf."""
+"""The size of an append: rows a call, leaves, and float32 a row and leaf."""
 
 BATCH = 256
 

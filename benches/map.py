@@ -116,7 +116,7 @@ def _flip(call: Callable[[Any, Callable[[], None]], Any]) -> float:
 
 
 def speedup_of_two_workers() -> float:
-    """How much faster 200 rows of 10 ms are with two workers than with one."""
+    """Return how much faster 200 rows of 10 ms are with two workers than with one."""
     from tensordict import TensorDict
 
     td = TensorDict(seconds=torch.full((200,), 0.01), batch_size=[200])

@@ -210,7 +210,7 @@ def report(name: str, times: dict[str, list[Times]]) -> None:
 
 
 def report_parts(runs: list[Times], limits: list[float]) -> None:
-    """What a save of small leaves takes, part by part.
+    """Time a save of small leaves part by part.
 
     What is compared with the limit is all but the metadata text and the returned container:
     the plan, the files, and giving back what the plan held. Of a tree the files are mapped
@@ -338,7 +338,7 @@ def write_plain(files: list[tuple[str, memoryview]], _kept: list[Any]) -> None:
 
 
 def write_early(files: list[tuple[str, memoryview]], _kept: list[Any]) -> None:
-    """As :func:`write_plain`, where the disk is asked to begin with each piece."""
+    """Write as :func:`write_plain`, but ask the disk to begin with each piece."""
     for name, content in files:
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         for offset in range(0, len(content), 8 * MIB):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROWS = 1_000_000
 SMALL = 100_000
-"""Of the files of text."""
+"""The number of rows in the files of text."""
 
 
 def columns(rows: int) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def write(folder: str) -> None:
 
 
 def cases(folder: str) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
-    """What the library does, and what a collection takes."""
+    """Return the cases of the library beside those of a collection."""
     import pandas as pd
     import pyarrow as pa
     from pyarrow import parquet

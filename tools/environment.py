@@ -61,7 +61,7 @@ def requirements(groups: list[str]) -> list[str]:
 
 
 def are_met(pip: list[str], wanted: list[str]) -> bool:
-    """Whether ``wanted`` is installed with all that it depends on. Asks no index."""
+    """Return whether ``wanted`` and its dependencies are installed. Asks no index."""
     ask = ["install", "--quiet", "--dry-run", "--no-index", "--report", "-", *wanted]
     done = subprocess.run([*pip, *ask], check=False, capture_output=True)
     return done.returncode == 0 and not json.loads(done.stdout)["install"]

@@ -25,7 +25,7 @@ def candidates(minor: int) -> list[str]:
 
 
 def is_usable(python: str, minor: int) -> bool:
-    """Whether it is Python 3.``minor``, and can make environments."""
+    """Return whether it is Python 3.``minor``, and can make environments."""
     program = (
         f"import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, {minor}))"
     )

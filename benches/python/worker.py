@@ -44,7 +44,7 @@ def flat_leaves(tree: dict[str, Any]) -> list[Any]:
 
 
 def namespace(tree_name: str) -> dict[str, Any]:
-    """What the expressions of :mod:`benches.python.operations` may name."""
+    """Return the names for the expressions of :mod:`benches.python.operations`."""
     import tensordict
     from tensordict import TensorDict
 

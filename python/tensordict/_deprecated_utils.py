@@ -79,7 +79,7 @@ class _KeyDependentDefaultDict(collections.defaultdict[Any, Any]):
 
 
 def _is_nested_key(key: Any) -> bool:
-    """Whether a key is a string, or a non-empty sequence of strings."""
+    """Return whether a key is a string, or a non-empty sequence of strings."""
     if isinstance(key, str):
         return True
     if not key or not isinstance(key, (tuple, list)):
@@ -88,7 +88,7 @@ def _is_nested_key(key: Any) -> bool:
 
 
 def _is_seq_of_nested_key(seq: Any) -> bool:
-    """Whether all items of a sequence are nested keys."""
+    """Return whether all items of a sequence are nested keys."""
     return isinstance(seq, Sequence) and all(map(_is_nested_key, seq))
 
 
@@ -330,7 +330,7 @@ UTILS: Table = {
     "strtobool": (_is(strtobool), None),
     "unravel_keys": (_is(_unravel_keys), "unravel_key or unravel_key_list"),
 }
-"""Of ``tensordict.utils``."""
+"""The names that ``tensordict.utils`` still answers."""
 
 TENSORDICT: Table = {
     name: UTILS[name]
@@ -346,7 +346,7 @@ TENSORDICT: Table = {
         "lock_blocked",
     )
 }
-"""Of ``tensordict.tensordict``."""
+"""The names that ``tensordict.tensordict`` still answers."""
 
 
 def _implements_for_tdparam(
@@ -370,7 +370,7 @@ NN_PARAMS: Table = {
     ),
     "implements_for_tdparam": (_is(_implements_for_tdparam), None),
 }
-"""Of ``tensordict.nn.params``."""
+"""The names that ``tensordict.nn.params`` still answers."""
 
 _PYTREE = "torch.utils._pytree"
 _MODULES = "tensordict.nn.functional_modules"
@@ -409,19 +409,19 @@ TOP: Table = {
     ),
     "torch": (_is(torch), "torch"),
 }
-"""Of ``tensordict``."""
+"""The names that ``tensordict`` itself still answers."""
 
 TESTING: Table = {"MyDistData": (_of("tensordict._testing", "MyDistData"), None)}
-"""Of ``tensordict.testing``."""
+"""The names that ``tensordict.testing`` still answers."""
 
 NN_UTILS: Table = {"StrEnum": (_of("enum", "StrEnum"), None)}
-"""Of ``tensordict.nn.utils``."""
+"""The names that ``tensordict.nn.utils`` still answers."""
 
 NN_COMMON: Table = {
     name: (_of("torch._functorch.make_functional", name), f"functorch.{name}")
     for name in ("FunctionalModule", "FunctionalModuleWithBuffers")
 }
-"""Of ``tensordict.nn.common``."""
+"""The names that ``tensordict.nn.common`` still answers."""
 
 
 def _deterministic_register() -> Any:
@@ -435,7 +435,7 @@ NN_PROBABILISTIC: Table = {
         "a deterministic_sample attribute on the distribution",
     ),
 }
-"""Of ``tensordict.nn.probabilistic``."""
+"""The names that ``tensordict.nn.probabilistic`` still answers."""
 
 
 def _distributions_by_name() -> dict[str, Any]:
@@ -452,7 +452,7 @@ def _distributions_by_name() -> dict[str, Any]:
 
 
 NN_DISTRIBUTIONS: Table = {"distributions_maps": (_distributions_by_name, None)}
-"""Of ``tensordict.nn.distributions``."""
+"""The names that ``tensordict.nn.distributions`` still answers."""
 
 NN_TRUNCATED_NORMAL: Table = {
     "CONST_SQRT_2": (_is(math.sqrt(2)), None),
@@ -461,4 +461,4 @@ NN_TRUNCATED_NORMAL: Table = {
     "CONST_LOG_INV_SQRT_2PI": (_is(-0.5 * math.log(2 * math.pi)), None),
     "CONST_LOG_SQRT_2PI_E": (_is(0.5 * math.log(2 * math.pi * math.e)), None),
 }
-"""Of ``tensordict.nn.distributions.truncated_normal``."""
+"""The names that ``tensordict.nn.distributions.truncated_normal`` still answers."""

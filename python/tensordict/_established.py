@@ -35,7 +35,8 @@ class _BestAttemptInplace:
 
 
 BEST_ATTEMPT_INPLACE = _BestAttemptInplace()
-"""As ``inplace``: into the entry where there is one, as a new entry otherwise."""
+"""A value of ``inplace``: write into the entry if there is one, make a new entry
+otherwise."""
 
 HOMES: dict[str, str] = {
     "BEST_ATTEMPT_INPLACE": "tensordict._established",
@@ -82,7 +83,7 @@ HOMES: dict[str, str] = {
     "tree_map": "torch.utils._pytree",
     "tree_unflatten": "torch.utils._pytree",
 }
-"""Where names are that are neither the package's nor those of its ``nn``."""
+"""The modules of names that are neither the package's nor those of its ``nn``."""
 
 
 def established_names(

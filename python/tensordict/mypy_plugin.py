@@ -158,12 +158,12 @@ def _take_options(cls: ClassDef, decorator: Expression) -> None:
 
 
 def _has_base(context: ClassDefContext) -> bool:
-    """Whether the class is ready for what its base asks for."""
+    """Return whether the class is ready for what its base asks for."""
     return any(base.fullname == BASE for base in context.cls.info.mro)
 
 
 def _is_ours(imported: ImportBase) -> bool:
-    """Whether an import statement names this package."""
+    """Return whether an import statement names this package."""
     if isinstance(imported, Import):
         return any(name.partition(".")[0] == PACKAGE for name, _ in imported.ids)
     named = getattr(imported, "id", "")
@@ -293,7 +293,7 @@ def _choosing(context: FunctionSigContext) -> FunctionLike:
 
 
 def _is_collection(given: Type) -> bool:
-    """Whether a type is that of a collection, or a variable of such types."""
+    """Return whether a type is that of a collection, or a variable of such types."""
     bound = given.upper_bound if isinstance(given, TypeVarType) else given
     bound = get_proper_type(bound)
     return isinstance(bound, Instance) and bound.type.has_base(COLLECTION)

@@ -234,7 +234,7 @@ def isin(
     key: NestedKey,
     dim: int = 0,
 ) -> torch.Tensor:
-    """Which slices of an entry occur in the same entry of another collection.
+    """Return which slices of an entry occur in the same entry of another collection.
 
     Args:
         input: a collection with an entry ``key`` of shape ``[*B, *F]``.

@@ -54,7 +54,7 @@ class Writer:
         return [step for step, save in self._pending if not save.is_done()]
 
     def is_busy(self) -> bool:
-        """Whether a step is being written."""
+        """Return whether a step is being written."""
         return bool(self.pending())
 
     def raise_errors(self) -> None:

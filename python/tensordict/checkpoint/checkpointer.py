@@ -42,7 +42,7 @@ MSG_METRIC = "The metric {!r} is a number, got {!r}."
 MSG_NOTHING = "Nothing is to be saved: give items, such as model=model."
 
 _MAX_ATTEMPTS = 100
-"""How often a step that is replaced while it is read is read again."""
+"""The number of times that a step that is replaced while it is read is read again."""
 
 
 class Checkpointer:
@@ -560,7 +560,7 @@ class Checkpointer:
 
     @property
     def preempted(self) -> bool:
-        """Whether the process was asked to end by SIGTERM: save, and end it."""
+        """Return whether the process was asked to end by SIGTERM: save, and end it."""
         return self._preempted.is_set()
 
     def _handle_sigterm(self) -> None:

@@ -172,7 +172,7 @@ class Writer(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether a name is that of a directory: whatever has no scheme."""
+        """Return whether a name is that of a directory: whatever has no scheme."""
         return "://" not in os.fspath(checkpoint_id)
 
 
@@ -258,7 +258,7 @@ class Reader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether a name is that of a directory that a :class:`Writer` has written."""
+        """Return whether a directory of this name was written by a :class:`Writer`."""
         return Path(checkpoint_id, METADATA).is_file()
 
 

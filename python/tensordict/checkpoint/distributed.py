@@ -34,11 +34,11 @@ class Ranks(NamedTuple):
     world: int
 
     def agree(self, value: Any) -> Any:
-        """What rank 0 has, on all ranks."""
+        """Return the value of rank 0, on all ranks."""
         return self.introduce(value)[0]
 
     def introduce(self, value: Any) -> tuple[Any, list[str]]:
-        """What rank 0 has, on all ranks, and the names of the processes of all."""
+        """Return the value of rank 0, and the names of all processes, on all ranks."""
         found: list[Any] = [None] * self.world
         torch.distributed.all_gather_object(found, (value, _rust.process_name()))
         return found[0][0], [name for _, name in found]
@@ -66,11 +66,11 @@ class Ranks(NamedTuple):
                 raise RuntimeError(MSG_OTHER.format(rank, other))
 
     def folder(self, directory: Path, token: str) -> Path:
-        """Where the parts of a save are until it is published."""
+        """Return the folder that has the parts of a save until it is published."""
         return directory / f"{PARTS}{token}"
 
     def part(self, directory: Path, token: str, rank: int) -> Path:
-        """Where a rank writes its part."""
+        """Return the folder that a rank writes its part to."""
         return self.folder(directory, token) / f"rank-{rank:05}"
 
 

@@ -24,7 +24,7 @@ MSG_REFUSED = (
 
 
 def is_foreign(path: str | Path) -> bool:
-    """Whether a path is a file of ``torch.save`` or a directory of DCP."""
+    """Return whether a path is a file of ``torch.save`` or a directory of DCP."""
     path = Path(path)
     if path.is_dir():
         return (path / ".metadata").is_file()

@@ -61,12 +61,12 @@ def unwrapped(item: Any) -> Any:
 
 
 def is_stateful(item: Any) -> bool:
-    """Whether an item has a state and takes one."""
+    """Return whether an item has a state and takes one."""
     return hasattr(item, "state_dict") and hasattr(item, "load_state_dict")
 
 
 def kind_of(item: Any) -> str:
-    """What an item is: how it is saved, and how it is restored."""
+    """Return the kind of an item, which decides how it is saved and restored."""
     if isinstance(item, nn.Module):
         return "module"
     if isinstance(item, torch.optim.Optimizer):

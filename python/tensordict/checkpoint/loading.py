@@ -54,7 +54,7 @@ def _nested(state: Mapping[str, Any]) -> Any:
 
 
 def as_entry(value: Any) -> Any:
-    """What stands for a value in a collection: dicts are collections."""
+    """Convert a value to an entry of a collection: dicts become collections."""
     if isinstance(value, (torch.Tensor, CollectionProtocol)):
         return value
     if not isinstance(value, dict):

@@ -29,7 +29,7 @@ MSG_MODULE = "Cannot restore {item}: the model and the checkpoint differ, and ne
 
 
 class Mismatch:
-    """What a model has and the checkpoint has not, and the other way round."""
+    """The differences between a model and the checkpoint, in both directions."""
 
     def __init__(self) -> None:
         self.missing: list[str] = []
@@ -37,7 +37,7 @@ class Mismatch:
         self.wrong: list[str] = []
 
     def text(self, item: str, *, strict: bool) -> str | None:
-        """What is refused; None where nothing is."""
+        """Describe what is refused; return None if nothing is."""
         lines = list(self.wrong)
         if strict and self.missing:
             lines.append(f"missing in the checkpoint: {_shown(self.missing)}")
@@ -168,7 +168,7 @@ _PLAIN_LOADERS = {
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether loading this module is copying its tensors, and nothing else."""
+    """Return whether loading this module is copying its tensors, and nothing else."""
     if type(module).load_state_dict is not nn.Module.load_state_dict:
         return False
     for each in module.modules():

@@ -66,7 +66,7 @@ class StepFiles:
             raise
 
     def is_current(self) -> bool:
-        """Whether the step is still what its name leads to."""
+        """Return whether the step is still what its name leads to."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self.directory.stat())
         except OSError:
@@ -84,14 +84,14 @@ class StepFiles:
         return [str(self.root / name) for name in about["files"]]
 
     def parts(self, meta: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """What each rank says of its part of the step."""
+        """Return the description that each rank gives of its part of the step."""
         others = range(1, meta.get("world", 1))
         return [meta, *(read_meta(self.root, rank_file(rank)) for rank in others)]
 
     def assembler(
         self, parts: list[Mapping[str, Any]], item: str
     ) -> Callable[[Mapping[str, Any]], torch.Tensor]:
-        """What puts a tensor of an item together of the parts of ranks."""
+        """Return a function that assembles a tensor from the parts of ranks."""
         tensors: dict[int, dict[str, torch.Tensor]] = {}
 
         def assemble(fields: Mapping[str, Any]) -> torch.Tensor:
@@ -183,7 +183,7 @@ class StepFiles:
             raise RuntimeError(MSG_DAMAGED.format("\n".join(lines)))
 
     def problems(self, about: Mapping[str, Any]) -> list[str]:
-        """What is wrong with the files of an item: a line each."""
+        """List the problems of the files of an item, a line each."""
         lines = []
         for path in self.paths(about):
             progress = _rust.SaveProgress()

@@ -373,7 +373,7 @@ class Restorer:
             set_random_states(Decoder({}, "").decode(self.rng))
 
     def result(self) -> Restored:
-        """What was not restored in its place, and what did not fit."""
+        """Return the items not restored in place, and the keys that did not fit."""
         return Restored(
             self.values,
             self.meta["step"],

@@ -48,7 +48,7 @@ class CollectionState:
         return walk
 
     def state_dict(self) -> dict[str, Any]:
-        """What is saved: the leaves by their keys, and the values.
+        """Return the state to save: the leaves by their keys, and the non-tensor data.
 
         Raises:
             TypeError: a value can only be pickled.

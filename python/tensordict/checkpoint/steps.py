@@ -33,7 +33,8 @@ VERSION = 1
 _MAX_SCANS = 100
 
 _MAX_OWN = 16
-"""Of so many steps it is known what their descriptions say, without parsing them."""
+"""The number of steps whose descriptions are remembered, so that they are not parsed
+again."""
 
 _NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 
@@ -57,7 +58,7 @@ def step_number(name: str) -> int | None:
 
 
 def is_meta(path: Path) -> bool:
-    """Whether a file begins as the description of a step does."""
+    """Return whether a file begins as the description of a step does."""
     try:
         with path.open("rb") as file:
             return file.read(len(_HEAD)) == _HEAD
@@ -79,7 +80,7 @@ def meta_bytes(content: dict[str, Any]) -> bytes:
 
 
 def read_meta(directory: Path | str, name: str = META) -> dict[str, Any]:
-    """What is said of a step, or of the part of a rank.
+    """Read the description of a step, or of the part of a rank.
 
     Raises:
         FileNotFoundError: there is none.
@@ -110,11 +111,11 @@ def _checksum_in(description: bytes) -> bytes:
 
 
 class Step(NamedTuple):
-    """What is known of a step without its items."""
+    """Facts about a step that are known without its items."""
 
     number: int
     order: int
-    """How many were saved before, of any number."""
+    """The number of steps that were saved before it, of any number."""
     metrics: dict[str, float]
     path: Path
 

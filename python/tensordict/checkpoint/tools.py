@@ -1,4 +1,4 @@
-"""What the command line does with checkpoints: listing, verifying, loading, converting."""
+"""The command line's work on checkpoints: list, verify, load, convert."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ __all__ = ["convert_to_step", "is_checkpoint", "load", "steps_at", "survey", "ve
 
 
 def is_step(path: str | Path) -> bool:
-    """Whether a directory is a step of a checkpointer, whatever its name."""
+    """Return whether a directory is a step of a checkpointer, whatever its name."""
     return is_meta(Path(path) / META)
 
 
 def is_checkpoint(path: str | Path) -> bool:
-    """Whether a path is a step, or a folder of steps."""
+    """Return whether a path is a step, or a folder of steps."""
     folder = Path(path)
     if not folder.is_dir() or (folder / ".metadata").exists():
         return False
@@ -59,7 +59,7 @@ def steps_at(path: str | Path) -> list[tuple[Path, int]]:
 
 
 def survey(path: str | Path) -> dict[str, Any]:
-    """What a step holds, as plain data: its items, metrics, sizes."""
+    """Return what a step holds as plain data: its items, metrics, sizes."""
     directory = Path(path)
     size = sum(file.stat().st_size for file in directory.iterdir() if file.is_file())
     found: dict[str, Any] = {"path": str(directory), "num_bytes": size}
@@ -93,7 +93,7 @@ def survey(path: str | Path) -> dict[str, Any]:
 
 
 def verify(path: str | Path, num_threads: int = 0) -> list[str]:
-    """What is damaged in a step: a line each."""
+    """List the damage of a step, a line each."""
     directory = Path(path)
     try:
         meta = read_meta(directory)

@@ -29,7 +29,7 @@ OWN_FILE_FROM = 16 << 10
 """With ``dedupe`` a tensor of so many bytes is a file of its own."""
 
 Plan: TypeAlias = "tuple[str, str, list[Any], list[Any], list[tuple[str, str]], list[str], tuple[Any, float]]"
-"""What ``_rust.save_step`` takes."""
+"""The arguments of ``_rust.save_step``."""
 
 _TEXTS = [("format", "pt")]
 
@@ -113,7 +113,7 @@ def plan_step(
 
 
 def _part_of(one: Described, rank: int) -> tuple[dict[str, Any], dict[str, Leaf]]:
-    """What a rank says of an item, and the tensors that it writes."""
+    """Return a rank's description of an item, and the tensors that it writes."""
     about, tensors = dict(one.about), one.tensors
     if rank and about["kind"] in ("module", "optimizer"):
         # Rank 0 writes what all have; here is what this one alone has.
@@ -162,7 +162,7 @@ def _num_threads() -> int:
 def _digests(
     items: list[dict[str, Leaf]], num_threads: int | None
 ) -> list[dict[str, str]]:
-    """What tells whether a tensor changed: its checksum, with dtype and shape.
+    """Return the digest that tells whether a tensor changed: checksum, dtype, shape.
 
     One call takes those of all items. None are taken where there are no threads for it.
     """

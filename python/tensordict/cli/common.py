@@ -78,7 +78,7 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
 
 
 def has_bar(arguments: argparse.Namespace) -> bool:
-    """Whether somebody is there who sees a progress bar."""
+    """Return whether somebody is there who sees a progress bar."""
     return not arguments.quiet and sys.stderr.isatty()
 
 

@@ -49,7 +49,7 @@ def _cores() -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """How much work the demo does; the defaults are a few hundred MB and 1.2 GB."""
+    """The amount of work of the demo; the defaults are a few hundred MB and 1.2 GB."""
 
     d_model: int = 768
     layers: int = 6
@@ -338,7 +338,7 @@ def _one_attention_path() -> Iterator[None]:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether ``path`` may be emptied: it is absent, empty, or of an earlier demo."""
+    """Return whether ``path`` may be emptied: absent, empty, or of an earlier demo."""
     if not path.exists():
         return True
     return path.is_dir() and ((path / MARKER).exists() or not any(path.iterdir()))

@@ -1,4 +1,4 @@
-"""How compiled code makes a container, which the compiler need not interpret.
+"""Make containers in compiled code without having the compiler interpret it.
 
 Each primitive in Python makes its result by :func:`tensordict.primitives.tree.new`. By the rule that
 Dynamo is given for it (:func:`install_rules`) it knows the new object and its state at

@@ -82,7 +82,7 @@ def install_rules() -> bool:
         return TupleVariable([entries, lists])
 
     def is_plain(tx: Any, value: Any) -> bool:
-        """Whether a plain tensor, of which nothing is known yet, is known by its type."""
+        """Return whether a plain tensor is known by its type, if by nothing else."""
         if (
             not isinstance(value, LazyVariableTracker)
             or value.is_realized()

@@ -66,7 +66,7 @@ def install_rules() -> bool:
     none = ConstantVariable.create(None)
 
     def is_changed(tx: Any, value: Any) -> bool:
-        """Whether the program that is traced has changed what ``value`` holds."""
+        """Return whether the traced program has changed what ``value`` holds."""
         effects = tx.output.side_effects
         known = effects.id_to_variable.get(id(value))
         return known is not None and effects.is_modified(known)
@@ -78,7 +78,7 @@ def install_rules() -> bool:
         install_guard(AttrSource(owner.source, name).make_guard(kind))
 
     def has_options(tx: Any, owner: Any, options: dict[str, Any]) -> bool:
-        """Whether the options are those, which is guarded then."""
+        """Return whether the options are those, which is guarded then."""
         state = owner.value.__dict__
         if not is_untouched(tx, owner) or any(
             state.get(name, _MISSING) is not option for name, option in options.items()
@@ -89,7 +89,7 @@ def install_rules() -> bool:
         return True
 
     def is_empty(tx: Any, owner: Any, name: str) -> bool:
-        """Whether an attribute is an empty dictionary, which is guarded then."""
+        """Return whether an attribute is an empty dictionary, which is guarded then."""
         value = owner.value.__dict__.get(name)
         if type(value) is not dict or value or is_changed(tx, value):
             return False
@@ -109,7 +109,7 @@ def install_rules() -> bool:
         return keys
 
     def runs_all(tx: Any, skip: Any) -> bool:
-        """Whether modules are called though their outputs are there."""
+        """Return whether modules are called though their outputs are there."""
         skip = skip.realize()
         return has_options(tx, skip, {"value": False}) and is_empty(
             tx, skip, "by_thread"
@@ -158,7 +158,7 @@ def install_rules() -> bool:
         return td if is_tensor or entries_of(tx, td) is not None else None
 
     def has_steps(module: Any, base: type, steps: tuple[str, ...]) -> bool:
-        """Whether the methods of a module are those of ``base``."""
+        """Return whether the methods of a module are those of ``base``."""
         cls = type(module.value)
         return all(getattr(cls, name) is getattr(base, name) for name in steps)
 
@@ -213,7 +213,7 @@ def install_rules() -> bool:
         return ConstDictVariable(named, mutation_type=ValueMutationNew())
 
     def fits(tx: Any, td: Any, value: Any) -> bool:
-        """Whether a tensor can be an entry of ``td`` as it is."""
+        """Return whether a tensor can be an entry of ``td`` as it is."""
         if type(value) is not TensorVariable or value.python_type() not in _PLAIN:
             return False
         example = value.proxy.node.meta.get("example_value")

@@ -39,7 +39,7 @@ def make_up_for_it(modules: Iterable[ModuleType]) -> None:
 
 
 def stores_are_traced() -> bool:
-    """Whether Dynamo knows what a store to ``__dict__`` does."""
+    """Return whether Dynamo knows what a store to ``__dict__`` does."""
     from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
     store = getattr(UserDefinedObjectVariable, "method_setattr_standard", None)

@@ -1,4 +1,4 @@
-"""How Dynamo is given a rule: what a call of a function comes to, without interpreting it."""
+"""Give Dynamo a rule: the result of a call of a function, without interpreting it."""
 
 from __future__ import annotations
 

@@ -84,4 +84,5 @@ TRACED = (
     (positions.places_moved, places_moved),
     (positions.places_split, places_split),
 )
-"""What :mod:`tensordict.compile.registration` registers, each with its form for Dynamo."""
+"""Functions for :mod:`tensordict.compile.registration`, each with its form for
+Dynamo."""

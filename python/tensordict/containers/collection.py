@@ -61,7 +61,7 @@ _OF_ITS_CLASS = frozenset(
         "_abc_impl",
     }
 )
-"""What a class dictionary says of the class itself."""
+"""The names in a class dictionary that belong to the class itself."""
 
 
 def gather(cls: type, source: type, until: type = object) -> None:

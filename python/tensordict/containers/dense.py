@@ -188,7 +188,7 @@ class TensorDict(TensorDictBase):
         return self._tensordict.items()
 
     def is_consolidated(self) -> bool:
-        """Whether all leaves are in the one buffer of :meth:`consolidate`."""
+        """Return whether all leaves are in the one buffer of :meth:`consolidate`."""
         return self._consolidated is not None and super().is_consolidated()
 
     def _get_str(self, key: str, default: Any = NO_DEFAULT, **kwargs: Any) -> Any:

@@ -407,7 +407,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return self._shown().to_padded_tensor(*args, **kwargs)
 
     def is_contiguous(self) -> bool:
-        """Whether all leaves, as they are seen here, are contiguous."""
+        """Return whether all leaves, as they are seen here, are contiguous."""
         return self._shown().is_contiguous()
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
@@ -439,11 +439,11 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     # Files ---------------------------------------------------------------------------------
 
     def is_memmap(self) -> bool:
-        """Whether the container that is viewed is memory-mapped."""
+        """Return whether the container that is viewed is memory-mapped."""
         return self._source.is_memmap()
 
     def is_shared(self) -> bool:
-        """Whether the container that is viewed is in shared memory."""
+        """Return whether the container that is viewed is in shared memory."""
         return self._source.is_shared()
 
     def memmap_like(self, *args: Any, **kwargs: Any) -> Any:
@@ -573,7 +573,7 @@ def _cancels_by_arguments(view: _CustomOpTensorDict, kwargs: Kwargs) -> bool:
 
 
 class _Viewing(NamedTuple):
-    """How one operation shows a collection.
+    """The way in which one operation shows a collection.
 
     Attributes:
         cls: the class of the view.

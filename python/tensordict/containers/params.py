@@ -752,7 +752,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return self
 
     def is_shared(self) -> bool:
-        """Whether the parameters were put in shared memory."""
+        """Return whether the parameters were put in shared memory."""
         return self._param_td.is_shared()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -351,7 +351,8 @@ _OTHER_VALUES = (
     *("amax", "amin", "max", "min", "cummax", "cummin"),
     *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
 )
-"""What gives other values than the declaration speaks of: plain containers."""
+"""The methods that return other values than the declaration speaks of, as plain
+containers."""
 
 
 def _undeclaring(method: Any) -> Any:

@@ -57,7 +57,8 @@ _OWN = frozenset(
         "_cat_all",
     ]
 )
-"""What the class has itself: how it is made, printed, pickled and joined."""
+"""The attributes that the class has itself, for making, printing, pickling and joining
+instances."""
 
 _ENTRIES = frozenset(
     [

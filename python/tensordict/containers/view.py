@@ -202,7 +202,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     @property
     def is_locked(self) -> bool:
-        """Whether the collection of which this is a part is locked."""
+        """Return whether the collection of which this is a part is locked."""
         return self._source.is_locked
 
     @is_locked.setter
@@ -881,7 +881,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     # Files --------------------------------------------------------------------------
 
     def is_empty(self) -> bool:
-        """Whether the collection of which this is a part has no leaf."""
+        """Return whether the collection of which this is a part has no leaf."""
         return self._source.is_empty()
 
     def auto_batch_size_(
@@ -902,11 +902,11 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return self
 
     def is_memmap(self) -> bool:
-        """Whether the collection of which this is a part is memory-mapped."""
+        """Return whether the collection of which this is a part is memory-mapped."""
         return self._source.is_memmap()
 
     def is_shared(self) -> bool:
-        """Whether the collection of which this is a part is in shared memory."""
+        """Return whether the collection of which this is a part is in shared memory."""
         return self._source.is_shared()
 
     def memmap_like(self, *args: Any, **kwargs: Any) -> Any:
@@ -963,5 +963,5 @@ _SubTensorDict.__module__ = "tensordict._td"
 
 
 def _is_whole(entry: Any, value: Any) -> bool:
-    """Whether ``value`` is what all elements share, and not the part of one."""
+    """Return whether ``value`` is what all elements share, and not the part of one."""
     return is_unbatched(entry) and is_unbatched(value) and value.shape == entry.shape

@@ -101,7 +101,7 @@ def _without(td: Any, keys: list[NestedKey]) -> Any:
 
 
 def is_tdmodule_compatible(module: Any) -> bool:
-    """Whether a module names its inputs and outputs by ``in_keys`` and ``out_keys``."""
+    """Return whether a module has ``in_keys`` and ``out_keys``."""
     return hasattr(module, "in_keys") and hasattr(module, "out_keys")
 
 
@@ -158,7 +158,7 @@ class TensorDictModuleBase(nn.Module):
 
     @staticmethod
     def is_tdmodule_compatible(module: Any) -> bool:
-        """Whether a module names its inputs and outputs by in_keys and out_keys.
+        """Return whether a module names its inputs and outputs by in_keys and out_keys.
 
         Examples:
             >>> TensorDictModuleBase.is_tdmodule_compatible(nn.Linear(3, 2))
@@ -256,7 +256,7 @@ class TensorDictModuleBase(nn.Module):
         self.register_forward_hook(_OutKeysSelect(keys, source))
 
     def _has_own_out_keys(self) -> bool:
-        """Whether a subclass has a property in the place of :attr:`out_keys`."""
+        """Return whether a subclass has a property in the place of :attr:`out_keys`."""
         return self.out_keys is not getattr(self, "_out_keys_apparent", None)
 
     def _set_own_out_keys(self, keys: list[NestedKey]) -> None:

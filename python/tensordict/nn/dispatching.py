@@ -213,5 +213,5 @@ def _explain_missing(
 
 
 def is_contained(td: Any, keys: Sequence[Any]) -> bool:
-    """Whether a collection has all of ``keys``."""
+    """Return whether a collection has all of ``keys``."""
     return all([_rust.contains(td, key) for key in keys])

@@ -92,7 +92,7 @@ def get_functional(
 
 
 def is_functional(module: nn.Module) -> bool:
-    """Whether the parameters of a module are an argument of its calls.
+    """Return whether the parameters of a module are an argument of its calls.
 
     Examples:
         >>> is_functional(torch.nn.Linear(3, 2))

@@ -108,7 +108,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         self._requires_sample = self._last_gives_value()
 
     def _last_gives_value(self) -> bool:
-        """Whether a value of the last module is written by no module before it."""
+        """Return whether no module before the last one writes a value of the last."""
         last = self._last_module
         if self.return_composite or not isinstance(last, _DISTRIBUTED):
             return True

@@ -174,7 +174,7 @@ AGGREGATE = Setting(environment_flag("COMPOSITE_LP_AGGREGATE"))
 
 
 def composite_lp_aggregate(nowarn: bool = False) -> bool:  # noqa: ARG001
-    """Whether a composite distribution sums its log-probabilities to one tensor.
+    """Return whether a composite distribution sums its log-probabilities to one tensor.
 
     It is off by default: they are a collection with a log-probability per variable.
 
@@ -189,7 +189,7 @@ def composite_lp_aggregate(nowarn: bool = False) -> bool:  # noqa: ARG001
 
 
 class set_composite_lp_aggregate(_Mode):  # noqa: N801 - a public name
-    """Whether a composite distribution sums its log-probabilities to one tensor.
+    """True if a composite distribution sums its log-probabilities to one tensor.
 
     A context manager, a decorator, and with :meth:`set` a setting for good.
 
@@ -219,7 +219,7 @@ SKIP = Setting(False)
 
 
 def skip_existing() -> bool | list[Any]:
-    """Whether modules whose results are there already are not called.
+    """Return whether modules whose results are there already are not called.
 
     Examples:
         >>> skip_existing()
@@ -303,7 +303,7 @@ class set_skip_existing(_Mode):  # noqa: N801 - a public name
 
 
 def has_results(mode: Any, in_keys: Any, out_keys: Any, td: Any) -> bool:
-    """Whether a module can be left out under the skip mode ``mode``."""
+    """Return whether a module can be left out under the skip mode ``mode``."""
     for key in out_keys:
         if key in in_keys or (mode is not True and key not in mode):
             return False
@@ -327,12 +327,12 @@ DISPATCH = Setting(True)
 
 
 def _dispatch_td_nn_modules() -> bool:
-    """Whether modules take tensors in place of a collection."""
+    """Return whether modules take tensors in place of a collection."""
     return bool(DISPATCH.get())
 
 
 class _set_dispatch_td_nn_modules(_Mode):  # noqa: N801 - a name that clients use
-    """Whether modules take tensors in place of a collection."""
+    """True if modules take tensors in place of a collection."""
 
     _setting = DISPATCH
 

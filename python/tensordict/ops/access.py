@@ -37,7 +37,7 @@ MSG_NO_INDEX = "index argument missing from get_at"
 
 
 DEFAULT_OF_GET: Any = NONE_IF_MISSING
-"""What ``get`` uses without a default; ``set_get_defaults_to_none`` exchanges it."""
+"""The default of ``get``; ``set_get_defaults_to_none`` exchanges it."""
 
 
 MANY = 1 << 20
@@ -77,7 +77,7 @@ class AccessOps(CollectionProtocol):
 
     @_rust.call_natively
     def __contains__(self, key: Any) -> bool:
-        """Whether there is an entry at a nested key.
+        """Return whether there is an entry at a nested key.
 
         Examples:
             >>> td = TensorDict({"n": {"b": torch.ones(3)}}, [3])
@@ -110,7 +110,7 @@ class AccessOps(CollectionProtocol):
         return iter(self.unbind(0))
 
     def is_empty(self) -> bool:
-        """Whether there is no leaf, here or in what is nested.
+        """Return whether there is no leaf, here or in what is nested.
 
         Examples:
             >>> TensorDict({"n": {}}).is_empty()

@@ -109,7 +109,7 @@ class AutogradOps(CollectionProtocol):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether any leaf requires a gradient."""
+        """Return whether any leaf requires a gradient."""
         # A loop of its own: a generator costs as much as the attributes.
         for leaf in _rust.leaves(self):  # noqa: SIM110
             if leaf.requires_grad:

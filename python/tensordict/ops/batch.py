@@ -143,7 +143,7 @@ class BatchOps(CollectionProtocol):
 
     @property
     def depth(self) -> int:
-        """How many collections deep the deepest leaf lies; 0 where none is nested.
+        """The number of nested collections above the deepest leaf; 0 if none is nested.
 
         Examples:
             >>> TensorDict({"a": {"b": {"c": torch.zeros(())}}}).depth
@@ -280,7 +280,7 @@ class BatchOps(CollectionProtocol):
                 td._note()
 
     def _has_names(self) -> bool:
-        """Whether any batch dim has a name."""
+        """Return whether any batch dim has a name."""
         return self._td_dim_names is not None
 
     def _check_names(self, names: list[str | None]) -> None:
@@ -429,7 +429,7 @@ def _shared(first: Sequence[int], second: Sequence[int]) -> Sequence[int]:
 
 
 def _depth_of(td: Any) -> int:
-    """How many collections deep the deepest leaf lies; -1 where there is none."""
+    """Count the collections above the deepest leaf; return -1 if there is no leaf."""
     depth = -1
     for value in td._sample_entries().values():
         below = 0

@@ -33,11 +33,11 @@ class ClientOps(CollectionProtocol):
 
     @property
     def _has_non_tensor(self) -> bool:
-        """Whether there is non-tensor data at any depth."""
+        """Return whether there is non-tensor data at any depth."""
         return any(is_non_tensor(value) for _, value in self._listed(nested=True))
 
     def _check_batch_size(self, *, raise_exception: bool = True) -> bool:
-        """Whether the shapes of all entries start with the batch size.
+        """Return whether the shapes of all entries start with the batch size.
 
         Raises:
             RuntimeError: one does not, unless ``raise_exception`` is false.
@@ -57,7 +57,7 @@ class ClientOps(CollectionProtocol):
         return True
 
     def _check_device(self, *, raise_exception: bool = True) -> bool:
-        """Whether all entries are on the device of the collection, where it has one.
+        """Return whether all entries are on the collection's device, if it has one.
 
         Raises:
             RuntimeError: one is not, unless ``raise_exception`` is false.

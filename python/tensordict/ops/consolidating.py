@@ -122,7 +122,7 @@ class ConsolidatingOps(CollectionProtocol):
         return _consolidated.load(filename, cls)
 
     def is_consolidated(self) -> bool:
-        """Whether all leaves are in the one buffer of :meth:`consolidate`."""
+        """Return whether all leaves are in the one buffer of :meth:`consolidate`."""
         return _consolidated.state_of(self) is not None
 
     # What the engine calls: dense containers; others override ----------------------

@@ -36,7 +36,7 @@ _PLAIN = frozenset({str, int, float, bool, complex, bytes, type(None)})
 """Types whose values no conversion changes."""
 
 _NUMBERS = (bool, int, float, np.number, np.bool_)
-"""What is no tensor of a batch, though it can become one without dims."""
+"""Types that are no tensors of a batch, but can become tensors without dims."""
 
 MSG_TWO_SIZES = "Cannot pass both batch_size and batch_dims to `from_dict`."
 MSG_CONFLICT = (
@@ -704,7 +704,7 @@ def convert(
 
 
 def is_pydantic(value: Any) -> bool:
-    """Whether ``value`` is an instance of a model of pydantic, which is not imported."""
+    """Return whether ``value`` is a pydantic model, without importing pydantic."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(value, pydantic.BaseModel)
 
@@ -766,12 +766,12 @@ def _has_dims(batch_size: Any) -> bool:
 
 
 def is_namedtuple(value: Any) -> bool:
-    """Whether ``value`` is an instance of a named tuple."""
+    """Return whether ``value`` is an instance of a named tuple."""
     return isinstance(value, tuple) and is_namedtuple_class(type(value))
 
 
 def is_namedtuple_class(cls: type) -> bool:
-    """Whether ``cls`` is a class made by :func:`collections.namedtuple`."""
+    """Return whether ``cls`` is a class made by :func:`collections.namedtuple`."""
     if not (isinstance(cls, type) and issubclass(cls, tuple)):
         return False
     fields = getattr(cls, "_fields", None)

@@ -335,7 +335,7 @@ class ConvertOps(CollectionProtocol):
 
 
 def _is_throughout(td: Any, cls: type[CollectionProtocol]) -> bool:
-    """Whether a collection and all that it holds are exactly of class ``cls``."""
+    """Return whether a collection and all in it are exactly of class ``cls``."""
     if type(td) is not cls:
         return False
     return all(_is_throughout(child, cls) for child in td._children())

@@ -88,19 +88,19 @@ class DeviceOps(CollectionProtocol):
 
     @property
     def is_cpu(self) -> bool:
-        """Whether the collection's device is the CPU. False where it has no device."""
+        """Return whether the collection's device is the CPU; False without one."""
         device = self.device
         return device is not None and device.type == "cpu"
 
     @property
     def is_cuda(self) -> bool:
-        """Whether the collection's device is a GPU. False where it has no device."""
+        """Return whether the collection's device is a GPU; False without one."""
         device = self.device
         return device is not None and device.type == "cuda"
 
     @property
     def is_meta(self) -> bool:
-        """Whether the collection's device is ``meta``. False where it has no device."""
+        """Return whether the collection's device is ``meta``; False without one."""
         device = self.device
         return device is not None and device.type == "meta"
 
@@ -412,7 +412,7 @@ def _transfer(
 
 
 def _crosses(leaves: list[torch.Tensor], device: torch.device) -> bool:
-    """Whether a copy of a leaf runs between host and accelerator, and so may overlap."""
+    """Return whether a leaf is copied between host and accelerator: may overlap."""
     if device == _CPU:
         return not _rust.on_host(leaves)
     if device.type == "meta":

@@ -1,4 +1,4 @@
-"""How a collection prints."""
+"""Print a collection."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _VERBOSE = (
     "show_dtype",
     "show_field_is_shared",
 )
-"""What ``verbose=False`` switches off."""
+"""The options that ``verbose=False`` switches off."""
 
 _ONLY_LONG = frozenset(
     {
@@ -168,7 +168,7 @@ get_printoptions.__module__ = set_printoptions.__module__ = "tensordict.utils"
 
 
 class DisplayOps(CollectionProtocol):
-    """How a collection prints."""
+    """The text of a collection."""
 
     def __repr__(self) -> str:
         """Its class, entries, batch size and device; see :class:`set_printoptions`.
@@ -400,7 +400,7 @@ class PrintedEntry:
 
 
 def _is_whole(value: Any) -> bool:
-    """Whether the shape of an entry is its own, without batch dims."""
+    """Return whether the shape of an entry is its own, without batch dims."""
     kind = value._class if isinstance(value, MetaTensor) else type(value)
     return issubclass(kind, UnbatchedTensor)
 

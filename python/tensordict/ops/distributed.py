@@ -440,12 +440,12 @@ class DistributedOps(CollectionProtocol):
 
 
 def _is_pipe(peer: Any) -> bool:
-    """Whether a partner is a connection rather than a rank."""
+    """Return whether a partner is a connection rather than a rank."""
     return peer is not None and hasattr(peer, "send") and hasattr(peer, "recv")
 
 
 def _known(wire: str | None) -> bool:
-    """Whether messages are those of tensordict 0.15.
+    """Return whether messages are those of tensordict 0.15.
 
     Raises:
         ValueError: there is no such wire.

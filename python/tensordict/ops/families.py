@@ -261,7 +261,8 @@ def _cast_of(dtype: torch.dtype) -> tuple[str, tuple[torch.dtype, ...]]:
 
 
 TRACED = ((cast_of, _cast_of),)
-"""What :mod:`tensordict.compile.registration` registers: a known dtype is not looked up."""
+"""Functions for :mod:`tensordict.compile.registration`: a known dtype is not looked
+up."""
 
 
 def cast_leaves(td: Any, dtype: torch.dtype) -> Any:
@@ -332,7 +333,7 @@ def comparing(
 
 
 def _is_number(value: Any) -> bool:
-    """Whether ``value`` is a number of another library, such as ``numpy.float32``."""
+    """Return whether ``value`` is a number of a library, such as ``numpy.float32``."""
     import numbers
 
     return isinstance(value, numbers.Number)
@@ -422,7 +423,7 @@ def with_tensor(op: ForEach, td: Any, other: torch.Tensor) -> Any:
 
 
 def _needs_apart(values: Leaves, operand: torch.Tensor) -> bool:
-    """Whether only some results require a gradient: a foreach form has all of them do."""
+    """Return whether some results, but not all, require a gradient."""
     if operand.requires_grad or not torch.is_grad_enabled():
         return False
     required = sum(value.requires_grad for value in values)

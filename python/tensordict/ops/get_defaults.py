@@ -22,7 +22,7 @@ if (
 
 
 def get_defaults_to_none(set_to_none: bool = True) -> bool:  # noqa: ARG001
-    """Whether ``td.get`` of a missing key is None; deprecated."""
+    """Return whether ``td.get`` of a missing key is None; deprecated."""
     warn_caller(
         deprecation_message("get_defaults_to_none()", USE_INDEXING), DeprecationWarning
     )

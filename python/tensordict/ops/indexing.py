@@ -336,7 +336,7 @@ def _as_plain(td: Any) -> Any:
 
 
 def _stays_in_place(item: Any) -> bool:
-    """Whether what an index takes of mapped or shared memory still counts as that."""
+    """Return whether an index of mapped or shared memory gives such memory."""
     if isinstance(item, slice):
         return item.start is None or item.start == 0
     return item is None or item is Ellipsis or type(item) is int
@@ -457,7 +457,7 @@ def _gather_into(td: Any, dim: int, index: torch.Tensor, out: Any) -> None:
 
 
 def _fits_leaf(leaf: torch.Tensor, mask: torch.Tensor) -> bool:
-    """Whether a mask broadcasts to a leaf."""
+    """Return whether a mask broadcasts to a leaf."""
     if leaf.is_nested or mask.is_nested:
         return True
     offset = leaf.dim() - mask.dim()

@@ -581,7 +581,7 @@ def _is_nested(value: Any) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    """Whether an entry is replaced, since it has no elements that could be written."""
+    """Return whether an entry is replaced: it has no elements to write into."""
     return isinstance(value, UnbatchedTensor) or (
         isinstance(value, CollectionProtocol) and value._is_non_tensor
     )

@@ -360,7 +360,7 @@ class KeysOps(CollectionProtocol):
         return type(self.get(key))
 
     def is_non_tensor(self, key: NestedKeyLike) -> bool:
-        """Whether the entry at a nested key is no tensor and no container of tensors.
+        """Return whether the entry at a nested key is non-tensor data.
 
         Raises:
             KeyError: there is no such entry.
@@ -817,7 +817,7 @@ def _check_destinations(
 def _is_emptied(
     td: CollectionProtocol, path: tuple[str, ...], moves: Iterable[tuple[str, ...]]
 ) -> bool:
-    """Whether all leaves of the collection at ``path`` are moved away."""
+    """Return whether all leaves of the collection at ``path`` are moved away."""
     found = _rust.get(td, path)
     if not isinstance(found, CollectionProtocol):
         return False

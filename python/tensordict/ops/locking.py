@@ -13,7 +13,7 @@ from tensordict.primitives.protocol import CollectionProtocol
 __all__ = ["LockingOps"]
 
 RESTORED_AFTER_ERRORS = ("lock_", "unlock_", "to_module")
-"""What is undone at the end of a block that an exception left."""
+"""The operations that are undone at the end of a block that an exception left."""
 
 MSG_IMPLICIT_SQUEEZE = (
     "Cannot use td.squeeze() as a decorator if the dimension is implicit."
@@ -35,7 +35,7 @@ class LockingOps(CollectionProtocol):
     @property
     @_rust.call_natively
     def is_locked(self) -> bool:
-        """Whether entries can neither be added nor removed nor replaced."""
+        """Return whether entries can neither be added nor removed nor replaced."""
         return self._is_locked
 
     @is_locked.setter

@@ -52,7 +52,7 @@ class MemoryOps(CollectionProtocol):
             columns[0]._share_all(columns)
 
     def is_shared(self) -> bool:
-        """Whether all leaves were put in shared memory, or live on a CUDA device."""
+        """Return whether all leaves are in shared memory or on a CUDA device."""
         device = self.device
         if device is not None and device.type != "cpu":
             return device.type == "cuda"

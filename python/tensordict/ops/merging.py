@@ -440,7 +440,7 @@ def _without_class(td: Any) -> Any:
 
 
 def _has_other_size(td: Any, source: Any) -> bool:
-    """Whether the batch dims that both have differ."""
+    """Return whether the batch dims that both have differ."""
     common = min(len(td.batch_size), len(source.batch_size))
     return bool(td.batch_size[:common] != source.batch_size[:common])
 
@@ -500,7 +500,7 @@ def _follow_batch_sizes(td: Any, source: Any) -> None:
 
 
 def is_branch(value: Any) -> bool:
-    """Whether ``value`` is a collection of entries."""
+    """Return whether ``value`` is a collection of entries."""
     return isinstance(value, CollectionProtocol) and not value._is_non_tensor
 
 
@@ -527,7 +527,7 @@ def _paths(keys: Any) -> list[tuple[str, ...]]:
 
 
 def _goes_on(paths: list[tuple[str, ...]], key: tuple[str, ...]) -> bool:
-    """Whether ``key`` is longer than one of ``paths``, and begins with it."""
+    """Return whether ``key`` is longer than one of ``paths``, and begins with it."""
     return any(key != path and key[: len(path)] == path for path in paths)
 
 
@@ -634,7 +634,7 @@ def _made_at(td: Any, source: Any, key: str, index: Any) -> Any:
 
 
 def _has_nothing(value: Any, nested: bool) -> bool:
-    """Whether a nested value has nothing to write, so that no entry is needed for it."""
+    """Return whether a nested value has nothing to write and needs no entry."""
     if isinstance(value, CollectionProtocol):
         return nested and not value._is_non_tensor and not _rust.leaves(value)
     if isinstance(value, Mapping):
@@ -682,7 +682,7 @@ def _plain_copy(td: Any, source: Any, index: Any) -> tuple[Any, list[Any]]:
 
 
 def _are_plain(td: Any, source: Any) -> bool:
-    """Whether what ``source`` has of nested collections is plain in ``td``, or empty."""
+    """Return whether collections nested in ``source`` are plain in ``td``, or empty."""
     for key, value in list(source._entries().items()):
         held = td._get_entry(key, None) if is_branch(value) else None
         if not is_branch(held):
@@ -697,7 +697,7 @@ def _are_plain(td: Any, source: Any) -> bool:
 
 
 def _is_plain_index(index: Any) -> bool:
-    """Whether an index is made of numbers, slices, None and ellipses."""
+    """Return whether an index is made of numbers, slices, None and ellipses."""
     parts = index if isinstance(index, tuple) else (index,)
     return all([_is_plain_item(part) for part in parts])
 

@@ -384,7 +384,7 @@ def _stacked(parts: list[Any], expand_identical: bool) -> Any:
 
 
 def _differ(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether the shapes of two tensors, which both have one, differ."""
+    """Return whether the shapes of two tensors, which both have one, differ."""
     return not has_uninitialized((first, second)) and first.shape != second.shape
 
 

@@ -30,7 +30,7 @@ MSG_KEYS = "The leaves of the tensordict differ from the keys of the layout: {} 
 
 @dataclasses.dataclass(frozen=True)
 class PackLayout:
-    """How the leaves of a collection lie in the tensor that ``pack`` made of them.
+    """The layout of the leaves of a collection in the tensor that ``pack`` made.
 
     Attributes:
         keys: the leaves, in the order in which they lie.

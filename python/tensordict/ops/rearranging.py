@@ -471,7 +471,7 @@ class RearrangingOps(CollectionProtocol):
         return self._replace_content(result)
 
     def is_contiguous(self) -> bool:
-        """Whether all leaves are contiguous: what is stacked lazily is not."""
+        """Return whether all leaves are contiguous: what is stacked lazily is not."""
         for entry in list(self._entries().values()):  # noqa: SIM110 (cheaper)
             if not entry.is_contiguous():
                 return False

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 DEFAULT_OPTIONS = {"correction": 1}
-"""What ``std`` and ``var`` do unless they are told otherwise."""
+"""The options of ``std`` and ``var`` unless others are given."""
 ALL_DIMS = 64
 """More batch dims than a container can have: as ``k`` of a walk it cuts all of them."""
 MSG_DIM = "Incompatible dim {} for tensordict with batch dims {}."
@@ -46,7 +46,7 @@ MSG_ONE_DIM = "{}() takes one dim, got {!r}."
 
 
 def is_feature(dim: Any) -> bool:
-    """Whether an argument names the feature dims."""
+    """Return whether an argument names the feature dims."""
     return isinstance(dim, str) and dim == "feature"
 
 

@@ -597,7 +597,7 @@ class SavingOps(CollectionProtocol):
         )
 
     def is_memmap(self) -> bool:
-        """Whether this collection was made by :meth:`memmap` or :meth:`memmap_`.
+        """Return whether this collection was made by :meth:`memmap` or :meth:`memmap_`.
 
         It is not once it was unlocked, nor when it was loaded.
         """

@@ -234,7 +234,8 @@ def _split_plan(batch_size: torch.Size, split_size: Any, dim: int) -> SplitPlan:
 
 
 TRACED = ((split_plan, _split_plan),)
-"""What :mod:`tensordict.compile.registration` registers: a plan of what is known is made."""
+"""Functions for :mod:`tensordict.compile.registration`: a plan of known arguments is
+made."""
 
 
 def _split_sizes(split_size: Any, at: int, length: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""How values come in: what every way of writing an entry stands on."""
+"""Store values as entries: the ground of every way of writing an entry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MSG_INSIDE_ITSELF = (
 
 
 class StoringOps(CollectionProtocol):
-    """How values come in: conversion, nested containers, writes in place."""
+    """Storing of values: conversion, nested containers, writes in place."""
 
     def _set_path(
         self,

@@ -1,4 +1,4 @@
-"""How a collection takes part in torch's functions: the table, and who is asked.
+"""Let collections take part in torch's functions: the table, and who is asked.
 
 :mod:`tensordict.interop.torch_functions` fills the table.
 """
@@ -42,7 +42,7 @@ def _looked_up(function: Callable[..., Any]) -> Handler | None:
 
 
 TRACED = ((handler_of, _looked_up),)
-"""What :mod:`tensordict.compile.registration` registers: a known function is not traced.
+"""Functions for :mod:`tensordict.compile.registration`: a known function is not traced.
 
 Dynamo reads every key of a table in which it looks something up.
 """

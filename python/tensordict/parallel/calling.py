@@ -1,4 +1,4 @@
-"""What ``map`` and ``map_iter`` do, with all their options."""
+"""Implement ``map`` and ``map_iter`` with all their options."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BACKENDS = ("processes", "ray", "serial", "threads")
 
 @dataclass(kw_only=True)
 class Options:
-    """What the two methods have in common. Their docstrings say what each option means."""
+    """The options of both methods, which are explained in their docstrings."""
 
     name: str
     dim: int
@@ -262,7 +262,7 @@ def _job(
 
 
 def _reaches_workers(out: Any, backend: Backend) -> bool:
-    """Whether each result can be written to a collection when it is there."""
+    """Return whether each result can be written to a collection when it is there."""
     if isinstance(backend, RayPool):
         # This process writes.
         return True

@@ -1,4 +1,4 @@
-"""Which rows are in which chunk."""
+"""Divide rows into chunks."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _ray() -> Any:
 
 
 class _Actor:
-    """What runs in a worker."""
+    """The actor that runs in a worker."""
 
     def __init__(self) -> None:
         self._job: Any = None
@@ -64,7 +64,7 @@ class _Actor:
         self._number = number
 
     def run(self, chunk: int, number: int) -> tuple[bool, Any]:
-        """Whether the function gave a result, and that, or its error in words."""
+        """Call the function; return True and the result, or False and the error."""
         if number != self._number:
             # The error of `begin` says why.
             raise RuntimeError(MSG_NOT_BEGUN)
@@ -153,7 +153,7 @@ class RayBackend(RayPool):
     def run(
         self, job: Job, num_taken: Callable[[], int]
     ) -> Generator[Outcome, None, None]:
-        """As of all backends; the workers end with the call."""
+        """Run the job as every backend does; the workers end with the call."""
         try:
             yield from super().run(job, num_taken)
         finally:
@@ -314,7 +314,7 @@ class _Call:
         return bool(done)
 
     def _began(self, worker: _Worker) -> bool:
-        """Whether a worker that is dead has begun with the job."""
+        """Return whether a worker that is dead has begun with the job."""
         if worker.beginning is None:
             return True
         try:

@@ -1,4 +1,4 @@
-"""How many workers there are unless somebody says so."""
+"""Choose the default number of workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["num_cpus"]
 
 
 def num_cpus() -> int:
-    """How many processors this process may use at once.
+    """Return the number of processors that this process may use at once.
 
     That is the smallest of what its affinity and the limits of its control group
     (``cpu.max``, ``cpu.cfs_quota_us``) leave, and at least one.

@@ -1,4 +1,4 @@
-"""What goes wrong in a worker, told with the rows that it was at."""
+"""Errors of workers, told with the rows that the worker was at."""
 
 # ruff: noqa: S301 (what is unpickled was pickled by a process of this call)
 from __future__ import annotations

@@ -95,7 +95,7 @@ def kept(job: Job, chunk: int, result: Any) -> Any:
 
 
 class Outcome(NamedTuple):
-    """What became of a chunk: a result, or an error."""
+    """The outcome of a chunk: a result, or an error."""
 
     chunk: int
     result: Any = None

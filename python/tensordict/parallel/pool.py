@@ -88,7 +88,7 @@ class WorkerPool(Closing, ProcessesBackend):
     def run(
         self, job: Job, num_taken: Callable[[], int]
     ) -> Generator[Outcome, None, None]:
-        """As of all backends. Calls from other threads wait for their turn."""
+        """Run the job as every backend does, after the calls of other threads."""
         if self._is_closed or self._owner != os.getpid():
             msg = "the pool is closed, or belongs to another process"
             raise RuntimeError(msg)
@@ -135,7 +135,7 @@ class PassingPool(WorkerPool):
     def run(
         self, job: Job, num_taken: Callable[[], int]
     ) -> Generator[Outcome, None, None]:
-        """As of all backends; the processes end with the call."""
+        """Run the job as every backend does; the processes end with the call."""
         try:
             yield from super().run(job, num_taken)
         finally:

@@ -348,11 +348,11 @@ class _Call:
             self._feed_again(worker)
 
     def _is_left(self, worker: _Worker) -> bool:
-        """Whether there is work for one who comes in the place of this worker."""
+        """Return whether a worker in the place of this one would have work."""
         return bool(worker.fed) or self._is_unbegun()
 
     def _is_unbegun(self) -> bool:
-        """Whether there is a chunk that nobody has done, or been told to do."""
+        """Return whether there is a chunk that nobody has done, or been told to do."""
         if self.is_fed:
             return self._next_fed < len(self.job.todo)
         return 0 in self.schedule.states()

@@ -36,7 +36,7 @@ class _Leaf(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What results look like, and where their leaves are in the shared block."""
+    """The structure of results, and the places of their leaves in the shared block."""
 
     signature: Any
     leaves: list[_Leaf]
@@ -83,7 +83,7 @@ class Layout(NamedTuple):
 def flatten(
     result: Any, plan: ChunkPlan, chunk: int
 ) -> tuple[Any, list[torch.Tensor]] | None:
-    """What a result looks like apart from the number of its rows, and its tensors.
+    """Return the structure of a result, its number of rows aside, and its tensors.
 
     ``None`` if it is anything but a dense collection, or tensorclass, of plain tensors with as many rows as
     its chunk.

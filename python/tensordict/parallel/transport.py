@@ -1,4 +1,4 @@
-"""What travels between processes.
+"""Send tensors, functions and collections between processes.
 
 Tensors go by value, without the memory around them; functions that pickle refuses go by
 cloudpickle; a whole collection goes once, in memory that is shared.
@@ -96,7 +96,7 @@ class _SharingUnpickler(pickle.Unpickler):
 
 
 class _Place:
-    """Where the bytes of a tensor are: in which shared memory, from where, how many."""
+    """The place of the bytes of a tensor: the shared memory, the start, the length."""
 
     __slots__ = ("length", "memory", "start")
 

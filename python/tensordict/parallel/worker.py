@@ -1,4 +1,4 @@
-"""What runs in a worker process."""
+"""The body of a worker process."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ __all__ = [
 ]
 
 EMPTY, WRITTEN, SENT, FAILED = 1, 2, 3, 4
-"""How a task has ended: without a result, with one in the shared block, with one that was
-sent, or with an error, which was sent."""
+"""The states in which a task ends: without a result, with one in the shared block, with
+one that was sent, or with an error, which was sent."""
 
 
 class Assignment(NamedTuple):
-    """What one worker has of a job.
+    """The part of a job that one worker has.
 
     Args:
         slot: its place in the schedule.

@@ -53,7 +53,7 @@ def get(td: Any, key: Any, default: Any = NO_DEFAULT) -> Any:
 
 
 def contains(td: Any, key: Any) -> bool:
-    """Whether there is an entry at a nested key.
+    """Return whether there is an entry at a nested key.
 
     Raises:
         TypeError: the key is no nested key.

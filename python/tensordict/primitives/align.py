@@ -81,5 +81,5 @@ def _entry_batch_dims(td: Any, out: list[int]) -> list[int]:
 
 
 def holds_any(td: Any, others: list[Any]) -> bool:
-    """Whether one of ``others`` is ``td``, or a container below it."""
+    """Return whether one of ``others`` is ``td``, or a container below it."""
     return any(each is other for each in containers(td) for other in others)

@@ -291,7 +291,7 @@ def _apply_below(
 
 
 def _fits(parent: Any, source: Any, item: Any) -> bool:
-    """Whether a nested result needs no validation: made by the walk, without names."""
+    """Return whether a nested result needs no check: made by the walk, without names."""
     return (
         source._is_dense
         and item._is_dense

@@ -31,7 +31,7 @@ def is_tensor_collection(datatype: type) -> bool: ...
 @overload
 def is_tensor_collection(datatype: object) -> TypeIs[TensorCollection]: ...
 def is_tensor_collection(datatype: type | Any) -> bool:
-    """Whether a value or a class is a collection of tensors.
+    """Return whether a value or a class is a collection of tensors.
 
     Examples:
         >>> is_tensor_collection(TensorDict()), is_tensor_collection(torch.zeros(1))
@@ -43,12 +43,12 @@ def is_tensor_collection(datatype: type | Any) -> bool:
 
 
 def _is_tensorclass(cls: type) -> bool:
-    """Whether a class is a tensorclass."""
+    """Return whether a class is a tensorclass."""
     return bool(getattr(cls, "_is_tensorclass", False))
 
 
 def is_tensorclass(obj: type | Any) -> bool:
-    """Whether a value or a class is a tensorclass.
+    """Return whether a value or a class is a tensorclass.
 
     Examples:
         >>> is_tensorclass(TensorDict())
@@ -58,12 +58,12 @@ def is_tensorclass(obj: type | Any) -> bool:
 
 
 def _is_non_tensor(cls: type) -> bool:
-    """Whether a class holds non-tensor data."""
+    """Return whether a class holds non-tensor data."""
     return bool(getattr(cls, "_is_non_tensor", False))
 
 
 def is_non_tensor(data: Any) -> bool:
-    """Whether a value is an entry that holds non-tensor data.
+    """Return whether a value is an entry that holds non-tensor data.
 
     Examples:
         >>> is_non_tensor(TensorDict())
@@ -73,7 +73,7 @@ def is_non_tensor(data: Any) -> bool:
 
 
 def default_is_leaf(cls: type) -> bool:
-    """Whether a class is one of leaves: anything but a collection.
+    """Return whether a class is one of leaves: anything but a collection.
 
     Examples:
         >>> default_is_leaf(torch.Tensor), default_is_leaf(TensorDict)
@@ -83,7 +83,7 @@ def default_is_leaf(cls: type) -> bool:
 
 
 def is_leaf_nontensor(cls: type) -> bool:
-    """Whether a class is one of leaves, non-tensor data among them.
+    """Return whether a class is one of leaves, non-tensor data among them.
 
     Examples:
         >>> is_leaf_nontensor(torch.Tensor), is_leaf_nontensor(TensorDict)
@@ -95,7 +95,7 @@ def is_leaf_nontensor(cls: type) -> bool:
 
 
 def is_inexact(*args: Any) -> bool:
-    """Whether the dtype of a tensor or a collection is floating point or complex.
+    """Return whether the dtype is floating point or complex.
 
     Raises:
         AttributeError: it has no dtype of its own, as a collection of several.
@@ -109,7 +109,7 @@ def is_inexact(*args: Any) -> bool:
 
 
 def is_floating(*args: Any) -> bool:
-    """Whether the dtype of a tensor or a collection is floating point.
+    """Return whether the dtype of a tensor or a collection is floating point.
 
     Raises:
         AttributeError: it has no dtype of its own, as a collection of several.
@@ -122,7 +122,7 @@ def is_floating(*args: Any) -> bool:
 
 
 def is_integer(*args: Any) -> bool:
-    """Whether the dtype of a tensor or a collection is a whole number, not a bool.
+    """Return whether the dtype is one of whole numbers, and not bool.
 
     Raises:
         AttributeError: it has no dtype of its own, as a collection of several.
@@ -136,7 +136,7 @@ def is_integer(*args: Any) -> bool:
 
 
 def is_bool(*args: Any) -> bool:
-    """Whether the dtype of a tensor or a collection is bool.
+    """Return whether the dtype of a tensor or a collection is bool.
 
     Raises:
         AttributeError: it has no dtype of its own, as a collection of several.
@@ -162,7 +162,7 @@ for _function in (
 
 
 def _NESTED_TENSORS_AS_LISTS(val: type) -> bool:
-    """Whether a class is one of leaves; given as ``is_leaf``, lazy stacks are entered.
+    """Return whether a class is one of leaves; as ``is_leaf`` it enters lazy stacks.
 
     The containers of a lazy stack are then walked one by one, under their numbers.
     """

@@ -192,7 +192,7 @@ def check_results(op: Any, leaves: list[torch.Tensor], operands: list[Any]) -> N
 
 
 def _spreads(part: Any, leaf: torch.Tensor) -> bool:
-    """Whether ``part`` broadcasts to the shape of ``leaf``, as far as that is known."""
+    """Return whether ``part`` is known to broadcast to the shape of ``leaf``."""
     if not isinstance(part, torch.Tensor) or leaf.is_nested or part.is_nested:
         return True
     shape, whole = part.shape, leaf.shape

@@ -121,7 +121,7 @@ def _is_one_value(value: Any) -> bool:
 
 
 def _expands(shape: torch.Size, target: torch.Size) -> bool:
-    """Whether a value of ``shape`` can be copied into an entry of shape ``target``."""
+    """Return whether ``shape`` can be copied into an entry of shape ``target``."""
     if not shape.numel() and not target.numel():
         return True
     offset = len(target) - len(shape)
@@ -369,14 +369,14 @@ def leaf_paths(value: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _holds_nothing(value: Any) -> bool:
-    """Whether a collection or dictionary has no leaf that could be written."""
+    """Return whether a collection or dictionary has no leaf that could be written."""
     if isinstance(value, CollectionProtocol):
         return not value._is_non_tensor and value.is_empty()
     return isinstance(value, dict) and all(map(_holds_nothing, value.values()))
 
 
 def _has_views(td: Any) -> bool:
-    """Whether leaves of ``td`` may be copies, which show nothing where it is written."""
+    """Return whether leaves of ``td`` may be copies, which later writes do not show."""
     return any(
         not container._is_dense and container._writes_through()
         for container in containers(td)

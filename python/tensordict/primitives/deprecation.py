@@ -1,4 +1,4 @@
-"""How names and settings on their way out say so."""
+"""Warn about names and settings that are on their way out."""
 
 from __future__ import annotations
 

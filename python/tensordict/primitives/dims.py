@@ -296,4 +296,5 @@ def _without(td: Any, dim: int) -> tuple[int, torch.Size, tuple[int, ...]]:
 
 
 TRACED = ((permutation_plan, _permutation_plan), (unbind_plan, _unbind_plan))
-"""What :mod:`tensordict.compile.registration` registers: a plan of what is known is made."""
+"""Functions for :mod:`tensordict.compile.registration`: a plan of known arguments is
+made."""

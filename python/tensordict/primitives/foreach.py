@@ -22,7 +22,7 @@ from tensordict.primitives.unbatched import results_as_sources
 
 
 def is_shared_tensor(operand: Any) -> bool:
-    """Whether ``operand`` is one plain tensor without dims, the same for all leaves.
+    """Return whether ``operand`` is one plain tensor without dims for all leaves.
 
     ``torch.vmap`` cannot read a tensor that it maps as a number, as the foreach forms of
     one operand do.
@@ -34,7 +34,7 @@ def is_shared_tensor(operand: Any) -> bool:
 
 
 def is_dense_throughout(td: Any) -> bool:
-    """Whether ``td`` and all below it are dense: their leaves are those that are held."""
+    """Return whether ``td`` and all collections in it are dense."""
     # A list: the compiler has no frame more to follow.
     return all([container._is_dense for container in _rust.containers(td)])
 

@@ -116,7 +116,7 @@ def known_plan(
 
 
 def _has_lists(index: Any) -> bool:
-    """Whether there are lists, and no tensors, among the items of an index."""
+    """Return whether there are lists, and no tensors, among the items of an index."""
     if type(index) is not tuple:
         return type(index) in (list, range)
     kinds = set(map(type, index))
@@ -467,7 +467,7 @@ def write_members(members: list[Any], places: list[Any], parts: list[Any]) -> bo
 
 
 def _is_common(number: Any) -> bool:
-    """Whether every dtype has a number."""
+    """Return whether every dtype has a number."""
     return isinstance(number, bool) or abs(number) < 128
 
 
@@ -486,7 +486,7 @@ def _fill_fitting(td: Any, number: Any, writes: list[tuple[Any, Any]]) -> bool:
 
 
 def _is_place(part: Any) -> bool:
-    """Whether an item of an index is plain: a number, a slice, None or positions."""
+    """Return whether an index item is a number, a slice, None or positions."""
     kind = type(part)
     if kind is torch.Tensor:
         return bool(part.dim()) and part.dtype in (torch.int64, torch.bool)
@@ -542,7 +542,7 @@ def _pair_fitting(
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is a tensor of which the index means the first dims."""
+    """Return whether it is a tensor of which the index means the first dims."""
     return (
         isinstance(value, torch.Tensor)
         and not isinstance(value, UnbatchedTensor)
@@ -597,7 +597,7 @@ def fit_source(batch_size: torch.Size, index: Any, size: torch.Size, value: Any)
 
 
 def _broadcasts(source: torch.Size, size: torch.Size) -> bool:
-    """Whether what has the shape ``source`` can be written where there is ``size``."""
+    """Return whether a value of shape ``source`` fits where there is ``size``."""
     spare = max(len(source) - len(size), 0)
     kept = source[spare:]
     ends = size[len(size) - len(kept) :]

@@ -144,7 +144,7 @@ def refuse_fractions(index: Any) -> None:
 
 
 def holds_text(index: tuple[Any, ...]) -> bool:
-    """Whether there is a string among the items of an index, or in a tuple there."""
+    """Return whether an index, or a tuple in it, has a string among its items."""
     for item in index:
         if isinstance(item, str) or (isinstance(item, tuple) and holds_text(item)):
             return True
@@ -160,7 +160,7 @@ def refuse_text(items: list[Any]) -> None:
 
 
 def fills(index: Any, value: torch.Tensor) -> bool:
-    """Whether torch writes ``value`` as a number: into tensors of any dtype.
+    """Return whether torch writes ``value`` as a number: into tensors of any dtype.
 
     It does so at one mask, whatever slices and numbers are beside it.
     """

@@ -56,7 +56,7 @@ def picked(held: dict[str, Any], keys: tuple[Any, ...]) -> dict[str, Any] | None
 
 
 def all_begin_with(held: dict[str, Any], size: torch.Size) -> bool:
-    """Whether all entries are plain tensors whose first dims are ``size``."""
+    """Return whether all entries are plain tensors whose first dims are ``size``."""
     for value in held.values():
         if (
             value.__class__ is not torch.Tensor

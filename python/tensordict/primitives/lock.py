@@ -31,7 +31,8 @@ def lock_tree(td: Any, parents: tuple[Any, ...] = ()) -> None:
 
 
 LOCK_STATE = ("_is_locked", "_lock_parents_weakrefs", "_is_shared", "_is_memmap")
-"""What an unlocked container does not have in its instance dictionary."""
+"""The attributes that an unlocked container does not have in its instance
+dictionary."""
 
 
 def unlock_tree(td: Any) -> None:

@@ -106,7 +106,7 @@ class MetaTensor:
         return self.shape.numel()
 
     def is_shared(self) -> bool:
-        """Whether the tensor lies in shared memory: what is stacked does not."""
+        """Return whether the tensor lies in shared memory: what is stacked does not."""
         return False
 
     def __repr__(self) -> str:

@@ -80,5 +80,5 @@ def is_plain_sequence(
     kwargs: dict[str, Any],  # noqa: ARG001
     skip: Any,  # noqa: ARG001
 ) -> bool:
-    """Whether all that a sequence does is to hand its argument on, a collection."""
+    """Return whether a sequence only hands on its argument, a collection."""
     return False

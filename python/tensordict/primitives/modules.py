@@ -18,7 +18,8 @@ __all__ = ["restore_module", "swap_module"]
 _NO_DIMS = torch.Size([])
 
 _Write = tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]
-"""Where tensors go, the tensors, and where the module has had them, if not there."""
+"""The dictionary that tensors go to, the tensors, and the dictionary in which the
+module had them, if not that one."""
 
 MSG_NO_PLACE = (
     "{key}: {module} has no parameter, buffer or submodule of this name, only {names}. "
@@ -120,7 +121,7 @@ def _other_shapes(td: Any, module: nn.Module) -> RuntimeError:
 
 
 def _fits(value: Any, old: Any) -> bool:
-    """Whether a value has the shape of ``old``, dims in front aside."""
+    """Return whether a value has the shape of ``old``, dims in front aside."""
     if not isinstance(value, torch.Tensor) or not isinstance(old, torch.Tensor):
         return True
     if has_uninitialized((value, old)):
@@ -261,7 +262,7 @@ def _plan_params(
 
 
 def _moves_between() -> bool:
-    """Whether a tensor may go from a module's parameters to its attributes, or back."""
+    """Return whether a tensor may move between a module's parameters and attributes."""
     return True
 
 
@@ -300,7 +301,7 @@ def _as_kind_of(value: Any, old: Any, is_buffer: bool) -> Any:
 
 
 def _is_same_memory(value: Any, own: Any) -> bool:
-    """Whether two tensors share their memory."""
+    """Return whether two tensors share their memory."""
     # Not in the annotations of torch.
     is_alias_of: Any = torch._C._is_alias_of  # type: ignore[attr-defined]
     return isinstance(value, torch.Tensor) and is_alias_of(value, own)
@@ -317,7 +318,8 @@ TRACED = (
     (_is_same_memory, _is_same_object),
     (_fits, _always_fits),
 )
-"""What :mod:`tensordict.compile.registration` registers, each with its form for Dynamo."""
+"""Functions for :mod:`tensordict.compile.registration`, each with its form for
+Dynamo."""
 
 
 def _note_replaced(

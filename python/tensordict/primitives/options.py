@@ -91,7 +91,7 @@ def _remade(mode: Any) -> Any:
 
 
 class set_list_to_stack(_Mode):  # noqa: N801 - a public name
-    """Whether a list that is set as an entry becomes a stack of its items.
+    """True if a list that is set as an entry becomes a stack of its items.
 
     A context manager, a decorator, and with :meth:`set` a setting for good.
 
@@ -110,7 +110,7 @@ class set_list_to_stack(_Mode):  # noqa: N801 - a public name
 
 
 class set_lazy_legacy(_Mode):  # noqa: N801 - a public name
-    """Whether shape operations and :func:`torch.stack` give lazy views and stacks.
+    """True if shape operations and :func:`torch.stack` give lazy views and stacks.
 
     A context manager, a decorator, and with :meth:`set` a setting for good.
 
@@ -129,7 +129,7 @@ class set_lazy_legacy(_Mode):  # noqa: N801 - a public name
 
 
 class set_capture_non_tensor_stack(_Mode):  # noqa: N801 - a public name
-    """Whether stacking equal non-tensor values gives one value instead of a stack.
+    """True if stacking equal non-tensor values gives one value instead of a stack.
 
     A context manager, a decorator, and with :meth:`set` a setting for good.
 
@@ -148,7 +148,7 @@ class set_capture_non_tensor_stack(_Mode):  # noqa: N801 - a public name
 
 
 def list_to_stack(allow_none: bool = False) -> bool | None:
-    """Whether a list that is set as an entry becomes a stack of its items.
+    """Return whether a list that is set as an entry becomes a stack of its items.
 
     Args:
         allow_none: whether the answer is None where nothing was set.
@@ -163,7 +163,7 @@ def list_to_stack(allow_none: bool = False) -> bool | None:
 
 
 def lazy_legacy(allow_none: bool = False) -> bool | None:
-    """Whether shape operations and stacks are lazy.
+    """Return whether shape operations and stacks are lazy.
 
     Args:
         allow_none: whether the answer is None where nothing was set.
@@ -178,7 +178,7 @@ def lazy_legacy(allow_none: bool = False) -> bool | None:
 
 
 def capture_non_tensor_stack(allow_none: bool = False) -> bool | None:
-    """Whether stacking equal non-tensor values gives one value.
+    """Return whether stacking equal non-tensor values gives one value.
 
     Args:
         allow_none: whether the answer is None where nothing was set.

@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     _Array: TypeAlias = torch.Tensor | np.ndarray[Any, Any] | list[int] | list[bool]
     _IndexPart: TypeAlias = int | slice | _Array | range | types.EllipsisType | None
     BatchIndex: TypeAlias = _IndexPart | tuple[_IndexPart, ...]
-    """What an index along the batch dims may be, as far as types tell it from a key."""
+    """The types of an index along the batch dims, as far as types tell it from a
+    key."""
 
 
 class _NoDefault(enum.IntEnum):
@@ -74,7 +75,7 @@ class _Missing(enum.IntEnum):
 
 
 NONE_IF_MISSING = _Missing.NONE
-"""As default of ``get``: None for a missing entry, but an error through a leaf."""
+"""A default of ``get``: None for a missing entry, but an error through a leaf."""
 
 MSG_REFINED = "refine_names: cannot coerce TensorDict names {} with {}."
 
@@ -94,7 +95,7 @@ class CollectionProtocol:
     __slots__ = ()
 
     _is_dense: ClassVar[bool] = False
-    """Whether the primitives may read the four state attributes directly."""
+    """True if the primitives may read the four state attributes directly."""
 
     _plain_type: ClassVar[Any]
     """The dense container itself, not a subclass: what comparisons are made of."""
@@ -106,24 +107,25 @@ class CollectionProtocol:
     """The container of a value that is no tensor for each element."""
 
     _is_non_tensor: ClassVar[bool] = False
-    """Whether this container is one value that is no tensor: walks do not enter it."""
+    """True if this container is one value that is no tensor: walks do not enter it."""
 
     _is_of_members: bool = False
-    """Whether this is what a lazy stack shows of members that have one value each."""
+    """True if this is what a lazy stack shows of members that have one value each."""
 
     @property
     def _is_linked(self) -> bool:
-        """Whether values that are written here are written to those they were read from."""
+        """Return whether values are written here to where they were read from."""
         return False
 
     _reads_parts: ClassVar[bool] = False
-    """Whether a part of a leaf is read, and written, without the rest of it."""
+    """True if a part of a leaf is read, and written, without the rest of it."""
 
     _printed_nested_as: str | None = None
-    """How the long form of the text names this where it is nested, if not by class."""
+    """The name in the long form of the text if this is nested; None for the class
+    name."""
 
     _has_exclusive_keys: ClassVar[bool] = False
-    """Whether members of a stack have keys of their own."""
+    """True if members of a stack have keys of their own."""
 
     _is_locked: bool = False
     _is_memmap: bool = False
@@ -338,7 +340,7 @@ class CollectionProtocol:
             self._set_entry(key, target)
 
     def _casts_at(self, index: Any) -> bool:
-        """Whether a write at an index of tensors is one of parts, which casts."""
+        """Return whether a write at an index of tensors casts, as one of parts does."""
         return False
 
     def _as_source(self) -> Any:
@@ -346,7 +348,7 @@ class CollectionProtocol:
         return self
 
     def _writes_through(self) -> bool:
-        """Whether entries set in a copy of the structure show in another container."""
+        """Return whether entries set in a copy of the structure show in another one."""
         return False
 
     # Walking: one method per primitive that meets foreign containers --------
@@ -488,7 +490,7 @@ class CollectionProtocol:
         return source
 
     def _is_unset_by(self, present: Any, value: Any) -> bool:
-        """Whether an update that writes in place removes an entry for ``value``."""
+        """Return whether an update in place removes an entry for ``value``."""
         return False
 
     def _parts_to_resize(self, source: CollectionProtocol) -> list[Any] | None:
@@ -527,11 +529,11 @@ class CollectionProtocol:
         raise NotImplementedError
 
     def _takes(self, value: Any) -> bool:
-        """Whether :meth:`update_` of a non-tensor entry takes a value that fits."""
+        """Return whether :meth:`update_` of non-tensor data takes a value."""
         raise NotImplementedError
 
     def _can_put(self, value: Any) -> bool:
-        """Whether ``_put`` of a non-tensor entry, all of it, takes a value for certain."""
+        """Return whether ``_put`` of all of non-tensor data surely takes a value."""
         return False
 
     def _copied(self, value: Any) -> Any:

@@ -44,7 +44,7 @@ MSG_STACK = (
 
 
 def is_jagged(leaf: Any) -> bool:
-    """Whether a leaf is a nested tensor of the jagged layout."""
+    """Return whether a leaf is a nested tensor of the jagged layout."""
     return isinstance(leaf, torch.Tensor) and leaf.layout is torch.jagged
 
 
@@ -179,7 +179,7 @@ _WORK: dict[str, Callable[..., Any]] = {
     "narrow": _narrowed,
     "squeeze": _squeezed,
 }
-"""What is done here for some methods of tensors."""
+"""The methods of tensors that are done here."""
 
 
 def cat_leaves(leaves: list[Any], dim: int) -> Any:

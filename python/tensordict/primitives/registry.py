@@ -1,4 +1,4 @@
-"""Which class a directory was saved from.
+"""Find the class that a directory was saved from.
 
 Metadata names classes as text. A name is only ever compared with classes that are
 there: nothing is imported by a name from a file.
@@ -67,7 +67,7 @@ def dense_root() -> type:
 
 
 def is_dense_class(cls: type) -> bool:
-    """Whether a class is that of dense containers, or one that a program made of it."""
+    """Return whether a class is the dense containers' or a program's subclass of it."""
     return issubclass(cls, dense_root())
 
 
@@ -115,7 +115,7 @@ def find_class(
 
 
 def _has_moved(cls: type, shown: str) -> bool:
-    """Whether ``cls`` has the qualified name in ``shown``, in another module."""
+    """Return whether ``cls`` has the qualified name in ``shown``, in another module."""
     module = shown.replace(":", ".").removesuffix(f".{cls.__qualname__}")
     return module != shown.replace(":", ".") and "<locals>" not in module
 

@@ -40,7 +40,7 @@ def check_batch(td: Any, key: Any, value: torch.Tensor) -> None:
 
 
 def _fits_rows(value: torch.Tensor, batch_size: torch.Size) -> bool:
-    """Whether the rows of a strided nested tensor have the batch dims after the first."""
+    """Return whether rows of a strided nested tensor have all later batch dims."""
     if value.dim() < len(batch_size):
         return False
     rows: Any = value._nested_tensor_size()[:, : len(batch_size) - 1]

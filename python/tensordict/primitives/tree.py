@@ -56,7 +56,7 @@ def leaves(td: Any, out: list[Any] | None = None) -> list[Any]:
 
 
 def is_empty(td: Any) -> bool:
-    """Whether there is no leaf, here or in what is nested."""
+    """Return whether there is no leaf, here or in what is nested."""
     entries = td._tensordict if td._is_dense else td._entries()
     for value in entries.values():
         if not isinstance(value, CollectionProtocol):
@@ -68,17 +68,17 @@ def is_empty(td: Any) -> bool:
 
 
 def is_filled(td: Any) -> bool:
-    """Whether every container, here and in what is nested, is a dense one with entries."""
+    """Return whether every container, nested or not, is dense and has entries."""
     return all([each._is_dense and each._tensordict for each in containers(td)])
 
 
 def on_host(leaves: list[Any]) -> bool:
-    """Whether all ``leaves`` are on the CPU, or have no memory."""
+    """Return whether all ``leaves`` are on the CPU, or have no memory."""
     return all([leaf.is_cpu or leaf.is_meta for leaf in leaves])
 
 
 def truth(td: Any, op: str) -> bool:
-    """Whether all leaves, or any (``op``), are true, as their method ``op`` says.
+    """Return whether all leaves, or any (``op``), are true by their method ``op``.
 
     All leaves are asked, and the answer is read once: the compiler knows it only then.
     """

@@ -212,12 +212,12 @@ def _batch_size_of(arguments: Any) -> torch.Size:
 
 
 def is_unbatched(value: Any) -> bool:
-    """Whether ``value`` is a tensor without batch dims."""
+    """Return whether ``value`` is a tensor without batch dims."""
     return isinstance(value, UnbatchedTensor)
 
 
 def all_unbatched(values: list[Any]) -> bool:
-    """Whether all ``values`` are tensors without batch dims."""
+    """Return whether all ``values`` are tensors without batch dims."""
     return all(isinstance(value, UnbatchedTensor) for value in values)
 
 

@@ -86,7 +86,7 @@ _STARTED = {
     torch.Tensor.new_empty,
     torch.Tensor.view,
 }
-"""What gives another tensor that is filled to start a row."""
+"""Methods whose result is another tensor that is filled to start a row."""
 
 _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
@@ -121,7 +121,7 @@ class _FreshRow(torch.Tensor):
 
 
 def _is_mapped_alike(row: Any) -> bool:
-    """Whether this is mapped by a function that draws the same in each call."""
+    """Return whether this is mapped by a function that draws the same in each call."""
     native: Any = torch._C._functorch
     interpreter = native.peek_interpreter_stack()
     return bool(
@@ -175,7 +175,7 @@ def stack_uninitialized(tensors: tuple[Any, ...]) -> Any:
 
 
 def has_uninitialized(leaves: Iterable[Any]) -> bool:
-    """Whether one of these is a tensor of a lazy module that has no shape yet."""
+    """Return whether one of these is a tensor of a lazy module without a shape yet."""
     # Dynamo cannot trace torch's own function for it.
     return any(isinstance(leaf, _UNINITIALIZED) for leaf in leaves)
 

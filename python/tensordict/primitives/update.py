@@ -271,7 +271,7 @@ def _stage(
 
 
 def _is_whole(is_leaf: Any, present: Any, value: Any) -> bool:
-    """Whether an entry is replaced by a collection, and not merged with it."""
+    """Return whether an entry is replaced by a collection, and not merged with it."""
     held = present.target if isinstance(present, _Branch) else present
     return bool(is_leaf(type(held)) or is_leaf(type(value)))
 

@@ -121,7 +121,7 @@ def _give_shape(
 
 
 def _has_grown(size: torch.Size, loaded: torch.Size) -> bool:
-    """Whether a batch size is another one with more rows."""
+    """Return whether a batch size is another one with more rows."""
     return (
         len(size) == len(loaded) > 0 and size[0] < loaded[0] and size[1:] == loaded[1:]
     )
@@ -141,16 +141,16 @@ def shape_fields_dense(td: Any) -> dict[str, str | None]:
 
 
 class Adding(NamedTuple):
-    """How a leaf is added."""
+    """The way in which a leaf is added."""
 
     method: str
-    """What the caller called."""
+    """The method that the caller called."""
     robust_key: bool | None
-    """Whether keys are escaped to file names."""
+    """True if keys are escaped to file names."""
     values: torch.Tensor | None = None
-    """What is written into a leaf that is there already."""
+    """The values that are written into a leaf that is there already."""
     keeps_file: bool = False
-    """Whether a file that is there is that of the leaf."""
+    """True if a file that is there is that of the leaf."""
     table: torch.Tensor | None = None
     """The table of sizes of a nested tensor: int64 ``[N, dims]``."""
 

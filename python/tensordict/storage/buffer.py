@@ -26,7 +26,7 @@ bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16 float32 
 complex32 complex64 complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz
 float8_e8m0fnu float4_e2m1fn_x2"""
 DTYPES = frozenset(name for name in _NAMES.split() if hasattr(torch, name))
-"""What a file may name: nothing else is looked up."""
+"""The dtypes that a file may name: nothing else is looked up."""
 
 ALIGNMENT = 8
 VALUES, LENGTHS, OFFSETS = "<NJT_VALUES>", "<NJT_LENGTHS>", "<NJT_OFFSETS>"

@@ -37,8 +37,8 @@ __all__ = [
 RESERVED = frozenset({"cls", "non_tensors", "leaves", "cls_metadata"})
 
 MAX_LEVELS = 250
-"""How deep collections may be nested: making them from their description takes three
-calls each, and Python has room for a thousand."""
+"""The depth to which collections may be nested: making them from their description
+takes three calls each, and Python has room for a thousand."""
 
 MSG_LEVELS = (
     f"Collections are nested more than {MAX_LEVELS} times in one another, which cannot "
@@ -93,7 +93,7 @@ def as_pickled(level: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_special(cls: type) -> bool:
-    """Whether a class is one that a program made of the dense containers' class."""
+    """Return whether a class is a program's subclass of the dense containers'."""
     return cls is not registry.dense_root() and registry.is_dense_class(cls)
 
 
@@ -267,7 +267,7 @@ def as_plain(
 
 
 def is_same(fresh: dict[str, Any], known: dict[str, Any]) -> bool:
-    """Whether the leaves are those of the description, and in their places."""
+    """Return whether the leaves are those of the description, and in their places."""
     if fresh.keys() != known.keys():
         return False
     for key, value in fresh.items():

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["DeviceReader", "is_elsewhere", "settle"]
 
 PIECE_BYTES = 4 << 20
-"""What is copied at once: enough for the speed of the bus."""
+"""The number of bytes that are copied at once: enough for the speed of the bus."""
 
 
 def is_elsewhere(tensor: torch.Tensor) -> bool:
-    """Whether the values are those of another device than the CPU."""
+    """Return whether the values are those of another device than the CPU."""
     is_fake = isinstance(tensor, FakeTensor)
     return tensor.device.type not in ("cpu", "meta") and not is_fake
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Decoder", "Encoder", "dtype_of"]
 
 MAX_DEPTH = 150
-"""How deep values may be nested: Python writes and reads JSON recursively."""
+"""The depth to which values may be nested: Python writes and reads JSON recursively."""
 
 MSG_TYPE = (
     "Cannot save the value at {place} in a checkpoint: a {cls} is neither a tensor, nor a "
@@ -319,7 +319,7 @@ class Encoder:
 
 
 def is_lazy(value: Any) -> bool:
-    """Whether a collection is a lazy stack, and no view of one or class around it."""
+    """Return whether a collection is a lazy stack itself, no view or wrapper of one."""
     return isinstance(value, classes.LazyStackedTensorDict)
 
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Remarks", "as_plain", "tagged", "untagged"]
 
 MAX_DEPTH = 450
-"""How deep lists and dicts may be nested in a value: Python reads JSON recursively, and
-gives up at its limit of 1000."""
+"""The depth to which lists and dicts may be nested in a value: Python reads JSON
+recursively, and gives up at its limit of 1000."""
 
 MAX_TAGGED_DEPTH = 200
 """The same for values that JSON changes, whose form with tags is twice as deep."""

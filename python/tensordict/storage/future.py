@@ -61,7 +61,7 @@ class TensorDictFuture:
         return self.resulting_td
 
     def done(self) -> bool:
-        """Whether the work has ended, well or not."""
+        """Return whether the work has ended, well or not."""
         return all(future.done() for future in self.futures)
 
     def cancel(self) -> bool:

@@ -78,7 +78,7 @@ def naming_the_target(error: OSError, target: str) -> OSError:
 
 
 def _has_no_file(value: Any) -> bool:
-    """Whether a tensor has no values, or some that no file has the form for."""
+    """Return whether a tensor has no values, or some that no file has the form for."""
     is_dense = value.is_nested or value.layout == torch.strided
     if value.is_meta or value.is_quantized or not is_dense:
         return True
@@ -86,7 +86,7 @@ def _has_no_file(value: Any) -> bool:
 
 
 def _is_cut(value: Any) -> bool:
-    """Whether the storage of a tensor, or the file it is mapped from, is too short."""
+    """Return whether a tensor's storage, or the file mapped there, is too short."""
     if value.is_nested or value.device.type != "cpu" or value.numel() == 0:
         return False
     reach = sum(
@@ -261,5 +261,5 @@ def nested_from_flat(flat: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 
 
 def _has_known_dtype(tensor: torch.Tensor) -> bool:
-    """Whether DLPack knows the dtype as the engine does."""
+    """Return whether DLPack knows the dtype as the engine does."""
     return not str(tensor.dtype).startswith(("torch.float8", "torch.float4"))

@@ -24,7 +24,7 @@ OTHERS = "_non_tensordict"
 
 
 def is_field(name: str) -> bool:
-    """Whether a dotted name is that of a batch size or a device."""
+    """Return whether a dotted name is that of a batch size or a device."""
     return name.rpartition(".")[2] in (BATCH_SIZE, DEVICE)
 
 

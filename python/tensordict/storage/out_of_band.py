@@ -53,7 +53,8 @@ class _Leaf:
 
 
 _leaves: weakref.WeakValueDictionary[int, _Leaf] = weakref.WeakValueDictionary()
-"""What stands for a tensor in the pickle that is being made, so that it is there once."""
+"""The substitutes for tensors in the pickle that is being made, so that each is there
+once."""
 
 
 def _leaf_of(value: Any) -> Any:

@@ -32,7 +32,7 @@ MSG_NO_ARCHIVE = (
 MSG_REPLACED = "The save at {} is replaced faster than it can be loaded: load it while nobody saves."
 
 _MAX_ATTEMPTS = 1000
-"""How often a save that is replaced while it is read is opened again."""
+"""The number of times that a save that is replaced while it is read is opened again."""
 
 
 class SavedPath:
@@ -65,7 +65,7 @@ class SavedPath:
 
     @property
     def is_archived(self) -> bool:
-        """Whether the save is one file."""
+        """Return whether the save is one file."""
         return isinstance(self.save, _rust.Archive)
 
     @property
@@ -74,7 +74,7 @@ class SavedPath:
         return None if self.is_archived else self.root / self.full_name
 
     def exists(self) -> bool:
-        """Whether there is such a file, or a saved collection."""
+        """Return whether there is such a file, or a saved collection."""
         return self.save.has(self.full_name) or self.save.has(
             (self / "meta.json").full_name
         )

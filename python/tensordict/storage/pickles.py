@@ -33,7 +33,8 @@ _OF_THIS_PROCESS = frozenset(
         "_locked_schema",
     }
 )
-"""What is in an instance dictionary, of ours or of tensordict 0.15, but not restored."""
+"""The names in an instance dictionary, of ours or of tensordict 0.15, that are not
+restored."""
 
 _ALWAYS = ["_tensordict", "_batch_size", "_device", "_td_dim_names"]
 """The state of a dense container, nothing of which belongs to this process."""
@@ -41,10 +42,11 @@ _ALWAYS = ["_tensordict", "_batch_size", "_device", "_td_dim_names"]
 _OF_A_CONTAINER = frozenset(
     {*_ALWAYS, "_is_locked", "_is_memmap", "_is_shared", "_memmap_prefix"}
 )
-"""What a dense container has for itself; anything else, a program has set."""
+"""The attributes that a dense container has for itself; a program has set all
+others."""
 
 _TOLD_BY_MEMBERS = ("_is_memmap", "_is_shared")
-"""What a container that is not dense reads off those that it is made of."""
+"""The attributes that a container that is not dense reads off its members."""
 
 _INSTALLED: set[type] = set()
 """The containers that are pickled as a call of :func:`_make_td`."""
@@ -151,7 +153,7 @@ def _reduce_td(data: Any) -> tuple[Any, ...]:
 
 
 def _reduce_to_process(data: Any) -> tuple[Any, ...]:
-    """What another process is sent: all leaves in one piece of shared memory.
+    """Reduce a collection for another process: all leaves in one shared memory.
 
     As torch does with a tensor, this moves the leaves there: both processes then see what
     either writes. Where that would take most of the descriptors of a process, since the

@@ -53,7 +53,7 @@ def read_copies(root: SavedPath, loaded: Any, num_threads: int) -> bool:
 
 
 def gets_copies(out: Any) -> bool:
-    """Whether ``out``, or a collection in it, copies what is loaded into its own memory."""
+    """Return whether ``out``, or a part of it, copies what is loaded to own memory."""
     return out is not None and any(
         not (each._is_dense or each._is_non_tensor or _parts(each))
         for each in (out, *_rust.containers(out))

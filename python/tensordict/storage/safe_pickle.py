@@ -60,7 +60,8 @@ NOTED_TYPES: dict[str, type[Any]] = {
     "tuples": tuple,
     "ordered": OrderedDict,
 }
-"""What JSON makes lists and dicts of, by the names under which it is noted."""
+"""The types that JSON turns into lists and dicts, by the names under which they are
+noted."""
 
 MSG_COLUMN = "{} names {!r} as its values, which is no file of values."
 
@@ -202,7 +203,7 @@ def _type_name(value: Any) -> str | None:
 
 
 def is_jsonable(value: Any, depth: int = 0) -> bool:
-    """Whether JSON says all of a value, but for the difference of tuples and lists.
+    """Return whether JSON says all of a value, tuples and lists alike.
 
     Not where a text has half of a character, as file names of other encodings have:
     readers of JSON refuse it.
@@ -236,7 +237,7 @@ def is_jsonable(value: Any, depth: int = 0) -> bool:
 
 
 def is_text(value: str) -> bool:
-    """Whether a text has whole characters only."""
+    """Return whether a text has whole characters only."""
     if value.isascii():
         return True
     try:
@@ -363,7 +364,7 @@ _CPU = torch.device("cpu")
 
 
 def _is_fake() -> bool:
-    """Whether tensors that are made now are fake ones."""
+    """Return whether tensors that are made now are fake ones."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 

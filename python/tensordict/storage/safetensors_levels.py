@@ -46,8 +46,8 @@ MSG_DENSE = (
 )
 MSG_COLLISION = "Two keys of the tensordict have the safetensors name {!r}."
 MAX_LEVELS = 180
-"""How deep collections may be nested: the description has three levels of JSON for each,
-and making them from it takes four calls."""
+"""The depth to which collections may be nested: the description has three levels of
+JSON for each, and making them from it takes four calls."""
 
 MSG_LEVELS = (
     f"Collections are nested more than {MAX_LEVELS} times in one another, which cannot "
@@ -79,11 +79,11 @@ class Stacked:
 
     @property
     def num_chunks(self) -> int:
-        """How many chunks of each tensor lie in the stack one by one."""
+        """Return the number of chunks of each tensor that lie singly in the stack."""
         return self.shape[: self.dim].numel()
 
     def numel(self) -> int:
-        """How many items the stack has."""
+        """Return the number of items of the stack."""
         return self.shape.numel()
 
     def element_size(self) -> int:
@@ -107,7 +107,7 @@ class Writer:
     """
 
     takes_columns: ClassVar[bool] = False
-    """Whether there is a place for a value per element."""
+    """True if there is a place for a value per element."""
 
     def __init__(self, *, streams: bool = False) -> None:
         self.tensors: dict[str, Leaf] = {}

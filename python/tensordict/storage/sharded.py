@@ -12,7 +12,7 @@ MSG_PARTIAL = "A DTensor with a partial placement has no values yet: redistribut
 
 
 def is_sharded(value: Any) -> bool:
-    """Whether a tensor is a ``DTensor``, without importing what defines it."""
+    """Return whether a tensor is a ``DTensor``, without importing what defines it."""
     return hasattr(value, "placements") and hasattr(value, "device_mesh")
 
 

@@ -232,7 +232,7 @@ def _check_held_values(
 
 
 def _holds_values(entry: Any) -> bool:
-    """Whether an entry is a value, or a collection with one and without tensors."""
+    """Return whether an entry is non-tensor data, or a collection of that alone."""
     if not isinstance(entry, CollectionProtocol):
         return False
     if entry._is_non_tensor:

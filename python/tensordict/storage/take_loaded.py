@@ -33,7 +33,7 @@ def check_out(out: Any, loaded: Any) -> None:
 
 
 def _brings_collection(out: Any, loaded: Any) -> bool:
-    """Whether there is a nested collection in ``loaded`` that ``out`` does not have."""
+    """Return whether a nested collection in ``loaded`` is not in ``out``."""
     return any(
         isinstance(value, CollectionProtocol)
         and not value._is_non_tensor
@@ -81,7 +81,7 @@ def check_fit(out: Any, loaded: Any) -> None:
 
 
 def _is_loaded_already(present: Any, value: Any) -> bool:
-    """Whether a leaf has no bytes to load; it says where it is saved none the less."""
+    """Return whether a leaf has no bytes to load, though it says where it is saved."""
     return (
         isinstance(present, MemoryMappedTensor)
         and not present.numel()

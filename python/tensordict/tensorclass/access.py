@@ -72,7 +72,7 @@ def _refuse_key(index: Any, hint: str) -> None:
 
 
 def _holds(td: Any, name: str) -> bool:
-    """Whether a container, or some member of a stack of them, has an entry."""
+    """Return whether a container, or some member of a stack of them, has an entry."""
     parts = td._member_operands(())
     if parts is None:
         return name in td._entries()
@@ -93,7 +93,8 @@ class FieldAccess(TensorCollection):
     _skip_post_init_on_rebuild: ClassVar[bool] = False
     _cast_filter: ClassVar[Any] = None
     __declares_for_subclasses__: ClassVar[bool] = True
-    """Whether the annotations of a subclass are fields, or only those of a decorated one."""
+    """True if the annotations of a subclass are fields, or only those of a decorated
+    one."""
 
     __expected_keys__: ClassVar[set[str]] = set()
     __ordered_fields__: ClassVar[tuple[str, ...]] = ()
@@ -220,7 +221,7 @@ class FieldAccess(TensorCollection):
 
     @classmethod
     def _stays(cls, name: str, value: Any, size: torch.Size) -> bool:
-        """Whether a field keeps a number or a list as it is, which its annotation says.
+        """Return whether the annotation of a field keeps a number or list as it is.
 
         A list is kept where its items are not those of the rows.
         """
@@ -420,7 +421,7 @@ class FieldAccess(TensorCollection):
         raise RuntimeError(MSG_BOOL)
 
     def __contains__(self, item: Any) -> bool:
-        """Whether a part along the first batch dim is ``item``, or equals it.
+        """Return whether a part along the first batch dim is ``item``, or equals it.
 
         Raises:
             RuntimeError: a comparison has a truth value per element.

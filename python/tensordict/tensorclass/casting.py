@@ -72,7 +72,7 @@ def as_dicts(value: Any) -> Any:
 
 
 def are_rows(items: list[Any], size: Sequence[int]) -> bool:
-    """Whether a list has an item per row of a batch of ``size``.
+    """Return whether a list has an item per row of a batch of ``size``.
 
     Without batch dims it is a column of its own, unless it has numbers or nothing at all.
     """

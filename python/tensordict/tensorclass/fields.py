@@ -291,7 +291,7 @@ def scalars_of(hint: Any) -> tuple[type, ...]:
 
 
 def _is_of_lists(hint: Any) -> bool:
-    """Whether an annotation names lists, perhaps as optional, and nothing else."""
+    """Return whether an annotation names only lists, perhaps as optional."""
     options = [typing.get_origin(option) or option for option in _options_of(hint)]
     return bool(options) and all(
         option in (list, collections.abc.Sequence, collections.abc.MutableSequence)
@@ -319,12 +319,12 @@ def _tensorclass_of(hint: Any) -> Any:
 
 
 def _is_unknown(field: Any, hint: Any) -> bool:
-    """Whether an annotation is a text that names what cannot be found yet."""
+    """Return whether an annotation is a text that names what cannot be found yet."""
     return hint is Any and isinstance(field.type, str) and "Any" not in field.type
 
 
 def _is_tensor_type(hint: Any) -> bool:
-    """Whether an annotation allows tensors, collections and None alone."""
+    """Return whether an annotation allows tensors, collections and None alone."""
     if hint is None or hint is type(None):
         return True
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -493,7 +493,7 @@ def _generated_init(cls: Any) -> Any:
 
 
 def sets_natively(cls: Any) -> bool:
-    """Whether a class leaves ``__setattr__`` as it is, so that fields can be set at once."""
+    """Return whether ``__setattr__`` is the plain one: fields can be set at once."""
     return cls._frozen or cls.__setattr__ is FieldAccess.__setattr__
 
 

@@ -165,7 +165,7 @@ class FilesOfClass(MethodsOfClass):
 
 
 def _is_one_value(entry: Any) -> bool:
-    """Whether an entry is a value that is the same for all elements of the batch."""
+    """Return whether an entry is one value for all elements of the batch."""
     if not getattr(entry, "_is_non_tensor", False):
         return False
     from tensordict.containers.nontensor import NonTensorStack

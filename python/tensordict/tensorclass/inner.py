@@ -31,7 +31,7 @@ def _forwarded(name: str, *, is_settable: bool = True) -> Any:
 
 
 def _is_none(value: Any) -> bool:
-    """Whether an entry is a value that is None: for a field, that it is not set."""
+    """Return whether an entry is the value None, which means an unset field."""
     return getattr(value, "_is_non_tensor", False) and value._value() is None
 
 
@@ -227,7 +227,7 @@ class OverContainer(Making):
         return self._tensordict.tensordicts
 
     def is_empty(self) -> bool:
-        """Whether there is no leaf."""
+        """Return whether there is no leaf."""
         return self._tensordict.is_empty()
 
     # Views, locks and writes -----------------------------------------------------------

@@ -38,7 +38,7 @@ def around(cls: Any, inner: Any) -> Any:
 
 
 class Making(FieldAccess):
-    """How an instance comes to be without a call of its class."""
+    """Ways to make an instance without a call of its class."""
 
     @classmethod
     def _from_tensordict(
@@ -259,7 +259,7 @@ class Making(FieldAccess):
 
 
 def _fits(cls: Any, value: Any) -> bool:
-    """Whether a plain collection or dictionary can be an instance of a tensorclass."""
+    """Return whether a plain collection or dictionary can become a tensorclass."""
     if is_tensorclass(value) or not isinstance(value, (CollectionProtocol, dict)):
         return False
     keys = value if isinstance(value, dict) else value._sample_entries()

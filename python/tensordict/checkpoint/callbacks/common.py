@@ -1,4 +1,4 @@
-"""What the callbacks of all loops keep: where steps go, how often, and what else."""
+"""Settings that the callbacks of all loops share, such as folder and interval."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ FORMATS = frozenset(
         "layout",
     }
 )
-"""What ``get`` takes besides the key and a default."""
+"""The parameters of ``get`` besides the key and a default."""
 
 
 class ReadingOps(CollectionProtocol):
@@ -111,7 +111,7 @@ class ReadingOps(CollectionProtocol):
         return NO_DEFAULT if values is None else self._sampled(values)
 
     def _holds_stacks(self) -> bool:
-        """Whether a member is no dense container: reading its entries may stack them."""
+        """Return whether a member is not dense: reading its entries may stack them."""
         kinds: set[type[CollectionProtocol]] = set(map(type, self.tensordicts))
         return not all(kind._is_dense for kind in kinds)
 
@@ -313,7 +313,7 @@ class ReadingOps(CollectionProtocol):
         return _rust.get(self, key, NO_DEFAULT) if value is NO_DEFAULT else value
 
     def is_empty(self) -> bool:
-        """Whether no member has a leaf."""
+        """Return whether no member has a leaf."""
         return all(member.is_empty() for member in self.tensordicts)
 
     def __iter__(self) -> Iterator[Any]:

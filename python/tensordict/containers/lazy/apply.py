@@ -184,7 +184,7 @@ class CombiningOps(CollectionProtocol):
         return present
 
     def _is_ragged(self, key: str) -> bool:
-        """Whether the leaves at a direct key, which all members have, are none as a whole.
+        """Return whether the leaves at a direct key of all members are none as a whole.
 
         They differ in shape, or have no batch dims.
         """
@@ -507,7 +507,7 @@ for _name in (
 
 
 def _counts(repeats: Any, length: int) -> list[int] | None:
-    """How often each of ``length`` members is repeated; None for what is no count."""
+    """Return how often each of ``length`` members is repeated; None for no count."""
     if isinstance(repeats, torch.Tensor) and repeats.dtype in (
         torch.int64,
         torch.int32,

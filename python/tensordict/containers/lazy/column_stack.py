@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["ColumnStack", "in_form"]
 
 _PADDED = {"as_padded_tensor", "padding_value"}
-"""How an entry is asked for that is padded on the right."""
+"""The arguments of ``get`` that ask for an entry padded on the right."""
 
 MSG_RAGGED = "ragged must be 'stack', 'padded' or 'jagged', got {!r}."
 MSG_BOUNDS = "index {} is out of bounds for the stack dim of size {}"
@@ -95,7 +95,7 @@ class ColumnStack(LazyStackedTensorDict):
 
     @property
     def _is_made(self) -> bool:
-        """Whether the members were made, and may be others than the rows by now."""
+        """Return whether the members were made, and may differ from the rows by now."""
         return "tensordicts" in self.__dict__
 
     def __reduce__(self) -> Any:

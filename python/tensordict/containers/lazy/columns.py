@@ -36,7 +36,7 @@ class Columns:
     """By key: a tensor, a :class:`RaggedColumn`, further columns, or a container."""
     num_rows: int
     num_dims: int
-    """How many batch dims a row has."""
+    """The number of batch dims of a row."""
     tail: torch.Size | None
     """Those, where they are the same in all rows."""
     names: list[str | None] | None = None

@@ -130,7 +130,7 @@ def stack_size(members: list[Any], dim: int, strict: bool) -> torch.Size:
 
 
 def have_own_keys(members: list[Any], leaves_only: bool) -> bool:
-    """Whether there are keys, or tensors, that not all members have, here or nested."""
+    """Return whether some keys or tensors, nested or not, are not in all members."""
     if _have_same_keys(members):
         return False
     first: list[Any] | None = None
@@ -144,7 +144,7 @@ def have_own_keys(members: list[Any], leaves_only: bool) -> bool:
 
 
 def _have_same_keys(members: list[Any]) -> bool:
-    """Whether dense members have the same keys, here and nested; false of all others."""
+    """Return whether dense members have the same keys, nested or not; else False."""
     kinds: set[type[CollectionProtocol]] = set(map(type, members))
     if not all(kind._is_dense for kind in kinds):
         return False

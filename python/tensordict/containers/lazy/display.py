@@ -1,4 +1,4 @@
-"""How a stack prints: the entries that all members have, then those that some have."""
+"""Print a stack: the entries that all members have, then those that some have."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def as_padded(values: list[torch.Tensor], padding: float, side: str) -> torch.Te
 
 
 def _differ_in_first_dim(values: list[torch.Tensor], padding: float) -> bool:
-    """Whether tensors of one dtype differ in the first of their dims alone."""
+    """Return whether tensors of one dtype differ in the first of their dims alone."""
     first = values[0]
     if not isinstance(padding, (int, float)) or not abs(padding) < MAX_PADDING:
         return False

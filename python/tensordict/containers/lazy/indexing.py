@@ -1,4 +1,4 @@
-"""Which members of a stack an index touches, and with which index each.
+"""Find the members of a stack that an index touches, and the index of each.
 
 An index is split into the part for the stack dim, which chooses members, and the rest,
 which goes to each member chosen. What the index gives is described by a :class:`Plan`
@@ -98,7 +98,7 @@ def _is_position(item: Any) -> bool:
 
 
 def _are_numbers(items: list[Any]) -> bool:
-    """Whether a list is one of numbers, and not empty."""
+    """Return whether a list is one of numbers, and not empty."""
     return bool(items) and all([type(item) is int for item in items])
 
 
@@ -245,7 +245,7 @@ def _block_dims(items: list[Any], tensors: list[int]) -> int:
 
 
 def _is_adjacent(items: list[Any], tensors: list[int]) -> bool:
-    """Whether only numbers, which make no dim, stand between the index tensors."""
+    """Return whether only numbers, which make no dim, are between index tensors."""
     return all(
         isinstance(items[at], (int, torch.Tensor, bool))
         for at in range(tensors[0], tensors[-1])

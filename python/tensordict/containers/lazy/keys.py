@@ -393,7 +393,7 @@ class StackKeysOps(CollectionProtocol):
         return self
 
     def is_non_tensor(self, key: NestedKeyLike) -> bool:
-        """Whether the entry at a nested key is no tensor and no container of tensors."""
+        """Return whether the entry at a nested key is non-tensor data."""
         value = self._meta(key)
         return isinstance(value, CollectionProtocol) and value._is_non_tensor
 
@@ -445,6 +445,6 @@ def _once(members: list[Any], take: Callable[[Any], Any]) -> list[Any]:
 
 
 def _is_held(members: list[Any], key: NestedKeyLike) -> bool:
-    """Whether some member has an entry; what is no key is for a member to refuse."""
+    """Return whether some member has an entry; members refuse what is no key."""
     path = _rust.unravel_key_to_tuple(key)
     return not path or any(_rust.contains(each, path) for each in members)

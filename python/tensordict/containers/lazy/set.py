@@ -555,7 +555,7 @@ def _expanded_to(value: Any, size: torch.Size) -> Any:
 
 
 def _is_expanded(value: Any) -> bool:
-    """Whether several elements of a tensor are one number in memory."""
+    """Return whether several elements of a tensor are one number in memory."""
     return (
         isinstance(value, torch.Tensor)
         and not value.is_nested
@@ -568,7 +568,7 @@ def _is_expanded(value: Any) -> bool:
 
 
 def _is_plain_index(index: Any) -> bool:
-    """Whether no tensor is in an index, so that an assignment is a copy, which casts."""
+    """Return whether an index has no tensor: then an assignment is a copy and casts."""
     items = index if isinstance(index, tuple) else (index,)
     return not any(isinstance(item, torch.Tensor) for item in items)
 

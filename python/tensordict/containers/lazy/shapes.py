@@ -211,7 +211,7 @@ def regrouped(td: Any, shape: torch.Size, copies: bool) -> Any:
 
 
 def _num_equal(one: Sequence[int], other: Sequence[int], most: int) -> int:
-    """How many lengths two shapes share from the left, at most ``most``."""
+    """Count the lengths that two shapes share from the left, at most ``most``."""
     pairs = zip(one[:most], other[:most], strict=True)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), max(most, 0))
 
@@ -327,7 +327,7 @@ def gathered(td: Any, dim: int, index: torch.Tensor) -> Any:
 
 
 def _can_unbind(td: Any, dim: int, count: int) -> bool:
-    """Whether ``count`` dims from ``dim`` on can be taken apart, one after the other.
+    """Return whether ``count`` dims from ``dim`` on can be split one after the other.
 
     A ragged dim has a size only after the stack dim that it hangs on is gone.
     """
@@ -336,7 +336,7 @@ def _can_unbind(td: Any, dim: int, count: int) -> bool:
 
 
 def _is_ragged_with_ones(after: torch.Size) -> bool:
-    """Whether a ragged dim stays as it is, beside new dims of size 1."""
+    """Return whether a ragged dim stays as it is, beside new dims of size 1."""
     return [length for length in after if length != 1] == [-1]
 
 
@@ -459,7 +459,7 @@ def _printed(stack: Any, first: Any) -> Any:
 
 
 def _is_known(value: Any) -> bool:
-    """Whether something is a leaf with a shape: ``_fast_apply`` can make others."""
+    """Return whether an object is a leaf with a shape, as not all leaves are."""
     return isinstance(value, (torch.Tensor, MetaTensor))
 
 

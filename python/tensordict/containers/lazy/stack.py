@@ -275,7 +275,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         self.tensordicts[index:index] = added
 
     def _takes(self, member: Any) -> bool:
-        """Whether a member differs from the others only where those differ, too."""
+        """Return whether a member differs from the others only where those differ."""
         size = list(self._batch_size)
         del size[self.stack_dim]
         own = member.batch_size
@@ -388,7 +388,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     @property
     def is_locked(self) -> bool:
-        """Whether it is locked as a whole, or all of its members are."""
+        """Return whether it is locked as a whole, or all of its members are."""
         # As below: an older Dynamo does not know the property of a new stack.
         return self._flag("_is_locked")
 
@@ -421,7 +421,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         self.__dict__["_is_shared"] = value
 
     def _flag(self, name: str) -> bool:
-        """Whether the stack is marked so, or all of its members are."""
+        """Return whether the stack is marked so, or all of its members are."""
         if self.__dict__.get(name):
             return True
         members = self.tensordicts
@@ -453,7 +453,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     @property
     def _has_exclusive_keys(self) -> bool:  # type: ignore[override]
-        """Whether members have tensors that not all of them have, here or nested."""
+        """Return whether some members have tensors, nested or not, that others lack."""
         return have_own_keys(self.tensordicts, True)
 
     # Indexing ------------------------------------------------------------------------

@@ -214,11 +214,11 @@ class UpdatingOps(CollectionProtocol):
         return parts
 
     def _have_rows(self, values: Any) -> bool:
-        """Whether all values have the stack dim, and the batch dims before it."""
+        """Return whether all values have the stack dim and the batch dims before it."""
         return _all_have(self.batch_size[: self.stack_dim + 1], values)
 
     def _divides(self, source: Any) -> bool:
-        """Whether a collection is that of all members, or has a part for each of them."""
+        """Return whether a collection is that of all members or has a part for each."""
         size, dim = source.batch_size, self.stack_dim
         if isinstance(source, UpdatingOps) and source.stack_dim == dim:
             return True
@@ -402,7 +402,7 @@ class UpdatingOps(CollectionProtocol):
         return True
 
     def _put_in_members(self, key: str, index: Any, value: Any) -> bool:
-        """Whether a text could be put into all of the entry of each member that is picked."""
+        """Return whether a text fits in all of the entry of each member picked."""
         if not isinstance(value, (str, bytes)):
             return False
         plan = self._plan(index)
@@ -501,13 +501,13 @@ class UpdatingOps(CollectionProtocol):
 
 
 def _is_in_members(entry: Any) -> bool:
-    """Whether it is a nested stack, or a class around one."""
+    """Return whether it is a nested stack, or a class around one."""
     is_collection = isinstance(entry, CollectionProtocol)
     return is_collection and not (entry._is_non_tensor or entry._is_dense)
 
 
 def _is_spread(value: Any, is_whole: bool) -> bool:
-    """Whether it is a collection of tensors that all members take alike."""
+    """Return whether it is a collection of tensors that all members take alike."""
     is_collection = isinstance(value, CollectionProtocol) and not value._is_non_tensor
     return is_collection and (is_whole or not value.batch_size)
 
@@ -521,7 +521,7 @@ def _chosen(source: Any, keys: Any) -> Any:
 
 
 def _all_have(lead: torch.Size, values: Any) -> bool:
-    """Whether all values, nested ones too, have the leading dims ``lead``.
+    """Return whether all values, nested ones too, have the leading dims ``lead``.
 
     What is no tensor and no number has them.
     """

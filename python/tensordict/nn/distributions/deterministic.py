@@ -29,7 +29,7 @@ _BY_MODE = (
 
 
 _kinds: dict[type, InteractionType] = {}
-"""What stands for the deterministic sample of each class: its mode or its mean."""
+"""The deterministic sample of each class: its mode or its mean."""
 
 
 def register() -> None:

@@ -89,7 +89,7 @@ class Column:
 
     @property
     def is_ragged(self) -> bool:
-        """Whether its rows may differ in shape."""
+        """Return whether its rows may differ in shape."""
         return self.table is not None
 
     @property

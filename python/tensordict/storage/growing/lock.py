@@ -73,7 +73,7 @@ class WriterLock:
             _HELD.discard(self)
 
     def _is_at(self, path: str) -> bool:
-        """Whether it is the lock in this file."""
+        """Return whether it is the lock in this file."""
         return self._descriptor is not None and os.path.realpath(
             path
         ) == os.path.realpath(self.path)

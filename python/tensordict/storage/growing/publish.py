@@ -57,7 +57,7 @@ def replace_file(path: str, text: str, is_durable: bool = False) -> None:
 
 
 def _exchanged(root: str, changed: dict[str, dict[str, Any]], is_durable: bool) -> bool:
-    """Whether the directory could be exchanged with one of the new metadata."""
+    """Return whether the directory could be exchanged with one of the new metadata."""
     area = work_area(root)
     made = os.path.join(area, _MADE)
     try:

@@ -49,7 +49,7 @@ class Values:
 
     items: list[Any]
     is_one: bool = False
-    """Whether it is one value for all rows."""
+    """True if it is one value for all rows."""
 
     def __len__(self) -> int:
         return len(self.items)
@@ -63,14 +63,14 @@ class Level:
     batch_size: torch.Size | None
     """The batch dims behind the first, where they are the same in all rows."""
     num_dims: int
-    """How many those are."""
+    """The number of those dims."""
     entries: dict[str, Any] = field(default_factory=dict)
     """By key: a tensor ``[N, ...]``, :class:`Ragged`, :class:`Values`, or a level."""
     names: list[str | None] | None = None
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether the entries are one directory deeper: those of a tensorclass."""
+        """Return whether entries are one directory deeper, as in a tensorclass."""
         return is_tensorclass(self.cls)
 
 

@@ -29,7 +29,7 @@ MSG_NO_ROWS = "ragged='columns' saves rows along the first batch dim, and there 
 MSG_EXISTS = "{} exists, and existsok=False was given."
 
 _OWN = "columns-"
-"""How the directories begin that columns are written to."""
+"""The beginning of the names of the directories that columns are written to."""
 
 _NUMBERS = itertools.count()
 

@@ -34,7 +34,8 @@ FIELDS = (
 """The fields of a level, beside its entries."""
 
 OPEN_COLUMNS = 200
-"""Of so many columns the files are kept open: a process may have about a thousand."""
+"""The number of columns whose files are kept open: a process may have about a
+thousand."""
 
 MSG_FIRST_DIM = (
     "{} appends along the first batch dimension, which the saved tensordict (batch size "
@@ -90,7 +91,7 @@ class TreeLevel:
 
     @property
     def is_stack(self) -> bool:
-        """Whether it is loaded as a lazy stack of its rows."""
+        """Return whether it is loaded as a lazy stack of its rows."""
         return "_row_dims" in self.fields
 
     def below(self) -> Iterator[TreeLevel]:

@@ -97,7 +97,7 @@ class SaveOptions(NamedTuple):
     preallocate: bool = False
     share_non_tensor: bool = False
     inplace: bool = False
-    """Whether the container itself becomes the one over the files."""
+    """True if the container itself becomes the one over the files."""
     max_shard_size: int | str | None = None
     shards: int | None = None
     ragged: str | None = None
@@ -105,17 +105,17 @@ class SaveOptions(NamedTuple):
 
     @property
     def escapes_keys(self) -> bool:
-        """Whether keys become names of files by escaping."""
+        """Return whether keys become names of files by escaping."""
         return self.robust_key is not False
 
     @property
     def is_later(self) -> bool:
-        """Whether the save goes on after the call."""
+        """Return whether the save goes on after the call."""
         return self.return_early and self.num_threads > 1
 
     @property
     def is_in_place(self) -> bool:
-        """Whether files are written over, and not committed in one step."""
+        """Return whether files are written over, and not committed in one step."""
         return self.atomic is False
 
     @property
@@ -152,12 +152,12 @@ class LoadOptions(NamedTuple):
 
     @property
     def is_moved(self) -> bool:
-        """Whether values are copied to a device of their own."""
+        """Return whether values are copied to a device of their own."""
         return self.device is not None and self.device.type not in ("meta", "cpu")
 
     @property
     def has_values(self) -> bool:
-        """Whether files are mapped: not for meta and fake tensors."""
+        """Return whether files are mapped: not for meta and fake tensors."""
         return not (
             (self.device is not None and self.device.type == "meta") or _is_fake()
         )

@@ -56,7 +56,7 @@ class ArchiveLayout(DirectoryLayout):
     suffixes: ClassVar[tuple[str, ...]] = (".tdz",)
 
     def matches(self, path: str | Path) -> bool:
-        """Whether it begins or ends as a zip file."""
+        """Return whether it begins or ends as a zip file."""
         if not os.path.isfile(path):
             return False
         with open(path, "rb", buffering=0) as file:
@@ -183,7 +183,7 @@ def compression_number(compression: str | int | None) -> int:
 
 
 def is_memmap_archive(path: str | Path) -> bool:
-    """Whether a file is an archive of a saved collection, whatever its name.
+    """Return whether a file is an archive of a saved collection, whatever its name.
 
     Examples:
         >>> import tempfile

@@ -104,7 +104,7 @@ class ConsolidatedLayout(Layout):
     name = "consolidated"
 
     def matches(self, path: str | Path) -> bool:
-        """Whether it is such a file."""
+        """Return whether it is such a file."""
         return os.path.isfile(path) and _rust.is_consolidated(path)
 
     def save(self, td: Any, path: Any, options: SaveOptions) -> Any:
@@ -181,7 +181,7 @@ def consolidate(td: Any, options: Options) -> Any:
 
 
 def _is_same_place(state: dict[str, Any], filename: Path | str | None) -> bool:
-    """Whether a consolidated container is where it is asked to be already."""
+    """Return whether a consolidated container is where it is asked to be already."""
     if filename is None:
         return True
     return (

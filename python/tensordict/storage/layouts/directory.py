@@ -80,7 +80,7 @@ ITEM_BYTES = {
 """The bytes of an item, by the name of its dtype."""
 
 COLUMNS = {TEXT: "text", BYTES: "bytes", VALUES: "JSON"}
-"""What columns of values that are no tensors are called."""
+"""The names of the kinds of columns of non-tensor data."""
 
 
 class DirectoryLayout(Layout):
@@ -89,7 +89,7 @@ class DirectoryLayout(Layout):
     name = "tree"
 
     def matches(self, path: str | Path) -> bool:
-        """Whether it is a directory."""
+        """Return whether it is a directory."""
         return os.path.isdir(path)
 
     def save(self, td: Any, path: Any, options: SaveOptions) -> Any:
@@ -577,7 +577,7 @@ def _tree_entry(
 
 
 def _is_hollow(files: Files, table: str, shape: Any) -> bool:
-    """Whether a nested tensor has no items, and so no file: by its table of sizes."""
+    """Return whether a nested tensor has no items, by its sizes, and so no file."""
     if files.size(table) != _needed("int64", shape) or len(shape) != 2:
         return False
     sizes = memoryview(files.content(table)).cast("q").tolist()

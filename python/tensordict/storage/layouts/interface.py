@@ -44,9 +44,10 @@ class Entry(NamedTuple):
     shape: list[int] | None = None
     num_bytes: int = 0
     note: str = ""
-    """Of a collection its class, of a value the value or where it is kept."""
+    """The class of a collection, or of non-tensor data the value or the place where it
+    is kept."""
     problem: str = ""
-    """What is wrong with it; empty where nothing is."""
+    """The problem of the entry; empty if there is none."""
 
 
 class Finding(NamedTuple):
@@ -59,7 +60,7 @@ class Finding(NamedTuple):
     """One of ``good``, ``damaged``, ``modified since the save``, ``changed or damaged``
     (where the file system does not tell the two apart), ``unchecked`` (no sum)."""
     detail: str
-    """What is wrong; empty where nothing is."""
+    """The problem in words; empty if there is none."""
     line: str
     """All of this in a sentence."""
 
@@ -70,7 +71,7 @@ class Report(NamedTuple):
     layout: str
     """``tree``, ``archive``, or another of the layouts."""
     generation: str
-    """What tells this save from others; empty where no sums were taken."""
+    """The text that tells this save from others; empty if no checksums were taken."""
     findings: list[Finding]
 
     def lines(self, *outcomes: str) -> list[str]:
@@ -79,7 +80,7 @@ class Report(NamedTuple):
 
     @property
     def is_damaged(self) -> bool:
-        """Whether any file is."""
+        """Return whether any file is."""
         return bool(self.lines(DAMAGED))
 
 
@@ -87,21 +88,21 @@ class Layout(ABC):
     """A layout on disk: how a save of it is recognized, written, loaded and looked into."""
 
     name: ClassVar[str]
-    """What commands and reports call it."""
+    """The name in commands and reports."""
 
     suffixes: ClassVar[tuple[str, ...]] = ()
     """The ends of names that choose it for a new save."""
 
     def is_named(self, path: Any) -> bool:
-        """Whether a new save of this name gets this layout."""
+        """Return whether a new save of this name gets this layout."""
         return str(path).endswith(self.suffixes)
 
     @abstractmethod
     def matches(self, path: str | Path) -> bool:
-        """Whether what is at ``path`` is in this layout, whatever its name."""
+        """Return whether what is at ``path`` is in this layout, whatever its name."""
 
     def was_cut_off(self, path: str | Path) -> bool:
-        """Whether a file that matches no layout begins as one of this."""
+        """Return whether a file that matches no layout begins as one of this."""
         return False
 
     @abstractmethod

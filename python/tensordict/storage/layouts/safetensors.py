@@ -88,13 +88,13 @@ class SafetensorsLayout(Layout):
     suffixes: ClassVar[tuple[str, ...]] = (SUFFIX, SUFFIX + INDEX_SUFFIX)
 
     def matches(self, path: str | Path) -> bool:
-        """Whether it is such a file, or stands for an index."""
+        """Return whether it is such a file, or stands for an index."""
         return index_of(path) is not None or (
             os.path.isfile(path) and _rust.is_safetensors(path)
         )
 
     def was_cut_off(self, path: str | Path) -> bool:
-        """Whether the file begins with the length of a header of JSON, and its first byte."""
+        """Return whether the file begins with the length and ``{`` of a JSON header."""
         with open(path, "rb") as file:
             start = file.read(9)
         length = int.from_bytes(start[:8], "little")
@@ -432,7 +432,7 @@ def from_safetensors(path: str | Path, *, device: Any = None) -> Any:
 
 
 def is_index_name(path: str | Path) -> bool:
-    """Whether a name is that of the index of a save in several files."""
+    """Return whether a name is that of the index of a save in several files."""
     return str(path).endswith(SUFFIX + INDEX_SUFFIX)
 
 
@@ -489,7 +489,8 @@ def load(
 
 
 _MAX_ATTEMPTS = 100
-"""How often shards that are replaced while they are read are read again."""
+"""The number of times that shards that are replaced while they are read are read
+again."""
 
 
 def _read_shards(

@@ -23,7 +23,7 @@ class _AnonymousPlan:
     """The stand-in for a plan where there are no files to plan."""
 
     has_files = False
-    """Whether what is no tensor is written: values stay as they are."""
+    """True if what is no tensor is written: values stay as they are."""
 
     def __init__(self, copy_data: bool) -> None:
         self.copy_data = copy_data

@@ -59,7 +59,7 @@ class _Group:
         self.end = max(self.end, first + (last + 1) * size)
 
     def is_alone(self) -> bool:
-        """Whether no other tensor and no array uses the storage, which is not large."""
+        """Return whether the storage is small and no other tensor or array uses it."""
         if self.end - self.first >= _LARGE:
             return False
         # One use is that of the object that stands for the storage here.
@@ -131,7 +131,7 @@ def share(tensors: Iterable[torch.Tensor], max_descriptors: int | None = None) -
 
 
 def max_descriptors() -> int:
-    """How many descriptors one message may take: an eighth of those of a process."""
+    """Return the number of descriptors for one message: an eighth of the limit."""
     if resource is None:
         return 64
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8
@@ -151,7 +151,7 @@ def _share_alone(groups: list[_Group]) -> None:
 
 
 def _is_view(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is nothing but a view of its storage."""
+    """Return whether a tensor is nothing but a view of its storage."""
     return (
         type(tensor) in _MOVED
         and tensor.layout is torch.strided

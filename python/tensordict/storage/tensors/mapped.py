@@ -92,7 +92,7 @@ class MemoryMappedTensor(torch.Tensor):
     _mode: str | None = None
     _index: Any = None
     _index_chain: tuple[Any, ...] = ()
-    """How a view was made: ``()`` or ``(chain of its source, index)``."""
+    """The way in which a view was made: ``()`` or ``(chain of its source, index)``."""
     _parent_shape: Any = _ParentShape()
 
     __torch_function__: Any = torch._C._disabled_torch_function_impl
@@ -440,7 +440,7 @@ class MemoryMappedTensor(torch.Tensor):
         return self._parent_shape
 
     def is_shared(self) -> bool:
-        """Whether the memory is that of a named file, or shared by torch."""
+        """Return whether the memory is that of a named file, or shared by torch."""
         return self._filename is not None or super().is_shared()
 
     def share_memory_(self) -> Self:
