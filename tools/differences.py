@@ -1,0 +1,104 @@
+"""Write what recorded cases say of differences into the pages of docs/differences.
+
+A case of ``tests/parity`` that carries a reason is an accepted difference, and is run by
+the tests. Each page ends with those of its topics: the reason, a program, and what is
+true here. ``python tools/differences.py`` writes them.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "parity"))
+
+from frame import cases_of, topics  # noqa: E402
+
+if TYPE_CHECKING:
+    from frame import Case
+
+PAGES = {
+    "arithmetic": "pointwise torch",
+    "autograd": "autograd",
+    "batch-size-and-names": "batch",
+    "construction": "construct",
+    "indexing": "feature_indexing indexing setitem_sizes",
+    "joining": "functional joining",
+    "keys": "access keys views",
+    "lazy-stacks": "in_place lazy",
+    "locking": "locking",
+    "modules": "modules module_results nn params_entries selecting transforms",
+    "non-tensor-data": "lists nontensor nontensor_kinds nontensor_stacks utils",
+    "reductions": "reductions",
+    "saving": "consolidating safetensors saving saving_arguments",
+    "shape": "arguments shape",
+    "tensorclasses": "autocast class_bodies class_construct classes tensorclass",
+    "unbatched": "unbatched",
+    "vmap": "interop",
+}
+"""The pages, and the topics of cases that each of them tells."""
+
+HEADING = "## Recorded programs"
+INTRODUCTION = f"""{HEADING}
+
+The tests run each of these programs (`tests/parity`), `td` being the collection that is named
+before it. What is true of `result`, `error` or `td` here follows. Written by
+`tools/differences.py`.
+"""
+LONGEST = 150
+
+
+def shortened(program: str) -> str:
+    """Return a program in one line, its beginning left out where it is long."""
+    line = program.replace("\n", "; ")
+    return line if len(line) <= LONGEST else f"… {line[-LONGEST:].lstrip()}"
+
+
+def told(cases: list[Case]) -> str:
+    """Return the entry about the cases of one reason, of which the first is shown."""
+    case = min(cases, key=lambda each: len(each.program))
+    reason = case.reason[0].upper() + case.reason[1:].rstrip(".")
+    more = f" ({len(cases)} programs)" if len(cases) > 1 else ""
+    return (
+        f"- {reason}{more}.\n"
+        f"  - `{case.fixture}`: `` {shortened(case.program)} ``\n"
+        f"  - `` {shortened(case.ours)} ``\n"
+    )
+
+
+def section(topics_of_page: str) -> str:
+    """Return the section of a page about the recorded cases of its topics."""
+    reasons: dict[str, list[Case]] = {}
+    for topic in topics_of_page.split():
+        for case in cases_of(topic):
+            if case.reason:
+                reasons.setdefault(case.reason, []).append(case)
+    return INTRODUCTION + "\n" + "".join(told(cases) for cases in reasons.values())
+
+
+def page(name: str, text: str) -> str:
+    """Return the text of a page with its recorded cases as they are now."""
+    return text.partition(HEADING)[0].rstrip() + "\n\n" + section(PAGES[name])
+
+
+def topics_with_reasons() -> set[str]:
+    """Return the topics that have a case with a reason."""
+    return {topic for topic in topics() if any(c.reason for c in cases_of(topic))}
+
+
+def path_of(name: str) -> Path:
+    """Return the file of a page."""
+    return ROOT / "docs" / "differences" / f"{name}.md"
+
+
+def main() -> None:
+    """Write the recorded cases into every page."""
+    for name in PAGES:
+        path = path_of(name)
+        path.write_text(page(name, path.read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
