@@ -11,7 +11,6 @@ import functools
 import importlib
 import json
 import math
-import random
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -103,7 +102,9 @@ def _unravel_keys(*keys: Any) -> Any:
 
 def _int_generator(seed: int) -> int:
     """A number from 0 to 9,999, always the same for a seed."""
-    return random.Random(seed).randrange(10_000)  # noqa: S311 (no secret)
+    from tensordict.distributed.tags import pseudo_random
+
+    return pseudo_random(seed)
 
 
 def _infer_size_impl(shape: list[int], numel: int) -> list[int]:

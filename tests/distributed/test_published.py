@@ -12,6 +12,7 @@ from torch import distributed
 from collections_of_ranks import dense, state
 from ranks import Raised
 from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict
+from tensordict.distributed.tags import published_tags
 
 if TYPE_CHECKING:
     from ranks import Ranks
@@ -148,11 +149,89 @@ def test_a_description_that_names_code_is_refused(pair: Ranks) -> None:
     assert "getenv" in answer.text
 
 
-def _random(rank: int) -> None:
-    dense(0).send(dst=1 - rank, pseudo_rand=True, wire="0.15")
+# Broadcasts -------------------------------------------------------------------------------
 
 
-def test_random_tags_are_not_those_of_the_release(pair: Ranks) -> None:
-    for answer in pair.try_all(_random):
-        assert answer.name == "NotImplementedError"
-        assert "init_tag" in answer.text
+def _broadcast(rank: int, way: str) -> Any:
+    td = TensorDict(b=torch.arange(4.0), text="q", batch_size=[4])
+    if way == "sent":
+        if rank == 0:
+            td.init_remote(use_broadcast=True, wire="0.15")
+            return None
+        box: list[Any] = [None]
+        distributed.broadcast_object_list(box, src=0)
+        metadata = box[0]
+        storage = torch.empty(metadata["_total_bytes"], dtype=torch.uint8)
+        distributed.broadcast(storage, src=0)
+        values = storage.view(torch.float32).tolist()
+        return values, metadata["_storage_device"], metadata["non_tensors"]
+    if rank == 0:
+        metadata = {
+            "cls": _Program() if way == "code" else "TensorDict",
+            "non_tensors": {"text": ("q", [4], None)},
+            "leaves": {"b": ("torch.float32", [4], 0, 16, 0)},
+            "cls_metadata": {
+                "device": None,
+                "names": [None],
+                "batch_size": [4],
+                "is_locked": False,
+            },
+            "_total_bytes": 16,
+            "_storage_device": "cpu",
+        }
+        distributed.broadcast_object_list([metadata], src=0)
+        if way != "code":
+            distributed.broadcast(torch.arange(4.0).view(torch.uint8), src=0)
+        return None
+    made = TensorDict.from_remote_init(src=0, use_broadcast=True, wire="0.15")
+    return state(made), made.is_consolidated(), made.batch_size
+
+
+def test_broadcasts_are_a_description_and_a_buffer(pair: Ranks) -> None:
+    values, device, texts = pair.all(_broadcast, "sent")[1]
+    assert (values, device) == ([0.0, 1.0, 2.0, 3.0], "cpu")
+    assert texts["text"][0] == "q"
+    content, is_consolidated, shape = pair.all(_broadcast, "received")[1]
+    assert content == {"b": [0.0, 1.0, 2.0, 3.0], "text": "q"}
+    assert (is_consolidated, shape) == (True, (4,))
+    refused = pair.try_all(_broadcast, "code")[1]
+    assert isinstance(refused, Raised)
+    assert "getenv" in refused.text
+
+
+# Tags -------------------------------------------------------------------------------------
+
+RANDOM_TAGS = {
+    0: [9651, 3450, 3834, 3840],
+    5: [1262, 841, 4077, 6859, 90, 8792, 2923],
+    7: [1728, 3415, 307, 1039],
+}
+"""The tags that release 0.15.3 gave to ``torch.distributed`` with ``pseudo_rand=True``."""
+
+
+@pytest.mark.parametrize("first", RANDOM_TAGS)
+def test_random_tags_are_those_of_the_release(first: int) -> None:
+    recorded = RANDOM_TAGS[first]
+    assert published_tags(first, len(recorded), is_random=True) == recorded
+    assert published_tags(first, 2, is_random=False) == [first, first + 1]
+    assert published_tags(first, 0, is_random=True) == []
+
+
+def _random(rank: int, sender: int) -> Any:
+    options = {"init_tag": 5, "pseudo_rand": True, "wire": "0.15"}
+    if rank == 0 and sender == 0:
+        return dense(3).isend(dst=1, **options)
+    if rank == 1 and sender == 1:
+        td = dense(0)
+        return td.recv(src=0, **options), state(td)
+    td = dense(3 * (sender == 1))
+    call = distributed.send if sender == 1 else distributed.recv
+    for key, tag in zip(ORDER, RANDOM_TAGS[5], strict=False):
+        call(td[key], 1 - rank, tag=tag)
+    return state(td)
+
+
+def test_leaves_have_random_tags(pair: Ranks) -> None:
+    last = RANDOM_TAGS[5][3]
+    assert pair.all(_random, 0) == [last, state(dense(3))]
+    assert pair.all(_random, 1)[1] == (last, state(dense(3)))

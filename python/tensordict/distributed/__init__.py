@@ -8,7 +8,8 @@
   which of them together;
 - :mod:`~tensordict.distributed.channels` is a partner in a process group, and what runs in the
   background;
-- :mod:`~tensordict.distributed.published` has the messages of tensordict 0.15;
+- :mod:`~tensordict.distributed.published` has the messages of tensordict 0.15, and
+  :mod:`~tensordict.distributed.tags` the tags of them;
 - :mod:`~tensordict.distributed.wire` describes a collection in bytes, and makes it again from
   bytes that somebody else has sent.
 """

@@ -7,17 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tensordict.distributed import in_place, published, whole
 from tensordict.distributed.channels import PSEUDO_RANDOM, Channel
 from tensordict.distributed.plans import parts_of
+from tensordict.distributed.tags import published_tags
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["Options", "from_remote_init", "init_remote", "receive", "send"]
-
-MSG_BROADCAST = (
-    "use_broadcast=True is not there with wire='0.15': a broadcast is received by all "
-    "processes, which then run one version. Send to each rank."
-)
-
 
 class Options(NamedTuple):
     """The arguments of a transfer."""
@@ -41,7 +36,10 @@ def _answer(td: Any, options: Options) -> int | None:
     """The tag of the last leaf, were each a message."""
     if options.is_whole:
         return None
-    return options.tag + len(parts_of(td).leaves) - 1
+    count = len(parts_of(td).leaves)
+    if options.is_random and options.is_published and count:
+        return published_tags(options.tag, count, is_random=True)[-1]
+    return options.tag + count - 1
 
 
 def send(
@@ -112,7 +110,8 @@ def init_remote(
         whole.send(td, dst, group, device, use_broadcast=use_broadcast)
         return
     if use_broadcast:
-        raise NotImplementedError(MSG_BROADCAST)
+        published.broadcast_whole(td, group)
+        return
     if dst is None:
         raise ValueError(whole.MSG_DST)
     channel = Channel("dst", dst, group)
@@ -133,7 +132,7 @@ def from_remote_init(
     if not is_published:
         return whole.receive(cls, src, group, device, use_broadcast=use_broadcast)
     if use_broadcast:
-        raise NotImplementedError(MSG_BROADCAST)
+        return published.receive_broadcast(src, group, device)
     channel = Channel("src", src, group)
     if not channel.is_member:
         return None

@@ -1,8 +1,9 @@
 """The messages of tensordict 0.15, for a partner that runs it: ``wire="0.15"``.
 
-Each leaf is one message, in the order of keys, with a tag that counts up. Structures are
-not compared, and values that are no tensors do not travel, but in ``init_remote``, whose
-description is a pickle: it is read with nothing but plain data.
+Each leaf is one message, in the order of keys, with a tag that counts up, or with
+``pseudo_rand`` follows from the one before. Structures are not compared, and values that
+are no tensors do not travel, but in ``init_remote``, whose description is a pickle: it is
+read with nothing but plain data.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
+from torch.distributed import distributed_c10d as c10d
 
+from tensordict.distributed.channels import device_of
 from tensordict.distributed.in_place import state_of
 from tensordict.distributed.plans import copy_into, parts_of
+from tensordict.distributed.tags import published_tags
 from tensordict.primitives import registry
 from tensordict.primitives.checks import is_tensorclass
 from tensordict.storage import describing, restricted_pickle
@@ -23,12 +27,15 @@ from tensordict.storage.layouts import consolidated
 if TYPE_CHECKING:
     from tensordict.distributed.channels import Channel
 
-__all__ = ["receive", "receive_whole", "send", "send_whole"]
+__all__ = [
+    "broadcast_whole",
+    "receive",
+    "receive_broadcast",
+    "receive_whole",
+    "send",
+    "send_whole",
+]
 
-MSG_RANDOM = (
-    "pseudo_rand=True has tags of its own in tensordict 0.15, which this version does not "
-    "make: with wire='0.15' give both sides an init_tag instead."
-)
 MSG_PICKLE = "The description that rank {rank} has sent is refused: {error}"
 MSG_CLASS = (
     "The description names the class {name}, which is not known here: import it."
@@ -38,25 +45,21 @@ MSG_LENGTH = "Rank {rank} announces a description of {length} bytes."
 MAX_DESCRIPTION_BYTES = 1 << 30
 
 
-def _check_tags(is_random: bool) -> None:
-    if is_random:
-        raise NotImplementedError(MSG_RANDOM)
-
-
 def send(
     td: Any, channel: Channel, tag: int, *, is_random: bool, is_whole: bool
 ) -> list[Any]:
     """Begin to send the leaves: what is to be waited for."""
-    _check_tags(is_random)
     if is_whole:
         if consolidated.state_of(td) is None:
             td = td.consolidate()
         state = state_of(td)
         channel.tag = 0
         return [channel.send(state["storage"])]
+    leaves = parts_of(td).leaves
     works = []
-    for place, leaf in enumerate(parts_of(td).leaves):
-        channel.tag = tag + place
+    tags = published_tags(tag, len(leaves), is_random=is_random)
+    for leaf, each in zip(leaves, tags, strict=True):
+        channel.tag = each
         works.append(channel.send(leaf.detach().contiguous()))
     return works
 
@@ -69,7 +72,6 @@ def receive(
     Raises:
         AttributeError: ``is_whole``, and the collection is not consolidated.
     """
-    _check_tags(is_random)
     if is_whole:
         state = state_of(td)
         channel.tag = 0
@@ -77,8 +79,10 @@ def receive(
     parts = parts_of(td)
     views = {place: (view, key) for place, view, key in parts.views}
     works: list[Any] = []
-    for place, leaf in enumerate(parts.leaves):
-        channel.tag = tag + place
+    leaves = parts.leaves
+    tags = published_tags(tag, len(leaves), is_random=is_random)
+    for place, leaf in enumerate(leaves):
+        channel.tag = tags[place]
         target = leaf.detach()
         staged = torch.empty_like(target, memory_format=torch.contiguous_format)
         if target.is_contiguous() and place not in views:
@@ -114,18 +118,11 @@ class _Copied:
 
 def send_whole(td: Any, channel: Channel, group: Any, device: Any) -> None:
     """Send a collection to a process that does not know what it consists of."""
-    one = td.consolidate()
-    state = state_of(one)
-    metadata = describing.as_pickled(describing.without_modules(state["metadata"]))
-    metadata["_total_bytes"] = len(state["storage"])
-    if is_tensorclass(td):
-        metadata["cls"] = "TensorDict"
-        cls = type(td)
-        metadata["_tensorclass_type"] = f"{cls.__module__}.{cls.__qualname__}"
+    metadata, storage = _message(td)
     distributed.send_object_list(
         [metadata], dst=channel.shown, group=group, device=device
     )
-    channel.send(state["storage"]).wait()
+    channel.send(storage).wait()
 
 
 def receive_whole(channel: Channel, device: Any) -> Any:
@@ -136,19 +133,76 @@ def receive_whole(channel: Channel, device: Any) -> Any:
     """
     length = torch.zeros(1, dtype=torch.long, device=channel.device)
     channel.receive(length).wait()
-    if not 0 < int(length) <= MAX_DESCRIPTION_BYTES:
-        text = MSG_LENGTH.format(rank=channel.shown, length=int(length))
-        raise RuntimeError(text)
+    _check_length(int(length), channel.shown)
     content = channel.receive_bytes(int(length))
-    try:
-        metadata = restricted_pickle.loads(content)
-    except pickle.UnpicklingError as error:
-        text = MSG_PICKLE.format(rank=channel.shown, error=error)
-        raise RuntimeError(text) from None
-    storage = channel.empty(int(metadata.pop("_total_bytes")))
-    name = metadata.pop("_tensorclass_type", None)
+    metadata = _metadata(content, channel.shown)
+    storage = channel.empty(int(metadata["_total_bytes"]))
     # A buffer without bytes is a message, too.
     channel.receive(storage).wait()
+    return _collection(metadata, storage, device)
+
+
+def broadcast_whole(td: Any, group: Any) -> None:
+    """Send a collection to all processes of a group."""
+    metadata, storage = _message(td)
+    metadata["_storage_device"] = str(storage.device)
+    own = distributed.get_rank()
+    distributed.broadcast_object_list([metadata], src=own, group=group)
+    place = device_of(group or c10d._get_default_group())
+    distributed.broadcast(storage.to(place), src=own, group=group)
+
+
+def receive_broadcast(src: int, group: Any, device: Any) -> Any:
+    """Receive a collection that a process of tensordict 0.15 sends to all of a group.
+
+    Raises:
+        RuntimeError: its description is not plain data.
+    """
+    place = device_of(group or c10d._get_default_group())
+    length = torch.zeros(1, dtype=torch.long, device=place)
+    distributed.broadcast(length, src=src, group=group)
+    _check_length(int(length), src)
+    text = torch.empty(int(length), dtype=torch.uint8, device=place)
+    distributed.broadcast(text, src=src, group=group)
+    metadata = _metadata(text.cpu().numpy().tobytes(), src)
+    num_bytes = int(metadata["_total_bytes"])
+    storage = torch.empty(num_bytes, dtype=torch.uint8, device=place)
+    distributed.broadcast(storage, src=src, group=group)
+    return _collection(metadata, storage, device)
+
+
+def _message(td: Any) -> tuple[dict[str, Any], torch.Tensor]:
+    """Make the description of a collection, as tensordict 0.15 does, and its buffer."""
+    state = state_of(td.consolidate())
+    metadata = describing.as_pickled(describing.without_modules(state["metadata"]))
+    metadata["_total_bytes"] = len(state["storage"])
+    if is_tensorclass(td):
+        metadata["cls"] = "TensorDict"
+        cls = type(td)
+        metadata["_tensorclass_type"] = f"{cls.__module__}.{cls.__qualname__}"
+    return metadata, state["storage"]
+
+
+def _check_length(length: int, rank: int) -> None:
+    if not 0 < length <= MAX_DESCRIPTION_BYTES:
+        raise RuntimeError(MSG_LENGTH.format(rank=rank, length=length))
+
+
+def _metadata(content: bytes, rank: int) -> dict[str, Any]:
+    """Read the description that a process has sent."""
+    try:
+        metadata: dict[str, Any] = restricted_pickle.loads(content)
+    except pickle.UnpicklingError as error:
+        text = MSG_PICKLE.format(rank=rank, error=error)
+        raise RuntimeError(text) from None
+    return metadata
+
+
+def _collection(metadata: dict[str, Any], storage: torch.Tensor, device: Any) -> Any:
+    """Make a collection of what was received."""
+    for key in ("_total_bytes", "_storage_device"):
+        metadata.pop(key, None)
+    name = metadata.pop("_tensorclass_type", None)
     if device is not None:
         storage = storage.to(device)
     if name is not None:

@@ -50,7 +50,8 @@ class DistributedOps(CollectionProtocol):
                 group may be one that ``torch.distributed`` does not know.
             init_tag: the tag of the transfer. Two at the same time have different ones,
                 or are received in the order in which they were sent.
-            pseudo_rand: whether the tag is one of another range.
+            pseudo_rand: whether the tag is one of another range. With ``wire="0.15"`` each
+                leaf has a tag that follows from the one before, as there.
             consolidated: whether the buffer of a consolidated collection is sent, to a
                 receiver that has one, too.
             wire: ``"0.15"`` for a receiver that runs tensordict 0.15: one message for
