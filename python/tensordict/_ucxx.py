@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 from tensordict._established import established_names
+from tensordict.distributed.pipe_servers import TensorDictServer
 from tensordict.distributed.pipes import (
     TensorDictPipe,
-    TensorDictServer,
     recv_tensordict,
     send_tensordict,
 )

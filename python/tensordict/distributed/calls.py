@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Options", "from_remote_init", "init_remote", "receive", "send"]
 
+
 class Options(NamedTuple):
     """The arguments of a transfer."""
 

@@ -12,30 +12,23 @@ import contextlib
 import hashlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 
 from tensordict.distributed import wire
-from tensordict.distributed.endpoints import (
-    LOGGER,
-    Endpoint,
-    MessageEndpoint,
-    PeerError,
-    connect,
-    endpoint_of,
-    greet,
-    listen,
-    refuse,
+from tensordict.distributed.endpoints import Endpoint, connect, endpoint_of, greet
+from tensordict.distributed.pipe_messages import (
+    device_of,
+    place_of,
+    receive_bytes,
+    receive_into,
+    send_message,
 )
 from tensordict.distributed.wire import Head, WireError
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
 __all__ = [
     "TensorDictPipe",
-    "TensorDictServer",
     "WireError",
     "recv_tensordict",
     "send_tensordict",
@@ -43,9 +36,6 @@ __all__ = [
 
 NEW, SAME = 1, 2
 """Kinds of heads: with a description, and with the structure of the message before."""
-
-PIECE_BYTES = 1 << 20
-"""How much of a description is taken from a peer before memory is made for more."""
 
 TIMEOUT_S = 60.0
 
@@ -63,7 +53,6 @@ MSG_OTHER = (
 )
 MSG_LENGTHS = "The peer at {} announces {} bytes of leaves, and describes {}: its message is damaged."
 MSG_END = "The peer at {} has closed the pipe."
-MSG_IN_USE = "The server listens already."
 
 
 def available_bytes() -> int:
@@ -204,6 +193,8 @@ class TensorDictPipe:
         Raises:
             OSError: the port cannot be had.
         """
+        from tensordict.distributed.pipe_servers import TensorDictServer
+
         server = TensorDictServer(
             port,
             consolidated=consolidated,
@@ -245,11 +236,11 @@ class TensorDictPipe:
                 len(description),
                 message.num_bytes,
                 digest,
-                _device_of(message).encode()[:24],
+                device_of(message).encode()[:24],
             )
             # Half a message is none: where this one ends early, so does the pipe.
             with self._closing_on_errors():
-                await _send(endpoint, head, description, message)
+                await send_message(endpoint, head, description, message)
             self._sent = digest
 
     def send(self, td: Any) -> None:
@@ -298,7 +289,7 @@ class TensorDictPipe:
     ) -> Any:
         head = Head.of(content, self._max_bytes)
         if head.kind == NEW:
-            description = await _received(endpoint, head.description_bytes)
+            description = await receive_bytes(endpoint, head.description_bytes)
             parsed = wire.parse(description, self._max_bytes)
             digest = hashlib.blake2b(description, digest_size=16).digest()
             self._parsed, self._received = (digest, description, parsed), None
@@ -315,12 +306,12 @@ class TensorDictPipe:
             td = self._received
             found = self._memory_of(td, description, is_known=True)
         if found is not None:
-            await _receive_into(endpoint, found)
+            await receive_into(endpoint, found)
             return td
         # Memory is taken from the machine only where something is written to it.
         buffer = torch.empty(head.num_bytes, dtype=torch.uint8)
-        await _receive_into(endpoint, buffer)
-        place = _place_of(device, head.extra)
+        await receive_into(endpoint, buffer)
+        place = place_of(device, head.extra)
         if place is not None:
             buffer = buffer.to(place)
         made = parsed.collection(buffer, place)
@@ -427,150 +418,6 @@ class TensorDictPipe:
             self.close()
 
 
-class TensorDictServer:
-    """Takes connections of several clients, and gives a :class:`TensorDictPipe` for each.
-
-    Get them with :meth:`serve`, or with ``async for pipe in server``. Clients without the
-    shared secret, and other programs, are refused and logged (logger ``tensordict``); none
-    of them holds up the others.
-
-    Args:
-        port: the port. 0 for one that is free: :attr:`port` says which.
-        consolidated: see :class:`TensorDictPipe`.
-        authkey: the shared secret.
-        host: the address to listen at, such as ``"127.0.0.1"``. Default: all.
-        max_bytes: see :class:`TensorDictPipe`.
-        timeout: see :class:`TensorDictPipe`.
-        transport: ``"tcp"`` or ``"ucxx"``. Default: UCXX where it is installed.
-    """
-
-    def __init__(
-        self,
-        port: int,
-        *,
-        consolidated: bool = True,
-        authkey: bytes | str | None = None,
-        host: str | None = None,
-        max_bytes: int | None = None,
-        timeout: float | None = TIMEOUT_S,
-        transport: str | None = None,
-    ) -> None:
-        self._address = host, port, timeout, transport
-        self._authkey = authkey
-        self._options = {
-            "consolidated": consolidated,
-            "max_bytes": max_bytes,
-            "timeout": timeout,
-        }
-        self._listener: Any = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._pipes: asyncio.Queue[TensorDictPipe | None] = asyncio.Queue()
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._is_closed = False
-
-    @property
-    def port(self) -> int:
-        """The port. Asking for it starts to listen."""
-        return int(self._listening().port)
-
-    def _listening(self) -> Any:
-        if self._listener is None:
-            self._listener = listen(*self._address)
-        return self._listener
-
-    def _start(self) -> None:
-        if self._loop is None and not self._is_closed:
-            self._listening().start(self._take)
-            self._loop = asyncio.get_running_loop()
-
-    def _take(self, endpoint: Endpoint) -> None:
-        self._keep(asyncio.ensure_future(self._greeted(endpoint)))
-
-    def _keep(self, task: asyncio.Task[Any]) -> None:
-        # The loop alone does not keep a task.
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _greeted(self, endpoint: Endpoint) -> None:
-        try:
-            await greet(endpoint, self._authkey, listens=True)
-        except PeerError as error:
-            refuse(endpoint, error)
-            return
-        except BaseException:
-            endpoint.close()
-            raise
-        if self._is_closed:
-            endpoint.close()
-            return
-        self._pipes.put_nowait(TensorDictPipe(endpoint, **self._options))  # type: ignore[arg-type]
-
-    async def __aiter__(self) -> AsyncIterator[TensorDictPipe]:
-        """Give a pipe for each client until the server is closed."""
-        self._start()
-        while not self._is_closed:
-            pipe = await self._pipes.get()
-            if pipe is None:
-                return
-            yield pipe
-
-    async def serve(
-        self, on_connect: Callable[[TensorDictPipe], Awaitable[None]]
-    ) -> None:
-        """Run a coroutine function on the pipe of each client, until the server is closed.
-
-        Each call is a task of its own. One that raises is logged.
-
-        Args:
-            on_connect: takes the pipe.
-        """
-        async for pipe in self:
-            self._keep(asyncio.ensure_future(_served(on_connect, pipe)))
-
-    def close(self) -> None:
-        """Take no more clients; :meth:`serve` returns. Pipes stay open."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        loop = self._loop
-        if loop is None:
-            self._stop()
-        elif not loop.is_closed():
-            loop.call_soon_threadsafe(self._stop)
-
-    def _stop(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-        while not self._pipes.empty():
-            pipe = self._pipes.get_nowait()
-            if pipe is not None:
-                pipe.close()
-        self._pipes.put_nowait(None)
-
-    async def aclose(self) -> None:
-        """Take no more clients, as :meth:`close`."""
-        self._is_closed = True
-        self._stop()
-
-    async def __aenter__(self) -> Self:
-        """Close the server at the end of the block."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close it."""
-        await self.aclose()
-
-
-async def _served(
-    on_connect: Callable[[TensorDictPipe], Awaitable[None]], pipe: TensorDictPipe
-) -> None:
-    try:
-        await on_connect(pipe)
-    except Exception:  # noqa: BLE001 - what a handler raises is its own; others go on
-        LOGGER.exception("A client of a TensorDictServer was dropped")
-        pipe.close()
-
-
 # One message without a pipe ----------------------------------------------------------------
 
 
@@ -593,8 +440,10 @@ async def send_tensordict(
     message = wire.describe(td)
     digest = hashlib.blake2b(message.description, digest_size=16).digest()
     lengths = len(message.description), message.num_bytes
-    head = Head(NEW, *lengths, digest, _device_of(message).encode()[:24])
-    await _send(endpoint_of(endpoint, TIMEOUT_S), head, message.description, message)
+    head = Head(NEW, *lengths, digest, device_of(message).encode()[:24])
+    await send_message(
+        endpoint_of(endpoint, TIMEOUT_S), head, message.description, message
+    )
 
 
 async def recv_tensordict(
@@ -631,77 +480,3 @@ async def recv_tensordict(
     finally:
         # The connection is that of the caller.
         pipe._endpoint = None
-
-
-async def _send(
-    endpoint: Endpoint, head: Head, description: bytes, message: wire.Message
-) -> None:
-    if isinstance(endpoint, MessageEndpoint):
-        # Each of these is received as one.
-        await endpoint.send([head.to_bytes()])
-        await endpoint.send([description])
-        await endpoint.send([wire.content_of(wire.pack(message))])
-        return
-    await endpoint.send(_pieces(head, description, message))
-
-
-def _pieces(head: Head, description: bytes, message: wire.Message) -> Any:
-    """The memory that is sent: small leaves packed, large ones where they are."""
-    yield head.to_bytes()
-    yield description
-    for run in wire.runs(message.parts, message.num_bytes):
-        length = run.stop - run.start
-        if len(run.parts) == 1 and run.parts[0][0] == run.start:
-            part = run.parts[0][1]
-            if part.numel() * part.element_size() == length:
-                yield wire.content_of(part)
-                continue
-        packed = torch.empty(length, dtype=torch.uint8)
-        wire.fill(packed, run.start, run.parts)
-        yield wire.content_of(packed)
-
-
-async def _received(endpoint: Endpoint, length: int) -> bytes:
-    """That many bytes, for which memory is made as they come."""
-    if isinstance(endpoint, MessageEndpoint):
-        whole = bytearray(length)
-        await endpoint.receive(memoryview(whole), "a description")
-        return bytes(whole)
-    content = bytearray()
-    while len(content) < length:
-        piece = bytearray(min(PIECE_BYTES, length - len(content)))
-        await endpoint.receive(memoryview(piece), "a description")
-        content += piece
-    return bytes(content)
-
-
-async def _receive_into(endpoint: Endpoint, buffer: torch.Tensor) -> None:
-    if not len(buffer):
-        return
-    on_cpu = (
-        buffer
-        if buffer.device.type == "cpu"
-        else torch.empty_like(buffer, device="cpu")
-    )
-    array: Any = on_cpu.numpy()
-    await endpoint.receive(memoryview(array), "leaves")
-    if on_cpu is not buffer:
-        buffer.copy_(on_cpu)
-
-
-def _device_of(message: wire.Message) -> str:
-    return str(message.parts[0][1].device) if message.parts else "cpu"
-
-
-def _place_of(device: Any, sent: bytes) -> torch.device | None:
-    """The device that was asked for, or the one that a peer names, if it is here."""
-    if device is not None:
-        return torch.device(device)
-    name = sent.rstrip(b"\0").decode("ascii", "replace")
-    if not name.startswith("cuda") or not torch.cuda.is_available():
-        return None
-    with contextlib.suppress(RuntimeError):
-        place = torch.device(name)
-        if (place.index or 0) < torch.cuda.device_count():
-            return place
-    return None

@@ -1,0 +1,100 @@
+"""One message of a pipe: a head, a description, and leaves from the memory they are in."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict.distributed import wire
+from tensordict.distributed.endpoints import Endpoint, MessageEndpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tensordict.distributed.wire import Head
+
+__all__ = ["device_of", "place_of", "receive_bytes", "receive_into", "send_message"]
+
+PIECE_BYTES = 1 << 20
+"""How much of a description is taken from a peer before memory is made for more."""
+
+
+async def send_message(
+    endpoint: Endpoint, head: Head, description: bytes, message: wire.Message
+) -> None:
+    """Send a message."""
+    if isinstance(endpoint, MessageEndpoint):
+        # Each of these is received as one.
+        await endpoint.send([head.to_bytes()])
+        await endpoint.send([description])
+        await endpoint.send([wire.content_of(wire.pack(message))])
+        return
+    await endpoint.send(_pieces(head, description, message))
+
+
+def _pieces(
+    head: Head, description: bytes, message: wire.Message
+) -> Iterator[bytes | memoryview]:
+    """Give the memory that is sent: small leaves packed, large ones where they are."""
+    yield head.to_bytes()
+    yield description
+    for run in wire.runs(message.parts, message.num_bytes):
+        length = run.stop - run.start
+        if len(run.parts) == 1 and run.parts[0][0] == run.start:
+            part = run.parts[0][1]
+            if part.numel() * part.element_size() == length:
+                yield wire.content_of(part)
+                continue
+        packed = torch.empty(length, dtype=torch.uint8)
+        wire.fill(packed, run.start, run.parts)
+        yield wire.content_of(packed)
+
+
+async def receive_bytes(endpoint: Endpoint, length: int) -> bytes:
+    """Receive that many bytes, for which memory is made as they come."""
+    if isinstance(endpoint, MessageEndpoint):
+        whole = bytearray(length)
+        await endpoint.receive(memoryview(whole), "a description")
+        return bytes(whole)
+    content = bytearray()
+    while len(content) < length:
+        piece = bytearray(min(PIECE_BYTES, length - len(content)))
+        await endpoint.receive(memoryview(piece), "a description")
+        content += piece
+    return bytes(content)
+
+
+async def receive_into(endpoint: Endpoint, buffer: torch.Tensor) -> None:
+    """Receive the leaves of a message."""
+    if not len(buffer):
+        return
+    on_cpu = (
+        buffer
+        if buffer.device.type == "cpu"
+        else torch.empty_like(buffer, device="cpu")
+    )
+    array: Any = on_cpu.numpy()
+    await endpoint.receive(memoryview(array), "leaves")
+    if on_cpu is not buffer:
+        buffer.copy_(on_cpu)
+
+
+def device_of(message: wire.Message) -> str:
+    """Name the device of the leaves that are sent."""
+    return str(message.parts[0][1].device) if message.parts else "cpu"
+
+
+def place_of(device: Any, sent: bytes) -> torch.device | None:
+    """Find the device that was asked for, or the one that a peer names, if it is here."""
+    if device is not None:
+        return torch.device(device)
+    name = sent.rstrip(b"\0").decode("ascii", "replace")
+    if not name.startswith("cuda") or not torch.cuda.is_available():
+        return None
+    with contextlib.suppress(RuntimeError):
+        place = torch.device(name)
+        if (place.index or 0) < torch.cuda.device_count():
+            return place
+    return None
