@@ -2,8 +2,9 @@
 
 Two pairs of processes, one for this package and one for the published release of which
 ``DIR`` has the package, take turns of short rounds. Beside each call stands the bare one
-that moves the same bytes, in the same round: one tensor for many leaves. Wall time and
-processor time of rank 0 are told, the least and the median of the rounds.
+that moves the same bytes, in the same round: one tensor for many leaves, and for a pipe one
+buffer through a socket. Wall time of rank 0 and processor time of both ranks are told, the
+least and the median of the rounds. ``--cases large large_bare pipe pipe_bare`` runs some.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -22,12 +24,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CASES = ("send", "send_bare", "reduce", "reduce_bare", "large", "large_bare")
+OVER = {
+    "send": ("send_bare",),
+    "reduce": ("reduce_bare",),
+    "large": ("large_bare",),
+    "pipe": ("large_bare", "pipe_bare"),
+}
+"""The bare calls that each call is compared with."""
 
-OVER = {"send": "send_bare", "reduce": "reduce_bare", "large": "large_bare"}
+CASES = tuple(dict.fromkeys(each for case in OVER for each in (case, *OVER[case])))
+
+ONLY_OURS = ("pipe", "pipe_bare")
+"""Pipes of the release need UCXX."""
+
+ROUNDS_OF_LARGE = 5
 
 
-def calls(rank: int, megabytes: int) -> dict[str, tuple[Callable[[], Any], int]]:
+def calls(
+    rank: int, megabytes: int, is_ours: bool
+) -> dict[str, tuple[Callable[[], Any], int]]:
     """The calls of a rank, and how often each is repeated in a round."""
     import torch
     from torch import distributed
@@ -36,9 +51,10 @@ def calls(rank: int, megabytes: int) -> dict[str, tuple[Callable[[], Any], int]]
 
     small = TensorDict({f"key {number}": torch.zeros(4) for number in range(1000)})
     flat = torch.zeros(4000)
-    length = megabytes * (1 << 20) // 40
-    large = TensorDict({f"key {number}": torch.zeros(length) for number in range(10)})
-    large_flat = torch.zeros(10 * length)
+    # The leaves lie in the tensor of the bare call: both move the same memory.
+    large_flat = torch.ones(megabytes * (1 << 20) // 40 * 10)
+    pieces = large_flat.chunk(10)
+    large = TensorDict({f"key {number}": piece for number, piece in enumerate(pieces)})
 
     def transfer(td: TensorDict) -> Callable[[], Any]:
         return lambda: td.send(dst=1) if rank == 0 else td.recv(src=0)
@@ -55,10 +71,43 @@ def calls(rank: int, megabytes: int) -> dict[str, tuple[Callable[[], Any], int]]
         "reduce_bare": (lambda: distributed.all_reduce(flat), 20),
         "large": (transfer(large), 1),
         "large_bare": (bare(large_flat), 1),
+        **(pipe_calls(rank, large, large_flat) if is_ours else {}),
     }
 
 
-def serve(rank: int, path: str, megabytes: int) -> None:
+def pipe_calls(rank: int, large: Any, flat: Any) -> dict[str, Any]:
+    """The calls of a rank that go through a socket of TCP."""
+    import torch
+    from torch import distributed
+
+    from tensordict._ucxx import TensorDictPipe
+
+    port = torch.zeros(1, dtype=torch.long)
+    if rank == 1:
+        server = socket.create_server(("127.0.0.1", 0))
+        port += server.getsockname()[1]
+    distributed.broadcast(port, src=1)
+    if rank == 1:
+        ends = [server.accept()[0] for _ in range(2)]
+    else:
+        address = "127.0.0.1", int(port)
+        ends = [socket.create_connection(address) for _ in range(2)]
+    pipe, end = TensorDictPipe(ends[0]), ends[1]
+    content = memoryview(flat.numpy()).cast("B")
+
+    def receive() -> None:
+        done = 0
+        while done < len(content):
+            done += end.recv_into(content[done:])
+
+    if rank == 0:
+        calls = (lambda: pipe.send(large)), (lambda: end.sendall(content))
+    else:
+        calls = pipe.recv, receive
+    return {"pipe": (calls[0], 1), "pipe_bare": (calls[1], 1)}
+
+
+def serve(rank: int, path: str, megabytes: int, is_ours: bool) -> None:
     """Run the cases that standard input names, and tell wall and processor time."""
     import torch
     from torch import distributed
@@ -67,7 +116,7 @@ def serve(rank: int, path: str, megabytes: int) -> None:
     distributed.init_process_group(
         "gloo", init_method=f"file://{path}", rank=rank, world_size=2
     )
-    known = calls(rank, megabytes)
+    known = calls(rank, megabytes, is_ours)
     for line in sys.stdin:
         call, repeats = known[line.strip()]
         distributed.barrier()
@@ -84,6 +133,9 @@ def serve(rank: int, path: str, megabytes: int) -> None:
     os._exit(0)
 
 
+OURS = str(Path(__file__).parents[1] / "python")
+
+
 class Pair:
     """Two processes of one package."""
 
@@ -94,6 +146,7 @@ class Pair:
                 [
                     *(sys.executable, "-W", "ignore", __file__, "--megabytes"),
                     *(str(megabytes), "--rank", str(rank), "--path", f"{folder}/group"),
+                    *(["--ours"] if package == OURS else []),
                 ],
                 env=dict(os.environ, PYTHONPATH=package, OMP_NUM_THREADS="1"),
                 stdin=subprocess.PIPE,
@@ -104,12 +157,12 @@ class Pair:
         ]
 
     def run(self, case: str) -> list[float]:
-        """Run a case: wall and processor time of rank 0, in seconds."""
+        """Run a case: wall time of rank 0, processor time of both, in seconds."""
         for process in self.processes:
             process.stdin.write(case + "\n")
             process.stdin.flush()
         answers = [json.loads(process.stdout.readline()) for process in self.processes]
-        return answers[0]
+        return [answers[0][0], answers[0][1] + answers[1][1]]
 
     def close(self) -> None:
         """End the processes."""
@@ -124,35 +177,49 @@ def main() -> None:
     parser.add_argument("--peer", help="where the published release is installed")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--megabytes", type=int, default=1000)
+    parser.add_argument("--cases", nargs="*", default=CASES, choices=CASES)
     parser.add_argument("--rank", type=int)
     parser.add_argument("--path")
+    parser.add_argument("--ours", action="store_true")
     options = parser.parse_args()
     if options.rank is not None:
-        serve(options.rank, options.path, options.megabytes)
-    packages = {"ours": str(Path(__file__).parents[1] / "python")}
+        serve(options.rank, options.path, options.megabytes, options.ours)
+    packages = {"ours": OURS}
     if options.peer:
         packages["release"] = options.peer
     pairs = {name: Pair(path, options.megabytes) for name, path in packages.items()}
     found: dict[tuple[str, str], list[list[float]]] = {}
     for number in range(options.rounds):
-        for case in CASES:
-            if case.startswith("large") and number >= 5:
+        for case in options.cases:
+            is_large = case.startswith(("large", "pipe"))
+            if is_large and number >= ROUNDS_OF_LARGE:
                 continue
             for name, pair in pairs.items():
-                found.setdefault((case, name), []).append(pair.run(case))
+                if name == "ours" or case not in ONLY_OURS:
+                    found.setdefault((case, name), []).append(pair.run(case))
     for pair in pairs.values():
         pair.close()
-    print(f"load {os.getloadavg()}, torch on the CPU, gloo, wall (CPU of rank 0) in ms")
-    print(f"{'case':12} {'who':8} {'least':>18} {'median':>18} {'over bare':>10}")
+    tell(found)
+
+
+def tell(found: dict[tuple[str, str], list[list[float]]]) -> None:
+    """Print the table."""
+    print(f"load {os.getloadavg()}, torch on the CPU, gloo, wall (CPU of both) in ms")
+    print(f"{'case':12} {'who':8} {'least':>20} {'median':>20}  over bare")
     for (case, name), times in found.items():
-        walls, used = ([each[place] * 1e3 for each in times] for place in (0, 1))
-        least = f"{min(walls):.3f} ({min(used):.3f})"
-        middle = f"{statistics.median(walls):.3f} ({statistics.median(used):.3f})"
+        least = [1e3 * min(each[place] for each in times) for place in (0, 1)]
+        middle = [
+            1e3 * statistics.median(each[place] for each in times) for place in (0, 1)
+        ]
         over = ""
-        if case in OVER:
-            base = [each[0] * 1e3 for each in found[OVER[case], name]]
-            over = f"{min(walls) / min(base):.2f}"
-        print(f"{case:12} {name:8} {least:>18} {middle:>18} {over:>10}")
+        for bare in OVER.get(case, ()):
+            base = found.get((bare, name))
+            if base:
+                wall, used = (min(each[place] for each in base) for place in (0, 1))
+                over += f"  {least[0] / wall / 1e3:.2f}"
+                over += f" ({least[1] / used / 1e3:.2f}) of {bare}"
+        cells = [f"{wall:.3f} ({used:.3f})" for wall, used in (least, middle)]
+        print(f"{case:12} {name:8} {cells[0]:>20} {cells[1]:>20}{over}")
 
 
 if __name__ == "__main__":

@@ -495,3 +495,27 @@ def test_ucxx_is_asked_for_where_it_is_not(monkeypatch):
         run(TensorDictPipe.connect("127.0.0.1", 1, transport="ucxx"))
     with pytest.raises(ValueError, match="transport"):
         run(TensorDictPipe.connect("127.0.0.1", 1, transport="carrier pigeon"))
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_less_than_is_waited_for_has_come_when_time_is_over(comes):
+    """A slow peer is taken from in smaller pieces; one that sends nothing is not."""
+    one, other = socket.socketpair()
+    endpoint = endpoints.SocketEndpoint(one)
+    other.sendall(b"begin")
+    content = bytearray(8)
+
+    async def late(*_):
+        if comes:
+            other.sendall(b"end")
+        raise WireError("no byte in time")
+
+    endpoint._wait = late
+    if comes:
+        assert run(endpoint.receive(memoryview(content), "leaves"))
+        assert content == b"beginend"
+    else:
+        with pytest.raises(WireError, match="no byte in time"):
+            run(endpoint.receive(memoryview(content), "leaves"))
+    endpoint.close()
+    other.close()

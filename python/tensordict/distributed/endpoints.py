@@ -42,8 +42,9 @@ LOGGER = logging.getLogger("tensordict")
 HANDSHAKE_TIMEOUT_S = 10.0
 """How long a peer may take to say hello."""
 
-AT_LEAST_BYTES = 1 << 20
-"""How much of a large message is waited for before it is copied: waking up costs time."""
+AT_LEAST_BYTES = 4 << 20
+"""How much of a large message is waited for before it is copied, as far as the system has room
+for it: waking up costs time."""
 
 SMALL_BYTES = 64 << 10
 """Pieces below this size are joined before they are sent."""
@@ -184,16 +185,24 @@ class SocketEndpoint(Endpoint):
         """See :meth:`Endpoint.receive`."""
         loop = asyncio.get_running_loop()
         received = 0
+        stalled: WireError | None = None
         while received < len(view):
             try:
                 count = self._socket.recv_into(view[received:])
             except (BlockingIOError, InterruptedError):
+                if stalled is not None:
+                    raise stalled from None
                 waits = may_end and not received
                 self._wake_at(len(view) - received)
                 found = {"found": received, "expected": len(view), "what": what}
                 pair = loop.add_reader, loop.remove_reader
-                await self._wait(*pair, None if waits else MSG_STALLED, found)
+                try:
+                    await self._wait(*pair, None if waits else MSG_STALLED, found)
+                except WireError as error:
+                    # Something may have come, but less than is waited for.
+                    stalled = error
                 continue
+            stalled = None
             if not count:
                 if may_end and not received:
                     return False
