@@ -1,4 +1,7 @@
-"""The typed programs of this folder, under both type checkers and as programs."""
+"""The typed programs of this folder, under both type checkers and as programs.
+
+The programs of ``examples/`` are checked here and run by ``tests/test_examples.py``.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ import tensordict
 
 FOLDER = Path(__file__).parent
 PROGRAMS = sorted(path for path in FOLDER.glob("*.py") if path.name != "test_typing.py")
+EXAMPLES = sorted((FOLDER.parents[1] / "examples").glob("*.py"))
+CHECKED = [*PROGRAMS, *EXAMPLES]
 PACKAGE = Path(tensordict.__file__).parent.parent
 # Pyright has no plugins: of a decorated class it knows the fields alone, and torch's
 # functions are typed for tensors.
@@ -66,10 +71,10 @@ def mypy(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mypy_says(mypy):
-    return run([*mypy, *map(str, PROGRAMS)])
+    return run([*mypy, *map(str, CHECKED)])
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("program", CHECKED, ids=lambda path: path.stem)
 def test_mypy_strict(program, mypy_says):
     check(mypy_says, program)
 
@@ -104,12 +109,12 @@ def pyright():
 
 @pytest.fixture(scope="module")
 def pyright_says(pyright):
-    return run([*pyright, *map(str, PROGRAMS)])
+    return run([*pyright, *map(str, CHECKED)])
 
 
 @pytest.mark.parametrize(
     "program",
-    [path for path in PROGRAMS if path.name not in NEEDS_PLUGIN],
+    [path for path in CHECKED if path.name not in NEEDS_PLUGIN],
     ids=lambda path: path.stem,
 )
 def test_pyright(program, pyright_says):
