@@ -10,7 +10,7 @@ from torch._dynamo.variables.builder import VariableBuilder
 from torch.fx.node import map_arg
 
 from tensordict import TensorDict, UnbatchedTensor
-from tensordict.compile.leaf_loop_rules import install_rules
+from tensordict.compile import rules
 from tensordict.primitives.common import SHAPE_TAIL
 from tensordict.primitives.leaf_loops import (
     all_begin_with,
@@ -103,7 +103,9 @@ def is_there() -> bool:
     return id(on_plain) in VariableBuilder._id_dispatch()
 
 
-@pytest.mark.skipif(not install_rules(), reason="this Dynamo takes no rule")
+@pytest.mark.skipif(
+    not rules.install("leaf_loop_rules"), reason="this Dynamo takes no rule"
+)
 @pytest.mark.parametrize("kind", ["flat", "nested", "unbatched", "empty"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_rule_makes_the_graph_of_the_loop(name, kind, monkeypatch):
@@ -140,11 +142,11 @@ def test_a_leaf_that_refuses_is_an_error():
 
 
 def test_without_the_internals_there_is_no_rule(monkeypatch):
-    rules = dict(VariableBuilder._id_dispatch())
+    before = dict(VariableBuilder._id_dispatch())
     monkeypatch.delattr(VariableBuilder, "_id_dispatch")
-    assert not install_rules()
+    assert not rules.install("leaf_loop_rules")
     monkeypatch.undo()
-    assert VariableBuilder._id_dispatch() == rules
+    assert VariableBuilder._id_dispatch() == before
 
 
 def test_others_are_left_out():

@@ -7,7 +7,7 @@ import torch
 from torch._dynamo.variables.builder import VariableBuilder
 
 from tensordict import TensorDict, UnbatchedTensor
-from tensordict.compile.leaf_loop_rules import install_rules
+from tensordict.compile import rules
 from tensordict.primitives.leaf_loops import special_keys
 
 
@@ -85,7 +85,9 @@ def test_they_are_those_of_the_plain_call(function):
     assert answers[0] == answers[1]
 
 
-@pytest.mark.skipif(not install_rules(), reason="this Dynamo takes no rule")
+@pytest.mark.skipif(
+    not rules.install("leaf_loop_rules"), reason="this Dynamo takes no rule"
+)
 @pytest.mark.parametrize(
     "function",
     [

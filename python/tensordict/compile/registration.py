@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict.compile import construction, leaf_loop_rules, module_rules, older_dynamo
+from tensordict.compile import construction, older_dynamo, rules
 from tensordict.interop import vmap
 from tensordict.primitives import STEMS
 from tensordict.primitives.after_import import after_import
@@ -96,8 +96,8 @@ def register_twins() -> None:
     """Tell Dynamo about the twins; calling it again changes nothing."""
     vmap.register_foreach_rules()
     construction.install_rules()
-    leaf_loop_rules.install_rules()
-    module_rules.install_rules()
+    rules.install("leaf_loop_rules")
+    rules.install("module_rules")
     older_dynamo.make_up_for_it(twin_modules())
     with _lock:
         for native, twin in pairs():

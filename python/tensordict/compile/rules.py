@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["attribute", "follow"]
+__all__ = ["attribute", "follow", "install"]
 
 
 def follow(function: Any, rule: Callable[..., Any], *arities: int) -> None:
@@ -34,6 +35,24 @@ def follow(function: Any, rule: Callable[..., Any], *arities: int) -> None:
 
     rules: Any = VariableBuilder._id_dispatch()
     rules[id(function)] = variable
+
+
+def install(name: str) -> bool:
+    """Give Dynamo, which is imported, the rules of a module; return whether it took them.
+
+    The module is imported here, since it imports what it needs of Dynamo, and not all of
+    that is in every Dynamo.
+    """
+    try:
+        module = importlib.import_module(f"tensordict.compile.{name}")
+        from torch._dynamo.variables.builder import VariableBuilder
+
+        VariableBuilder._id_dispatch()
+    except (ImportError, AttributeError):
+        return False
+    for function, rule, arities in module.RULES:
+        follow(function, rule, *arities)
+    return True
 
 
 def attribute(tx: Any, owner: Any, name: str) -> Any:
