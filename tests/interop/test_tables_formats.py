@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import json
 import sys
 
@@ -24,6 +25,7 @@ from tensordict import (
     tensorclass,
     to_arrow,
 )
+from tensordict.interop.tables import csv
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
@@ -311,6 +313,22 @@ def test_texts_of_csv_are_as_written(tmp_path, texts, found):
 )
 def test_numbers_of_csv_are_numbers(tmp_path, texts, found):
     assert read(tmp_path, "a\n" + "\n".join(texts))["a"].tolist() == found
+
+
+def test_numbers_at_the_beginning_of_a_long_column_of_texts_stay_texts(tmp_path):
+    td = read(tmp_path, "a\n" + "1.50\n" * 300_000 + "x\n")
+    assert set(td["a"]) == {"1.50", "x"}
+
+
+@pytest.mark.parametrize(("text", "is_odd"), [("a,1e-05,2024-01-01", 0), ("a,+1", 1)])
+@pytest.mark.parametrize("size", [1, 2, 3, 64])
+def test_odd_numbers_are_found_across_the_pieces_of_a_file(
+    monkeypatch, text, is_odd, size
+):
+    monkeypatch.setattr(csv, "PIECE", size)
+    for padding in range(4):
+        content = io.BytesIO(b"x" * padding + text.encode())
+        assert csv._has_odd_numbers(content) == bool(is_odd)
 
 
 def test_options_of_pandas_decide_what_texts_mean(tmp_path):

@@ -12,6 +12,7 @@ import csv
 import datetime as dt
 import io
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -75,9 +76,8 @@ CONVERSIONS = frozenset(
 NOT_PLAIN = re.compile(r"[+-]?0\d|\+\d", re.ASCII)
 """Begins a text that is another one after it was read as a number."""
 
-IS_DIGIT = np.isin(np.arange(256), np.frombuffer(b"0123456789", np.uint8))
-IS_INSIDE = np.isin(np.arange(256), np.frombuffer(b"0123456789.eE", np.uint8))
-"""Of each byte, whether a number has it before a zero, or before the sign of that."""
+PIECE = 1 << 18
+"""How many bytes of a file are looked at together: the processor caches them."""
 
 _NUMBER = re.compile(
     r"\s*[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|inf(?:inity)?)\s*",
@@ -156,61 +156,109 @@ def _refuse_pieces(asked: Asked, pd: Any, frame: Any) -> None:
 
 
 def _as_written(asked: Asked, pd: Any, path: Any, options: dict[str, Any]) -> Any:
-    """The frame of a file, with integers beside missing values, and texts, as they are."""
-    frame = pd.read_csv(path, dtype_backend="numpy_nullable", **_exact(pd, options))
-    _refuse_pieces(asked, pd, frame)
+    """Read a frame with integers beside missing values, and texts, as they are."""
+    frame = _typed(asked, pd, path, options)
     is_suspicious = _is_suspicious(path)
-    doubtful = []
+    texts_at, numbers_at = [], []
     for at, dtype in enumerate(frame.dtypes):
-        is_number = getattr(dtype, "kind", "O") in "iuf"
-        if (is_number and is_suspicious) or (
-            dtype == "string" and frame.iloc[:, at].isna().any()
-        ):
-            doubtful.append(at)
-    if not doubtful:
+        if isinstance(dtype, pd.StringDtype):
+            if frame.iloc[:, at].isna().any():
+                texts_at.append(at)
+        elif isinstance(dtype, np.dtype) and dtype.kind == "O":
+            # Parts of the column looked like numbers.
+            texts_at.append(at)
+        elif is_suspicious and getattr(dtype, "kind", "O") in "iuf":
+            numbers_at.append(at)
+    if not texts_at and not numbers_at:
         return frame
     _rewind(path)
     texts = pd.read_csv(path, dtype=str, keep_default_na=False, **options)
     columns = [frame.iloc[:, at] for at in range(frame.shape[1])]
-    for at in doubtful:
+    for at in texts_at + numbers_at:
         column = texts.iloc[:, at]
-        is_text = frame.dtypes.iloc[at] == "string"
-        if is_text or column.str.match(NOT_PLAIN.pattern, na=False).any():
+        if at in texts_at or column.str.match(NOT_PLAIN.pattern, na=False).any():
             column.index = frame.index
             columns[at] = column.mask(column == "")
     return pd.concat(columns, axis=1)
 
 
+def _typed(asked: Asked, pd: Any, path: Any, options: dict[str, Any]) -> Any:
+    """Read a frame whose integers, and truth values, are exact beside missing values.
+
+    Dtypes that hold missing values take half as long again, so they are asked for only
+    where the others lose something.
+    """
+    with warnings.catch_warnings():
+        # Columns of several types are read again, as texts.
+        warnings.simplefilter("ignore", pd.errors.DtypeWarning)
+        options = _exact(pd, options)
+        frame = pd.read_csv(path, **options)
+        _refuse_pieces(asked, pd, frame)
+        if any(_may_lose(frame.iloc[:, at]) for at in range(frame.shape[1])):
+            _rewind(path)
+            frame = pd.read_csv(path, dtype_backend="numpy_nullable", **options)
+    return frame
+
+
+def _may_lose(column: Any) -> bool:
+    """Tell whether a column may be of integers, or of truth values, some missing."""
+    if not isinstance(column.dtype, np.dtype) or column.dtype.kind not in "fO":
+        return False
+    if column.dtype.kind == "O":
+        return True
+    values = column.to_numpy()
+    there = values[~np.isnan(values)]
+    return len(there) < len(values) and bool((there == np.trunc(there)).all())
+
+
 def _is_suspicious(path: Any) -> bool:
-    """Whether a number of the file may have leading zeros or a plus sign."""
+    """Tell whether a number of a file may have leading zeros or a plus sign."""
     if isinstance(path, io.StringIO):
         content = path.getvalue().encode(errors="replace")
-    elif isinstance(path, io.BytesIO):
-        content = path.getvalue()
-    else:
-        file = files.local_file(path)
-        if file is None or file.suffix not in ("", ".csv", ".tsv", ".txt"):
-            return True
-        content = file.read_bytes()
-    return b"\0" in content or _has_odd_numbers(content)
+        return _has_odd_numbers(io.BytesIO(content))
+    if isinstance(path, io.BytesIO):
+        _rewind(path)
+        return _has_odd_numbers(path)
+    file = files.local_file(path)
+    if file is None or file.suffix not in ("", ".csv", ".tsv", ".txt"):
+        return True
+    with file.open("rb") as opened:
+        return _has_odd_numbers(opened)
 
 
-def _has_odd_numbers(content: bytes) -> bool:
-    """Whether a number may begin with a zero before a digit, or with a plus sign.
+def _has_odd_numbers(file: Any) -> bool:
+    """Tell whether a number may begin with a zero before a digit, or with a plus sign.
 
     A regular expression takes four times as long as pandas takes to read the file.
     """
-    text = np.frombuffer(b"  " + content + b" ", np.uint8)
-    zeros = np.flatnonzero(text == ord("0"))
-    zeros = zeros[IS_DIGIT[text[zeros + 1]]]
-    before = text[zeros - 1]
-    is_signed = (before == ord("-")) | (before == ord("+"))
-    before = np.where(is_signed, text[zeros - 2], before)
-    plus = np.flatnonzero(text == ord("+"))
-    plus = plus[IS_DIGIT[text[plus + 1]]]
-    # A sign inside a number is that of its exponent.
-    is_inside = IS_INSIDE[before].all() and IS_INSIDE[text[plus - 1]].all()
-    return not is_inside
+    before = b"  "
+    while True:
+        content = file.read(PIECE)
+        # With the two bytes before each, and the one behind it.
+        held = before + (content or b" ")
+        if b"\0" in content or _begins_oddly(np.frombuffer(held, np.uint8)):
+            return True
+        if not content:
+            return False
+        before = held[-3:]
+
+
+def _begins_oddly(text: np.ndarray[Any, Any]) -> bool:
+    """Tell whether a number begins oddly from the third byte on, but for the last."""
+    is_digit = (text - np.uint8(ord("0"))) < 10
+    # What a number has before a digit.
+    is_inside = is_digit | (text == ord(".")) | ((text | 0x20) == ord("e"))
+    here = text[2:-1]
+    begins = (here == ord("0")) | (here == ord("+"))
+    begins &= ~is_inside[1:-2]
+    begins &= is_digit[3:]
+    places = np.flatnonzero(begins) + 2
+    # A zero behind a sign may be in an exponent, or in a date.
+    sign = text[places - 1]
+    may_be_inside = ((sign == ord("-")) | (sign == ord("+"))) & (
+        text[places] != ord("+")
+    )
+    return not (may_be_inside & is_inside[places - 2]).all()
 
 
 def _rewind(path: Any) -> None:
