@@ -486,14 +486,25 @@ def test_reverse_of_linked_rows_of_tensors():
         lambda values: values.__delitem__(0),
         lambda values: values.__iadd__(["x"]),
         lambda values: values.__imul__(2),
-        lambda values: values.__setitem__(slice(0, 1), ["x", "y"]),
     ],
 )
-def test_what_would_change_the_length_of_a_list_is_refused(change):
+def test_a_change_of_the_length_of_a_list_is_one_of_the_list_alone(change):
+    td = column()
+    values, expected = td["s"], ["b", "a", "c"]
+    change(expected)
+    with pytest.warns(UserWarning, match="the list is linked to it no longer"):
+        change(values)
+    assert list(values) == expected
+    values.append("y")
+    values[0] = "z"
+    assert list(td["s"]) == ["b", "a", "c"]
+
+
+def test_a_slice_of_a_list_takes_as_many_values_as_it_has():
     td = column()
     values = td["s"]
     with pytest.raises(RuntimeError, match="number of values"):
-        change(values)
+        values[0:1] = ["x", "y"]
     assert list(td["s"]) == list(values) == ["b", "a", "c"]
 
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from tensordict.primitives import classes
+from tensordict.primitives.deprecation import warn_caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 __all__ = ["LinkedList"]
 
+MSG_ALONE = (
+    "{} changes a list that was read from a collection, and not the collection, which has "
+    "a value for each of its {} rows: the list is linked to it no longer. Take "
+    "list(values) for a list of its own, or set the entry to other values."
+)
 MSG_LENGTH = (
     "{} would change the number of values, and there is one for each of the {} rows of "
     "the collection that they were read from. Take list(values) for a list of its own, or "
@@ -22,7 +28,8 @@ MSG_LENGTH = (
 class LinkedList(list[Any]):
     """The values of a :class:`NonTensorStack` as a list that writes to the stack.
 
-    There is a value per row: what would change the length is refused.
+    There is a value per row: a change of the length is one of the list alone, which
+    warns, and is linked to the stack no longer.
 
     Examples:
         >>> td = TensorDict(people=["grace", "alan"], batch_size=[2])
@@ -95,58 +102,60 @@ class LinkedList(list[Any]):
             return rows
         return self._of(td, td.tolist())
 
-    # What would change the length ------------------------------------------------------
+    # What changes the length -----------------------------------------------------------
 
     def _refuse(self, what: str) -> NoReturn:
         raise RuntimeError(MSG_LENGTH.format(what, len(self)))
 
-    def _check_free(self, what: str) -> None:
+    def _let_go(self, what: str) -> None:
+        """Unlink the list, with a warning, before its length changes."""
         if self._td is not None:
-            self._refuse(what)
+            warn_caller(MSG_ALONE.format(what, len(self)), UserWarning)
+            self._td = None
 
     def append(self, object: Any) -> None:
-        """Refused: there is a value per row."""
-        self._check_free("append")
+        """Change the list alone: see the class."""
+        self._let_go("append")
         super().append(object)
 
     def extend(self, object: Any) -> None:
-        """Refused: there is a value per row."""
-        self._check_free("extend")
+        """Change the list alone: see the class."""
+        self._let_go("extend")
         super().extend(object)
 
     def insert(self, index: Any, object: Any) -> None:
-        """Refused: there is a value per row."""
-        self._check_free("insert")
+        """Change the list alone: see the class."""
+        self._let_go("insert")
         super().insert(index, object)
 
     def pop(self, index: Any = -1) -> Any:
-        """Refused: there is a value per row."""
-        self._check_free("pop")
+        """Change the list alone: see the class."""
+        self._let_go("pop")
         return super().pop(index)
 
     def remove(self, value: Any) -> None:
-        """Refused: there is a value per row."""
-        self._check_free("remove")
+        """Change the list alone: see the class."""
+        self._let_go("remove")
         super().remove(value)
 
     def clear(self) -> None:
-        """Refused: there is a value per row."""
-        self._check_free("clear")
+        """Change the list alone: see the class."""
+        self._let_go("clear")
         super().clear()
 
     def __delitem__(self, index: Any) -> None:
-        """Refused: there is a value per row."""
-        self._check_free("del")
+        """Change the list alone: see the class."""
+        self._let_go("del")
         super().__delitem__(index)
 
     def __iadd__(self, values: Any) -> Self:  # type: ignore[misc]
-        """Refused: there is a value per row."""
-        self._check_free("+=")
+        """Change the list alone: see the class."""
+        self._let_go("+=")
         return super().__iadd__(values)
 
     def __imul__(self, times: Any) -> Self:  # type: ignore[misc]
-        """Refused: there is a value per row."""
-        self._check_free("*=")
+        """Change the list alone: see the class."""
+        self._let_go("*=")
         return super().__imul__(times)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
