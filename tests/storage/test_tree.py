@@ -606,6 +606,14 @@ def test_make_memmap_from_storage(tmp_path):
         td.make_memmap_from_storage("r", torch.ones(3).untyped_storage(), (3,))
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_rows_of_a_nested_tensor_over_a_storage(tmp_path):
+    td = TensorDict().memmap_()
+    sizes = torch.tensor([[1, 2], [2, 2]])
+    made = td.make_memmap_from_storage("q", torch.arange(6.0).untyped_storage(), sizes)
+    assert [row.tolist() for row in made.unbind()] == [[[0, 1]], [[2, 3], [4, 5]]]
+
+
 def test_refresh(tmp_path):
     td = make().memmap_(tmp_path / "x")
     nested = td["n"]

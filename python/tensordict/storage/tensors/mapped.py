@@ -264,6 +264,8 @@ class MemoryMappedTensor(torch.Tensor):
             tensor = tensor.view(shape)
         name = found if filename is None else absolute(filename)
         made = wrap(cls, tensor, name, handler)
+        if isinstance(shape, torch.Tensor):
+            made._parent_shape = shape
         return made if index is None else made[index]
 
     @classmethod
