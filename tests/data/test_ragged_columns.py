@@ -285,6 +285,17 @@ def test_dtypes_and_empty_stacks(tmp_path):
     assert TensorDict.load_memmap(tmp_path / "y").batch_size == (0,)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.complex64])
+def test_sequences_are_padded_whatever_the_dtype(dtype, tmp_path):
+    rows = [torch.ones(count, 2).to(dtype) for count in (3, 0, 5, 1)]
+    stack = lazy_stack([TensorDict(a=row) for row in rows])
+    loaded = stack.memmap(tmp_path, ragged="columns")
+    found = loaded.gather_rows([0, 1, 2, 3], ragged="padded", padding_value=0)["a"]
+    assert torch.equal(found, torch.nn.utils.rnn.pad_sequence(rows, batch_first=True))
+    empty = loaded.gather_rows([1, 1], ragged="padded")["a"]
+    assert empty.shape == (2, 0, 2)
+
+
 def test_inspect_tells_rows_and_ragged_columns(tmp_path, capsys):
     samples().memmap(tmp_path / "x", ragged="columns")
     assert main(["inspect", str(tmp_path / "x")]) == 0

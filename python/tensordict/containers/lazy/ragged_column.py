@@ -174,7 +174,7 @@ class RaggedColumn:
 
 
 def padded(rows: Ragged, padding: float) -> torch.Tensor:
-    """The rows, each filled up to the largest size of each dim."""
+    """Stack the rows, each filled up to the largest size of each dim."""
     count, num_dims = rows.table.shape
     if not count:
         return rows.values.new_empty(0, *[0] * num_dims)
@@ -182,13 +182,37 @@ def padded(rows: Ragged, padding: float) -> torch.Tensor:
     if rows.values.numel() == count * int(np.prod(most)):
         return rows.values.view(count, *most)
     out = rows.values.new_full((count, *most), padding)
-    start = 0
-    for row, shape in zip(out.unbind(0), rows.table.tolist(), strict=True):
-        stop = start + int(np.prod(shape))
-        part = rows.values[start:stop].view(shape)
-        row[tuple(map(slice, shape))] = part
-        start = stop
+    if not rows.values.numel():
+        return out
+    if bool((rows.table[:, 1:] == rows.table[0, 1:]).all()):
+        _fill_beginnings(out, rows)
+    else:
+        _fill_corners(out, rows)
     return out
+
+
+def _fill_beginnings(out: torch.Tensor, rows: Ragged) -> None:
+    """Write rows that differ in their first dim only.
+
+    Each is the beginning of a row of ``out``. NumPy copies it in a tenth of the time of
+    torch, and by its bytes whatever the dtype.
+    """
+    target = out.view(len(out), -1).view(torch.uint8).numpy()
+    data = rows.values.view(torch.uint8).numpy()
+    ends = (rows.table.prod(1) * rows.values.element_size()).cumsum(0).tolist()
+    start = 0
+    for row, stop in zip(target, ends, strict=True):
+        row[: stop - start] = data[start:stop]
+        start = stop
+
+
+def _fill_corners(out: torch.Tensor, rows: Ragged) -> None:
+    """Write rows that differ in any dims."""
+    ends = rows.table.prod(1).cumsum(0).tolist()
+    start = 0
+    for row, shape, stop in zip(out.unbind(0), rows.table.tolist(), ends, strict=True):
+        row[tuple(map(slice, shape))] = rows.values[start:stop].view(shape)
+        start = stop
 
 
 def jagged(rows: Ragged, key: Any) -> torch.Tensor:
