@@ -1,4 +1,4 @@
-"""The step in which the rows that were written become visible."""
+"""Let readers see the rows that were written, in one step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["exchange", "publish", "replace_file", "sweep", "work_area"]
 
 METADATA = "meta.json"
-SUMS = ".tensordict-sums.json"
+CHECKSUMS = ".tensordict-sums.json"
 _MADE = "growing"
 """The directory in the work area that takes the place of the one that grows."""
 
@@ -23,7 +23,12 @@ _EXCHANGE = 2
 """The flag of ``renameat2`` with which two names exchange what they are of."""
 
 
-def publish(root: str, changed: dict[str, dict[str, Any]], is_durable: bool) -> None:
+def publish(
+    root: str,
+    changed: dict[str, dict[str, Any]],
+    is_durable: bool,
+    is_first: bool = True,
+) -> None:
     """Replace the metadata of some levels in one step.
 
     The metadata of one level is one file, which a rename replaces. Of several levels, a
@@ -34,11 +39,12 @@ def publish(root: str, changed: dict[str, dict[str, Any]], is_durable: bool) -> 
         root: the directory.
         changed: the metadata of levels, by their folders; that of the root is "".
         is_durable: whether it is on the disk afterwards.
+        is_first: whether its writer has published nothing yet.
     """
-    # Sums are of the bytes that were there before.
+    # Checksums are of the bytes that were there before.
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(root, SUMS))
-    is_new = not os.path.exists(os.path.join(root, METADATA))
+        os.unlink(os.path.join(root, CHECKSUMS))
+    is_new = is_first and not os.path.exists(os.path.join(root, METADATA))
     if len(changed) == 1 or is_new or not _exchanged(root, changed, is_durable):
         # The root is the last: without its metadata there is no save.
         for folder in sorted(changed, reverse=True):
@@ -136,11 +142,16 @@ def exchange(one: str, other: str) -> bool:
 
 
 def _write(path: str, text: str, is_durable: bool) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        data = memoryview(text.encode())
+        while data:
+            data = data[os.write(descriptor, data) :]
         if is_durable:
-            file.flush()
-            os.fsync(file.fileno())
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _sync(directory: str) -> None:

@@ -130,6 +130,7 @@ class GrowingTree:
         self.published_rows: int = 0
         self.allow_pickle: bool | None = None
         self._is_changed = False
+        self._has_published = False
         self._wrappers: dict[str, dict[str, Any]] = {}
         os.makedirs(self.path, exist_ok=True)
         self._lock = WriterLock(self.path, waits)
@@ -429,9 +430,11 @@ class GrowingTree:
                 column.entry["shape"][0] = column.num_rows
             level.fields["shape"][0] = self.num_rows
             changed[level.folder] = level.fields
-        publish(self.path, changed, is_durable)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._at("", _MADE))
+        publish(self.path, changed, is_durable, not self._has_published)
+        if not self._has_published:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._at("", _MADE))
+        self._has_published = True
         self._wrappers.clear()
         self.published_rows = self.num_rows
         self._is_changed = False
