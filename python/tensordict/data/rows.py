@@ -1,4 +1,4 @@
-"""Rows and windows of a collection, copied in one call.
+"""Copy rows and windows of a collection in one call.
 
 :func:`gather` takes the rows at an index, and :func:`gather_slices` windows of
 neighbouring rows. Both copy; both can write into memory that is used again and again.
@@ -55,7 +55,7 @@ def gather(
             or shared with other processes, and where they have another dtype or device
             values are converted as by :meth:`~tensordict.TensorDictBase.update_`.
         keys: the entries to take. Default: all.
-        ragged: of a lazy stack whose rows differ in shape: ``"stack"`` for a lazy stack
+        ragged: the form of rows that differ in shape, those of a lazy stack: ``"stack"`` for a lazy stack
             of the rows, ``"padded"`` for tensors filled up to the largest of them,
             ``"jagged"`` for nested tensors of the layout :attr:`torch.jagged`. Default:
             what an index gives, a lazy stack.
@@ -94,7 +94,7 @@ def gather(
 
 
 def _ragged(source: Any, indices: Any, out: Any, ragged: str, padding: float) -> Any:
-    """The rows of a lazy stack in the form that was asked for."""
+    """Copy rows of a lazy stack in the form that was asked for."""
     if out is not None:
         msg = "The shapes of ragged rows are not known before: they have no out."
         raise ValueError(msg)
@@ -174,6 +174,35 @@ def gather_slices(
         >>> gather_slices(td, [0, 7], [1, 3], layout="jagged")["x"].offsets()
         tensor([0, 1, 4])
     """
+    _check_layout(layout, mask, out)
+    source = td if keys is None else td.select(*keys)
+    starts, lengths = _checked_windows(source, starts, lengths)
+    if layout == "jagged":
+        return _jagged(source, starts, lengths)
+    num_steps = int(lengths.max()) if len(lengths) else 0
+    if out is not None and layout == "padded" and out.batch_dims > 1:
+        num_steps = max(num_steps, out.batch_size[1])
+    rows, is_row = _rows_of_windows(starts, lengths, num_steps)
+    if layout == "stacked" and not bool(is_row.all()):
+        msg = (
+            "Windows of different lengths cannot be stacked: they can be 'padded' or "
+            f"'jagged'. The lengths are {lengths.tolist()}."
+        )
+        raise ValueError(msg)
+    if out is not None:
+        _rust.gather_into(source, rows, out)
+        return _with_padding(out, source, ~is_row, padding_value, mask)
+    windows = source[rows]
+    missing = ~is_row
+    if bool(missing.any()):
+        windows = windows.masked_fill(missing, padding_value)
+    if mask is not None:
+        windows.set(mask, _like_batch(is_row, windows))
+    return windows
+
+
+def _check_layout(layout: str, mask: Any, out: Any) -> None:
+    """Refuse a layout that there is not, or that has no mask or no out."""
     if layout not in ("padded", "stacked", "jagged"):
         msg = f"layout is 'padded', 'stacked' or 'jagged', not {layout!r}."
         raise ValueError(msg)
@@ -183,36 +212,21 @@ def gather_slices(
     if out is not None and layout == "jagged":
         msg = "The sizes of jagged windows are not known before: they have no out."
         raise ValueError(msg)
-    source = td if keys is None else td.select(*keys)
-    starts, lengths = _checked_windows(source, starts, lengths)
-    if layout == "jagged":
-        return _jagged(source, starts, lengths)
-    num_steps = int(lengths.max()) if len(lengths) else 0
-    if out is not None and layout == "padded" and out.batch_dims > 1:
-        num_steps = max(num_steps, out.batch_size[1])
+
+
+def _rows_of_windows(
+    starts: torch.Tensor, lengths: torch.Tensor, num_steps: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Number the rows of windows of so many steps, and mask those that windows have.
+
+    A window that is shorter repeats its last row, an empty one has row 0: it may begin
+    behind the last row.
+    """
     steps = torch.arange(num_steps)
-    is_row = steps < lengths.unsqueeze(1)
-    if layout == "stacked" and not bool(is_row.all()):
-        msg = (
-            "Windows of different lengths cannot be stacked: they can be 'padded' or "
-            f"'jagged'. The lengths are {lengths.tolist()}."
-        )
-        raise ValueError(msg)
     last = (lengths - 1).clamp(min=0).unsqueeze(1)
     rows = starts.unsqueeze(1) + steps.minimum(last)
-    # An empty window may begin behind the last row.
     rows = rows.where((lengths > 0).unsqueeze(1), 0)
-    if out is not None:
-        _rust.gather_into(source, rows, out)
-        return _with_padding(out, source, ~is_row, padding_value, mask)
-    windows = source[rows]
-    if layout == "padded":
-        missing = ~is_row
-        if bool(missing.any()):
-            windows = windows.masked_fill(missing, padding_value)
-        if mask is not None:
-            windows.set(mask, _like_batch(is_row, windows))
-    return windows
+    return rows, steps < lengths.unsqueeze(1)
 
 
 def _with_padding(
@@ -232,7 +246,7 @@ def _with_padding(
 
 
 def _positions(indices: Any) -> Any:
-    """A list or a range as the tensor that the native code takes."""
+    """Convert a list or a range to the tensor that the native code takes."""
     if isinstance(indices, range):
         return torch.arange(indices.start, indices.stop, indices.step)
     if type(indices) is list and all(type(index) is int for index in indices):
@@ -243,7 +257,7 @@ def _positions(indices: Any) -> Any:
 def _checked_windows(
     source: Any, starts: Any, lengths: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Starts and lengths as tensors of int64, within ``source``, none negative."""
+    """Convert starts and lengths to tensors of int64, and refuse those outside."""
     if not source.batch_dims:
         msg = "A collection without batch dims has no rows."
         raise IndexError(msg)
@@ -274,7 +288,7 @@ def _checked_windows(
 
 
 def _jagged(source: Any, starts: torch.Tensor, lengths: torch.Tensor) -> Any:
-    """The windows as nested tensors, one row of offsets for all of them."""
+    """Copy windows to nested tensors, with one row of offsets for all of them."""
     offsets = torch.zeros(len(starts) + 1, dtype=torch.int64)
     torch.cumsum(lengths, 0, out=offsets[1:])
     shift = (starts - offsets[:-1]).repeat_interleave(lengths)
@@ -294,6 +308,6 @@ def _jagged(source: Any, starts: torch.Tensor, lengths: torch.Tensor) -> Any:
 
 
 def _like_batch(is_row: torch.Tensor, windows: Any) -> torch.Tensor:
-    """A mask of two dims for a collection that may have more."""
+    """Expand a mask of two dims for a collection that may have more."""
     shape = [*is_row.shape, *[1] * (windows.batch_dims - 2)]
     return is_row.view(shape).expand(windows.batch_size).clone()

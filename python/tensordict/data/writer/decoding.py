@@ -1,4 +1,4 @@
-"""What others have, as rows: images, arrays, samples of tar files."""
+"""Decode rows: images, arrays, samples of tar files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["IMAGES", "as_row", "image", "read_file", "tar_samples"]
 
 IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
-"""The ends of names that images have."""
+"""The suffixes of images."""
 
 MSG_PILLOW = "Images need Pillow: pip install tensordict-rs[images]"
 
 
 def as_row(item: Any) -> Any:
-    """A collection of an item that has fields: numbers, arrays, images, texts."""
+    """Convert an item of fields (numbers, arrays, images, texts) to a collection."""
     if isinstance(item, CollectionProtocol):
         return item
     return TensorDict({key: _as_value(value) for key, value in item.items()})
@@ -49,7 +49,7 @@ def _as_value(value: Any) -> Any:
 
 
 def _are_numbers(value: list[Any]) -> bool:
-    """Whether a list, or lists in it of one length, are of numbers."""
+    """Tell whether a list, or lists in it of one length, are of numbers."""
     if not value:
         return False
     if all(isinstance(item, list) for item in value):
@@ -59,7 +59,7 @@ def _are_numbers(value: list[Any]) -> bool:
 
 
 def image(source: Any, size: tuple[int, int] | None = None) -> torch.Tensor:
-    """An image as uint8 of the shape ``[channels, height, width]``.
+    """Convert an image to uint8 of the shape ``[channels, height, width]``.
 
     Args:
         source: an image of Pillow, a file or its path.
@@ -87,7 +87,7 @@ def _pixels(opened: Any, size: tuple[int, int] | None) -> torch.Tensor:
 
 
 def read_file(path: Path, size: tuple[int, int] | None = None) -> torch.Tensor:
-    """The tensor in a file: an image, or an array that NumPy saved."""
+    """Read the tensor of a file: an image, or an array that NumPy saved."""
     if path.suffix.lower() == ".npy":
         return torch.from_numpy(np.load(path, allow_pickle=False))
     return image(path, size)
@@ -97,7 +97,7 @@ def read_file(path: Path, size: tuple[int, int] | None = None) -> torch.Tensor:
 
 
 def tar_samples(paths: Iterable[str | Path]) -> Iterator[dict[str, bytes]]:
-    """The samples of tar files: the files that have a name in common, by what follows it.
+    """Read the samples of tar files: files of one name, by the suffix that follows it.
 
     ``cats/7.jpg`` and ``cats/7.cls`` are one sample, of the fields ``jpg`` and ``cls``.
     """
@@ -123,7 +123,7 @@ def tar_samples(paths: Iterable[str | Path]) -> Iterator[dict[str, bytes]]:
 
 
 def decoded_sample(sample: Mapping[str, bytes]) -> Any:
-    """The row of a sample of a tar file: each field by the end of its name."""
+    """Decode a sample of a tar file, each field by the suffix of its name."""
     return as_row({field: _decoded(field, data) for field, data in sample.items()})
 
 

@@ -1,9 +1,10 @@
-"""Parts that several processes write, and the dataset that is made of them.
+"""Join the parts that several processes wrote to one dataset.
 
 A part is a dataset of its own in ``<path>.parts/<name>``, beside the dataset, whose
-directory is exchanged as it grows. The manifest ``<path>.parts/manifest.json`` says at which row each part begins in the joined dataset. It is written first; then the
-rows of each part are added and published, and the part is deleted. So the number of
-published rows says how far it is, whenever the process is killed.
+directory is exchanged as it grows. The manifest ``<path>.parts/manifest.json`` says at
+which row each part begins in the joined dataset. It is written first; then the rows of each
+part are added and published, and the part is deleted. So the number of published rows says
+how far it is, whenever the process is killed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tensordict.storage.growing.tree import GrowingTree
 __all__ = ["join", "part_path"]
 
 PARTS = ".parts"
-"""What follows the name of the dataset."""
+"""The suffix of the folder of the parts."""
 
 MANIFEST = "manifest.json"
 ROWS_AT_ONCE = 4096
@@ -30,7 +31,7 @@ MSG_NAME = "The name of a part is a number, or letters, digits, '-' and '_', got
 
 
 def part_path(path: str | Path, part: str | int) -> Path:
-    """Where a part of a dataset is.
+    """Return the path of a part of a dataset.
 
     Raises:
         ValueError: that is no name of one.
@@ -71,7 +72,7 @@ def join(writer_class: Any, path: str | Path, durable: bool) -> int:
 
 
 def _planned(folder: Path, num_rows: int, durable: bool) -> list[tuple[str, int]]:
-    """The parts that are still to be added, and the row at which each begins."""
+    """List the parts that are still to be added, and the row at which each begins."""
     manifest = folder / MANIFEST
     if not folder.exists():
         return []

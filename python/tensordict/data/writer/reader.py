@@ -1,4 +1,4 @@
-"""Reading a dataset while another process writes it."""
+"""Read a dataset while another process writes it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DatasetReader:
     def refresh(self) -> bool:
         """Look for rows that were published since, and say whether there are any.
 
-        What was read before stays valid: files only grow.
+        Data that was read before stays valid: files only grow.
         """
         before = len(self)
         if (self.path / "meta.json").exists():
@@ -59,11 +59,11 @@ class DatasetReader:
         return len(self) > before
 
     def __len__(self) -> int:
-        """How many rows it sees."""
+        """Count the rows that it sees."""
         return 0 if self._data is None else self._data.batch_size[0]
 
     def __getitem__(self, index: Any) -> Any:
-        """The entry at a key, or the rows at an index."""
+        """Return the entry at a key, or the rows at an index."""
         return self.data[index]
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Writing a dataset row by row."""
+"""Write a dataset row by row."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DatasetWriter(sources.Sources):
             disk that has none says so at the beginning.
         durable: whether :meth:`flush` waits until the disk has the rows, so that they
             survive a power cut.
-        part: the name of a part. Of several processes each writes one, and
+        part: the name of a part. Each of several processes writes one, and
             :meth:`join` makes one dataset of them.
 
     Raises:
@@ -181,12 +181,12 @@ class DatasetWriter(sources.Sources):
     # Looking ----------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """How many rows there are, with those that readers do not see yet."""
+        """Count the rows, with those that readers do not see yet."""
         return self._open_tree().num_rows
 
     @property
     def published_rows(self) -> int:
-        """How many rows readers see."""
+        """The number of rows that readers see."""
         return self._open_tree().published_rows
 
     def __repr__(self) -> str:
@@ -205,7 +205,7 @@ class DatasetWriter(sources.Sources):
             durable: as for the writer.
 
         Returns:
-            How many rows the dataset has.
+            The number of rows of the dataset.
 
         Raises:
             RuntimeError: a writer has the dataset or a part open.
