@@ -32,6 +32,14 @@ class Picture:
     label: torch.Tensor
 
 
+@tensorclass
+class Named:
+    x: torch.Tensor
+    picture: Picture
+    name: str
+    missing: str | None = None
+
+
 def numbers(count: int = 20) -> TensorDict:
     rest = TensorDict(y=torch.randn(count, 3), batch_size=[count])
     return TensorDict(x=torch.arange(count), rest=rest, batch_size=[count])
@@ -139,6 +147,22 @@ def ragged(tmp_path: Any) -> Any:
     return TensorDict.load_memmap(tmp_path / "ragged")
 
 
+def pictures() -> Picture:
+    return Picture(torch.randn(20, 2), torch.arange(20), batch_size=[20])
+
+
+def named(_: Any) -> Any:
+    names = [f"name {row}" for row in range(20)]
+    td = TensorDict(x=torch.arange(20), picture=pictures(), batch_size=[20])
+    td["name"] = names
+    return Named.from_tensordict(td)
+
+
+def texts_inside(tmp_path: Any) -> Any:
+    inner = TensorDict(text=texts(tmp_path), z=torch.arange(20), batch_size=[20])
+    return TensorDict(inner=inner, x=torch.arange(20), batch_size=[20])
+
+
 def texts(tmp_path: Any) -> Any:
     td = numbers()
     td["text"] = [f"text {row}" for row in range(20)]
@@ -155,14 +179,12 @@ SOURCES = {
     ),
     "lazy": lambda _: lazy_stack(list(numbers().unbind(0))),
     "lazy along dim 1": lambda _: lazy_stack([numbers(), numbers()], 1),
-    "tensorclass": lambda _: Picture(
-        torch.randn(20, 2), torch.arange(20), batch_size=[20]
-    ),
+    "tensorclass": lambda _: pictures(),
     "tensorclass inside": lambda _: TensorDict(
-        x=torch.arange(20),
-        picture=Picture(torch.randn(20, 2), torch.arange(20), batch_size=[20]),
-        batch_size=[20],
+        x=torch.arange(20), picture=pictures(), batch_size=[20]
     ),
+    "tensorclasses and texts": named,
+    "texts inside": texts_inside,
     "view": lambda _: numbers(40)._get_sub_tensordict(slice(0, 40, 2)),
     "texts": texts,
     "ragged": ragged,
@@ -186,6 +208,9 @@ def assert_same(found: Any, expected: Any) -> None:
         assert found.names == expected.names
         pairs = iter([(found, expected)])
     for one, other in pairs:
+        for key in other.keys(True):
+            if not isinstance(other.get(key), torch.Tensor):
+                assert type(one.get(key)) is type(other.get(key))
         for key, value in other.items(True, True):
             if isinstance(value, torch.Tensor):
                 assert torch.equal(one.get(key), value)
@@ -206,7 +231,18 @@ def test_a_batch_is_what_an_index_gives(
 
 
 @pytest.mark.parametrize(
-    "kind", ["dense", "two batch dims", "names", "mapped", "tensorclass", "texts"]
+    "kind",
+    [
+        "dense",
+        "two batch dims",
+        "names",
+        "mapped",
+        "tensorclass",
+        "tensorclass inside",
+        "tensorclasses and texts",
+        "texts",
+        "texts inside",
+    ],
 )
 def test_tensors_of_dense_collections_are_copied_natively(
     kind: str, tmp_path: Any

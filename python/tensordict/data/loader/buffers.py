@@ -1,4 +1,4 @@
-"""Batches whose memory is used again when nobody has it any more."""
+"""Recycle the memory of batches that nobody has any more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 __all__ = ["Buffer", "Buffers"]
 
 _NUM_KEPT = 2
-"""The batch that the consumer has and the one before: what is held longer is given away."""
+"""So many batches are waited for; memory that is held longer is given away."""
 
 _use_count = torch._C._storage_Use_Count
 
@@ -25,7 +25,7 @@ class Buffer:
     def __init__(self, td: Any) -> None:
         self.td = td
         self.copied: Any = None
-        """What says when a copy to another device has read it."""
+        """An event that a copy to another device has read it, or None."""
         self._uses: list[tuple[torch.Tensor, int, int, int]] = []
         for leaf in td.values(include_nested=True, leaves_only=True):
             storage = leaf.untyped_storage()._cdata
@@ -33,7 +33,7 @@ class Buffer:
             self._uses.append((leaf, place, storage, _use_count(storage)))
 
     def is_free(self) -> bool:
-        """Whether nobody but this buffer has its memory."""
+        """Tell whether nobody but this buffer has its memory."""
         # Tensors that were sent to another process have moved to memory that both see.
         return all(
             leaf.data_ptr() == place and _use_count(storage) <= count
@@ -47,13 +47,13 @@ class Buffer:
             self.copied = None
 
     def part(self, count: int) -> Any:
-        """Its first rows, as a collection of tensors of its own."""
+        """Return its first rows, as a collection of tensors of its own."""
         size = self.td.batch_size[0]
         return self.td.detach() if count == size else self.td[:count]
 
 
 class Buffers:
-    """Makes buffers, and finds those that can be used again.
+    """Make buffers, and find those that can be used again.
 
     Args:
         row: a collection with one row, of which the buffers have many.
@@ -72,7 +72,7 @@ class Buffers:
         self._given: deque[Buffer] = deque()
 
     def take(self) -> Buffer:
-        """A buffer that nobody uses."""
+        """Return a buffer that nobody uses."""
         for buffer in self._given:
             if buffer.is_free():
                 self._given.remove(buffer)

@@ -1,4 +1,4 @@
-"""The batches of one epoch, and where in it the consumer is."""
+"""Iterate over the batches of one epoch, and know the place of the consumer."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 __all__ = ["Epoch", "EpochState"]
 
 _of_the_parent: list[Any] = []
-"""What the parent of this process had begun. It is never freed: that could wait for a lock
-whose thread is not there."""
+"""Pipelines that the parent of this process began. They are never freed: that could wait for
+a lock whose thread is not there."""
 
 
 @dataclass(frozen=True)
 class EpochState:
-    """Where an epoch is.
+    """The place in an epoch.
 
     Args:
         epoch: its number.
         position: how many rows all ranks have taken.
-        sampler: what the sampler needs to go on.
+        sampler: the state of the sampler.
     """
 
     epoch: int
@@ -65,7 +65,7 @@ class Epoch:
         self._rows: Any
         self._pending = torch.empty(0, dtype=torch.int64)
         self._begin_rows(start)
-        self._num_ahead = max(loader.prefetch, 2 * loader.workers)
+        self._num_prefetched = max(loader.prefetch, 2 * loader.workers)
         self._owner = os.getpid()
         self._pipeline: Pipeline | None = None
         self._pool: Any = None
@@ -95,7 +95,7 @@ class Epoch:
             self._rows.skip(start.position)
 
     def state(self) -> EpochState:
-        """Where the consumer is: behind the batch that was returned last."""
+        """Return the place of the consumer: behind the batch that was returned last."""
         sampler = self._loader.sampler
         state = None
         if hasattr(sampler, "draw"):
@@ -140,8 +140,8 @@ class Epoch:
         return batch
 
     def _fill(self) -> None:
-        """Begin as many batches as are read ahead, and the one that is wanted."""
-        while len(self._begun) <= self._num_ahead and self._failure is None:
+        """Begin as many batches as are prefetched, and the one that is wanted."""
+        while len(self._begun) <= self._num_prefetched and self._failure is None:
             try:
                 drawn = self._draw()
                 if drawn is None:
@@ -159,7 +159,7 @@ class Epoch:
             raise self._failure
 
     def _draw(self) -> _Begun | None:
-        """The rows of the next batch; None behind the last one."""
+        """Draw the rows of the next batch; None behind the last one."""
         dealing, sampler = self._loader.dealing, self._loader.sampler
         if sampler is None:
             found = dealing.next_of(self._rows, self._put)
@@ -177,7 +177,7 @@ class Epoch:
         return None if rows is None else _Begun(rows, self._put + len(drawn), drawn)
 
     def _made_pipeline(self) -> Pipeline:
-        loader, num_ahead = self._loader, self._num_ahead
+        loader, num_prefetched = self._loader, self._num_prefetched
         if loader.workers and loader.backend == "processes":
             return self._in_processes()
         if loader.workers:
@@ -185,13 +185,13 @@ class Epoch:
         native = NativePipeline.of(
             loader.source,
             loader.batch_size,
-            num_ahead,
+            num_prefetched,
             recycle=loader.recycle,
             pin=loader.pin_memory,
         )
         if native is not None:
             return native
-        if num_ahead:
+        if num_prefetched:
             return ThreadsPipeline(loader.source.take, 1)
         return DirectPipeline(loader.source.take)
 
@@ -209,7 +209,7 @@ class Epoch:
             self._pool,
             loader.source,
             loader.transform or _unchanged,
-            self._num_ahead,
+            self._num_prefetched,
             loader.batch_size,
             (first, stop),
             seed_of(loader.seed, self._number) >> 1,
@@ -234,7 +234,7 @@ class Epoch:
         self._put = put
 
     def _moved(self, batch: Any, buffer: Any) -> Any:
-        """A batch on the device of the loader, or pinned."""
+        """Move a batch to the device of the loader, or pin it."""
         loader, device = self._loader, self._loader.device
         if not hasattr(batch, "to"):
             return batch

@@ -1,4 +1,4 @@
-"""The loader: batches of a collection, read ahead and in an order that can be taken up."""
+"""Load batches of a collection: prefetched, in an order that can be taken up."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MSG_FACT = (
 
 
 class BatchLoader:
-    """Batches of the rows of a collection, copied while you work on an earlier one.
+    """Load batches of the rows of a collection while you work on an earlier one.
 
     Each iteration is an epoch. A shuffled one has an order of its own, which seed and
     number of the epoch decide, for ever and on every machine; it needs no memory and no
@@ -51,12 +51,12 @@ class BatchLoader:
             order of blocks of neighbours, for disks that seek.
         sampler: chooses the rows instead: a sampler of torch, anything iterable over
             numbers of rows, or a :class:`WeightedSampler`. It is asked in the thread that
-            takes batches, as far ahead as batches are read.
+            takes batches, as many batches earlier as are prefetched.
         generator: draws the seed.
         seed: decides the order. Default: drawn from torch's generator, or 0 where there
             are several ranks.
         drop_last: whether the last batch is left out if it is not whole.
-        prefetch: how many batches are read ahead; 0 reads each when it is asked for.
+        prefetch: how many batches are prefetched; 0 reads each when it is asked for.
         keys: the entries to read. Default: all.
         device: where batches go. Copies to a CUDA device overlap with its work.
         pin_memory: whether batches lie in memory from which such copies need not wait;
@@ -183,7 +183,7 @@ class BatchLoader:
 
     @property
     def seed(self) -> int:
-        """What decides the order, together with the epoch."""
+        """The number that decides the order, together with the epoch."""
         return self.order.seed
 
     @property
@@ -193,7 +193,7 @@ class BatchLoader:
 
     @property
     def progress(self) -> tuple[int, int | None]:
-        """How many batches of the epoch were taken, and how many it has, if that is known."""
+        """The number of batches that were taken, and that of the epoch, if it is known."""
         done = -(-self._where().position // self.dealing.step_rows)
         try:
             return done, len(self)
@@ -201,7 +201,7 @@ class BatchLoader:
             return done, None
 
     def num_rows(self) -> int:
-        """How many rows an epoch has, of all ranks.
+        """Count the rows of an epoch, of all ranks.
 
         Raises:
             TypeError: the sampler does not say it.
@@ -213,7 +213,7 @@ class BatchLoader:
         return self.source.num_rows
 
     def __len__(self) -> int:
-        """The number of batches of a whole epoch.
+        """Count the batches of a whole epoch.
 
         Raises:
             TypeError: the sampler does not say how many rows it gives.
@@ -237,7 +237,7 @@ class BatchLoader:
         return self._next if epoch is None or epoch.is_finished else epoch.state()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the iteration is: behind the batch that was returned last.
+        """Return the place of the iteration: behind the batch that was returned last.
 
         It has numbers, and tensors where a sampler has some.
         """
@@ -285,7 +285,7 @@ class BatchLoader:
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process gets: threads and processes stay here."""
+        """Return the state for another process: threads and processes stay here."""
         state = {**vars(self), "pool": None}
         state["_next"], state["_current"] = self._where(), None
         return state

@@ -1,4 +1,4 @@
-"""Several collections as one source, each with its share of the rows."""
+"""Mix several collections, each with its share of the rows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict.data.loader.order import FixedOrder
-from tensordict.data.loader.source import checked_rows, inner_of
-from tensordict.tensorclass import TensorClass
+from tensordict.data.loader.source import (
+    Template,
+    checked_rows,
+    has_non_tensors,
+    tensors_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,15 +25,16 @@ if TYPE_CHECKING:
 __all__ = ["Mixture"]
 
 _BLOCK = 1024
-"""In so many rows each source has its share, but for what is less than a row."""
+"""In so many rows each source has its share, rounded to rows."""
 
 
 class Mixture:
     """Collections whose rows a :class:`BatchLoader` mixes, in proportions that are given.
 
-    Of any thousand neighbouring rows of an epoch each collection has its share, exactly
-    but for rounding, at random places; with the default weights each row comes once. Rows of one collection come in its own order, and
-    again in another order when all of them have come. In a batch they stand together, in
+    Any thousand neighbouring rows of an epoch have the share of each collection, exactly
+    but for rounding, at random places; with the default weights each row comes once. Rows
+    of one collection come in its own order, and again in another order when all of them
+    have come. In a batch they stand together, in
     the order of the collections.
 
     Args:
@@ -89,29 +94,29 @@ class Mixture:
         self._weights = numbers
 
     def __len__(self) -> int:
-        """How many rows an epoch has."""
+        """Count the rows of an epoch."""
         return self._epoch_rows
 
     def select(self, *keys: Any) -> Mixture:
-        """The same mixture of some entries."""
+        """Return the same mixture of some entries."""
         chosen = [source.select(*keys) for source in self.sources]
         return Mixture(chosen, self._weights, num_rows=self._epoch_rows)
 
     @property
     def num_rows(self) -> int:
-        """How many rows have a number: those of all collections."""
+        """The number of rows of all collections."""
         return sum(self._lengths)
 
     def of_epoch(
         self, order: Order, epoch: int, weights: Sequence[float] | None = None
     ) -> RandomAccess:
-        """The rows of one epoch, as a loader asks for them."""
+        """Return the rows of one epoch, as a loader asks for them."""
         if weights is None:
             weights = self._weights
         return _MixedOrder(self._lengths, weights, self._epoch_rows, order, epoch)
 
     def take(self, rows: torch.Tensor) -> Any:
-        """Copies of the rows with these numbers, counted through all collections."""
+        """Copy the rows with these numbers, counted through all collections."""
         from tensordict.data.rows import gather
 
         found = self._split(self.sources, rows)
@@ -121,7 +126,7 @@ class Mixture:
     def _split(
         self, parts: Sequence[Any], rows: torch.Tensor
     ) -> list[tuple[Any, torch.Tensor]]:
-        """The parts that some rows are in, and their numbers there."""
+        """Find the parts that some rows are in, and their numbers there."""
         numbers = torch.searchsorted(self._ends, rows, right=True)
         found = []
         for number, part in enumerate(parts):
@@ -132,16 +137,18 @@ class Mixture:
         return found
 
     def dense(self) -> Dense | None:
-        """All collections, if they are dense and of one class."""
-        inner = [inner_of(source) for source in self.sources]
-        parts = [td for td in inner if td is not None]
+        """Return the tensors of collections of one class without non-tensor data."""
+        parts = [tensors_of(source) for source in self.sources]
+        found = [part for part in parts if part is not None]
         is_one_class = len({type(source) for source in self.sources}) == 1
-        if len(parts) < len(inner) or not is_one_class:
+        if len(found) < len(parts) or not is_one_class:
             return None
-        return _DenseMixture(self, parts)
+        if any(has_non_tensors(source) for source in self.sources):
+            return None
+        return _DenseMixture(self, found)
 
     def collections(self) -> list[Any]:
-        """All collections."""
+        """Return all collections."""
         return self.sources
 
 
@@ -151,23 +158,21 @@ class _DenseMixture:
     def __init__(self, mixture: Mixture, parts: list[TensorDict]) -> None:
         self.parts: list[TensorDict] = parts
         self._mixture = mixture
+        self._template = Template(mixture.sources[0])
 
     def split(self, rows: torch.Tensor) -> list[tuple[TensorDict, torch.Tensor]]:
-        """As of :class:`~tensordict.data.loader.source.Dense`."""
+        """Find the parts that some rows are in, and their numbers there."""
         return self._mixture._split(self.parts, rows)
 
     def completed(self, batch: Any, rows: torch.Tensor) -> Any:
-        """A tensorclass around the batch, where the collections are of one."""
-        first = self._mixture.sources[0]
-        if isinstance(first, TensorClass):
-            return type(first)._from_tensordict(batch)
-        return batch
+        """Make tensorclasses where the first collection has them."""
+        return self._template.completed(batch, None)
 
 
 class _MixedOrder:
     """The rows of one epoch of a mixture, found at any position.
 
-    Of the first ``n`` blocks a collection has its share of the rows, rounded down, and the
+    A collection has its share of the rows of the first ``n`` blocks, rounded down, and the
     one with the largest weight has all others. So how many of its rows came before a block
     needs no counting. Shares are fractions: rounded numbers would lose a row.
     """
@@ -194,7 +199,7 @@ class _MixedOrder:
         return self._num_rows
 
     def rows(self, start: int, count: int) -> torch.Tensor:
-        """As of :class:`RandomAccess`."""
+        """Return the rows at some positions; behind the last one the first follows."""
         pieces = []
         position = start % self._num_rows
         while count > 0:
@@ -207,7 +212,7 @@ class _MixedOrder:
         return torch.cat(pieces)
 
     def _counts(self, block: int) -> list[int]:
-        """How many rows of each collection come before a block."""
+        """Count the rows of each collection before a block."""
         before = min(block * self._size, self._num_rows)
         counts = [int(before * share) for share in self._shares]
         counts[self._largest] += before - sum(counts)
@@ -232,7 +237,7 @@ class _MixedOrder:
         return found
 
     def _of_source(self, source: int, position: int, count: int) -> torch.Tensor:
-        """Rows of one collection, which begins again when it is at its end."""
+        """Return rows of one collection, which begins again when it is at its end."""
         length, pieces = self._lengths[source], []
         while count > 0:
             turn, at = divmod(position, length)

@@ -1,4 +1,4 @@
-"""Which rows are in which batch of an epoch, and of which rank."""
+"""Decide which rows are in which batch of an epoch, and of which rank."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class RandomAccess(Protocol):
     """The rows of one epoch, found at any position."""
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Count the rows."""
         ...  # pragma: no cover
 
     def rows(self, start: int, count: int) -> torch.Tensor:
-        """The rows at some positions; behind the last one the first follows."""
+        """Return the rows at some positions; behind the last one the first follows."""
         ...  # pragma: no cover
 
 
 @dataclass(frozen=True)
 class Order:
-    """How an epoch orders the rows of a source.
+    """The order of the rows of a source in an epoch.
 
     Args:
         shuffle: whether rows, or blocks of them, are shuffled.
@@ -44,7 +44,7 @@ class Order:
     seed: int
 
     def of_epoch(self, num_rows: int, epoch: int) -> FixedOrder:
-        """The order of one epoch."""
+        """Return the order of one epoch."""
         key = [self.seed % 2**64, epoch % 2**64] if self.shuffle else None
         return FixedOrder(num_rows, key, self.block_size)
 
@@ -61,7 +61,7 @@ class FixedOrder:
         return len(self._order)
 
     def rows(self, start: int, count: int) -> torch.Tensor:
-        """As of :class:`RandomAccess`."""
+        """Return the rows at some positions; behind the last one the first follows."""
         found = torch.empty(count, dtype=torch.int64)
         self._order.fill(start, found)
         return found
@@ -69,7 +69,7 @@ class FixedOrder:
 
 @dataclass(frozen=True)
 class Dealing:
-    """How the rows of an epoch are dealt to ranks, batch by batch.
+    """Deal the rows of an epoch to ranks, batch by batch.
 
     A step takes the next ``world_size * batch_size`` rows of the order, and each rank has
     ``batch_size`` of them. So what was dealt is always a beginning of the order, and
@@ -95,12 +95,12 @@ class Dealing:
         return self.batch_size * self.world_size
 
     def num_batches(self, num_rows: int) -> int:
-        """How many batches each rank has."""
+        """Count the batches of each rank."""
         whole, rest = divmod(num_rows, self.step_rows)
         return whole + (self.last_size(rest) > 0)
 
     def last_size(self, rest: int) -> int:
-        """The rows of the batch that is not whole, of each rank."""
+        """Count the rows of each rank in the batch that is not whole."""
         if self.drop_last:
             return 0
         if self.uneven == "drop":
@@ -110,7 +110,7 @@ class Dealing:
     def next_of(
         self, order: RandomAccess, position: int
     ) -> tuple[torch.Tensor, int] | None:
-        """The rows of the batch behind a position, and the position behind it."""
+        """Return the rows of the batch behind a position, and the position behind it."""
         left = len(order) - position
         if left >= self.step_rows:
             start = position + self.rank * self.batch_size
@@ -121,7 +121,7 @@ class Dealing:
         return order.rows(position + self.rank * count, count), len(order)
 
     def share_of(self, drawn: torch.Tensor) -> torch.Tensor | None:
-        """The rows of this rank among those of a step, which may be the last one."""
+        """Return the rows of this rank among those of a step, which may be the last one."""
         count = self.batch_size
         if len(drawn) < self.step_rows:
             count = self.last_size(len(drawn))
@@ -132,7 +132,7 @@ class Dealing:
 
 
 def checked_number(name: str, value: Any, least: int) -> int:
-    """An argument that is a whole number.
+    """Check an argument that is a whole number.
 
     Raises:
         TypeError: it is something else.

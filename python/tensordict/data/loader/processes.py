@@ -1,4 +1,4 @@
-"""Batches that are made in processes, with the workers of ``map``."""
+"""Make batches in processes, with the workers of ``map``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MANY = 2**20
 
 
 def backend_for(loader: BatchLoader) -> ProcessesBackend:
-    """Processes that are forked for each epoch, or a pool that lives as long as a loader."""
+    """Choose processes forked for each epoch, or a pool that lives as long as a loader."""
     method = multiprocessing.get_context(loader.mp_start_method).get_start_method()
     if method == "fork":
         return ForkBackend(loader.workers)
@@ -80,7 +80,7 @@ class ProcessesPipeline:
         backend: has the processes.
         source: what rows are taken from.
         transform: is called with each batch.
-        num_ahead: how many batches are begun at most.
+        num_prefetched: how many batches are begun at most.
         batch_size: how many rows a batch has at most.
         numbers: those of the first batch and the one behind the last, if that is known.
         seed: batch ``i`` is made with the seed ``seed + i``.
@@ -91,7 +91,7 @@ class ProcessesPipeline:
         backend: ProcessesBackend,
         source: Source,
         transform: Callable[[Any], Any],
-        num_ahead: int,
+        num_prefetched: int,
         batch_size: int,
         numbers: tuple[int, int | None],
         seed: int,
@@ -99,7 +99,7 @@ class ProcessesPipeline:
         first, stop = numbers
         for td in source.collections():
             share_memory(td)
-        num_slots = num_ahead + 1
+        num_slots = num_prefetched + 1
         self._plan = _RowsInMemory(num_slots, batch_size, source.num_rows)
         todo: Any = range(first, first + _MANY if stop is None else stop)
         job = Job(

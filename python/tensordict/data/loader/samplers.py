@@ -1,4 +1,4 @@
-"""Rows that a sampler chooses, and how drawing them is taken up again."""
+"""Draw rows by a sampler, and go on drawing after a restart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SEEDS = 2**63
 
 
 def seed_of(*numbers: int) -> int:
-    """One seed for several numbers, the same everywhere."""
+    """Derive one seed from several numbers, the same everywhere."""
     found = torch.empty(1, dtype=torch.int64)
     key = [number % 2**64 for number in numbers]
     _rust.RowOrder(_SEEDS - 1, key).fill(0, found)
@@ -30,7 +30,7 @@ class WeightedSampler:
 
     Weights may change while a loader draws: by :meth:`update`, or by writing to
     :attr:`weights`. Batches that are drawn from then on follow the new ones; a loader has
-    drawn those that it reads ahead already.
+    drawn those that it prefetches already.
 
     Args:
         weights: one number a row, none of them negative.
@@ -70,9 +70,9 @@ class WeightedSampler:
             len(self.weights) if num_samples is None else num_samples
         )
         self.seed: int = seed
-        self._sums: torch.Tensor | None = None
+        self._cumulative: torch.Tensor | None = None
         self._version = -1
-        self._sums_of_weights()
+        self._cumulative_weights()
 
     def __len__(self) -> int:
         return self.num_samples
@@ -91,34 +91,34 @@ class WeightedSampler:
             weights = torch.as_tensor(weights, dtype=torch.float64)
             self.weights[torch.as_tensor(indices)] = weights
         try:
-            self._sums_of_weights()
+            self._cumulative_weights()
         except ValueError:
             self.weights.copy_(before)
             raise
 
     def draw(self, epoch: int, position: int, count: int) -> torch.Tensor:
-        """The rows at some positions of an epoch, as the weights are now."""
+        """Draw the rows at some positions of an epoch, by the weights of now."""
         count = max(0, min(count, self.num_samples - position))
         generator = torch.Generator().manual_seed(seed_of(self.seed, epoch, position))
         chances = torch.rand(count, dtype=torch.float64, generator=generator)
-        sums = self._sums_of_weights()
+        sums = self._cumulative_weights()
         rows = torch.searchsorted(sums, chances * sums[-1], right=True)
         # A product may be rounded up to the sum of all weights.
         last = torch.searchsorted(sums, sums[-1:])
         return rows.minimum(last)
 
-    def _sums_of_weights(self) -> torch.Tensor:
-        if self._sums is None or self._version != self.weights._version:
+    def _cumulative_weights(self) -> torch.Tensor:
+        if self._cumulative is None or self._version != self.weights._version:
             sums = self.weights.cumsum(0)
             is_right = bool((self.weights >= 0).all()) and bool(sums[-1].isfinite())
             if not is_right or not bool(sums[-1] > 0):
                 msg = "Weights are finite numbers, none negative and one of them positive."
                 raise ValueError(msg)
-            self._sums, self._version = sums, self.weights._version
-        return self._sums
+            self._cumulative, self._version = sums, self.weights._version
+        return self._cumulative
 
     def state_dict(self) -> dict[str, Any]:
-        """The weights."""
+        """Return the weights."""
         return {"weights": self.weights.clone(), "seed": self.seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -141,7 +141,7 @@ class WeightedSampler:
 class SamplerRows:
     """The rows of one epoch as a sampler of torch, or anything iterable, gives them.
 
-    How the sampler stood when the epoch began is kept, and a loader that goes on in the
+    The state of the sampler when the epoch began is kept, and a loader that goes on in the
     middle draws again what was dealt. One that draws from torch's own generator gets a
     seed for the epoch, and that generator stays as it was.
 
@@ -186,7 +186,7 @@ class SamplerRows:
             pass
 
     def draw(self, count: int) -> torch.Tensor:
-        """The next rows, fewer at the end.
+        """Draw the next rows, fewer at the end.
 
         Raises:
             TypeError: the sampler gives something that is no number.

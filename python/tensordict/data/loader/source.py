@@ -1,4 +1,4 @@
-"""What a loader reads: a collection, or several of them mixed."""
+"""Read rows of a collection for a loader."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from tensordict import _rust
 from tensordict.containers.dense import TensorDict
 from tensordict.data.rows import gather
 from tensordict.tensorclass import TensorClass, is_non_tensor
@@ -16,7 +17,15 @@ if TYPE_CHECKING:
 
     from tensordict.data.loader.order import Order, RandomAccess
 
-__all__ = ["Dense", "OneSource", "Source", "checked_rows", "inner_of"]
+__all__ = [
+    "Dense",
+    "OneSource",
+    "Source",
+    "Template",
+    "checked_rows",
+    "has_non_tensors",
+    "tensors_of",
+]
 
 
 class Source(Protocol):
@@ -24,52 +33,123 @@ class Source(Protocol):
 
     @property
     def num_rows(self) -> int:
-        """How many rows have a number."""
+        """The number of rows."""
         ...  # pragma: no cover
 
     def of_epoch(self, order: Order, epoch: int) -> RandomAccess:
-        """The rows of one epoch."""
+        """Return the rows of one epoch."""
         ...  # pragma: no cover
 
     def take(self, rows: torch.Tensor) -> Any:
-        """The batch of some rows."""
+        """Copy some rows to a batch."""
         ...  # pragma: no cover
 
     def dense(self) -> Dense | None:
-        """What the native code may be able to copy, as it is now."""
+        """Return the tensors for the native code, as they are now; None without such."""
         ...  # pragma: no cover
 
     def collections(self) -> list[Any]:
-        """What processes share."""
+        """Return the collections that processes share."""
         ...  # pragma: no cover
 
 
 class Dense(Protocol):
-    """Parts with nothing but tensors, and how batches are made of their rows."""
+    """The tensors of a source, of whose rows its batches are made."""
 
     @property
     def parts(self) -> Sequence[TensorDict]:
-        """All of them."""
+        """The tensors of each collection."""
         ...  # pragma: no cover
 
     def split(self, rows: torch.Tensor) -> Sequence[tuple[TensorDict, torch.Tensor]]:
-        """The parts that some rows are in, and their numbers there."""
+        """Return the parts that some rows are in, and their numbers there."""
         ...  # pragma: no cover
 
     def completed(self, batch: Any, rows: torch.Tensor) -> Any:
-        """A batch of the parts as one of the source."""
+        """Make a batch of the source of one that has the tensors."""
         ...  # pragma: no cover
 
 
-def inner_of(td: Any) -> TensorDict | None:
-    """The dense collection that has the entries; None where there is none."""
-    if isinstance(td, TensorClass):
-        td = td._tensordict
-    return td if isinstance(td, TensorDict) else None
+def tensors_of(td: Any) -> TensorDict | None:
+    """Return the tensors of a collection as nested tensordicts, which share them.
+
+    Tensorclasses become tensordicts, and non-tensor data is left out. None where a part is
+    a collection of another kind.
+    """
+    inner = td._tensordict if isinstance(td, TensorClass) else td
+    if not isinstance(inner, TensorDict):
+        return None
+    entries: dict[str, Any] = {}
+    for key, value in inner._entries().items():
+        if isinstance(value, torch.Tensor):
+            entries[key] = value
+        elif not is_non_tensor(value):
+            below = tensors_of(value)
+            if below is None:
+                return None
+            entries[key] = below
+    return _rust.new(
+        type(inner), entries, inner._batch_size, inner._device, inner._td_dim_names
+    )
+
+
+def has_non_tensors(td: Any) -> bool:
+    """Tell whether a collection has non-tensor data, at any depth."""
+    return any(
+        is_non_tensor(value)
+        or (not isinstance(value, torch.Tensor) and has_non_tensors(value))
+        for value in td._entries().values()
+    )
+
+
+class Template:
+    """A collection as it was: the structure of the batches of its rows.
+
+    Args:
+        td: the collection.
+    """
+
+    def __init__(self, td: Any) -> None:
+        self._td = td.clone(False)
+        self.has_only_tensors: bool = _has_only_tensors(td)
+
+    def completed(self, batch: Any, rows: torch.Tensor | None) -> Any:
+        """Make a batch with the structure of the collection.
+
+        Args:
+            batch: the tensors, as :func:`tensors_of` arranges them.
+            rows: the rows whose non-tensor data is added; None if there is none.
+        """
+        return batch if self.has_only_tensors else _completed(self._td, batch, rows)
+
+
+def _has_only_tensors(td: Any) -> bool:
+    return isinstance(td, TensorDict) and all(
+        isinstance(value, torch.Tensor)
+        or (not is_non_tensor(value) and _has_only_tensors(value))
+        for value in td._entries().values()
+    )
+
+
+def _completed(source: Any, batch: Any, rows: torch.Tensor | None) -> Any:
+    inner = source._tensordict if isinstance(source, TensorClass) else source
+    tensors = batch._entries()
+    entries: dict[str, Any] = {}
+    for key, value in inner._entries().items():
+        if isinstance(value, torch.Tensor):
+            entries[key] = tensors[key]
+        elif is_non_tensor(value):
+            entries[key] = value[rows]
+        else:
+            entries[key] = _completed(value, tensors[key], rows)
+    made = _rust.new(
+        type(batch), entries, batch._batch_size, batch._device, batch._td_dim_names
+    )
+    return type(source)._from_tensordict(made) if inner is not source else made
 
 
 def checked_rows(td: Any) -> int:
-    """How many rows a collection has.
+    """Count the rows of a collection.
 
     Raises:
         TypeError: it is no collection.
@@ -97,8 +177,8 @@ class OneSource:
 
     Args:
         td: the collection.
-        ragged: what becomes of rows that differ in shape, as of :func:`gather`.
-        padding_value: what fills them up.
+        ragged: the form of rows that differ in shape, one of :func:`gather`.
+        padding_value: the number that fills them up.
     """
 
     td: Any
@@ -107,16 +187,16 @@ class OneSource:
 
     @property
     def num_rows(self) -> int:
-        """As of :class:`Source`; all methods are."""
+        """The number of rows."""
         size: int = self.td.batch_size[0]
         return size
 
     def of_epoch(self, order: Order, epoch: int) -> RandomAccess:
-        """One order over all rows."""
+        """Return one order over all rows."""
         return order.of_epoch(self.num_rows, epoch)
 
     def take(self, rows: torch.Tensor) -> Any:
-        """Copies of the rows."""
+        """Copy the rows."""
         if self.ragged is not None:
             return gather(
                 self.td, rows, ragged=self.ragged, padding_value=self.padding_value
@@ -124,34 +204,26 @@ class OneSource:
         return gather(self.td, rows)
 
     def dense(self) -> Dense | None:
-        """The collection, if it is dense."""
-        inner = inner_of(self.td)
-        if inner is None or self.ragged is not None:
-            return None
-        return _DenseOne(self.td, inner)
+        """Return the tensors, if they are in nested tensordicts and tensorclasses."""
+        tensors = None if self.ragged is not None else tensors_of(self.td)
+        return None if tensors is None else _DenseOne(tensors, Template(self.td))
 
     def collections(self) -> list[Any]:
-        """The collection."""
+        """Return the collection."""
         return [self.td]
 
 
 class _DenseOne:
-    """One dense collection: the entries with tensors, and those without."""
+    """The tensors of one collection."""
 
-    def __init__(self, td: Any, inner: TensorDict) -> None:
-        others = [key for key, value in inner.items() if is_non_tensor(value)]
-        self.parts: list[TensorDict] = [inner.exclude(*others) if others else inner]
-        self._others = inner.select(*others) if others else None
-        self._order = list(inner.keys())
-        self._class: Any = type(td) if isinstance(td, TensorClass) else None
+    def __init__(self, tensors: TensorDict, template: Template) -> None:
+        self.parts: list[TensorDict] = [tensors]
+        self._template = template
 
     def split(self, rows: torch.Tensor) -> Sequence[tuple[TensorDict, torch.Tensor]]:
-        """All rows are in the one part."""
+        """Return the one part, with all rows."""
         return [(self.parts[0], rows)]
 
     def completed(self, batch: Any, rows: torch.Tensor) -> Any:
-        """The batch with the entries without tensors, in the order of the source."""
-        if self._others is not None:
-            batch.update(self._others[rows])
-            batch = batch.select(*self._order)
-        return batch if self._class is None else self._class._from_tensordict(batch)
+        """Add the tensorclasses and the non-tensor data."""
+        return self._template.completed(batch, rows)
