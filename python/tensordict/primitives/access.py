@@ -18,7 +18,7 @@ from tensordict.primitives.protocol import (
 )
 
 
-def get(td: Any, key: Any, default: Any = NO_DEFAULT) -> Any:
+def get(td: Any, key: str, default: Any = NO_DEFAULT) -> Any:
     """The value at a nested key; ``default`` where an entry on the way is missing.
 
     Raises:
@@ -52,7 +52,7 @@ def get(td: Any, key: Any, default: Any = NO_DEFAULT) -> Any:
     return value
 
 
-def contains(td: Any, key: Any) -> bool:
+def contains(td: CollectionProtocol, key: object) -> bool:
     """Return whether there is an entry at a nested key.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensordict.primitives.items import containers
 from tensordict.primitives.leaf_loops import special_keys
@@ -10,9 +10,16 @@ from tensordict.primitives.lock import lock_tree
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.tree import _align, new
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 def rebuild_as(
-    td: Any, values: Any, cls: Any = None, size: Any = None, lock: bool = False
+    td: Any,
+    values: Sequence[Any],
+    cls: Any = None,
+    size: Any = None,
+    lock: bool = False,
 ) -> Any:
     """Rebuild without names, for comparisons and reductions: see :func:`rebuild`.
 
@@ -50,7 +57,9 @@ def _rebuild_as(td: Any, iterator: Any, cls: Any, size: Any) -> Any:
     )
 
 
-def align(td: Any, other: Any, is_complete: bool = False) -> list[Any] | None:
+def align(
+    td: object, other: CollectionProtocol, is_complete: bool = False
+) -> list[Any] | None:
     """The leaves of ``other`` in the order in which :func:`leaves` gives those of ``td``.
 
     None where the two do not have the same keys, and leaves at the same places; with
@@ -60,7 +69,7 @@ def align(td: Any, other: Any, is_complete: bool = False) -> list[Any] | None:
     return out if _align(td, other, is_complete, out) else None
 
 
-def leaf_batch_dims(td: Any, out: list[int] | None = None) -> list[int]:
+def leaf_batch_dims(td: CollectionProtocol, out: list[int] | None = None) -> list[int]:
     """For each leaf, in the order of :func:`leaves`, how many batch dims its container has."""
     if out is None:
         out = []
@@ -70,7 +79,7 @@ def leaf_batch_dims(td: Any, out: list[int] | None = None) -> list[int]:
     return _entry_batch_dims(td, out)
 
 
-def _entry_batch_dims(td: Any, out: list[int]) -> list[int]:
+def _entry_batch_dims(td: CollectionProtocol, out: list[int]) -> list[int]:
     dims = len(td.batch_size)
     for value in list(td._entries().values()):
         if isinstance(value, CollectionProtocol):
@@ -80,6 +89,6 @@ def _entry_batch_dims(td: Any, out: list[int]) -> list[int]:
     return out
 
 
-def holds_any(td: Any, others: list[Any]) -> bool:
+def holds_any(td: CollectionProtocol, others: list[Any]) -> bool:
     """Return whether one of ``others`` is ``td``, or a container below it."""
     return any(each is other for each in containers(td) for other in others)

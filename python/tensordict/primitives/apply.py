@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,19 +14,22 @@ from tensordict.primitives.set import validate
 from tensordict.primitives.tree import new
 from tensordict.primitives.unbatched import UnbatchedTensor
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 def apply_nest(
-    td: Any,
-    fn: Any,
+    td: CollectionProtocol,
+    fn: Callable[..., Any],
     others: tuple[Any, ...] = (),
     batch_size: torch.Size | None = None,
-    device: Any = NO_DEFAULT,
+    device: torch.device | str | int | None = NO_DEFAULT,
     names: Any = NO_DEFAULT,
-    default: Any = NO_DEFAULT,
+    default: object = NO_DEFAULT,
     named: bool = False,
     nested_keys: bool = False,
     filter_empty: bool | None = None,
-    is_leaf: Any = None,
+    is_leaf: Callable[[Any], bool] | None = None,
     checked: bool = False,
     prefix: tuple[str, ...] = (),
     on_unbatched: bool = False,
@@ -226,11 +229,11 @@ def _apply_any(
     return None
 
 
-def _defaulted(values: list[Any], default: Any) -> list[Any]:
+def _defaulted(values: list[Any], default: object) -> list[Any]:
     return [default if value is NO_DEFAULT else value for value in values]
 
 
-def _other_entry(other: Any, key: str, default: Any) -> Any:
+def _other_entry(other: Any, key: str, default: object) -> Any:
     """The entry of a further container; NO_DEFAULT stands for the default."""
     if other is NO_DEFAULT:
         return NO_DEFAULT
@@ -245,12 +248,12 @@ def _apply_below(
     fn: Any,
     others: list[Any],
     batch_size: Any,
-    device: Any,
+    device: torch.device | str | int | None,
     default: Any,
     named: bool,
     nested_keys: bool,
     filter_empty: Any,
-    is_leaf: Any,
+    is_leaf: Callable[[Any], bool] | None,
     checked: bool,
     prefix: tuple[str, ...],
     on_unbatched: bool,
@@ -290,7 +293,7 @@ def _apply_below(
     )
 
 
-def _fits(parent: Any, source: Any, item: Any) -> bool:
+def _fits(parent: Any, source: CollectionProtocol, item: Any) -> bool:
     """Return whether a nested result needs no check: made by the walk, without names."""
     return (
         source._is_dense

@@ -62,7 +62,7 @@ def _is_non_tensor(cls: type) -> bool:
     return bool(getattr(cls, "_is_non_tensor", False))
 
 
-def is_non_tensor(data: Any) -> bool:
+def is_non_tensor(data: object) -> bool:
     """Return whether a value is an entry that holds non-tensor data.
 
     Examples:

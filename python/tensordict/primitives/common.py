@@ -14,7 +14,7 @@ from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.unbatched import is_unbatched
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 NO_TAIL, SHAPE_TAIL, DIMS_TAIL, ONES_TAIL = 0, 1, 2, 3
 
@@ -46,7 +46,7 @@ class _InplaceWriteError(ValueError, RuntimeError):
     """A value cannot be written into the entry that is there."""
 
 
-def value_of(entry: Any) -> Any:
+def value_of(entry: object) -> Any:
     """Return what reading an entry by key gives: the value of non-tensor data."""
     if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
         return entry._value()
@@ -85,7 +85,7 @@ def more_refs(held: Any, more: Any) -> list[Any]:
     return refs
 
 
-def not_a_value(key: Any, entry: Any, item: Any) -> Exception:
+def not_a_value(key: object, entry: object, item: object) -> Exception:
     """The error of writing a value into an entry of another kind, at an index."""
     msg = (
         f"the entry {key!r} is a {type(entry).__name__}: a "
@@ -191,7 +191,7 @@ def check_results(op: Any, leaves: list[torch.Tensor], operands: list[Any]) -> N
             raise RuntimeError(msg) from None
 
 
-def _spreads(part: Any, leaf: torch.Tensor) -> bool:
+def _spreads(part: object, leaf: torch.Tensor) -> bool:
     """Return whether ``part`` is known to broadcast to the shape of ``leaf``."""
     if not isinstance(part, torch.Tensor) or leaf.is_nested or part.is_nested:
         return True
@@ -212,7 +212,7 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _spliced_size(
-    old: torch.Size, prefix: torch.Size | None, k: int, names: Any = None
+    old: torch.Size, prefix: torch.Size | None, k: int, names: object = None
 ) -> torch.Size:
     """The new size of a container of size ``old`` whose root gets ``prefix``.
 
@@ -265,7 +265,9 @@ def tail_of(leaf: torch.Tensor, tail: int, k: int) -> Sequence[int]:
     return [1] * (leaf.dim() - k)
 
 
-def _call(value: Any, op: Any, args: tuple[Any, ...], tail: int, k: int) -> Any:
+def _call(
+    value: Any, op: str | Callable[..., Any], args: tuple[Any, ...], tail: int, k: int
+) -> Any:
     if tail:
         first = [*args[0], *tail_of(value, tail, k)]
         args = (torch.Size(first) if tail == SHAPE_TAIL else tuple(first), *args[1:])

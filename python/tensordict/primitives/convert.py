@@ -22,7 +22,7 @@ _NUMERIC_KINDS = "biufc"
 _STACKABLE = (int, float, np.generic, torch.Tensor, list, tuple, CollectionProtocol)
 
 
-def tensor_of(value: Any, device: torch.device | None = None) -> Any:
+def tensor_of(value: object, device: torch.device | None = None) -> Any:
     """A tensor made of a number or an array, which it shares; None where it is neither.
 
     Integers become int64, floats the default dtype; numpy scalars and arrays keep their
@@ -42,7 +42,9 @@ def tensor_of(value: Any, device: torch.device | None = None) -> Any:
     return None
 
 
-def _tensor_of_array(value: np.ndarray[Any, Any], device: Any) -> Any:
+def _tensor_of_array(
+    value: np.ndarray[Any, Any], device: torch.device | str | int | None
+) -> Any:
     if value.dtype.names is not None:
         return classes.TensorDict.from_struct_array(value)
     if value.dtype.kind not in _NUMERIC_KINDS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,9 +27,18 @@ from tensordict.primitives.set import check_batch, set_entry, validate
 from tensordict.primitives.tree import leaves
 from tensordict.primitives.unbatched import UnbatchedTensor
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tensordict.primitives.protocol import NestedKeyLike
+
 
 def write_tree(
-    td: Any, tree: Any, inplace: bool, checked: bool = False, nested: bool = True
+    td: CollectionProtocol,
+    tree: object,
+    inplace: bool,
+    checked: bool = False,
+    nested: bool = True,
 ) -> None:
     """Store every entry of ``tree`` in ``td``: all of them, or where one does not fit none.
 
@@ -46,7 +55,12 @@ def write_tree(
 
 
 def _plan_writes(
-    td: Any, tree: Any, inplace: bool, checked: bool, nested: bool, writes: list[Any]
+    td: CollectionProtocol,
+    tree: Any,
+    inplace: bool,
+    checked: bool,
+    nested: bool,
+    writes: list[Any],
 ) -> None:
     if not inplace and td._is_locked:
         raise locked_error(td)
@@ -101,7 +115,9 @@ MSG_INPLACE_SHAPE = (
 )
 
 
-def copy_failed(td: Any, leaf: torch.Tensor, error: RuntimeError) -> None:
+def copy_failed(
+    td: CollectionProtocol, leaf: torch.Tensor, error: RuntimeError
+) -> None:
     """Raise the error of a leaf that refuses to be written: expanded, requires grad.
 
     One without elements holds what was to be written into it.
@@ -116,7 +132,7 @@ def copy_failed(td: Any, leaf: torch.Tensor, error: RuntimeError) -> None:
     raise error
 
 
-def _is_one_value(value: Any) -> bool:
+def _is_one_value(value: object) -> bool:
     return isinstance(value, CollectionProtocol) and value._is_non_tensor
 
 
@@ -132,7 +148,7 @@ def _expands(shape: torch.Size, target: torch.Size) -> bool:
     )
 
 
-def fit_inplace(td: Any, key: Any, value: Any, present: torch.Tensor) -> torch.Tensor:
+def fit_inplace(td: Any, key: str, value: Any, present: torch.Tensor) -> torch.Tensor:
     """The tensor made of ``value`` that can be copied into the entry ``present``.
 
     Raises:
@@ -235,7 +251,12 @@ def _refuse_absent(absent: list[Any]) -> None:
         )
 
 
-def _refuse_missing(td: Any, source: Any, keys: Any, prefix: tuple[str, ...]) -> None:
+def _refuse_missing(
+    td: CollectionProtocol,
+    source: CollectionProtocol,
+    keys: Iterable[NestedKeyLike],
+    prefix: tuple[str, ...],
+) -> None:
     """Raise where ``td`` lacks a leaf that a member of a stack has.
 
     Those of an ordinary source are left out.
@@ -352,7 +373,7 @@ def check_copy(path: tuple[str, ...], value: torch.Tensor, shape: torch.Size) ->
         raise RuntimeError(MSG_UPDATE_COPY.format(value.shape, name, shape))
 
 
-def leaf_paths(value: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
+def leaf_paths(value: object, path: tuple[str, ...]) -> list[tuple[str, ...]]:
     """The paths of what a value at ``path`` holds: none of an empty collection."""
     if isinstance(value, CollectionProtocol):
         if value._is_non_tensor:
@@ -368,14 +389,14 @@ def leaf_paths(value: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
     return below
 
 
-def _holds_nothing(value: Any) -> bool:
+def _holds_nothing(value: object) -> bool:
     """Return whether a collection or dictionary has no leaf that could be written."""
     if isinstance(value, CollectionProtocol):
         return not value._is_non_tensor and value.is_empty()
     return isinstance(value, dict) and all(map(_holds_nothing, value.values()))
 
 
-def _has_views(td: Any) -> bool:
+def _has_views(td: CollectionProtocol) -> bool:
     """Return whether leaves of ``td`` may be copies, which later writes do not show."""
     return any(
         not container._is_dense and container._writes_through()
@@ -383,7 +404,7 @@ def _has_views(td: Any) -> bool:
     )
 
 
-def fill(td: Any, value: Any) -> None:
+def fill(td: CollectionProtocol, value: object) -> None:
     """Fill every leaf with a number or a tensor of one element; None is zero."""
     if _has_views(td):
         _fill_entries(td, value)
@@ -398,7 +419,7 @@ def fill(td: Any, value: Any) -> None:
         torch._foreach_zero_(held)
 
 
-def _fill_entries(td: Any, value: Any) -> None:
+def _fill_entries(td: CollectionProtocol, value: object) -> None:
     """:func:`fill` where a container may give copies of its entries."""
     for key, item in list(td._entries().items()):
         if isinstance(item, CollectionProtocol):

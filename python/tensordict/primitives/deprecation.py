@@ -96,7 +96,7 @@ def _package_of(frame: FrameType) -> str:
     return name.partition(".")[0]
 
 
-def warn_of_cast(value: Any, key: str | None = None) -> None:
+def warn_of_cast(value: object, key: str | None = None) -> None:
     """Warn of a number that becomes a tensor in a non-tensor entry: that at ``key``, or all."""
     if isinstance(value, numbers.Number):
         kind = type(value).__name__

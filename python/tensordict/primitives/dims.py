@@ -7,7 +7,7 @@ All but the last three take the method's arguments and, as ``call``,
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
@@ -16,6 +16,11 @@ from tensordict.primitives.common import DIMS_TAIL, NO_TAIL, SHAPE_TAIL
 from tensordict.primitives.lock import keep_storage
 from tensordict.primitives.map_leaves import map_leaves
 from tensordict.primitives.split import split_leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensordict.primitives.protocol import CollectionProtocol
 
 MSG_INCOMPATIBLE_DIM = "Incompatible dim {} for tensordict with shape {}."
 MSG_TRANSPOSE = "dim0 and dim1 must be within the range of the number of dimensions."
@@ -59,7 +64,7 @@ def _remembered(td: Any, result: Any, call: Call) -> Any:
     return result
 
 
-def unsqueeze(td: Any, dim: int, call: Call) -> Any:
+def unsqueeze(td: CollectionProtocol, dim: int, call: Call) -> Any:
     """Add a batch dim of size 1 at ``dim``."""
     batch_size = td.batch_size
     ndim = len(batch_size)
@@ -96,7 +101,7 @@ def squeeze(td: Any, dim: int | None, call: Call) -> Any:
     return _moved(td, "squeeze", (gone,), size, order, NO_TAIL, call)
 
 
-def transpose(td: Any, dim0: int, dim1: int, call: Call) -> Any:
+def transpose(td: CollectionProtocol, dim0: int, dim1: int, call: Call) -> Any:
     """Swap two batch dims."""
     batch_size = td.batch_size
     ndim = len(batch_size)
@@ -113,7 +118,7 @@ def transpose(td: Any, dim0: int, dim1: int, call: Call) -> Any:
     return _moved(td, "transpose", args, size, tuple(order), NO_TAIL, call)
 
 
-def permute(td: Any, dims: Any, call: Call) -> Any:
+def permute(td: Any, dims: Sequence[int], call: Call) -> Any:
     """Reorder the batch dims."""
     plan = permutation_plan(td._batch_size if td._is_dense else td.batch_size, dims)
     if plan is None:
@@ -128,14 +133,14 @@ def permute(td: Any, dims: Any, call: Call) -> Any:
 
 
 def permutation_plan(
-    batch_size: torch.Size, dims: Any
+    batch_size: torch.Size, dims: Sequence[int]
 ) -> tuple[tuple[int, ...], torch.Size] | None:
     """The old dim of each new one, and the new size; None where all stay in place."""
     return _permutation_plan(batch_size, dims)
 
 
 def _permutation_plan(
-    batch_size: torch.Size, dims: Any
+    batch_size: torch.Size, dims: Sequence[int]
 ) -> tuple[tuple[int, ...], torch.Size] | None:
     ndim = len(batch_size)
     order = tuple(dims)
@@ -160,7 +165,7 @@ def _permutation(dims: tuple[int, ...], ndim: int) -> tuple[int, ...]:
     return (*order, *range(count, ndim))
 
 
-def movedim(td: Any, source: Any, destination: Any, call: Call) -> Any:
+def movedim(td: CollectionProtocol, source: Any, destination: Any, call: Call) -> Any:
     """Move batch dims to other places."""
     ndim = len(td.batch_size)
     num_sources = 1 if isinstance(source, int) else len(source)
@@ -185,7 +190,7 @@ def movedim(td: Any, source: Any, destination: Any, call: Call) -> Any:
     return permute(td, tuple(order), call)
 
 
-def _dims_in_range(dims: Any, ndim: int) -> list[int]:
+def _dims_in_range(dims: Sequence[int], ndim: int) -> list[int]:
     """Dims counted from the front; an IndexError, worded as torch's, for one too many."""
     out = []
     for dim in (dims,) if isinstance(dims, int) else dims:
@@ -226,7 +231,7 @@ def flatten(td: Any, start_dim: int, end_dim: int, call: Call) -> Any:
     return _remembered(td, result, call)
 
 
-def at_least(td: Any, ndim: int, call: Call) -> Any:
+def at_least(td: CollectionProtocol, ndim: int, call: Call) -> Any:
     """Add leading batch dims of size 1 until there are ``ndim``."""
     batch_size = td.batch_size
     missing = ndim - len(batch_size)
@@ -284,7 +289,9 @@ def _unbind_plan(batch_size: torch.Size, dim: int) -> UnbindPlan:
     return (at,), prefixes, (*range(at), *range(at + 1, ndim))
 
 
-def _without(td: Any, dim: int) -> tuple[int, torch.Size, tuple[int, ...]]:
+def _without(
+    td: CollectionProtocol, dim: int
+) -> tuple[int, torch.Size, tuple[int, ...]]:
     """A batch dim counted from the front, the batch size and the order of dims without it."""
     batch_size = td.batch_size
     ndim = len(batch_size)

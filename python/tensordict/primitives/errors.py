@@ -68,7 +68,7 @@ class KeyThroughLeafError(MissingKeyError, ValueError):
 
 
 def missing_key(
-    td: Any, key: str, path: tuple[str, ...] = (), position: int = 0
+    td: CollectionProtocol, key: str, path: tuple[str, ...] = (), position: int = 0
 ) -> KeyError:
     """Make the error of reading an entry that ``td`` does not have.
 
@@ -83,7 +83,7 @@ def missing_key(
     return MissingKeyError(said + _about_key(path or (key,), position, keys))
 
 
-def missing_path(td: Any, path: tuple[str, ...], said: str) -> KeyError:
+def missing_path(td: CollectionProtocol, path: tuple[str, ...], said: str) -> KeyError:
     """Make the error with the text ``said`` of a nested key that ``td`` does not have."""
     if torch.compiler.is_compiling():
         return KeyError(said)
@@ -97,7 +97,9 @@ def missing_path(td: Any, path: tuple[str, ...], said: str) -> KeyError:
     return MissingKeyError(said)
 
 
-def missing_of_all(td: Any, path: tuple[str, ...], *, every: bool = False) -> KeyError:
+def missing_of_all(
+    td: CollectionProtocol, path: tuple[str, ...], *, every: bool = False
+) -> KeyError:
     """Make the error of a nested key that ``td`` does not have, which names nested keys.
 
     ``every`` names those also where the missing key has one part.
@@ -126,7 +128,7 @@ def _about_key(
 
 
 def through_leaf(
-    path: tuple[str, ...], position: int, leaf: Any
+    path: tuple[str, ...], position: int, leaf: object
 ) -> KeyThroughLeafError:
     """Make the error of a nested key whose part at ``position`` would be in a leaf."""
     said = (
@@ -139,7 +141,7 @@ def through_leaf(
 
 
 def not_an_operand(
-    op: Any, td: Any, operands: tuple[Any, ...], error: TypeError
+    op: object, td: CollectionProtocol, operands: tuple[Any, ...], error: TypeError
 ) -> TypeError:
     """Make the error of arithmetic with what is no number, tensor or collection."""
     plain = (int, float, complex, torch.Tensor, CollectionProtocol)
@@ -154,7 +156,7 @@ def not_an_operand(
     )
 
 
-def not_a_mapping(source: Any) -> AttributeError:
+def not_a_mapping(source: object) -> AttributeError:
     """Make the error of an update from what has no entries."""
     return AttributeError(
         f"'{type(source).__name__}' object has no attribute 'items': update() takes a "
@@ -162,14 +164,14 @@ def not_a_mapping(source: Any) -> AttributeError:
     )
 
 
-def keyed(error: RuntimeError, key: Any) -> RuntimeError:
+def keyed(error: RuntimeError, key: object) -> RuntimeError:
     """Note in an error whose text names the entry that caused it the key of that."""
     path = key if isinstance(key, tuple) else (key,)
     error._at_entry = (str(error), path)  # type: ignore[attr-defined]
     return error
 
 
-def at_key(error: Exception, key: Any) -> Exception:
+def at_key(error: Exception, key: object) -> Exception:
     """Say in an error which entry caused it: the one at ``key``, or one below that.
 
     Each collection on the way adds its key in front. An error of another class than
@@ -201,7 +203,7 @@ def at_value(error: Any, *keys: str) -> None:
             error.args = (f"{said}. It is the value of the entry {name!r}.",)
 
 
-def below(error: Exception, key: Any) -> Exception:
+def below(error: Exception, key: object) -> Exception:
     """Name the key in an error that may be about something else: see :func:`at_key`."""
     return at_key(error, key) if hasattr(error, "_at_entry") else error
 
@@ -213,14 +215,14 @@ def locked_error(td: Any) -> RuntimeError:
     return RuntimeError(f"{MSG_LOCKED} {_why_locked(td)}")
 
 
-def graph_error(td: Any, parent: Any) -> RuntimeError:
+def graph_error(td: CollectionProtocol, parent: CollectionProtocol) -> RuntimeError:
     """Make the error of unlocking ``td`` alone, which the locked ``parent`` holds."""
     if torch.compiler.is_compiling():
         return RuntimeError(MSG_LOCKED_GRAPH.format(td, parent))
     return RuntimeError(MSG_LOCKED_GRAPH.format(short_name(td), short_name(parent)))
 
 
-def _why_locked(td: Any) -> str:
+def _why_locked(td: CollectionProtocol) -> str:
     """Explain what locked ``td``, and what to do about it."""
     inner = td.__dict__.get("_param_td", td)
     copies = "`clone(False)` gives an unlocked one with the same leaves"
@@ -241,7 +243,7 @@ def _why_locked(td: Any) -> str:
     return f"It is locked because {reason}: {opens}, and {copies}."
 
 
-def _locked_parent(td: Any) -> Any:
+def _locked_parent(td: CollectionProtocol) -> Any:
     """The outermost locked collection that ``td`` is part of; None where it is the root."""
     for ref in getattr(td, "_lock_parents_weakrefs", ()):
         parent = ref()
@@ -250,7 +252,7 @@ def _locked_parent(td: Any) -> Any:
     return None
 
 
-def short_name(td: Any) -> str:
+def short_name(td: CollectionProtocol) -> str:
     """The class, batch size and keys of a collection, in one line."""
     keys = sorted(td._sample_entries(), key=str)
     shown = ", ".join(map(repr, keys[:8])) + (", ..." if len(keys) > 8 else "")

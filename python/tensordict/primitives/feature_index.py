@@ -8,7 +8,7 @@ warns of them; so does this.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,6 +27,9 @@ from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.tree import new
 from tensordict.primitives.unbatched import UnbatchedTensor
 
+if TYPE_CHECKING:
+    from tensordict.primitives.protocol import BatchIndex
+
 MSG_BEYOND = (
     "An index{} runs past the batch dims, and is used on the dims of the leaves instead. "
     "Starting with TensorDict 0.17, the default will change to raising an IndexError, as "
@@ -36,7 +39,7 @@ READ_LEAVES = "index the leaves, write td.apply(lambda x: x[:, idx])"
 WRITE_LEAVES = "write into the leaves, write for leaf in td.values(True, True): leaf[:, idx] = value"
 
 
-def features_at(td: Any, index: Any, error: IndexError) -> Any:
+def features_at(td: CollectionProtocol, index: object, error: IndexError) -> Any:
     """The dense ``td`` at ``index``, for which ``error`` was raised; unlocked. Warns.
 
     Raises:
@@ -49,7 +52,7 @@ def features_at(td: Any, index: Any, error: IndexError) -> Any:
 
 
 def take_features(
-    td: Any, index: Any, error: IndexError, by_own_dims: bool = False
+    td: CollectionProtocol, index: object, error: IndexError, by_own_dims: bool = False
 ) -> Any:
     """Take features without a warning: see :func:`features_at`.
 
@@ -75,7 +78,9 @@ def take_features(
         raise error from None
 
 
-def fill_features(td: Any, index: Any, value: Any, error: IndexError) -> None:
+def fill_features(
+    td: CollectionProtocol, index: object, value: object, error: IndexError
+) -> None:
     """Write ``value``, a number or tensor, into every leaf of ``td`` at ``index``.
 
     Everything is checked before the first write.
@@ -107,7 +112,7 @@ def _warn(how: str, advice: str) -> None:
         warn_caller(MSG_BEYOND.format(how, advice))
 
 
-def _reaching(index: Any, ndim: int) -> tuple[Any, ...] | None:
+def _reaching(index: object, ndim: int) -> tuple[Any, ...] | None:
     """The items of an index of more than ``ndim`` dims; None for any other."""
     if isinstance(index, tuple) and holds_text(index):
         return None
@@ -115,7 +120,7 @@ def _reaching(index: Any, ndim: int) -> tuple[Any, ...] | None:
     return tuple(items) if used > ndim and ellipsis_at < 0 else None
 
 
-def _dims_used(item: Any) -> int:
+def _dims_used(item: object) -> int:
     if isinstance(item, torch.Tensor):
         return item.dim() if item.dtype in _MASK_DTYPES else 1
     return 0 if item is None or isinstance(item, bool) else 1
@@ -130,7 +135,7 @@ def _slices_features(items: tuple[Any, ...], ndim: int) -> bool:
     return False
 
 
-def _first_leaf(td: Any) -> Any:
+def _first_leaf(td: CollectionProtocol) -> Any:
     for value in list(td._entries().values()):
         found = value
         if isinstance(value, CollectionProtocol):
@@ -143,8 +148,8 @@ def _first_leaf(td: Any) -> Any:
 
 
 def _part(
-    td: Any,
-    at: Any,
+    td: CollectionProtocol,
+    at: object,
     batch_size: torch.Size,
     size: torch.Size,
     error: IndexError,
@@ -174,7 +179,9 @@ def _part(
     return new(type(td), entries, size, td._device, None)
 
 
-def _gather(td: Any, ndim: int, leaves: list[torch.Tensor], error: IndexError) -> None:
+def _gather(
+    td: CollectionProtocol, ndim: int, leaves: list[torch.Tensor], error: IndexError
+) -> None:
     for value in list(td._entries().values()):
         if isinstance(value, CollectionProtocol):
             if value._is_non_tensor and not ndim:
@@ -188,7 +195,7 @@ def _gather(td: Any, ndim: int, leaves: list[torch.Tensor], error: IndexError) -
             leaves.append(value)
 
 
-def _fitted(leaf: torch.Tensor, index: Any, at: Any, value: Any) -> Any:
+def _fitted(leaf: torch.Tensor, index: object, at: BatchIndex, value: object) -> Any:
     """``value`` as it is written into ``leaf``; torch's error where it does not fit."""
     place = leaf[at]
     if not isinstance(value, torch.Tensor):

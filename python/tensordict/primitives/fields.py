@@ -6,7 +6,7 @@ are what reading and writing an attribute and calling the class do.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import has_torch_function_unary as is_special
@@ -15,6 +15,9 @@ from tensordict.primitives.common import as_size
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.set import set_entry
 from tensordict.primitives.tree import new
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def get_field(name: str, tc: Any) -> Any:
@@ -63,7 +66,11 @@ def wrap_fields(cls: Any, inner: Any) -> Any:
 
 
 def fill_fields(
-    tc: Any, values: dict[str, Any], batch_size: Any, device: Any, names: Any
+    tc: Any,
+    values: dict[str, Any],
+    batch_size: Sequence[int],
+    device: torch.device | str | int | None,
+    names: object,
 ) -> None:
     """Set up a new tensorclass around a container of its own with the fields given.
 

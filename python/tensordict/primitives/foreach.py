@@ -21,7 +21,7 @@ from tensordict.primitives.tree import leaves, new, rebuild
 from tensordict.primitives.unbatched import results_as_sources
 
 
-def is_shared_tensor(operand: Any) -> bool:
+def is_shared_tensor(operand: object) -> bool:
     """Return whether ``operand`` is one plain tensor without dims for all leaves.
 
     ``torch.vmap`` cannot read a tensor that it maps as a number, as the foreach forms of
@@ -33,13 +33,13 @@ def is_shared_tensor(operand: Any) -> bool:
     return is_compiling or not torch._C._functorch.is_batchedtensor(operand)
 
 
-def is_dense_throughout(td: Any) -> bool:
+def is_dense_throughout(td: CollectionProtocol) -> bool:
     """Return whether ``td`` and all collections in it are dense."""
     # A list: the compiler has no frame more to follow.
     return all([container._is_dense for container in _rust.containers(td)])
 
 
-def _in_line(td: Any, operand: Any, is_complete: bool = False) -> Any:
+def _in_line(td: CollectionProtocol, operand: object, is_complete: bool = False) -> Any:
     """The operand as it is passed on; None where it cannot be."""
     if isinstance(operand, (int, float, complex)) or is_shared_tensor(operand):
         return operand
@@ -111,7 +111,9 @@ def foreach(
     return rebuild(td, values, True, some, drop_empty and some)
 
 
-def foreach_inplace(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> bool:
+def foreach_inplace(
+    td: CollectionProtocol, op: Any, operands: tuple[Any, ...] = ()
+) -> bool:
     """Call ``op(leaves, *operands)``, which writes into the leaves.
 
     False where it was not called because of an operand.
@@ -131,7 +133,7 @@ def foreach_inplace(td: Any, op: Any, operands: tuple[Any, ...] = ()) -> bool:
     return True
 
 
-def compare(td: Any, op: Any, other: Any, cls: Any) -> Any:
+def compare(td: Any, op: Any, other: CollectionProtocol, cls: Any) -> Any:
     """A container of the class ``cls`` of ``op(leaf, operand)`` for each leaf.
 
     It has no names and is not locked. None where ``op`` was not called because of

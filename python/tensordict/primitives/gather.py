@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -10,8 +10,11 @@ from tensordict import _rust
 from tensordict.primitives.checks import is_leaf_nontensor
 from tensordict.primitives.errors import missing_of_all
 
+if TYPE_CHECKING:
+    from tensordict.primitives.protocol import CollectionProtocol
 
-def gather_into(td: Any, index: Any, out: Any) -> None:
+
+def gather_into(td: CollectionProtocol, index: object, out: Any) -> None:
     """Write the rows of ``td`` at ``index`` into ``out``, a collection of their size.
 
     Raises:
@@ -37,7 +40,7 @@ def gather_into(td: Any, index: Any, out: Any) -> None:
     out.update_(rows)
 
 
-def _by_member(td: Any, index: Any, out: Any) -> list[tuple[Any, Any]] | None:
+def _by_member(td: Any, index: object, out: Any) -> list[tuple[Any, Any]] | None:
     """The members of a stack, and of the one that their rows go to.
 
     None where ``out`` is no such stack, or a row of ``td`` is none of each member.
@@ -60,5 +63,5 @@ def _by_member(td: Any, index: Any, out: Any) -> list[tuple[Any, Any]] | None:
     return pairs
 
 
-def _paths(td: Any) -> set[Any]:
+def _paths(td: CollectionProtocol) -> set[Any]:
     return set(td.keys(True, True, is_leaf=is_leaf_nontensor))

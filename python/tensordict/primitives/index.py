@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -40,6 +40,11 @@ from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.tree import new
 from tensordict.primitives.unbatched import UnbatchedTensor
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensordict.primitives.protocol import BatchIndex
+
 MSG_MASK = (
     "The shape of the mask {} at index {} does not match the shape of the indexed "
     "tensor {} at index {}"
@@ -63,7 +68,7 @@ def _slice_length(item: slice, length: Any) -> Any:
 
 
 def index_plan(
-    batch_size: torch.Size, index: Any, td: Any = None
+    batch_size: torch.Size, index: Any, td: object = None
 ) -> tuple[Any, torch.Size, tuple[int, ...]] | None:
     """The plan of ``index`` on ``batch_size``; None where it takes everything as it is.
 
@@ -100,7 +105,7 @@ def index_plan(
 
 
 def known_plan(
-    batch_size: torch.Size, index: Any, td: Any = None
+    batch_size: torch.Size, index: BatchIndex, td: object = None
 ) -> tuple[Any, torch.Size, tuple[int, ...]] | None:
     """The same by the primitive, without tensors where there are none in ``index``.
 
@@ -115,7 +120,7 @@ def known_plan(
     return _as_list(at), plan[1], plan[2]
 
 
-def _has_lists(index: Any) -> bool:
+def _has_lists(index: object) -> bool:
     """Return whether there are lists, and no tensors, among the items of an index."""
     if type(index) is not tuple:
         return type(index) in (list, range)
@@ -123,7 +128,7 @@ def _has_lists(index: Any) -> bool:
     return bool(kinds & {list, range}) and torch.Tensor not in kinds
 
 
-def _as_list(item: Any) -> Any:
+def _as_list(item: object) -> Any:
     return item.tolist() if isinstance(item, torch.Tensor) else item
 
 
@@ -137,7 +142,7 @@ def _refuse_text(td: Any, index: tuple[Any, ...]) -> None:
             first[index]
 
 
-def _first_entry(td: Any) -> Any:
+def _first_entry(td: CollectionProtocol) -> Any:
     """The first entry that is no collection of others; None without one."""
     for value in td._entries().values():
         is_nested = isinstance(value, CollectionProtocol) and not value._is_non_tensor
@@ -148,7 +153,7 @@ def _first_entry(td: Any) -> Any:
 
 
 def _index_plan(
-    batch_size: torch.Size, index: Any
+    batch_size: torch.Size, index: BatchIndex
 ) -> tuple[Any, torch.Size, tuple[int, ...]] | None:
     ndim = len(batch_size)
     items, used, ellipsis_at = sorted_out(index)
@@ -265,7 +270,7 @@ def _advanced_dims(
     return [*rest[:first], *block, *rest[first:]]
 
 
-def index_shape(batch_size: torch.Size, index: Any) -> torch.Size:
+def index_shape(batch_size: torch.Size, index: BatchIndex) -> torch.Size:
     """The batch size of what ``index`` takes of a container of ``batch_size``."""
     plan = index_plan(batch_size, index)
     return batch_size if plan is None else plan[1]
@@ -398,7 +403,7 @@ def set_index(td: Any, index: Any, value: Any) -> None:
         parent._set_entry(key, item)
 
 
-def write_fitting(td: Any, index: Any, source: Any) -> bool:
+def write_fitting(td: Any, index: BatchIndex, source: CollectionProtocol) -> bool:
     """Write the leaves of ``source`` into those of ``td`` at ``index``, if each fits.
 
     Each must have a place of its shape there, and all containers one class; the index
@@ -471,7 +476,9 @@ def _is_common(number: Any) -> bool:
     return isinstance(number, bool) or abs(number) < 128
 
 
-def _fill_fitting(td: Any, number: Any, writes: list[tuple[Any, Any]]) -> bool:
+def _fill_fitting(
+    td: CollectionProtocol, number: object, writes: list[tuple[Any, Any]]
+) -> bool:
     """Add each leaf of ``td`` with a number; whether all are plain."""
     for entry in list(td._tensordict.values()):
         if _is_plain(entry):
@@ -497,7 +504,7 @@ def _is_place(part: Any) -> bool:
 
 def _pair_fitting(
     td: Any,
-    source: Any,
+    source: CollectionProtocol,
     size: Any,
     k: int,
     casts: bool,
@@ -541,7 +548,7 @@ def _pair_fitting(
     return True
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     """Return whether it is a tensor of which the index means the first dims."""
     return (
         isinstance(value, torch.Tensor)
@@ -550,7 +557,7 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def _filled_with(value: Any) -> Any:
+def _filled_with(value: object) -> Any:
     """Convert the value to fill entries with to a tensor, or a value of its own."""
     if value is None or isinstance(
         value, (CollectionProtocol, torch.Tensor, int, float, complex)
@@ -606,7 +613,7 @@ def _broadcasts(source: torch.Size, size: torch.Size) -> bool:
     )
 
 
-def _check_fits(item: Any, leaf: Any, size: torch.Size, k: int) -> None:
+def _check_fits(item: Any, leaf: torch.Tensor, size: torch.Size, k: int) -> None:
     """Raise where ``item`` does not broadcast to what is written of ``leaf``."""
     target = [*size, *leaf.shape[k:]]
     shape = list(item.shape)
@@ -662,8 +669,8 @@ def _plan_fill(
 
 
 def _plan_index(
-    td: Any,
-    at: Any,
+    td: CollectionProtocol,
+    at: BatchIndex,
     size: Any,
     k: int,
     value: Any,
@@ -709,7 +716,7 @@ def _plan_index(
             writes.append((td, key, entry, item))
 
 
-def _preallocated(td: Any, at: Any, size: Any, k: int, item: Any) -> Any:
+def _preallocated(td: Any, at: BatchIndex, size: Any, k: int, item: Any) -> Any:
     """An entry for ``td`` that is zero but for ``item`` at the index.
 
     ``size`` has as many dims as ``item`` has batch dims.
@@ -742,7 +749,7 @@ def _preallocated(td: Any, at: Any, size: Any, k: int, item: Any) -> Any:
     return new(type(item), entries, own, device, names)
 
 
-def view_shape(batch_size: torch.Size, shape: Any) -> torch.Size | None:
+def view_shape(batch_size: torch.Size, shape: Sequence[int]) -> torch.Size | None:
     """``shape`` with its -1 replaced, checked against the elements of ``batch_size``.
 
     ``shape`` is a sequence of numbers, or has one. None where it has a dtype.

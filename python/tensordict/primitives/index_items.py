@@ -37,7 +37,7 @@ _INDEX_TYPES = (
 )  # fmt: skip
 
 
-def _is_whole(item: Any) -> bool:
+def _is_whole(item: object) -> bool:
     return (
         isinstance(item, slice)
         and item.start is None
@@ -46,7 +46,7 @@ def _is_whole(item: Any) -> bool:
     )
 
 
-def _index_tensor(item: Any) -> torch.Tensor:
+def _index_tensor(item: object) -> torch.Tensor:
     """A sequence or an array as the tensor that indexes with it."""
     if isinstance(item, torch.Tensor):
         tensor = item
@@ -72,7 +72,7 @@ def _index_tensor(item: Any) -> torch.Tensor:
     return tensor
 
 
-def sorted_out(index: Any) -> tuple[list[Any], int, int]:
+def sorted_out(index: object) -> tuple[list[Any], int, int]:
     """The items of an index, how many dims they use up, and where its ellipsis is.
 
     Sequences and arrays become tensors, scalar masks and NumPy numbers Python's. The
@@ -114,7 +114,7 @@ def sorted_out(index: Any) -> tuple[list[Any], int, int]:
     return items, used, ellipsis_at
 
 
-def refuse_types(index: Any, stack_dim: int, error: IndexError) -> None:
+def refuse_types(index: object, stack_dim: int, error: IndexError) -> None:
     """Raise where an index that is an error has something along a dim of members.
 
     Raises:
@@ -126,7 +126,7 @@ def refuse_types(index: Any, stack_dim: int, error: IndexError) -> None:
         raise TypeError(MSG_INDEX_TYPE.format(kind)) from error
 
 
-def refuse_fractions(index: Any) -> None:
+def refuse_fractions(index: object) -> None:
     """Raise where an index has numbers with fractions, which no list takes.
 
     Raises:
@@ -159,7 +159,7 @@ def refuse_text(items: list[Any]) -> None:
             raise TypeError(msg)
 
 
-def fills(index: Any, value: torch.Tensor) -> bool:
+def fills(index: object, value: torch.Tensor) -> bool:
     """Return whether torch writes ``value`` as a number: into tensors of any dtype.
 
     It does so at one mask, whatever slices and numbers are beside it.
@@ -184,7 +184,7 @@ def fills(index: Any, value: torch.Tensor) -> bool:
     return masks == 1
 
 
-def refuse_cast(index: Any, entry: torch.Tensor, value: torch.Tensor) -> None:
+def refuse_cast(index: object, entry: torch.Tensor, value: torch.Tensor) -> None:
     """Raise torch's error where ``value``, of another dtype, is not cast at ``index``.
 
     Numbers and slices cast, tensors do not, but for one number at a mask.
@@ -194,7 +194,7 @@ def refuse_cast(index: Any, entry: torch.Tensor, value: torch.Tensor) -> None:
         entry.new_empty(1)[[0]] = value.new_empty(1)
 
 
-def _is_mask(item: Any) -> bool:
+def _is_mask(item: object) -> bool:
     if isinstance(item, (torch.Tensor, np.ndarray)):
         return item.dtype in (torch.bool, np.bool_) and item.ndim > 0
     while isinstance(item, list) and item:

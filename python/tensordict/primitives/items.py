@@ -45,7 +45,7 @@ def walk(
     return out
 
 
-def containers(td: Any, out: list[Any] | None = None) -> list[Any]:
+def containers(td: CollectionProtocol, out: list[Any] | None = None) -> list[Any]:
     """``td`` and every container below it, parents first."""
     if out is None:
         out = []

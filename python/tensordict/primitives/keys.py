@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensordict.primitives.common import MSG_NO_KEYS
 from tensordict.primitives.errors import locked_error, missing_key, through_leaf
@@ -11,6 +11,11 @@ from tensordict.primitives.nested_key import unravel_key_to_tuple
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.set import validate
 from tensordict.primitives.tree import clone_structure, new
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tensordict.primitives.protocol import NestedKeyLike
 
 MSG_COLLIDE = "Flattening keys in tensordict causes keys {} to collide."
 
@@ -21,7 +26,7 @@ MSG_OVERRIDE = (
 )
 
 
-def _grouped(keys: Any) -> dict[str, list[tuple[str, ...]]]:
+def _grouped(keys: Iterable[NestedKeyLike]) -> dict[str, list[tuple[str, ...]]]:
     """The rests of nested keys by their first part, in the order given."""
     plan: dict[str, list[tuple[str, ...]]] = {}
     for key in keys:
@@ -33,7 +38,7 @@ def _grouped(keys: Any) -> dict[str, list[tuple[str, ...]]]:
     return plan
 
 
-def replace_entries(td: Any, entries: dict[str, Any]) -> None:
+def replace_entries(td: CollectionProtocol, entries: dict[str, Any]) -> None:
     """Make ``entries``, which are values of ``td``, all that it holds, in their order."""
     if td._is_dense:
         held = td._tensordict
@@ -45,7 +50,9 @@ def replace_entries(td: Any, entries: dict[str, Any]) -> None:
             td._del_entry(key)
 
 
-def select(td: Any, keys: tuple[Any, ...], inplace: bool, strict: bool) -> Any:
+def select(
+    td: CollectionProtocol, keys: tuple[Any, ...], inplace: bool, strict: bool
+) -> Any:
     """A container of the entries at ``keys``, in that order; ``td`` itself if inplace.
 
     Of a nested container of which only parts are asked for, a new one holds them. A key
@@ -71,8 +78,8 @@ def select(td: Any, keys: tuple[Any, ...], inplace: bool, strict: bool) -> Any:
 
 
 def _select(
-    td: Any,
-    keys: Any,
+    td: CollectionProtocol,
+    keys: Iterable[NestedKeyLike],
     inplace: bool,
     strict: bool,
     changes: list[Any],
@@ -110,7 +117,7 @@ def _select(
     return _like(td, entries)
 
 
-def _like(td: Any, entries: dict[str, Any]) -> Any:
+def _like(td: CollectionProtocol, entries: dict[str, Any]) -> Any:
     """A container with the size, device and names of ``td`` around ``entries``."""
     if not td._is_dense:
         return td._with_entries(entries)
@@ -124,7 +131,7 @@ def _like(td: Any, entries: dict[str, Any]) -> Any:
     )
 
 
-def exclude(td: Any, keys: tuple[Any, ...], inplace: bool) -> Any:
+def exclude(td: CollectionProtocol, keys: tuple[Any, ...], inplace: bool) -> Any:
     """A container without the entries at ``keys``; ``td`` itself if inplace.
 
     Keys that are not there are ignored. Without keys the nested containers are new ones.
@@ -138,7 +145,12 @@ def exclude(td: Any, keys: tuple[Any, ...], inplace: bool) -> Any:
     return result
 
 
-def _exclude(td: Any, keys: Any, inplace: bool, changes: list[Any]) -> Any:
+def _exclude(
+    td: CollectionProtocol,
+    keys: Iterable[NestedKeyLike],
+    inplace: bool,
+    changes: list[Any],
+) -> Any:
     members = None if td._is_dense else td._member_operands(())
     if members is not None:
         kept = [_exclude(each, keys, inplace, changes) for each, _ in members]
@@ -204,9 +216,9 @@ def flatten_keys(td: Any, separator: str, inplace: bool, is_leaf: Any = None) ->
 
 
 def _flatten(
-    td: Any,
+    td: CollectionProtocol,
     separator: str,
-    is_leaf: Any,
+    is_leaf: Callable[[Any], bool] | None,
     prefix: tuple[str, ...],
     direct: dict[str, Any],
     nested: dict[str, Any],
@@ -309,10 +321,10 @@ def unflatten_keys(td: Any, separator: str, inplace: bool) -> Any:
 
 
 def _unflattened_branch(
-    td: Any,
+    td: CollectionProtocol,
     entries: dict[str, Any],
     waiting: dict[tuple[str, ...], dict[str, Any]],
-    parent: Any,
+    parent: CollectionProtocol,
     path: tuple[str, ...],
 ) -> Any:
     """The container at ``path``, a new one where there is none; None through a leaf."""

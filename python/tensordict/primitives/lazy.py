@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import has_torch_function_variadic as any_special
@@ -19,6 +19,9 @@ from tensordict.primitives.tree import (
     new,
 )
 from tensordict.primitives.unbatched import UnbatchedTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 
 def member_values(members: list[Any], path: tuple[str, ...]) -> list[Any] | None:
@@ -168,7 +171,7 @@ def member_leaves(members: list[Any], out: list[Any]) -> None:
             out += held.values()
 
 
-def rebuilt_members(members: list[Any], values: Any, cls: Any) -> list[Any]:
+def rebuilt_members(members: list[Any], values: Sequence[Any], cls: Any) -> list[Any]:
     """The members rebuilt with the leaves that ``values`` yields, as :func:`rebuild` does.
 
     With ``cls`` as :func:`rebuild_as` does.
@@ -181,10 +184,10 @@ def rebuilt_members(members: list[Any], values: Any, cls: Any) -> list[Any]:
 
 def map_members(
     members: list[Any],
-    op: Any,
+    op: str | Callable[..., Any],
     args: tuple[Any, ...],
     prefix: torch.Size | None,
-    names: Any,
+    names: Sequence[str | None] | None,
     tail: int,
     k: int,
     lock: bool = False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import has_torch_function_unary as is_special
@@ -10,9 +10,16 @@ from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict.primitives.common import _call
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 def on_plain(
-    held: dict[str, Any], op: Any, args: tuple[Any, ...], tail: int, k: int
+    held: dict[str, Any],
+    op: str | Callable[..., Any],
+    args: tuple[Any, ...],
+    tail: int,
+    k: int,
 ) -> tuple[dict[str, Any], list[str]]:
     """Call ``op`` on each plain tensor of ``held``, and list the keys of the others.
 

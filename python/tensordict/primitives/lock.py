@@ -35,7 +35,7 @@ LOCK_STATE = ("_is_locked", "_lock_parents_weakrefs", "_is_shared", "_is_memmap"
 dictionary."""
 
 
-def unlock_tree(td: Any) -> None:
+def unlock_tree(td: CollectionProtocol) -> None:
     """Unlock ``td`` and all that it holds, or nothing.
 
     Raises:
@@ -56,7 +56,7 @@ def unlock_tree(td: Any) -> None:
             member._after_unlock()
 
 
-def _forget_lock(td: Any) -> None:
+def _forget_lock(td: CollectionProtocol) -> None:
     """Take what only a locked container has out of its instance dictionary."""
     state = td.__dict__
     for name in LOCK_STATE:
@@ -64,7 +64,7 @@ def _forget_lock(td: Any) -> None:
             del state[name]
 
 
-def keep_storage(td: Any, result: Any) -> None:
+def keep_storage(td: CollectionProtocol, result: CollectionProtocol) -> None:
     """Note on views of mapped or shared memory that they are that; lock them."""
     for container in containers(result):
         if td._is_memmap:

@@ -17,6 +17,8 @@ from tensordict.primitives.tree import new
 from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
 
@@ -81,10 +83,10 @@ def map_leaves(
 def _map_unusual(
     value: Any,
     size: torch.Size,
-    op: Any,
+    op: str | Callable[..., Any],
     args: tuple[Any, ...],
     prefix: torch.Size | None,
-    names: Any,  # noqa: ARG001
+    names: object,  # noqa: ARG001
     tail: int,
     lock: bool,  # noqa: ARG001
     k: int,

@@ -18,7 +18,10 @@ takes, which does not know the rules.
 from __future__ import annotations
 
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = [
     "is_plain_sequence",
@@ -46,10 +49,10 @@ def trace_as(forward: Any, short: Any) -> Any:
 
 
 def plain_inputs(
-    module: Any,  # noqa: ARG001
+    module: object,  # noqa: ARG001
     args: tuple[Any, ...],  # noqa: ARG001
     kwargs: dict[str, Any],  # noqa: ARG001
-    skip: Any,  # noqa: ARG001
+    skip: object,  # noqa: ARG001
 ) -> tuple[Any, tuple[Any, ...]] | None:
     """Return what a module of tensors calls, and with what, if that is all it does.
 
@@ -60,25 +63,25 @@ def plain_inputs(
 
 
 def plain_parameters(
-    module: Any,  # noqa: ARG001
+    module: object,  # noqa: ARG001
     args: tuple[Any, ...],  # noqa: ARG001
     kwargs: dict[str, Any],  # noqa: ARG001
-    skip: Any,  # noqa: ARG001
+    skip: object,  # noqa: ARG001
 ) -> dict[str, Any] | None:
     """The parameters of a distribution by their names, if only a value of it is asked for."""
     return None
 
 
-def plain_outputs(module: Any, td: Any, outputs: Any) -> bool:  # noqa: ARG001
+def plain_outputs(module: object, td: CollectionProtocol, outputs: object) -> bool:  # noqa: ARG001
     """Write the outputs of a module to ``td``; false where they do not simply fit."""
     return False
 
 
 def is_plain_sequence(
-    module: Any,  # noqa: ARG001
+    module: object,  # noqa: ARG001
     args: tuple[Any, ...],  # noqa: ARG001
     kwargs: dict[str, Any],  # noqa: ARG001
-    skip: Any,  # noqa: ARG001
+    skip: object,  # noqa: ARG001
 ) -> bool:
     """Return whether a sequence only hands on its argument, a collection."""
     return False

@@ -105,7 +105,7 @@ def _no_place(key: str, module: nn.Module) -> KeyError:
     )
 
 
-def _other_shapes(td: Any, module: nn.Module) -> RuntimeError:
+def _other_shapes(td: CollectionProtocol, module: nn.Module) -> RuntimeError:
     """The error that names the values which have another shape than the module's."""
     own: dict[str, Any] = dict(module.named_parameters(remove_duplicate=False))
     own.update(module.named_buffers(remove_duplicate=False))
@@ -120,7 +120,7 @@ def _other_shapes(td: Any, module: nn.Module) -> RuntimeError:
     return RuntimeError(MSG_OTHER_SHAPES.format(module=name, shapes=listed))
 
 
-def _fits(value: Any, old: Any) -> bool:
+def _fits(value: object, old: object) -> bool:
     """Return whether a value has the shape of ``old``, dims in front aside."""
     if not isinstance(value, torch.Tensor) or not isinstance(old, torch.Tensor):
         return True
@@ -129,7 +129,7 @@ def _fits(value: Any, old: Any) -> bool:
     return value.shape[max(value.dim() - old.dim(), 0) :] == old.shape
 
 
-def _always_fits(value: Any, old: Any) -> bool:  # noqa: ARG001
+def _always_fits(value: object, old: object) -> bool:  # noqa: ARG001
     """Answer :func:`_fits` for Dynamo: a graph has no use for a comparison of sizes."""
     return True
 
@@ -300,14 +300,14 @@ def _as_kind_of(value: Any, old: Any, is_buffer: bool) -> Any:
     return value
 
 
-def _is_same_memory(value: Any, own: Any) -> bool:
+def _is_same_memory(value: object, own: object) -> bool:
     """Return whether two tensors share their memory."""
     # Not in the annotations of torch.
     is_alias_of: Any = torch._C._is_alias_of  # type: ignore[attr-defined]
     return isinstance(value, torch.Tensor) and is_alias_of(value, own)
 
 
-def _is_same_object(value: Any, own: Any) -> bool:
+def _is_same_object(value: object, own: object) -> bool:
     """Answer :func:`_is_same_memory` for Dynamo, where nothing is wrapped."""
     return value is own
 
@@ -323,7 +323,10 @@ Dynamo."""
 
 
 def _note_replaced(
-    td: Any, current: Any, given: Any, replaced: list[tuple[Any, str, Any]]
+    td: CollectionProtocol,
+    current: Any,
+    given: Any,
+    replaced: list[tuple[Any, str, Any]],
 ) -> None:
     """Note what a block put into a module in place of ``given``, at its other place."""
     held = (current._tensordict if current._is_dense else current._entries()).copy()

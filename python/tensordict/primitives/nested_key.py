@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 MSG_KEY = "key should be a Sequence<NestedKey>"
 
 
-def unravel_key_to_tuple(key: Any) -> tuple[str, ...]:
+def unravel_key_to_tuple(key: object) -> tuple[str, ...]:
     """Flatten a nested key into a tuple of strings; an empty tuple where it is no key."""
     if isinstance(key, str):
         return (key,)
@@ -22,7 +20,7 @@ def unravel_key_to_tuple(key: Any) -> tuple[str, ...]:
     return out
 
 
-def unravel_key(key: Any) -> str | tuple[str, ...]:
+def unravel_key(key: object) -> str | tuple[str, ...]:
     """The simplest form of a nested key: a string, or a tuple of two or more.
 
     A tuple that is no nested key gives an empty one, as in tensordict 0.15.
@@ -36,7 +34,7 @@ def unravel_key(key: Any) -> str | tuple[str, ...]:
     return flat[0] if len(flat) == 1 else flat
 
 
-def unravel_key_list(keys: Any) -> list[str | tuple[str, ...]]:
+def unravel_key_list(keys: object) -> list[str | tuple[str, ...]]:
     """:func:`unravel_key` of each key of a list or tuple, all of which are nested keys."""
     if not isinstance(keys, (list, tuple)):
         msg = (

@@ -211,13 +211,13 @@ COPIES = _names(lambda each: each.copies)
 """The operations whose results share nothing with what they are made of."""
 
 
-def name_of(op: Any) -> str:
+def name_of(op: object) -> str:
     """Return the name of an operation, which is a name, a function or a partial one."""
     op = getattr(op, "func", op)
     return op if isinstance(op, str) else getattr(op, "__name__", str(op))
 
 
-def rows_moved(op: Any, args: tuple[Any, ...], count: int) -> torch.Tensor | None:
+def rows_moved(op: object, args: tuple[Any, ...], count: int) -> torch.Tensor | None:
     """Tell which of ``count`` rows stands where after ``op``.
 
     Args:

@@ -257,7 +257,7 @@ class CollectionProtocol:
         """
         return self._entries()
 
-    def _get_entry(self, key: str, default: Any) -> Any:
+    def _get_entry(self, key: str, default: object) -> Any:
         """The value of one direct entry, or ``default``."""
         raise NotImplementedError
 
@@ -277,14 +277,14 @@ class CollectionProtocol:
         """Look at an entry as reading would show it: see :meth:`_sample_entry`."""
         return self._sample_entry(key)
 
-    def _part_at(self, key: str, index: Any) -> Any:
+    def _part_at(self, key: str, index: object) -> Any:
         """The part of a leaf at a planned index, where parts are read alone.
 
         NO_DEFAULT where there is no leaf.
         """
         raise NotImplementedError
 
-    def _write_part(self, key: str, index: Any, value: Any) -> None:
+    def _write_part(self, key: str, index: object, value: object) -> None:
         """Write ``value`` into a leaf at a planned index, where parts are written alone."""
         raise NotImplementedError
 
@@ -309,11 +309,11 @@ class CollectionProtocol:
 
     # Writing ---------------------------------------------------------------
 
-    def _set_entry(self, key: str, value: Any) -> None:
+    def _set_entry(self, key: str, value: object) -> None:
         """Store a validated value under a direct key, replacing what is there."""
         raise NotImplementedError
 
-    def _check_entry(self, key: str, value: Any) -> None:
+    def _check_entry(self, key: str, value: object) -> None:
         """Raise where :meth:`_set_entry` would refuse a validated value."""
 
     def _del_entry(self, key: str) -> None:
@@ -332,14 +332,20 @@ class CollectionProtocol:
         """A container around ``entries``, which are values of this one."""
         raise NotImplementedError
 
-    def _write_at(self, key: str, target: Any, index: Any, value: Any) -> None:
+    def _write_at(
+        self,
+        key: str,
+        target: CollectionProtocol | torch.Tensor,
+        index: BatchIndex,
+        value: Any,
+    ) -> None:
         """Write ``value`` at an index of ``target``, the entry that reading ``key`` gave."""
         target[index] = value
         if self._writes_through():
             # What it gives may be a copy.
             self._set_entry(key, target)
 
-    def _casts_at(self, index: Any) -> bool:
+    def _casts_at(self, index: object) -> bool:
         """Return whether a write at an index of tensors casts, as one of parts does."""
         return False
 
@@ -358,7 +364,7 @@ class CollectionProtocol:
         op: str | Callable[..., Any],
         args: tuple[Any, ...],
         prefix: torch.Size | None,
-        names: Any,
+        names: object,
         tail: int,
         lock: bool,
         k: int,
@@ -371,7 +377,7 @@ class CollectionProtocol:
         op: str | Callable[..., Any],
         args: tuple[Any, ...],
         prefixes: list[torch.Size],
-        names: Any,
+        names: object,
         lock: bool,
         k: int,
     ) -> list[Self]:
@@ -395,7 +401,7 @@ class CollectionProtocol:
     def _after_unlock(self) -> None:
         """Called when this one and all below it were unlocked."""
 
-    def _rebuild(self, values: Any, lock: bool) -> Self:
+    def _rebuild(self, values: Iterator[Any], lock: bool) -> Self:
         """A container of this structure with the leaves that ``values`` yields."""
         raise NotImplementedError
 
@@ -423,22 +429,24 @@ class CollectionProtocol:
         size, device, names = self._batch_size, self._device, self._td_dim_names
         return _rust.new(type(self), entries, size, device, names)
 
-    def _entry_for(self, present: Any) -> Any:
+    def _entry_for(self, present: object) -> Any:
         """Return what an entry becomes when it is updated from this: as a rule this."""
         return present
 
-    def _rebuild_plain(self, values: Any) -> Any:
+    def _rebuild_plain(self, values: Iterator[Any]) -> Any:
         """Rebuild without class and names: see :meth:`_rebuild`."""
         return self._rebuild(values, False)
 
-    def _rebuild_as(self, values: Any, cls: Any, size: Any) -> Any:
+    def _rebuild_as(self, values: Iterator[Any], cls: Any, size: object) -> Any:
         """See :func:`tensordict.primitives.align.rebuild_as`; ``values`` is an iterator."""
         built = self._rebuild_plain(values)
         if not built._is_dense:
             return built
         return _rust.rebuild_as(built, _rust.leaves(built), cls, size)
 
-    def _align_leaves(self, other: Any, out: list[Any], is_complete: bool) -> bool:
+    def _align_leaves(
+        self, other: CollectionProtocol, out: list[Any], is_complete: bool
+    ) -> bool:
         """Append the leaves of ``other`` in the order of :meth:`_leaves`, or give up.
 
         With ``is_complete`` also where there is a non-tensor entry.
@@ -459,11 +467,11 @@ class CollectionProtocol:
         """Split the operands by member; return None if this is not a stack."""
         return None
 
-    def _incomparable(self, name: str, other: Any, otherwise: bool) -> bool:
+    def _incomparable(self, name: str, other: object, otherwise: bool) -> bool:
         """The answer of the operator ``name`` where ``other`` is nothing to compare with."""
         return otherwise
 
-    def _check_reduces(self, op: Any) -> None:
+    def _check_reduces(self, op: object) -> None:
         """Raise where there are values that no reduction ``op`` can be computed of."""
 
     def _compared_dict(self, other: dict[Any, Any]) -> Any:
@@ -471,7 +479,7 @@ class CollectionProtocol:
         return self.from_dict_instance(other, batch_size=[])
 
     def _where_operands(
-        self, condition: torch.Tensor, other: Any, pad: Any
+        self, condition: torch.Tensor, other: object, pad: object
     ) -> list[tuple[Any, list[Any]]] | None:
         """Split the operands of ``where`` by member; None if this is not a stack."""
         if not isinstance(other, CollectionProtocol):
@@ -485,11 +493,11 @@ class CollectionProtocol:
         """
         return None
 
-    def _update_source(self, source: Any) -> Any:
+    def _update_source(self, source: object) -> Any:
         """The source of an update, with values of the types that entries have."""
         return source
 
-    def _is_unset_by(self, present: Any, value: Any) -> bool:
+    def _is_unset_by(self, present: object, value: object) -> bool:
         """Return whether an update in place removes an entry for ``value``."""
         return False
 
@@ -501,7 +509,7 @@ class CollectionProtocol:
         """Take the members of a collection, and their sizes; whether there are members."""
         return False
 
-    def _update_parts(self, source: Any) -> list[Any] | None:
+    def _update_parts(self, source: object) -> list[Any] | None:
         """Split the source of an update by member, if this is a stack."""
         return None
 
@@ -509,7 +517,7 @@ class CollectionProtocol:
         """Return the keys of the leaves that some member has, if this is a stack."""
         return ()
 
-    def _copy_parts(self, source: Any, is_whole: bool = False) -> list[Any] | None:
+    def _copy_parts(self, source: object, is_whole: bool = False) -> list[Any] | None:
         """The same of values that are copied into entries; others are left out."""
         return self._update_parts(source)
 
@@ -528,26 +536,26 @@ class CollectionProtocol:
         """New containers all the way down that share the leaves."""
         raise NotImplementedError
 
-    def _takes(self, value: Any) -> bool:
+    def _takes(self, value: object) -> bool:
         """Return whether :meth:`update_` of non-tensor data takes a value."""
         raise NotImplementedError
 
-    def _can_put(self, value: Any) -> bool:
+    def _can_put(self, value: object) -> bool:
         """Return whether ``_put`` of all of non-tensor data surely takes a value."""
         return False
 
-    def _copied(self, value: Any) -> Any:
+    def _copied(self, value: object) -> Any:
         """Return what :meth:`update_` of a non-tensor entry takes, or raise.
 
         ``value`` may be of any type.
         """
         raise NotImplementedError
 
-    def _check_item(self, size: torch.Size, value: Any, at: Any = ...) -> None:
+    def _check_item(self, size: torch.Size, value: object, at: object = ...) -> None:
         """Raise where a non-tensor entry does not take a value at an index of ``size``."""
         raise NotImplementedError
 
-    def _preallocated(self, at: Any, size: torch.Size) -> Any:
+    def _preallocated(self, at: object, size: torch.Size) -> Any:
         """A non-tensor entry of ``size`` that is this one at an index."""
         raise NotImplementedError
 
@@ -556,7 +564,7 @@ class CollectionProtocol:
         this: Any = self
         return make(this.to_tensordict())
 
-    def _written_at(self, at: Any, value: Any) -> Any:
+    def _written_at(self, at: object, value: object) -> Any:
         """Write ``value`` at a planned index: what then is the entry in its place."""
         self[at] = value
         return self
@@ -590,7 +598,7 @@ class CollectionProtocol:
         made.names = wanted
         return made
 
-    def _nested_class(self, key: str, value: Any) -> type[Any]:
+    def _nested_class(self, key: str, value: object) -> type[Any]:
         """The class that the short text names for a nested collection."""
         return type(value)
 

@@ -18,6 +18,8 @@ from tensordict.primitives.operations import DROPS_DIM, bounds_of_parts, rows_mo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tensordict.primitives.protocol import BatchIndex
+
 __all__ = [
     "at_index",
     "cat_leaves",
@@ -43,7 +45,7 @@ MSG_STACK = (
 )
 
 
-def is_jagged(leaf: Any) -> bool:
+def is_jagged(leaf: object) -> bool:
     """Return whether a leaf is a nested tensor of the jagged layout."""
     return isinstance(leaf, torch.Tensor) and leaf.layout is torch.jagged
 
@@ -57,7 +59,7 @@ def regular_shape(leaf: torch.Tensor) -> torch.Size:
     return torch.Size(list(leaf.shape[:ragged]))
 
 
-def at_index(leaf: Any, index: Any) -> Any:
+def at_index(leaf: torch.Tensor, index: BatchIndex) -> Any:
     """``leaf[index]``, of several rows of a nested tensor, too."""
     if isinstance(leaf, torch.Tensor) and leaf.is_nested:
         rows = _indexed(leaf, index)
@@ -87,7 +89,7 @@ def map_leaf(op: Any, leaf: Any, args: tuple[Any, ...]) -> Any:
     return None if positions is None else _rows(leaf, positions)
 
 
-def _squeezed(leaf: Any, dims: Any) -> Any:
+def _squeezed(leaf: Any, dims: object) -> Any:
     """A jagged leaf without some dims of size 1; None where one is none of these."""
     if not is_jagged(leaf):
         return None
@@ -110,7 +112,7 @@ def _rebuilt(leaf: Any, values: torch.Tensor, offsets: Any, lengths: Any) -> Any
     )
 
 
-def _strided(leaf: Any, positions: list[int]) -> Any:
+def _strided(leaf: torch.Tensor, positions: list[int]) -> Any:
     """Some rows of a nested tensor of the strided layout; None for no rows."""
     rows = leaf.unbind()
     chosen = [rows[at] for at in positions]
@@ -130,7 +132,7 @@ def _sliced(leaf: Any, start: int, stop: int) -> Any:
     return _rebuilt(leaf, values, offsets - first, lengths)
 
 
-def _indexed(leaf: Any, index: Any) -> Any:
+def _indexed(leaf: torch.Tensor, index: object) -> Any:
     """The rows at an index of the first dim; None for any other index."""
     items = list(index) if isinstance(index, tuple) else [index]
     while items and (
@@ -169,7 +171,7 @@ def _rows(leaf: Any, positions: torch.Tensor) -> Any:
     return _rebuilt(leaf, values, new_offsets, None)
 
 
-def _narrowed(leaf: Any, dim: int, start: int, length: int) -> Any:
+def _narrowed(leaf: torch.Tensor, dim: int, start: int, length: int) -> Any:
     """``leaf.narrow`` along the first dim; None along another one."""
     return _sliced(leaf, start, start + length) if dim == 0 else None
 
@@ -225,7 +227,7 @@ def with_rows_of(leaf: Any, operand: Any) -> Any:
     return _rebuilt(leaf, operand.values(), offsets, lengths)
 
 
-def foreach_leaves(op: Any, lists: list[Any]) -> list[Any] | None:
+def foreach_leaves(op: str | Callable[..., Any], lists: list[Any]) -> list[Any] | None:
     """``op``, a ``torch._foreach_*`` function, leaf by leaf; None where none is nested.
 
     A function whose name ends with ``_`` writes into the first list.
@@ -306,7 +308,7 @@ def where_leaf(condition: torch.Tensor, leaf: Any, other: Any) -> Any:
     return _rebuilt(leaf, values, leaf.offsets(), None)
 
 
-def fill_leaf(leaf: Any, mask: torch.Tensor, value: Any) -> None:
+def fill_leaf(leaf: torch.Tensor, mask: torch.Tensor, value: Any) -> None:
     """``leaf.masked_fill_(mask, value)``, of a nested leaf row by row."""
     if not leaf.is_nested:
         leaf.masked_fill_(mask, value)
@@ -316,7 +318,9 @@ def fill_leaf(leaf: Any, mask: torch.Tensor, value: Any) -> None:
         row.masked_fill_(chosen, value)
 
 
-def _row_pairs(leaf: Any, index: Any, value: Any) -> list[tuple[Any, Any]]:
+def _row_pairs(
+    leaf: torch.Tensor, index: BatchIndex, value: Any
+) -> list[tuple[Any, Any]]:
     """The rows of a nested leaf at an index, each with its part of a value."""
     positions = torch.arange(leaf.size(0))[index]
     rows = leaf.unbind()
@@ -332,7 +336,7 @@ def _row_pairs(leaf: Any, index: Any, value: Any) -> list[tuple[Any, Any]]:
     return list(zip(targets, values, strict=True))
 
 
-def check_rows(leaf: Any, index: Any, value: Any) -> None:
+def check_rows(leaf: torch.Tensor, index: BatchIndex, value: Any) -> None:
     """Raise where a value does not fit the rows of a nested leaf at an index.
 
     Raises:
@@ -343,13 +347,13 @@ def check_rows(leaf: Any, index: Any, value: Any) -> None:
             raise RuntimeError(MSG_ROW.format(list(each.shape), list(row.shape)))
 
 
-def write_rows(leaf: Any, index: Any, value: Any) -> None:
+def write_rows(leaf: torch.Tensor, index: BatchIndex, value: Any) -> None:
     """Write into the rows of a nested leaf at an index."""
     for row, each in _row_pairs(leaf, index, value):
         row.copy_(torch.as_tensor(each))
 
 
-def padded(leaf: Any, padding: float) -> Any:
+def padded(leaf: torch.Tensor, padding: float) -> Any:
     """A nested leaf as an ordinary tensor, its rows filled up; any other one as it is."""
     if not leaf.is_nested:
         return leaf

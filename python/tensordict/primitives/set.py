@@ -22,7 +22,7 @@ MSG_SCALAR = (
 )
 
 
-def check_batch(td: Any, key: Any, value: torch.Tensor) -> None:
+def check_batch(td: CollectionProtocol, key: object, value: torch.Tensor) -> None:
     """Raise where a tensor does not have the batch size as its leading dims."""
     batch_size = td.batch_size
     if not batch_size:
@@ -51,7 +51,7 @@ def _fits_rows(value: torch.Tensor, batch_size: torch.Size) -> bool:
     )
 
 
-def validate(td: Any, key: Any, value: Any, non_blocking: bool = False) -> Any:
+def validate(td: Any, key: str, value: Any, non_blocking: bool = False) -> Any:
     """The form of ``value`` that may be stored in ``td``, or an error.
 
     Tensors must have the batch size as their leading dims and are moved to the
@@ -81,7 +81,7 @@ def validate(td: Any, key: Any, value: Any, non_blocking: bool = False) -> Any:
 
 def set_entry(
     td: Any,
-    key: Any,
+    key: str,
     value: Any,
     inplace: bool | None = False,
     non_blocking: bool = False,

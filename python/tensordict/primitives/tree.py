@@ -67,7 +67,7 @@ def is_empty(td: Any) -> bool:
     return True
 
 
-def is_filled(td: Any) -> bool:
+def is_filled(td: CollectionProtocol) -> bool:
     """Return whether every container, nested or not, is dense and has entries."""
     return all([each._is_dense and each._tensordict for each in containers(td)])
 
@@ -77,7 +77,7 @@ def on_host(leaves: list[Any]) -> bool:
     return all([leaf.is_cpu or leaf.is_meta for leaf in leaves])
 
 
-def truth(td: Any, op: str) -> bool:
+def truth(td: CollectionProtocol, op: str) -> bool:
     """Return whether all leaves, or any (``op``), are true by their method ``op``.
 
     All leaves are asked, and the answer is read once: the compiler knows it only then.
@@ -114,7 +114,7 @@ def rebuild(
     return result
 
 
-def _drop_empty(td: Any) -> None:
+def _drop_empty(td: CollectionProtocol) -> None:
     """Take the nested containers that hold nothing out of a result just made."""
     if not td._is_dense:
         td._drop_empty()
@@ -196,7 +196,7 @@ def data(td: Any) -> Any:
     return rebuild(td, values, True, True)
 
 
-def clone_structure(td: Any) -> Any:
+def clone_structure(td: CollectionProtocol) -> Any:
     """New containers all the way down that share the leaves; unlocked."""
     if not td._is_dense:
         return td._clone_structure()

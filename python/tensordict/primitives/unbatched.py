@@ -56,7 +56,7 @@ class UnbatchedTensor(torch.Tensor):
     # Set on the instance wherever it is not this.
     _batch_size: torch.Size = _NO_DIMS
 
-    def __new__(cls, data: Any, batch_size: Sequence[int] | None = None) -> Self:
+    def __new__(cls, data: object, batch_size: Sequence[int] | None = None) -> Self:
         """The wrapper around ``data``."""
         if not isinstance(data, torch.Tensor):
             data = torch.as_tensor(data)
@@ -152,12 +152,12 @@ class UnbatchedTensor(torch.Tensor):
         memo[id(self)] = made
         return made
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         """Pickle the data and the batch size."""
         return type(self), (self._data, self._batch_size)
 
     def __repr__(  # type: ignore[override]
-        self, *, tensor_contents: Any = None
+        self, *, tensor_contents: object = None
     ) -> str:
         """The data's text in the name of the class."""
         return f"{type(self).__name__}({self._data!r})"
@@ -196,7 +196,7 @@ def _bare(data: torch.Tensor) -> torch.Tensor:
         return data.as_subclass(torch.Tensor)
 
 
-def _batch_size_of(arguments: Any) -> torch.Size:
+def _batch_size_of(arguments: object) -> torch.Size:
     """The first batch size with dims of the unbatched tensors in nested sequences."""
     if isinstance(arguments, UnbatchedTensor):
         return arguments._batch_size
@@ -211,7 +211,7 @@ def _batch_size_of(arguments: Any) -> torch.Size:
     return _NO_DIMS
 
 
-def is_unbatched(value: Any) -> bool:
+def is_unbatched(value: object) -> bool:
     """Return whether ``value`` is a tensor without batch dims."""
     return isinstance(value, UnbatchedTensor)
 

@@ -120,7 +120,7 @@ class _FreshRow(torch.Tensor):
             return result.as_subclass(_FreshRow) if func in _STARTED else result
 
 
-def _is_mapped_alike(row: Any) -> bool:
+def _is_mapped_alike(row: object) -> bool:
     """Return whether this is mapped by a function that draws the same in each call."""
     native: Any = torch._C._functorch
     interpreter = native.peek_interpreter_stack()
@@ -133,7 +133,7 @@ def _is_mapped_alike(row: Any) -> bool:
     )
 
 
-def _members(row: Any) -> tuple[torch.Tensor, ...]:
+def _members(row: object) -> tuple[torch.Tensor, ...]:
     """The tensors of all modules, of which a mapped function sees one row."""
     native: Any = torch._C._functorch
     whole: torch.Tensor = native.get_unwrapped(row)
@@ -180,7 +180,7 @@ def has_uninitialized(leaves: Iterable[Any]) -> bool:
     return any(isinstance(leaf, _UNINITIALIZED) for leaf in leaves)
 
 
-def _add_batch_dim(leaf: Any, dim: int, level: int) -> Any:
+def _add_batch_dim(leaf: torch.Tensor, dim: int, level: int) -> Any:
     """The function of functorch of this name, also for a tensor that has no shape yet."""
     if not is_lazy(leaf):
         return torch._C._functorch._add_batch_dim(leaf, dim, level)

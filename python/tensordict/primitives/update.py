@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from tensordict.primitives.protocol import (
 )
 from tensordict.primitives.set import set_entry, validate
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 MSG_SOURCE = (
     "A TensorDict source is expected to be a TensorDictBase sub-type or a Mapping, "
     "found type(source)={}."
@@ -32,7 +35,12 @@ MSG_SOURCE = (
 
 
 def init(
-    td: Any, source: Any, batch_size: Any, device: Any, names: Any, non_blocking: bool
+    td: Any,
+    source: object,
+    batch_size: Any,
+    device: Any,
+    names: Sequence[str | None] | None,
+    non_blocking: bool,
 ) -> None:
     """Set up the state of the new dense container ``td``, and store what it is made of.
 
@@ -62,7 +70,7 @@ def init(
         set_entry(td, key, value, False, non_blocking)
 
 
-def _is_value(value: Any) -> bool:
+def _is_value(value: object) -> bool:
     return isinstance(value, CollectionProtocol) and value._is_non_tensor
 
 
@@ -130,12 +138,12 @@ def update(
 
 
 def _update_staged(
-    td: Any,
-    source: Any,
+    td: CollectionProtocol,
+    source: CollectionProtocol | Mapping[str, Any],
     clone: bool,
     inplace: bool,
     non_blocking: bool,
-    is_leaf: Any,
+    is_leaf: object,
     ignore_lock: bool,
 ) -> None:
     """:func:`update` of what is looked at, level by level, before all of it is stored."""
@@ -270,7 +278,7 @@ def _stage(
     branch.staged[key] = stored
 
 
-def _is_whole(is_leaf: Any, present: Any, value: Any) -> bool:
+def _is_whole(is_leaf: Any, present: object, value: Any) -> bool:
     """Return whether an entry is replaced by a collection, and not merged with it."""
     held = present.target if isinstance(present, _Branch) else present
     return bool(is_leaf(type(held)) or is_leaf(type(value)))
@@ -317,7 +325,7 @@ def hang(td: Any, key: str, value: Any) -> None:
         td.names = value.names[: td.batch_dims]
 
 
-def replace_all(td: Any, other: Any) -> None:
+def replace_all(td: CollectionProtocol, other: CollectionProtocol) -> None:
     """Make the entries of ``td`` those of ``other``, a copy of its structure.
 
     Nested containers of ``td`` stay the same objects.
