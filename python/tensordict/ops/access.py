@@ -54,8 +54,8 @@ class AccessOps(CollectionProtocol):
     @overload
     def __getitem__(self, index: BatchIndex) -> Self: ...
     @overload
-    def __getitem__(self, index: Any) -> Any: ...
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any: ...
+    def __getitem__(self, index: object) -> Any:
         """The entry at a nested key, or the container of the entries indexed.
 
         Args:
@@ -76,7 +76,7 @@ class AccessOps(CollectionProtocol):
         return getitem(self, index)
 
     @_rust.call_natively
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: object) -> bool:
         """Return whether there is an entry at a nested key.
 
         Examples:
@@ -154,21 +154,21 @@ class AccessOps(CollectionProtocol):
             return _rust.get(self, key, default)
         return _rust.get(self, key, DEFAULT_OF_GET)
 
-    def _get_str(self, key: str, default: Any = NO_DEFAULT, **kwargs: Any) -> Any:
+    def _get_str(self, key: str, default: object = NO_DEFAULT, **kwargs: object) -> Any:
         return _rust.get(self, key, default)
 
     def _get_tuple(
-        self, key: tuple[str, ...], default: Any = NO_DEFAULT, **kwargs: Any
+        self, key: tuple[str, ...], default: object = NO_DEFAULT, **kwargs: object
     ) -> Any:
         return _rust.get(self, key, default)
 
-    def get_non_tensor(self, key: NestedKeyLike, default: Any = NO_DEFAULT) -> Any:
+    def get_non_tensor(self, key: NestedKeyLike, default: object = NO_DEFAULT) -> Any:
         """The entry at a nested key; of a non-tensor entry the value that it holds."""
         if not _rust.unravel_key_to_tuple(key):
             raise RuntimeError(MSG_NO_KEYS)
         return value_of(_rust.get(self, key, default))
 
-    def set_non_tensor(self, key: NestedKeyLike, value: Any) -> Self:
+    def set_non_tensor(self, key: NestedKeyLike, value: object) -> Self:
         """Store a value of any type, which no operation looks into."""
         if self.is_locked:
             raise locked_error(self)
@@ -184,7 +184,7 @@ class AccessOps(CollectionProtocol):
         set_entry(self, key, value)
         return self
 
-    def get_at(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
+    def get_at(self, key: NestedKeyLike, *args: object, **kwargs: object) -> Any:
         """``self.get(key)[index]``, or ``default`` where there is no entry at ``key``.
 
         Args:
@@ -218,7 +218,7 @@ class AccessOps(CollectionProtocol):
     # Writing -------------------------------------------------------------------
 
     @_rust.call_natively
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: object, value: object) -> None:
         """Store a value at a nested key, or write into the entries at an index.
 
         ``td["n"] = {...}`` replaces what is at ``"n"``; :meth:`update` merges.
@@ -244,11 +244,11 @@ class AccessOps(CollectionProtocol):
     def set(
         self,
         key: NestedKeyLike,
-        item: Any,
+        item: object,
         inplace: bool = False,
         *,
         non_blocking: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Self:
         """Store ``item`` under a nested key, making the containers on the way.
 
@@ -279,7 +279,7 @@ class AccessOps(CollectionProtocol):
         return self
 
     def set_(
-        self, key: NestedKeyLike, item: Any, *, non_blocking: bool = False
+        self, key: NestedKeyLike, item: object, *, non_blocking: bool = False
     ) -> Self:
         """Write ``item`` into the storage of the entry at a nested key.
 
@@ -300,7 +300,7 @@ class AccessOps(CollectionProtocol):
     def _set_str(
         self,
         key: str,
-        value: Any,
+        value: object,
         *,
         inplace: bool | None,
         validated: bool,
@@ -316,7 +316,7 @@ class AccessOps(CollectionProtocol):
     def _set_tuple(
         self,
         key: tuple[str, ...],
-        value: Any,
+        value: object,
         *,
         inplace: bool | None,
         validated: bool,
@@ -329,7 +329,7 @@ class AccessOps(CollectionProtocol):
         return self
 
     def setdefault(
-        self, key: NestedKeyLike, default: Any, inplace: bool = False
+        self, key: NestedKeyLike, default: object, inplace: bool = False
     ) -> Any:
         """The entry at a nested key, which is set to ``default`` where there is none.
 
@@ -386,7 +386,7 @@ class AccessOps(CollectionProtocol):
         parent._del_entry(path[-1])
         return self
 
-    def pop(self, key: NestedKeyLike, default: Any = NO_DEFAULT) -> Any:
+    def pop(self, key: NestedKeyLike, default: object = NO_DEFAULT) -> Any:
         """Remove the entry at a nested key and return it.
 
         Args:
@@ -446,7 +446,7 @@ class AccessOps(CollectionProtocol):
         return self
 
 
-def _kept(value: Any) -> Any:
+def _kept(value: object) -> Any:
     """``value``, an entry, as it can be used once it is removed."""
     if not isinstance(value, CollectionProtocol) or not value._writes_through():
         return value

@@ -455,7 +455,7 @@ def _check_out(out: Any, batch_size: Any, device: Any) -> None:
         raise RuntimeError(MSG_OUT_DEVICE.format(device, out.device))
 
 
-def _empty_columns(td: Any) -> None:
+def _empty_columns(td: CollectionProtocol) -> None:
     """Put empty collections where ``td``, which is fresh, has a value per element."""
     for key, value in list(td._entries().items()):
         if not isinstance(value, CollectionProtocol):

@@ -47,7 +47,7 @@ def _subtract_from(values: list[torch.Tensor], operand: Any) -> list[torch.Tenso
     return [torch.rsub(value, operand) for value in values]
 
 
-def _divide_into(values: list[torch.Tensor], operand: Any) -> Any:
+def _divide_into(values: list[torch.Tensor], operand: torch.Tensor) -> Any:
     """``operand / value``, computed as torch does it."""
     return torch._foreach_mul(torch._foreach_reciprocal(values), operand)
 
@@ -60,11 +60,11 @@ def _interpolate_(values: list[torch.Tensor], end: Any, weight: Any) -> Any:
     return torch._foreach_lerp_(values, _per_leaf(values, end), weight)
 
 
-def _maximum_(values: list[torch.Tensor], operand: Any) -> Any:
+def _maximum_(values: list[torch.Tensor], operand: torch.Tensor) -> Any:
     return _written(torch._foreach_maximum, torch._foreach_maximum_, values, operand)
 
 
-def _minimum_(values: list[torch.Tensor], operand: Any) -> Any:
+def _minimum_(values: list[torch.Tensor], operand: torch.Tensor) -> Any:
     return _written(torch._foreach_minimum, torch._foreach_minimum_, values, operand)
 
 
@@ -81,7 +81,7 @@ def _written(op: Any, op_: Any, values: list[torch.Tensor], operand: Any) -> Any
     return op_(values, operand)
 
 
-def _per_leaf(values: list[torch.Tensor], operand: Any) -> list[Any]:
+def _per_leaf(values: list[torch.Tensor], operand: object) -> list[Any]:
     return operand if type(operand) is list else [operand] * len(values)
 
 
@@ -121,7 +121,7 @@ class ArithmeticOps(CollectionProtocol):
 
     @elementwise_scaled(torch._foreach_add, 1)
     def add(
-        self, other: Any, *, alpha: float | None = None, default: Any = None
+        self, other: object, *, alpha: float | None = None, default: object = None
     ) -> Self:
         """Add ``alpha * other`` to every leaf.
 
@@ -141,7 +141,7 @@ class ArithmeticOps(CollectionProtocol):
         """
 
     @elementwise_scaled_inplace(torch._foreach_add_, 1)
-    def add_(self, other: Any, *, alpha: float | None = None) -> Self:
+    def add_(self, other: object, *, alpha: float | None = None) -> Self:
         """Add ``alpha * other`` to every leaf, in place.
 
         Args:
@@ -155,7 +155,7 @@ class ArithmeticOps(CollectionProtocol):
 
     @elementwise_scaled(torch._foreach_sub, -1)
     def sub(
-        self, other: Any, *, alpha: float | None = None, default: Any = None
+        self, other: object, *, alpha: float | None = None, default: object = None
     ) -> Self:
         """Subtract ``alpha * other`` from every leaf.
 
@@ -170,7 +170,7 @@ class ArithmeticOps(CollectionProtocol):
         """
 
     @elementwise_scaled_inplace(torch._foreach_sub_, -1)
-    def sub_(self, other: Any, alpha: float | None = None) -> Self:
+    def sub_(self, other: object, alpha: float | None = None) -> Self:
         """Subtract ``alpha * other`` from every leaf, in place.
 
         Args:
@@ -183,7 +183,7 @@ class ArithmeticOps(CollectionProtocol):
         """
 
     def rsub(
-        self, other: Any, *, alpha: float | None = None, default: Any = None
+        self, other: object, *, alpha: float | None = None, default: object = None
     ) -> Self:
         """Subtract every leaf, times ``alpha``, from ``other``.
 
@@ -203,7 +203,7 @@ class ArithmeticOps(CollectionProtocol):
         if alpha is None:
             return self._rsub(other, default=default)
 
-        def op(values: list[torch.Tensor], operand: Any) -> list[torch.Tensor]:
+        def op(values: list[torch.Tensor], operand: torch.Tensor) -> list[torch.Tensor]:
             if isinstance(operand, bool):
                 operand = int(operand)  # torch does not subtract from a truth value
             return _subtract_from(list(torch._foreach_mul(values, alpha)), operand)
@@ -211,13 +211,13 @@ class ArithmeticOps(CollectionProtocol):
         return elementwise_with(op)(_stub)(self, other, default)
 
     @elementwise_with(_subtract_from)
-    def _rsub(self, other: Any, *, default: Any = None) -> Self:
+    def _rsub(self, other: object, *, default: object = None) -> Self:
         """Subtract every leaf from ``other``."""
 
     # Products ------------------------------------------------------------------------
 
     @elementwise_with(torch._foreach_mul)
-    def mul(self, other: Any, *, default: Any = None) -> Self:
+    def mul(self, other: object, *, default: object = None) -> Self:
         """Multiply every leaf by ``other``.
 
         Args:
@@ -230,7 +230,7 @@ class ArithmeticOps(CollectionProtocol):
         """
 
     @elementwise_with_inplace(torch._foreach_mul_)
-    def mul_(self, other: Any) -> Self:
+    def mul_(self, other: object) -> Self:
         """Multiply every leaf by ``other``, in place.
 
         Raises:
@@ -239,7 +239,7 @@ class ArithmeticOps(CollectionProtocol):
         """
 
     @elementwise_with(torch._foreach_div)
-    def div(self, other: Any, *, default: Any = None) -> Self:
+    def div(self, other: object, *, default: object = None) -> Self:
         """Divide every leaf by ``other``; integers give floats.
 
         Args:
@@ -252,7 +252,7 @@ class ArithmeticOps(CollectionProtocol):
         """
 
     @elementwise_with_inplace(torch._foreach_div_)
-    def div_(self, other: Any) -> Self:
+    def div_(self, other: object) -> Self:
         """Divide every leaf by ``other``, in place.
 
         Raises:
@@ -261,7 +261,7 @@ class ArithmeticOps(CollectionProtocol):
         """
 
     @elementwise_with(torch._foreach_pow)
-    def pow(self, other: Any, *, default: Any = None) -> Self:
+    def pow(self, other: object, *, default: object = None) -> Self:
         """Raise every leaf to the power of ``other``.
 
         Args:
@@ -274,7 +274,7 @@ class ArithmeticOps(CollectionProtocol):
         """
 
     @elementwise_with_inplace(torch._foreach_pow_)
-    def pow_(self, other: Any) -> Self:
+    def pow_(self, other: object) -> Self:
         """Raise every leaf to the power of ``other``, in place.
 
         Raises:
@@ -283,13 +283,13 @@ class ArithmeticOps(CollectionProtocol):
         """
 
     @leafwise(operator.mod)
-    def mod(self, other: Any) -> Self:
+    def mod(self, other: object) -> Self:
         """Take the remainder of every leaf by ``other``, with the divisor's sign."""
 
     # Bounds ----------------------------------------------------------------------------
 
     @elementwise_with(torch._foreach_maximum)
-    def maximum(self, other: Any, *, default: Any = None) -> Self:
+    def maximum(self, other: object, *, default: object = None) -> Self:
         """Take the greater of every element and ``other``.
 
         Args:
@@ -298,11 +298,11 @@ class ArithmeticOps(CollectionProtocol):
         """
 
     @elementwise_with_inplace(_maximum_)
-    def maximum_(self, other: Any) -> Self:
+    def maximum_(self, other: object) -> Self:
         """Take the greater of every element and ``other``, in place."""
 
     @elementwise_with(torch._foreach_minimum)
-    def minimum(self, other: Any, *, default: Any = None) -> Self:
+    def minimum(self, other: object, *, default: object = None) -> Self:
         """Take the smaller of every element and ``other``.
 
         Args:
@@ -311,11 +311,11 @@ class ArithmeticOps(CollectionProtocol):
         """
 
     @elementwise_with_inplace(_minimum_)
-    def minimum_(self, other: Any) -> Self:
+    def minimum_(self, other: object) -> Self:
         """Take the smaller of every element and ``other``, in place."""
 
     @elementwise_with(torch._foreach_clamp_min)
-    def clamp_min(self, other: Any, default: Any = None) -> Self:
+    def clamp_min(self, other: object, default: object = None) -> Self:
         """Raise every element that is below ``other`` to it.
 
         Args:
@@ -324,11 +324,11 @@ class ArithmeticOps(CollectionProtocol):
         """
 
     @elementwise_with_inplace(torch._foreach_clamp_min_)
-    def clamp_min_(self, other: Any) -> Self:
+    def clamp_min_(self, other: object) -> Self:
         """Raise every element that is below ``other`` to it, in place."""
 
     @elementwise_with(torch._foreach_clamp_max)
-    def clamp_max(self, other: Any, *, default: Any = None) -> Self:
+    def clamp_max(self, other: object, *, default: object = None) -> Self:
         """Lower every element that is above ``other`` to it.
 
         Args:
@@ -337,10 +337,12 @@ class ArithmeticOps(CollectionProtocol):
         """
 
     @elementwise_with_inplace(torch._foreach_clamp_max_)
-    def clamp_max_(self, other: Any) -> Self:
+    def clamp_max_(self, other: object) -> Self:
         """Lower every element that is above ``other`` to it, in place."""
 
-    def clamp(self, min: Any = None, max: Any = None, *, out: Any = None) -> Self:
+    def clamp(
+        self, min: object = None, max: object = None, *, out: object = None
+    ) -> Self:
         """Bring every element into the range from ``min`` to ``max``.
 
         The result is not locked where both bounds are given.
@@ -379,7 +381,7 @@ class ArithmeticOps(CollectionProtocol):
 
     # Of three ----------------------------------------------------------------------------
 
-    def lerp(self, end: Any, weight: Any) -> Self:
+    def lerp(self, end: object, weight: object) -> Self:
         """Interpolate linearly: ``self + weight * (end - self)``.
 
         Args:
@@ -400,11 +402,11 @@ class ArithmeticOps(CollectionProtocol):
                 return result
         return combine(_interpolate, self, end, weight)
 
-    def lerp_(self, end: Any, weight: Any) -> Self:
+    def lerp_(self, end: object, weight: object) -> Self:
         """Interpolate linearly, in place. See :meth:`lerp`."""
         return combine_inplace(_interpolate_, self, end, weight)
 
-    def addcmul(self, other1: Any, other2: Any, *, value: Any = 1) -> Self:
+    def addcmul(self, other1: object, other2: object, *, value: object = 1) -> Self:
         """Add ``value * other1 * other2`` to every leaf.
 
         Args:
@@ -418,7 +420,7 @@ class ArithmeticOps(CollectionProtocol):
         result = _rust.foreach(self, op, (other1, other2))
         return combine(op, self, other1, other2) if result is None else result
 
-    def addcmul_(self, other1: Any, other2: Any, *, value: Any = 1) -> Self:
+    def addcmul_(self, other1: object, other2: object, *, value: Any = 1) -> Self:
         """Add ``value * other1 * other2`` to every leaf, in place."""
 
         def op(values: list[torch.Tensor], one: Any, two: Any) -> Any:
@@ -426,7 +428,7 @@ class ArithmeticOps(CollectionProtocol):
 
         return combine_inplace(op, self, other1, other2)
 
-    def addcdiv(self, other1: Any, other2: Any, value: Any = 1) -> Self:
+    def addcdiv(self, other1: object, other2: object, value: object = 1) -> Self:
         """Add ``value * other1 / other2`` to every leaf.
 
         Args:
@@ -443,7 +445,7 @@ class ArithmeticOps(CollectionProtocol):
         result = _rust.foreach(self, op, (other1, other2))
         return combine(op, self, other1, other2) if result is None else result
 
-    def addcdiv_(self, other1: Any, other2: Any, *, value: Any = 1) -> Self:
+    def addcdiv_(self, other1: object, other2: object, *, value: Any = 1) -> Self:
         """Add ``value * other1 / other2`` to every leaf, in place."""
 
         def op(values: list[torch.Tensor], one: Any, two: Any) -> Any:
@@ -454,7 +456,7 @@ class ArithmeticOps(CollectionProtocol):
     # Bits and truth values ----------------------------------------------------------------
 
     @leafwise(torch.logical_and)
-    def logical_and(self, other: Any, *, default: Any = None) -> Self:
+    def logical_and(self, other: object, *, default: object = None) -> Self:
         """Say for every element whether it and that of ``other`` are true.
 
         Args:
@@ -463,7 +465,7 @@ class ArithmeticOps(CollectionProtocol):
         """
 
     @leafwise(torch.bitwise_and)
-    def bitwise_and(self, other: Any, *, default: Any = None) -> Self:
+    def bitwise_and(self, other: object, *, default: object = None) -> Self:
         """Keep the bits that are set in every element and in ``other``.
 
         Args:
@@ -477,58 +479,58 @@ class ArithmeticOps(CollectionProtocol):
     # Operators --------------------------------------------------------------------------
 
     @elementwise_with(torch._foreach_add)
-    def __add__(self, other: Any) -> Self:
+    def __add__(self, other: object) -> Self:
         """Return :meth:`add`."""
 
     @elementwise_with(torch._foreach_add)
-    def __radd__(self, other: Any) -> Self:
+    def __radd__(self, other: object) -> Self:
         """Return :meth:`add`."""
 
     @elementwise_with_inplace(torch._foreach_add_)
-    def __iadd__(self, other: Any) -> Self:
+    def __iadd__(self, other: object) -> Self:
         """Return :meth:`add_`."""
 
     @elementwise_with(torch._foreach_sub)
-    def __sub__(self, other: Any) -> Self:
+    def __sub__(self, other: object) -> Self:
         """Return :meth:`sub`."""
 
     @elementwise_with(_subtract_from)
-    def __rsub__(self, other: Any) -> Self:
+    def __rsub__(self, other: object) -> Self:
         """Return :meth:`rsub`."""
 
     @elementwise_with_inplace(torch._foreach_sub_)
-    def __isub__(self, other: Any) -> Self:
+    def __isub__(self, other: object) -> Self:
         """Return :meth:`sub_`."""
 
     @elementwise_with(torch._foreach_mul)
-    def __mul__(self, other: Any) -> Self:
+    def __mul__(self, other: object) -> Self:
         """Return :meth:`mul`."""
 
     @elementwise_with(torch._foreach_mul)
-    def __rmul__(self, other: Any) -> Self:
+    def __rmul__(self, other: object) -> Self:
         """Return :meth:`mul`."""
 
     @elementwise_with_inplace(torch._foreach_mul_)
-    def __imul__(self, other: Any) -> Self:
+    def __imul__(self, other: object) -> Self:
         """Return :meth:`mul_`."""
 
     @elementwise_with(torch._foreach_div)
-    def __truediv__(self, other: Any) -> Self:
+    def __truediv__(self, other: object) -> Self:
         """Return :meth:`div`."""
 
     @elementwise_with(_divide_into)
-    def __rtruediv__(self, other: Any) -> Self:
+    def __rtruediv__(self, other: object) -> Self:
         """Divide ``other`` by every leaf."""
 
     @elementwise_with_inplace(torch._foreach_div_)
-    def __itruediv__(self, other: Any) -> Self:
+    def __itruediv__(self, other: object) -> Self:
         """Return :meth:`div_`."""
 
     @elementwise_with(torch._foreach_pow)
-    def __pow__(self, other: Any) -> Self:
+    def __pow__(self, other: object) -> Self:
         """Return :meth:`pow`."""
 
-    def __rpow__(self, other: Any) -> NoReturn:
+    def __rpow__(self, other: object) -> NoReturn:
         """Refuse: the base of a power must be a collection."""
         msg = (
             "rpow isn't implemented for tensordict yet. Make sure both elements are "
@@ -537,27 +539,29 @@ class ArithmeticOps(CollectionProtocol):
         raise NotImplementedError(msg)
 
     @elementwise_with_inplace(torch._foreach_pow_)
-    def __ipow__(self, other: Any) -> Self:
+    def __ipow__(self, other: object) -> Self:
         """Return :meth:`pow_`."""
 
     @leafwise(operator.mod)
-    def __mod__(self, other: Any) -> Self:
+    def __mod__(self, other: object) -> Self:
         """Return :meth:`mod`."""
 
     @leafwise(operator.and_)
-    def __and__(self, other: Any) -> Self:
+    def __and__(self, other: object) -> Self:
         """Return :meth:`bitwise_and`."""
 
     @leafwise(operator.and_)
-    def __rand__(self, other: Any) -> Self:
+    def __rand__(self, other: object) -> Self:
         """Return :meth:`bitwise_and`."""
 
 
-def _stub(self: Any, other: Any, default: Any = None) -> Any:
+def _stub(self: Any, other: object, default: object = None) -> Any:
     """A name and a signature for a method that is filled on the fly."""
 
 
-def _clamp_each(values: list[torch.Tensor], low: Any, high: Any) -> list[torch.Tensor]:
+def _clamp_each(
+    values: list[torch.Tensor], low: object, high: object
+) -> list[torch.Tensor]:
     lows, highs = _per_leaf(values, low), _per_leaf(values, high)
     return [
         torch.clamp(value, least, most)
@@ -565,7 +569,7 @@ def _clamp_each(values: list[torch.Tensor], low: Any, high: Any) -> list[torch.T
     ]
 
 
-def _into(out: Any, result: Any) -> Any:
+def _into(out: Any, result: CollectionProtocol) -> Any:
     """Write the leaves of ``result`` into those of ``out``.
 
     Raises:

@@ -10,6 +10,7 @@ from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     import torch
@@ -34,7 +35,7 @@ HINT_DROP = "Drop batch_dims to keep today's result."
 class ArrayOps(CollectionProtocol):
     """Files of HDF5 and Zarr."""
 
-    def to_h5(self, filename: Any, **kwargs: Any) -> Any:
+    def to_h5(self, filename: str | os.PathLike[str], **kwargs: Any) -> Any:
         """Write this collection to a new file of HDF5, and give what is in it, opened.
 
         Each leaf becomes a dataset and each nested collection a group; batch size and
@@ -65,7 +66,11 @@ class ArrayOps(CollectionProtocol):
         return classes.PersistentTensorDict.from_dict(self, filename, **kwargs)
 
     def to_zarr(
-        self, filename: Any, *, allow_pickle: bool | None = None, **kwargs: Any
+        self,
+        filename: str | os.PathLike[str],
+        *,
+        allow_pickle: bool | None = None,
+        **kwargs: Any,
     ) -> Any:
         """Write this collection to a new store of Zarr, and give what is in it, opened.
 
@@ -105,7 +110,7 @@ class ArrayOps(CollectionProtocol):
     @classmethod
     def from_h5(
         cls,
-        filename: Any,
+        filename: str | os.PathLike[str],
         *,
         mode: str = "r",
         auto_batch_size: bool = False,
@@ -126,7 +131,7 @@ class ArrayOps(CollectionProtocol):
     @classmethod
     def from_zarr(
         cls,
-        filename: Any,
+        filename: str | os.PathLike[str],
         *,
         mode: str = "r",
         auto_batch_size: bool = False,
@@ -249,7 +254,7 @@ def from_zarr(
     )
 
 
-def _as_class(cls: Any, made: Any) -> Any:
+def _as_class(cls: Any, made: object) -> Any:
     return cls.from_tensordict(made) if is_tensorclass(cls) else made
 
 

@@ -62,7 +62,7 @@ class AutogradOps(CollectionProtocol):
         return _rust.data(self)
 
     @data.setter
-    def data(self, value: Any) -> None:
+    def data(self, value: object) -> None:
         _assign_data(self, value)
 
     @property
@@ -94,7 +94,7 @@ class AutogradOps(CollectionProtocol):
         return result
 
     @grad.setter
-    def grad(self, value: Any) -> None:
+    def grad(self, value: object) -> None:
         if value is None:
             for leaf in _rust.leaves(self):
                 leaf.grad = None
@@ -162,10 +162,10 @@ class AutogradOps(CollectionProtocol):
 
     def backward(
         self,
-        gradient: Any = None,
+        gradient: object = None,
         retain_graph: bool | None = None,
         create_graph: bool = False,
-        inputs: Any = None,
+        inputs: object = None,
     ) -> None:
         """Compute the gradients of all leaves that require one, in one pass.
 
@@ -269,7 +269,7 @@ def _tensors(inputs: Any) -> Sequence[torch.Tensor] | None:
     return list(inputs)
 
 
-def _assign_data(td: Any, source: Any) -> None:
+def _assign_data(td: CollectionProtocol, source: object) -> None:
     """Set ``leaf.data`` of every leaf for which ``source`` has an entry."""
     if not isinstance(source, CollectionProtocol):
         msg = f"data can be set to a collection only, got {type(source).__name__}."

@@ -371,13 +371,15 @@ def _has_any(names: list[Any]) -> bool:
     return names.count(None) < len(names)
 
 
-def _looked_at(td: Any) -> list[tuple[str, Any]]:
+def _looked_at(td: CollectionProtocol) -> list[tuple[str, Any]]:
     """The direct entries, of which only shapes are asked for: none is read from a file."""
     held = td._sample_entries() if td._reads_parts else td._entries()
     return list(held.items())
 
 
-def _collect_resized(td: Any, size: torch.Size, changed: list[Any]) -> None:
+def _collect_resized(
+    td: CollectionProtocol, size: torch.Size, changed: list[Any]
+) -> None:
     """Add ``td`` and the nested containers that must take ``size``; raise if one cannot."""
     ndim = len(size)
     for key, value in _looked_at(td):
@@ -428,7 +430,7 @@ def _shared(first: Sequence[int], second: Sequence[int]) -> Sequence[int]:
     return first[: min(len(first), len(second))]
 
 
-def _depth_of(td: Any) -> int:
+def _depth_of(td: CollectionProtocol) -> int:
     """Count the collections above the deepest leaf; return -1 if there is no leaf."""
     depth = -1
     for value in td._sample_entries().values():
@@ -443,7 +445,7 @@ def _depth_of(td: Any) -> int:
     return depth
 
 
-def with_named_values(td: Any) -> Any:
+def with_named_values(td: CollectionProtocol) -> Any:
     """``td``, a new container, with the names of its dims for its values, too.
 
     A value that has other names keeps them.

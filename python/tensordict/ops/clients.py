@@ -106,7 +106,7 @@ class ClientOps(CollectionProtocol):
         collapse: bool = False,
         is_leaf: Callable[[type], bool] | None = None,
         sorting_keys: Sequence[NestedKeyLike] | None = None,
-        default: Any = None,
+        default: object = None,
     ) -> tuple[list[Any], list[Any]]:
         """The keys and the values as two lists. Arguments as of :meth:`_values_list`.
 

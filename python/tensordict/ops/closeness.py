@@ -18,14 +18,14 @@ MSG_FAILED = "Failed to compare key {}. Scroll up for more details."
 
 
 def assert_close(
-    actual: Any,
-    expected: Any,
+    actual: object,
+    expected: object,
     rtol: float | None = None,
     atol: float | None = None,
     equal_nan: bool = True,
     intersection: bool = False,
     msg: str = "",
-    prefix: Any = (),
+    prefix: object = (),
 ) -> bool:
     """Assert that two collections have nearly the same leaves.
 

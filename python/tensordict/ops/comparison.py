@@ -46,7 +46,7 @@ class Order(Protocol[R_co]):
 
     if TYPE_CHECKING:
 
-        def __call__(self, other: Any) -> R_co:
+        def __call__(self, other: object) -> R_co:
             """Compare with ``other``."""
 
 
@@ -82,35 +82,35 @@ class ComparisonOps(CollectionProtocol):
         """Say for every element whether it differs from that of ``other``."""
 
     @comparing(torch.lt, operator.lt, otherwise=False)
-    def __lt__(self, other: Any) -> Any:
+    def __lt__(self, other: object) -> Any:
         """Say for every element whether it is less than that of ``other``."""
 
     @comparing(torch.le, operator.le, otherwise=False)
-    def __le__(self, other: Any) -> Any:
+    def __le__(self, other: object) -> Any:
         """Say for every element whether it is at most that of ``other``."""
 
     @comparing(torch.gt, operator.gt, otherwise=False)
-    def __gt__(self, other: Any) -> Any:
+    def __gt__(self, other: object) -> Any:
         """Say for every element whether it is greater than that of ``other``."""
 
     @comparing(torch.ge, operator.ge, otherwise=False)
-    def __ge__(self, other: Any) -> Any:
+    def __ge__(self, other: object) -> Any:
         """Say for every element whether it is at least that of ``other``."""
 
     @comparing(torch.bitwise_or, operator.or_, otherwise=False)
-    def __or__(self, other: Any) -> Any:
+    def __or__(self, other: object) -> Any:
         """Set the bits that are set in the element or in that of ``other``."""
 
     @comparing(torch.bitwise_or, operator.or_, otherwise=False)
-    def __ror__(self, other: Any) -> Any:
+    def __ror__(self, other: object) -> Any:
         """Set the bits that are set in the element or in that of ``other``."""
 
     @comparing(torch.bitwise_xor, operator.xor, otherwise=True)
-    def __xor__(self, other: Any) -> Any:
+    def __xor__(self, other: object) -> Any:
         """Set the bits in which the element and that of ``other`` differ."""
 
     @comparing(torch.bitwise_xor, operator.xor, otherwise=True)
-    def __rxor__(self, other: Any) -> Any:
+    def __rxor__(self, other: object) -> Any:
         """Set the bits in which the element and that of ``other`` differ."""
 
     def __bool__(self) -> NoReturn:

@@ -152,7 +152,7 @@ class ConsolidatingOps(CollectionProtocol):
         """The level of this container. See :mod:`tensordict.storage.safetensors_levels`."""
         return _safetensors.dense_to_level(self, writer, path)
 
-    def _to_entry(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
+    def _to_entry(self, writer: object, path: tuple[str, ...]) -> dict[str, Any]:
         """The entry of this container in the level of another."""
         return {"td": self._to_level(writer, path)}
 

@@ -242,7 +242,7 @@ class ConstructOps(CopyingOps):
         return self._from_plain(plain)
 
     @classmethod
-    def _from_plain(cls, made: Any, source: Any = None) -> Any:
+    def _from_plain(cls, made: object, source: object = None) -> Any:
         """Convert the plain collection that a factory made of ``source``."""
         return made
 
@@ -533,7 +533,7 @@ class ConstructOps(CopyingOps):
         return result
 
     @classmethod
-    def fromkeys(cls, keys: Iterable[NestedKeyLike], value: Any = 0) -> Self:
+    def fromkeys(cls, keys: Iterable[NestedKeyLike], value: object = 0) -> Self:
         """Make a :class:`TensorDict` with the same value under each key.
 
         Examples:
@@ -593,7 +593,7 @@ class ConstructOps(CopyingOps):
         batch_size: Sequence[int] | None = None,
         storage: str | None = None,
         device: torch.device | str | int | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Make a :class:`TensorDict` of zeros from shapes and dtypes.
 
@@ -703,13 +703,15 @@ def convert(
     return obj
 
 
-def is_pydantic(value: Any) -> bool:
+def is_pydantic(value: object) -> bool:
     """Return whether ``value`` is a pydantic model, without importing pydantic."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(value, pydantic.BaseModel)
 
 
-def shared_by_dlpack(array: Any, device: Any = None) -> Any:
+def shared_by_dlpack(
+    array: object, device: torch.device | str | int | None = None
+) -> Any:
     """A tensor over the memory of another library's array; the array if torch cannot."""
     try:
         tensor = torch.utils.dlpack.from_dlpack(array)
@@ -761,11 +763,11 @@ def _numbered(cls: Any, values: Mapping[Any, Any]) -> Any:
     return classes.NumberedTensorDict
 
 
-def _has_dims(batch_size: Any) -> bool:
+def _has_dims(batch_size: object) -> bool:
     return not isinstance(batch_size, Iterable) or bool(tuple(batch_size))
 
 
-def is_namedtuple(value: Any) -> bool:
+def is_namedtuple(value: object) -> bool:
     """Return whether ``value`` is an instance of a named tuple."""
     return isinstance(value, tuple) and is_namedtuple_class(type(value))
 
@@ -883,7 +885,7 @@ def _from_pytree(tree: Any) -> Any:
 
 
 def _warn_batch_dims_ignored(
-    method: str, batch_dims: int | None, auto_batch_size: bool, batch_size: Any
+    method: str, batch_dims: int | None, auto_batch_size: bool, batch_size: object
 ) -> None:
     """Say that a method ignores ``batch_dims``, as tensordict 0.15 does."""
     if batch_dims is None or auto_batch_size:

@@ -194,7 +194,7 @@ class ConvertOps(CollectionProtocol):
         unix_socket_path: str | None = None,
         prefix: str = "tensordict",
         device: torch.device | str | int | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Copy this collection to a Redis server, and get a store that reads it there.
 
@@ -280,9 +280,9 @@ class ConvertOps(CollectionProtocol):
         compression: str | None = None,
         hashes: list[str] | None = None,
         size_limit: int | str | None = 1 << 26,
-        writer: Any = None,
+        writer: object = None,
         finish_writer: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Write the rows as the samples of a dataset of MosaicML's streaming (MDS).
 
@@ -334,14 +334,14 @@ class ConvertOps(CollectionProtocol):
         return kind(values)
 
 
-def _is_throughout(td: Any, cls: type[CollectionProtocol]) -> bool:
+def _is_throughout(td: CollectionProtocol, cls: type[CollectionProtocol]) -> bool:
     """Return whether a collection and all in it are exactly of class ``cls``."""
     if type(td) is not cls:
         return False
     return all(_is_throughout(child, cls) for child in td._children())
 
 
-def _as_field(value: Any, dest_cls: type | None) -> Any:
+def _as_field(value: object, dest_cls: type | None) -> Any:
     """An entry as a field of a named tuple."""
     if not isinstance(value, CollectionProtocol):
         return value
@@ -354,7 +354,7 @@ def _generic(keys: tuple[str, ...]) -> Any:
     return collections.namedtuple("GenericDict", keys)  # noqa: PYI024
 
 
-def _arrays(td: Any) -> dict[str, Any]:
+def _arrays(td: CollectionProtocol) -> dict[str, Any]:
     """The leaves as arrays, in nested pairs of a collection's dims and its arrays."""
     arrays: dict[str, Any] = {}
     for key, entry in list(td._entries().items()):

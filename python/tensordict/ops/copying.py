@@ -45,7 +45,7 @@ class CopyingOps(CollectionProtocol):
 
     # Copies ----------------------------------------------------------------------
 
-    def clone(self, recurse: bool = True, **kwargs: Any) -> Self:
+    def clone(self, recurse: bool = True, **kwargs: object) -> Self:
         """Copy this collection.
 
         The copy is never locked, and its nested collections are new ones.
@@ -184,7 +184,7 @@ class CopyingOps(CollectionProtocol):
 
     def new_zeros(
         self,
-        *size: Any,
+        *size: object,
         dtype: torch.dtype | None = None,
         device: torch.device | str | int | _NoDefault | None = NO_DEFAULT,
         requires_grad: bool = False,
@@ -216,7 +216,7 @@ class CopyingOps(CollectionProtocol):
 
     def new_ones(
         self,
-        *size: Any,
+        *size: object,
         dtype: torch.dtype | None = None,
         device: torch.device | str | int | _NoDefault | None = NO_DEFAULT,
         requires_grad: bool = False,
@@ -238,7 +238,7 @@ class CopyingOps(CollectionProtocol):
 
     def new_empty(
         self,
-        *size: Any,
+        *size: object,
         dtype: torch.dtype | None = None,
         device: torch.device | str | int | _NoDefault | None = NO_DEFAULT,
         requires_grad: bool = False,
@@ -260,8 +260,8 @@ class CopyingOps(CollectionProtocol):
 
     def new_full(
         self,
-        size: Any,
-        fill_value: Any,
+        size: object,
+        fill_value: object,
         *,
         dtype: torch.dtype | None = None,
         device: torch.device | str | int | _NoDefault | None = NO_DEFAULT,
@@ -291,7 +291,7 @@ class CopyingOps(CollectionProtocol):
         size: tuple[Any, ...],
         args: tuple[Any, ...],
         options: dict[str, Any],
-        device: Any,
+        device: torch.device | str | int | None,
         empty_lazy: bool = False,
     ) -> Self:
         if len(size) == 1 and not isinstance(size[0], (int, np.integer, torch.SymInt)):
@@ -384,7 +384,7 @@ class CopyingOps(CollectionProtocol):
 
     # Variations ------------------------------------------------------------------
 
-    def replace(self, *args: Any, **kwargs: Any) -> Self:
+    def replace(self, *args: object, **kwargs: object) -> Self:
         """A copy that shares the leaves, with some entries exchanged.
 
         Args:
@@ -472,7 +472,11 @@ class CopyingOps(CollectionProtocol):
 
 
 def _options(
-    dtype: Any, device: Any, requires_grad: bool, layout: Any, pin_memory: Any
+    dtype: object,
+    device: object,
+    requires_grad: bool,
+    layout: object,
+    pin_memory: object,
 ) -> dict[str, Any]:
     """The arguments of a torch factory that are not its defaults."""
     options = {}
@@ -489,7 +493,9 @@ def _options(
     return options
 
 
-def _set_device(td: Any, device: Any) -> None:
+def _set_device(
+    td: CollectionProtocol, device: torch.device | str | int | None
+) -> None:
     """Write the device of new containers whose leaves are there already."""
     device = None if device is None else torch.device(device)
     for container in _rust.containers(td):

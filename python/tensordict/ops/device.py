@@ -228,11 +228,13 @@ class DeviceOps(CollectionProtocol):
             _rust.lock_tree(result)
         return result
 
-    def cpu(self, **kwargs: Any) -> Self:
+    def cpu(self, **kwargs: object) -> Self:
         """Move to the CPU. The keywords are those of :meth:`to`."""
         return self.to("cpu", **kwargs)
 
-    def cuda(self, device: Any = None, **kwargs: Any) -> Self:
+    def cuda(
+        self, device: torch.device | str | int | None = None, **kwargs: object
+    ) -> Self:
         """Move to a GPU. The keywords are those of :meth:`to`.
 
         Args:
@@ -304,7 +306,7 @@ class DeviceOps(CollectionProtocol):
         warn_caller(MSG_PIN_MEMORY_, DeprecationWarning)
         return self.pin_memory(num_threads, inplace=True)
 
-    def record_stream(self, stream: Any) -> Self:
+    def record_stream(self, stream: object) -> Self:
         """Tell the allocator that a stream uses the leaves. As :meth:`torch.Tensor.record_stream`.
 
         Args:
@@ -386,7 +388,7 @@ def _as_tensor(leaf: torch.Tensor) -> torch.Tensor:
 
 
 def _transfer(
-    td: Any,
+    td: CollectionProtocol,
     device: torch.device | None,
     dtype: torch.dtype | None,
     non_blocking: bool | None,
@@ -467,7 +469,7 @@ _DIMS_OF_FORMAT = {torch.channels_last: (4,), torch.channels_last_3d: (5,)}
 """The formats of images and volumes say nothing of leaves with other numbers of dims."""
 
 
-def _set_device(td: Any, device: torch.device | None) -> None:
+def _set_device(td: CollectionProtocol, device: torch.device | None) -> None:
     """Write down where the leaves of a fresh result are."""
     for container in _rust.containers(td):
         container._device = device

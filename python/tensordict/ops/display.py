@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from operator import methodcaller
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -15,6 +15,9 @@ from torch.utils._contextlib import _DecoratorContextManager
 from tensordict.primitives.metatensor import MetaTensor
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.unbatched import UnbatchedTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "DisplayOps",
@@ -265,7 +268,7 @@ def _indented(text: str, width: int) -> str:
     return "\n".join(" " * width + line for line in text.split("\n"))
 
 
-def _describe(value: Any, options: types.MappingProxyType[str, Any]) -> str:
+def _describe(value: object, options: types.MappingProxyType[str, Any]) -> str:
     """One entry of the long form: a nested collection, or what is known of a leaf."""
     if isinstance(value, CollectionProtocol):
         text, name = repr(value), value._printed_nested_as
@@ -379,7 +382,7 @@ def _short_dtype(dtype: torch.dtype) -> str:
     return name
 
 
-def _shape(shape: Any) -> str:
+def _shape(shape: Sequence[int]) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
@@ -399,14 +402,14 @@ class PrintedEntry:
         return repr(self.value)
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: object) -> bool:
     """Return whether the shape of an entry is its own, without batch dims."""
     kind = value._class if isinstance(value, MetaTensor) else type(value)
     return issubclass(kind, UnbatchedTensor)
 
 
 def _compact_leaf(
-    value: Any, parent: Any, options: types.MappingProxyType[str, Any]
+    value: object, parent: CollectionProtocol, options: types.MappingProxyType[str, Any]
 ) -> str:
     if isinstance(value, PrintedEntry):
         return value.short
@@ -432,7 +435,9 @@ def _nested_label(key: str, value: Any, parent: Any) -> str:
     return ("" if name == "TensorDict" else name) + (_shape(own) if own else "")
 
 
-def _compact_children(td: Any, options: types.MappingProxyType[str, Any]) -> list[Any]:
+def _compact_children(
+    td: CollectionProtocol, options: types.MappingProxyType[str, Any]
+) -> list[Any]:
     """Per entry its text, or for a nested collection its opening text and children."""
     children: list[Any] = []
     for key, value in td._repr_entries():
@@ -447,7 +452,7 @@ def _compact_children(td: Any, options: types.MappingProxyType[str, Any]) -> lis
     return children
 
 
-def _flat(child: Any) -> str:
+def _flat(child: str | tuple[str, list[Any]]) -> str:
     if isinstance(child, str):
         return child
     return f"{child[0]}{', '.join(map(_flat, child[1]))}}}"

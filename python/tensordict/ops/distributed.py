@@ -368,7 +368,7 @@ class DistributedOps(CollectionProtocol):
     def reduce(
         self,
         dst: int,
-        op: Any = None,
+        op: object = None,
         async_op: bool = False,
         return_premature: bool = False,
         group: ProcessGroup | None = None,
@@ -408,7 +408,7 @@ class DistributedOps(CollectionProtocol):
 
     def all_reduce(
         self,
-        op: Any = None,
+        op: object = None,
         *,
         group: ProcessGroup | None = None,
         async_op: bool = False,
@@ -440,7 +440,7 @@ class DistributedOps(CollectionProtocol):
         )
 
 
-def _is_pipe(peer: Any) -> bool:
+def _is_pipe(peer: object) -> bool:
     """Return whether a partner is a connection rather than a rank."""
     return peer is not None and hasattr(peer, "send") and hasattr(peer, "recv")
 

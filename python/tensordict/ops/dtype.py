@@ -54,7 +54,7 @@ class DtypeOps(CollectionProtocol):
         """Say whether all leaves are of floats."""
         return all(leaf.is_floating_point() for leaf in _rust.leaves(self))
 
-    def type(self, dst_type: Any, *, cast_filter: CastFilter | None = None) -> Self:
+    def type(self, dst_type: object, *, cast_filter: CastFilter | None = None) -> Self:
         """Cast to a dtype or a tensor type. The result is unlocked.
 
         Args:
@@ -73,7 +73,7 @@ class DtypeOps(CollectionProtocol):
     def _cast_where(self, dtype: Any, cast_filter: CastFilter) -> Self:
         """Cast the leaves that ``cast_filter`` accepts, in an unlocked collection."""
 
-        def cast(path: Any, leaf: torch.Tensor) -> torch.Tensor:
+        def cast(path: object, leaf: torch.Tensor) -> torch.Tensor:
             key = path if isinstance(path, tuple) else (path,)
             return leaf.type(dtype) if cast_filter(key, leaf) else leaf
 

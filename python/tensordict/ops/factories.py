@@ -59,7 +59,7 @@ def from_dict(
 
 
 def from_any(
-    obj: Any,
+    obj: object,
     *,
     auto_batch_size: bool = False,
     batch_dims: int | None = None,
@@ -106,7 +106,7 @@ def from_tuple(
 
 
 def from_namedtuple(
-    named_tuple: Any,
+    named_tuple: object,
     *,
     auto_batch_size: bool = False,
     batch_dims: int | None = None,
@@ -157,7 +157,7 @@ def from_struct_array(
 
 
 def from_pytree(
-    pytree: Any,
+    pytree: object,
     *,
     batch_size: Sequence[int] | None = None,
     auto_batch_size: bool = False,
@@ -179,7 +179,7 @@ def from_pytree(
     )
 
 
-def fromkeys(keys: Iterable[NestedKey], value: Any = 0) -> TensorDict:
+def fromkeys(keys: Iterable[NestedKey], value: object = 0) -> TensorDict:
     """Make a :class:`TensorDict` with the same value under each key.
 
     Examples:
@@ -191,7 +191,7 @@ def fromkeys(keys: Iterable[NestedKey], value: Any = 0) -> TensorDict:
 
 
 def from_csv(
-    path: Any,
+    path: object,
     *,
     auto_batch_size: bool = False,
     batch_dims: int | None = None,
@@ -201,7 +201,7 @@ def from_csv(
     dtype: torch.dtype | None = None,
     nulls: Nulls | None = None,
     mask_key: NestedKey | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> TensorDict:
     """Make a :class:`TensorDict` of a file of comma-separated values: :meth:`TensorDict.from_csv`.
 
@@ -227,7 +227,7 @@ def from_csv(
 
 
 def from_json(
-    path: Any,
+    path: object,
     *,
     auto_batch_size: bool = False,
     batch_dims: int | None = None,
@@ -238,7 +238,7 @@ def from_json(
     lines: bool = False,
     nulls: Nulls | None = None,
     mask_key: NestedKey | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> TensorDict:
     """Make a :class:`TensorDict` of a file of JSON: :meth:`TensorDict.from_json`.
 
@@ -264,7 +264,7 @@ def from_json(
 
 
 def from_pandas(
-    dataframe: Any,
+    dataframe: object,
     *,
     auto_batch_size: bool = False,
     batch_dims: int | None = None,
@@ -297,7 +297,7 @@ def from_pandas(
 
 
 def from_parquet(
-    path: Any,
+    path: object,
     *,
     auto_batch_size: bool = False,
     batch_dims: int | None = None,
@@ -308,7 +308,7 @@ def from_parquet(
     columns: list[str] | None = None,
     nulls: Nulls | None = None,
     mask_key: NestedKey | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> TensorDict:
     """Make a :class:`TensorDict` of a file of Parquet: :meth:`TensorDict.from_parquet`.
 

@@ -109,15 +109,15 @@ def elementwise_with(op: ForEach) -> Callable[[F], F]:
     """
 
     def fill(stub: F) -> F:
-        def method(self: Any, other: Any, default: Any = None) -> Any:
+        def method(self: Any, other: object, default: Any = None) -> Any:
             result = foreach(self, op, (other,), True)
             return _with(op, self, other, default) if result is None else result
 
-        def by_keyword(self: Any, other: Any, *, default: Any = None) -> Any:
+        def by_keyword(self: Any, other: object, *, default: Any = None) -> Any:
             result = foreach(self, op, (other,), True)
             return _with(op, self, other, default) if result is None else result
 
-        def plain(self: Any, other: Any) -> Any:
+        def plain(self: Any, other: object) -> Any:
             result = foreach(self, op, (other,), True)
             return _with(op, self, other, None) if result is None else result
 
@@ -130,7 +130,7 @@ def elementwise_with(op: ForEach) -> Callable[[F], F]:
     return fill
 
 
-def _with(op: ForEach, td: Any, other: Any, default: Any) -> Any:
+def _with(op: ForEach, td: Any, other: object, default: object) -> Any:
     """``op`` with an operand that is not in line with ``td`` as it is."""
     if isinstance(other, CollectionProtocol):
         return with_collection(op, td, other, default)
@@ -150,7 +150,7 @@ def elementwise_scaled(op: ForEach, sign: int) -> Callable[[F], F]:
 
     def fill(stub: F) -> F:
         def method(
-            self: Any, other: Any, *, alpha: Any = None, default: Any = None
+            self: Any, other: object, *, alpha: object = None, default: Any = None
         ) -> Any:
             each = op
             if alpha is not None:
@@ -164,7 +164,7 @@ def elementwise_scaled(op: ForEach, sign: int) -> Callable[[F], F]:
     return fill
 
 
-def _scaled(op: ForEach, add: ForEach, sign: int, alpha: Any, other: Any) -> ForEach:
+def _scaled(op: ForEach, add: ForEach, sign: int, alpha: Any, other: object) -> ForEach:
     """``op`` with its operand, which is made of ``other``, times ``alpha``.
 
     The foreach forms take ``alpha`` for lists, and the addition also for one tensor.
@@ -189,7 +189,7 @@ def elementwise_scaled_inplace(op: ForEach, sign: int) -> Callable[[F], F]:
     """Build the operation of :func:`elementwise_scaled` that writes into the leaves."""
 
     def fill(stub: F) -> F:
-        def method(self: Any, other: Any, alpha: Any = None) -> Any:
+        def method(self: Any, other: object, alpha: object = None) -> Any:
             if alpha is None and _rust.foreach_inplace(self, op, (other,)):
                 return self
             each = op
@@ -197,7 +197,7 @@ def elementwise_scaled_inplace(op: ForEach, sign: int) -> Callable[[F], F]:
                 each = _scaled(op, torch._foreach_add_, sign, alpha, other)
             return combine_inplace(each, self, other)
 
-        def by_keyword(self: Any, other: Any, *, alpha: Any = None) -> Any:
+        def by_keyword(self: Any, other: object, *, alpha: object = None) -> Any:
             if alpha is None and _rust.foreach_inplace(self, op, (other,)):
                 return self
             return method(self, other, alpha)
@@ -212,7 +212,7 @@ def elementwise_with_inplace(op: ForEach) -> Callable[[F], F]:
     """Fill ``method_(self, other)`` with ``op(leaves, operand)``, writing into the leaves."""
 
     def fill(stub: F) -> F:
-        def method(self: Any, other: Any) -> Any:
+        def method(self: Any, other: object) -> Any:
             if _rust.foreach_inplace(self, op, (other,)):
                 return self
             return _write_combined(op, self, other)
@@ -225,7 +225,7 @@ def elementwise_with_inplace(op: ForEach) -> Callable[[F], F]:
 def leafwise(op: Callable[..., Any]) -> Callable[[F], F]:
     """Build a method of a function of one leaf: see :func:`elementwise_with`."""
 
-    def for_each(values: Leaves, operand: Any) -> Leaves:
+    def for_each(values: Leaves, operand: object) -> Leaves:
         if type(operand) is list and len(operand) == len(values):
             return list(map(op, values, operand))
         return [op(value, operand) for value in values]
@@ -265,7 +265,7 @@ TRACED = ((cast_of, _cast_of),)
 up."""
 
 
-def cast_leaves(td: Any, dtype: torch.dtype) -> Any:
+def cast_leaves(td: CollectionProtocol, dtype: torch.dtype) -> Any:
     """``td`` with its leaves in ``dtype``; those that are stay the same tensors."""
     return _rust.map_leaves(td, *cast_of(dtype), None, True, 0, True)
 
@@ -275,7 +275,7 @@ def casting(dtype: torch.dtype) -> Callable[[F], F]:
     method_name, args = _cast_of(dtype)
 
     def fill(stub: F) -> F:
-        def method(self: Any, *, cast_filter: Any = None) -> Any:
+        def method(self: Any, *, cast_filter: object = None) -> Any:
             if cast_filter is not None:
                 result = self._cast_where(dtype, cast_filter)
                 if self.is_locked:
@@ -304,7 +304,7 @@ def comparing(
         return list(map(op, values, operands))
 
     def fill(stub: F) -> F:
-        def method(self: Any, other: Any) -> Any:
+        def method(self: Any, other: object) -> Any:
             try:
                 result = _rust.compare(self, op, other, self._plain_type)
             except RuntimeError:
@@ -332,7 +332,7 @@ def comparing(
     return fill
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     """Return whether ``value`` is a number of a library, such as ``numpy.float32``."""
     import numbers
 
@@ -357,7 +357,7 @@ def expand_right(values: Iterable[torch.Tensor], operand: torch.Tensor) -> Leave
     return out
 
 
-def _one_for_all(operand: Any, values: Leaves) -> Any:
+def _one_for_all(operand: object, values: Leaves) -> Any:
     """An operand that all leaves share; a list of it where :func:`torch.vmap` maps it."""
     if isinstance(operand, torch.Tensor) and not (
         torch.compiler.is_compiling()
@@ -367,14 +367,16 @@ def _one_for_all(operand: Any, values: Leaves) -> Any:
     return operand
 
 
-def spread(td: Any, values: Leaves, operand: torch.Tensor) -> Leaves:
+def spread(td: CollectionProtocol, values: Leaves, operand: torch.Tensor) -> Leaves:
     """:func:`expand_right` for the leaves of ``td``, of a stack the parts of members."""
     if is_dense_throughout(td):
         return expand_right(values, operand)
     return td._spread(operand)
 
 
-def by_members(each: Callable[..., Any], td: Any, *operands: Any) -> Any:
+def by_members(
+    each: Callable[..., Any], td: CollectionProtocol, *operands: object
+) -> Any:
     """``each(member, *parts)`` of a stack, stacked again; None where ``td`` is no stack.
 
     The parts are those of the operands, which are broadcast with the stack, that belong
@@ -473,7 +475,9 @@ def with_collection(
     return _rust.rebuild(td, values, True, bool(values), bool(values))
 
 
-def matched_leaves(td: Any, other: Any, *, strict: bool) -> Leaves:
+def matched_leaves(
+    td: CollectionProtocol, other: CollectionProtocol, *, strict: bool
+) -> Leaves:
     """The leaves of ``other`` at the keys of ``td``; the slow road, with its errors.
 
     Raises:
@@ -492,7 +496,9 @@ def matched_leaves(td: Any, other: Any, *, strict: bool) -> Leaves:
     return out
 
 
-def _collect_matched(td: Any, other: Any, out: Leaves) -> None:
+def _collect_matched(
+    td: CollectionProtocol, other: CollectionProtocol, out: Leaves
+) -> None:
     """Append the leaves of ``other`` at the keys of ``td``, in the order of its leaves."""
     groups = None if td._is_dense else td._member_operands((other,))
     if groups is not None:
@@ -619,14 +625,14 @@ def combine(op: ForEach, td: Any, *operands: Any) -> Any:
     return _rust.rebuild(td, values, True, bool(values) and lock)
 
 
-def combine_inplace(op: ForEach, td: Any, *operands: Any) -> Any:
+def combine_inplace(op: ForEach, td: CollectionProtocol, *operands: object) -> Any:
     """``op(leaves, *operands)``, which writes into the leaves of ``td``."""
     if _rust.foreach_inplace(td, op, operands):
         return td
     return _write_combined(op, td, *operands)
 
 
-def _write_combined(op: ForEach, td: Any, *operands: Any) -> Any:
+def _write_combined(op: ForEach, td: CollectionProtocol, *operands: object) -> Any:
     """:func:`combine_inplace` with operands that are not in line as they are.
 
     Raises:
@@ -676,7 +682,7 @@ def compare_collections(
     return _rust.rebuild_as(td, values, td._plain_type)
 
 
-def unset_fields(td: Any, keys: Iterable[str], other: Any) -> set[str]:
+def unset_fields(td: CollectionProtocol, keys: Iterable[str], other: Any) -> set[str]:
     """The keys at which ``td`` has None and ``other`` a field that is not set.
 
     What is made of the dictionary that a tensorclass gives has such entries.

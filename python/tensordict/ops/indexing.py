@@ -17,8 +17,10 @@ from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.ragged_leaves import at_index, fill_leaf, where_leaf
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tensordict.containers.collection import TensorDictBase
-    from tensordict.primitives.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import BatchIndex, NestedKeyLike
 
 __all__ = ["IndexingOps", "getitem_batch_size"]
 
@@ -51,7 +53,7 @@ class IndexingOps(CollectionProtocol):
     tensors of that shape. Lists, ranges and NumPy arrays count as index tensors.
     """
 
-    def _get_index(self, index: Any) -> Any:
+    def _get_index(self, index: object) -> Any:
         """The container of every entry at ``index``: see ``__getitem__``."""
         result = _rust.index(self, index)
         if not self._is_locked or result is self:
@@ -63,7 +65,7 @@ class IndexingOps(CollectionProtocol):
                 _rust.keep_storage(self, result)
         return result
 
-    def _set_index(self, index: Any, value: Any) -> None:
+    def _set_index(self, index: object, value: object) -> None:
         """Write ``value`` into every entry at ``index``: see ``__setitem__``."""
         if isinstance(value, dict):
             size = _rust.index_shape(self.batch_size, index)
@@ -79,7 +81,7 @@ class IndexingOps(CollectionProtocol):
     def _from_mapping(self, value: Any, size: torch.Size) -> Any:
         return classes.TensorDict(value, batch_size=size, device=self.device)
 
-    def __getitems__(self, index: Any) -> Any:
+    def __getitems__(self, index: object) -> Any:
         """The same as ``self[index]``: data loaders call it with a list of rows."""
         return self[index]
 
@@ -95,7 +97,7 @@ class IndexingOps(CollectionProtocol):
         """
         return _rust.get(self, key).shape
 
-    def _get_sub_tensordict(self, idx: Any) -> Any:
+    def _get_sub_tensordict(self, idx: BatchIndex) -> Any:
         """A view of the part at ``idx`` whose writes go through to this collection."""
         return classes._SubTensorDict(source=self, idx=idx)
 
@@ -322,12 +324,12 @@ class IndexingOps(CollectionProtocol):
         return self._replace_content(result) if inplace else result
 
 
-def getitem_batch_size(batch_size: Any, index: Any) -> torch.Size:
+def getitem_batch_size(batch_size: Sequence[int], index: BatchIndex) -> torch.Size:
     """The batch size of ``td[index]`` for a ``td`` of ``batch_size``."""
     return _rust.index_shape(torch.Size(batch_size), index)
 
 
-def _as_plain(td: Any) -> Any:
+def _as_plain(td: CollectionProtocol) -> Any:
     """``td`` as the plain type; nested containers keep theirs."""
     if type(td) is td._plain_type:
         return td
@@ -335,7 +337,7 @@ def _as_plain(td: Any) -> Any:
     return _rust.new(td._plain_type, td._tensordict, td._batch_size, td._device, names)
 
 
-def _stays_in_place(item: Any) -> bool:
+def _stays_in_place(item: object) -> bool:
     """Return whether an index of mapped or shared memory gives such memory."""
     if isinstance(item, slice):
         return item.start is None or item.start == 0

@@ -14,7 +14,7 @@ from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tensordict.containers.collection import TensorDictBase
     from tensordict.containers.lazy.stack import LazyStackedTensorDict
@@ -89,21 +89,26 @@ class JoiningOps(CollectionProtocol):
         dim: int = ...,
         *,
         out: None = ...,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> LazyStackedTensorDict: ...
     @overload
     @classmethod
     def lazy_stack(
-        cls, input: Sequence[C], dim: int = ..., *, out: C | None = ..., **kwargs: Any
+        cls,
+        input: Sequence[C],
+        dim: int = ...,
+        *,
+        out: C | None = ...,
+        **kwargs: object,
     ) -> C: ...
     @overload
     @classmethod
     def lazy_stack(
-        cls, input: Any, dim: int = ..., *, out: Any = ..., **kwargs: Any
+        cls, input: object, dim: int = ..., *, out: object = ..., **kwargs: object
     ) -> Any: ...
     @classmethod
     def lazy_stack(
-        cls, input: Any, dim: int = 0, *, out: Any = None, **kwargs: Any
+        cls, input: object, dim: int = 0, *, out: object = None, **kwargs: object
     ) -> Any:
         """Stack collections without copying them: see :func:`tensordict.lazy_stack`.
 
@@ -143,7 +148,7 @@ class JoiningOps(CollectionProtocol):
 
     @classmethod
     def maybe_dense_stack(
-        cls, input: Sequence[T], dim: int = 0, *, out: T | None = None, **kwargs: Any
+        cls, input: Sequence[T], dim: int = 0, *, out: T | None = None, **kwargs: object
     ) -> T:
         """Stack densely where shapes allow: see :func:`tensordict.maybe_dense_stack`."""
         return maybe_dense_stack(input, dim, out=out, **kwargs)
@@ -201,7 +206,12 @@ class JoiningOps(CollectionProtocol):
         return self._join_entries(torch.cat, keys, out_key, dim, keep_entries)
 
     def _join_entries(
-        self, join: Any, keys: Any, out_key: Any, dim: int, keep_entries: bool
+        self,
+        join: Any,
+        keys: Iterable[NestedKeyLike],
+        out_key: object,
+        dim: int,
+        keep_entries: bool,
     ) -> Self:
         joined = join([_rust.get(self, key) for key in keys], dim=dim)
         if not keep_entries:
@@ -334,7 +344,7 @@ def maybe_dense_stack(
     dim: int = 0,
     *,
     out: T | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> T:
     """Stack collections along a new batch dim, densely where their shapes allow it.
 
@@ -432,7 +442,7 @@ def _stack_by_level(tds: Sequence[Any], dim: int) -> Any:
     return result
 
 
-def stack_collections(tensors: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
+def stack_collections(tensors: Sequence[Any], dim: int = 0, out: object = None) -> Any:
     """See :func:`stack`; ``tensors`` holds collections, or nothing."""
     if not len(tensors):
         raise RuntimeError(MSG_NOTHING)
@@ -459,7 +469,7 @@ def stack_collections(tensors: Sequence[Any], dim: int = 0, out: Any = None) -> 
     return _write_join(tensors, at, out, _rust.stack, torch.stack, "stacked")
 
 
-def cat_collections(tensors: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
+def cat_collections(tensors: Sequence[Any], dim: int = 0, out: object = None) -> Any:
     """See :func:`cat`; ``tensors`` holds collections, or nothing."""
     if not len(tensors):
         raise RuntimeError(MSG_NOTHING)
@@ -482,7 +492,7 @@ def cat_collections(tensors: Sequence[Any], dim: int = 0, out: Any = None) -> An
     return _write_join(tensors, at, out, _rust.cat, torch.cat, "cat")
 
 
-def _check_no_collection(tensors: Sequence[Any], out: Any) -> None:
+def _check_no_collection(tensors: Sequence[Any], out: object) -> None:
     """Refuse collections behind a tensor, and to join nothing into a collection."""
     if not len(tensors) and isinstance(out, CollectionProtocol):
         raise RuntimeError(MSG_NOTHING)
@@ -532,7 +542,7 @@ def _write_join(
 
 
 def _check_entries(
-    tds: Sequence[Any], out: Any, dim: int, build: Any, join: Any
+    tds: Sequence[Any], out: Any, dim: int, build: Any, join: object
 ) -> None:
     """Raise what joining raises where entries do not fit: before ``out`` is written."""
     if any(not td._is_dense for td in (out, *tds)):
@@ -571,16 +581,16 @@ def _check_leaves(
         join(group, dim, out=target.new_empty(0))
 
 
-def _skeleton(td: Any) -> Any:
+def _skeleton(td: CollectionProtocol) -> Any:
     """The nested structure of ``td`` alone."""
     return td.empty(recurse=True)
 
 
-def _is_nested(value: Any) -> bool:
+def _is_nested(value: object) -> bool:
     return isinstance(value, CollectionProtocol)
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: object) -> bool:
     """Return whether an entry is replaced: it has no elements to write into."""
     return isinstance(value, UnbatchedTensor) or (
         isinstance(value, CollectionProtocol) and value._is_non_tensor
@@ -596,7 +606,7 @@ def _joined_alone(tds: Sequence[Any], key: str, dim: int, build: Any) -> Any:
 
 
 def _write_group(
-    target: Any, group: list[Any], dim: int, build: Any, join: Any
+    target: CollectionProtocol, group: list[Any], dim: int, build: Any, join: Any
 ) -> None:
     if not _is_nested(target):
         join(group, dim, out=target)
@@ -613,7 +623,7 @@ def _write_group(
             _write_group(value, items, dim, build, join)
 
 
-def _leaves_in_order(td: Any, order: Any) -> list[torch.Tensor]:
+def _leaves_in_order(td: CollectionProtocol, order: object) -> list[torch.Tensor]:
     if order is None:
         return _rust.walk(td, 1, True, True)
     items = dict(td.items(True, True))

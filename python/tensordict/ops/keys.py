@@ -106,7 +106,7 @@ class _TensorDictKeysView:
         )
         return len(found)
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: object) -> bool:
         if not self.include_nested:
             path = _rust.unravel_key_to_tuple(key)
             if len(path) > 1:
@@ -132,7 +132,7 @@ def listed_keys(
     td: CollectionProtocol,
     include_nested: Any,
     leaves_only: Any,
-    is_leaf: Any,
+    is_leaf: Callable[[Any], bool] | None,
     sort: Any,
 ) -> Any:
     """List the keys of :meth:`KeysOps.keys` where not all direct ones are asked for."""
@@ -145,8 +145,8 @@ def listed_values(
     td: CollectionProtocol,
     include_nested: Any,
     leaves_only: Any,
-    is_leaf: Any,
-    sort: Any,
+    is_leaf: Callable[[Any], bool] | None,
+    sort: object,
 ) -> Any:
     """List the values of :meth:`KeysOps.values` where not all direct ones are asked."""
     if sort:
@@ -169,8 +169,8 @@ def listed_items(
     td: CollectionProtocol,
     include_nested: Any,
     leaves_only: Any,
-    is_leaf: Any,
-    sort: Any,
+    is_leaf: Callable[[Any], bool] | None,
+    sort: object,
 ) -> Any:
     """List the items of :meth:`KeysOps.items` where not all direct ones are asked for.
 
@@ -197,9 +197,9 @@ def listed_items(
 
 def _one_by_one(
     td: CollectionProtocol,
-    include_nested: Any,
+    include_nested: object,
     leaves_only: Any,
-    is_leaf: Any,
+    is_leaf: Callable[[Any], bool] | None,
     prefix: tuple[str, ...] = (),
 ) -> Iterator[tuple[NestedKeyLike, Any]]:
     """The pairs of :func:`listed_items`, each read when it is asked for.
@@ -519,7 +519,7 @@ class KeysOps(CollectionProtocol):
         self,
         *key_sets: Iterable[NestedKeyLike],
         inplace: bool = False,
-        default: Any = NO_DEFAULT,
+        default: object = NO_DEFAULT,
         strict: bool = True,
         reproduce_struct: bool = False,
     ) -> tuple[Self, ...]:
@@ -571,7 +571,7 @@ class KeysOps(CollectionProtocol):
     def separates(
         self,
         *keys: NestedKeyLike,
-        default: Any = NO_DEFAULT,
+        default: object = NO_DEFAULT,
         strict: bool = True,
         filter_empty: bool = True,
     ) -> Self:
@@ -718,7 +718,12 @@ class KeysOps(CollectionProtocol):
         return result
 
 
-def _move_entry(source: Any, td: Any, path: tuple[str, ...], value: Any) -> None:
+def _move_entry(
+    source: CollectionProtocol,
+    td: CollectionProtocol,
+    path: tuple[str, ...],
+    value: object,
+) -> None:
     """Store an entry of ``source`` in ``td``: unchanged where the same is asked of it."""
     holder = td
     for key in path[:-1]:
@@ -731,7 +736,7 @@ def _move_entry(source: Any, td: Any, path: tuple[str, ...], value: Any) -> None
     _rust.set_entry(td, path, value, validated=holder._is_dense and fits)
 
 
-def _drop_values(td: Any) -> None:
+def _drop_values(td: CollectionProtocol) -> None:
     """Remove all non-tensor entries, in place."""
     for container in _rust.containers(td):
         # One entry of each is enough: those of a stack need not fit together.
@@ -740,12 +745,12 @@ def _drop_values(td: Any) -> None:
                 container._del_entry(key)
 
 
-def _dense_copy(td: Any) -> Any:
+def _dense_copy(td: CollectionProtocol) -> Any:
     """New containers that share the leaves, which can be changed without changing td."""
     return _rust.clone_structure(td) if td._is_dense else td._as_plain()
 
 
-def _share_values(td: Any, result: Any) -> None:
+def _share_values(td: CollectionProtocol, result: CollectionProtocol) -> None:
     """Put the very values of ``td`` that are no tensors into a copy of it."""
     if not td._is_dense:
         return

@@ -165,7 +165,7 @@ class LockingOps(CollectionProtocol):
             getattr(self, "_undo_" + name)(source, *args, **kwargs)
         return False
 
-    def _write_back(self, result: Any) -> None:
+    def _write_back(self, result: CollectionProtocol) -> None:
         """Store the entries of ``result``, which has this container's batch size."""
         if result is self:
             return
@@ -175,10 +175,10 @@ class LockingOps(CollectionProtocol):
         else:
             self.update(result)
 
-    def _undo_lock_(self, source: Any) -> None:
+    def _undo_lock_(self, source: CollectionProtocol) -> None:
         source.unlock_()
 
-    def _undo_unlock_(self, source: Any) -> None:
+    def _undo_unlock_(self, source: CollectionProtocol) -> None:
         source.lock_()
 
     def _undo_flatten_keys(self, source: Any, separator: str) -> None:
@@ -193,7 +193,7 @@ class LockingOps(CollectionProtocol):
         else:
             source._write_back(self.flatten_keys(separator))
 
-    def _undo_view(self, source: Any, *shape: Any, **kwargs: Any) -> None:
+    def _undo_view(self, source: Any, *shape: object, **kwargs: object) -> None:
         dtype = shape[0] if shape else kwargs.get("dtype")
         if isinstance(dtype, torch.dtype):
             held = {
@@ -226,7 +226,7 @@ class LockingOps(CollectionProtocol):
     def _undo_swapdims(self, source: Any, *args: Any, **kwargs: Any) -> None:
         source._write_back(self.swapdims(*args, **kwargs))
 
-    def _undo_movedim(self, source: Any, *args: Any, **kwargs: Any) -> None:
+    def _undo_movedim(self, source: Any, *args: object, **kwargs: object) -> None:
         named = dict(zip(("source", "destination"), args, strict=False)) | kwargs
         source._write_back(self.movedim(named["destination"], named["source"]))
 
@@ -282,18 +282,20 @@ class LockingOps(CollectionProtocol):
     def _undo_rot90(self, source: Any, k: int = 1, dims: Any = (0, 1)) -> None:
         source._write_back(self.rot90(-k, dims))
 
-    def _undo_to(self, source: Any, *args: Any, **kwargs: Any) -> None:
+    def _undo_to(
+        self, source: CollectionProtocol, *args: object, **kwargs: object
+    ) -> None:
         # New entries come as they are, those of the source in its dtype and device.
         held = dict(source.items(True, leaves_only=True))
 
-        def back(key: Any, leaf: torch.Tensor) -> torch.Tensor:
+        def back(key: object, leaf: torch.Tensor) -> torch.Tensor:
             own = held.get(key)
             return leaf if own is None else leaf.to(own.device, own.dtype)
 
         source.update(self.named_apply(back, nested_keys=True, device=source.device))
 
 
-def _unify_values(td: Any, result: Any) -> None:
+def _unify_values(td: CollectionProtocol, result: CollectionProtocol) -> None:
     """Make one value of those of ``result`` that are one in ``td``, which is locked.
 
     An operation on batch dims makes a stack of the value, which is not exchanged.

@@ -121,7 +121,7 @@ class MappingOps(CollectionProtocol):
         shuffle: bool = False,
         chunksize: int | None = None,
         num_chunks: int | None = None,
-        pool: Any = None,
+        pool: object = None,
         generator: torch.Generator | None = None,
         max_tasks_per_child: int | None = None,
         worker_threads: int = 1,

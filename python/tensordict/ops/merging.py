@@ -31,7 +31,7 @@ from tensordict.primitives.update import check_update_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensordict.primitives.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import BatchIndex, NestedKeyLike
 
 __all__ = ["MergingOps"]
 
@@ -63,7 +63,7 @@ MSG_FAST_COPY = (
 )
 
 
-def _chosen(source: Any, keys: Any) -> Any:
+def _chosen(source: CollectionProtocol, keys: object) -> Any:
     """``source`` with the entries at ``keys`` alone.
 
     Of a collection and keys in it, only the keys count.
@@ -129,10 +129,10 @@ class MergingOps(CollectionProtocol):
         *,
         non_blocking: bool = False,
         keys_to_update: Sequence[NestedKeyLike] | None = None,
-        is_leaf: Any = None,
+        is_leaf: object = None,
         update_batch_size: bool = False,
         ignore_lock: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Self:
         """Merge the entries of another container or mapping into this one.
 
@@ -194,7 +194,7 @@ class MergingOps(CollectionProtocol):
         *,
         non_blocking: bool = False,
         keys_to_update: Sequence[NestedKeyLike] | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Self:
         """Copy the values of another container or mapping into the entries of this one.
 
@@ -254,7 +254,7 @@ class MergingOps(CollectionProtocol):
         self,
         key: NestedKeyLike,
         value: Any,
-        index: Any,
+        index: BatchIndex,
         *,
         non_blocking: bool = False,
     ) -> Self:
@@ -308,7 +308,13 @@ class MergingOps(CollectionProtocol):
         return self
 
     def _set_at_str(
-        self, key: str, value: Any, idx: Any, *, validated: bool, non_blocking: bool
+        self,
+        key: str,
+        value: Any,
+        idx: BatchIndex,
+        *,
+        validated: bool,
+        non_blocking: bool,
     ) -> Self:
         return self.set_at_(key, value, idx, non_blocking=non_blocking)
 
@@ -316,7 +322,7 @@ class MergingOps(CollectionProtocol):
         self,
         key: tuple[str, ...],
         value: Any,
-        idx: Any,
+        idx: BatchIndex,
         *,
         validated: bool,
         non_blocking: bool,
@@ -326,7 +332,7 @@ class MergingOps(CollectionProtocol):
     def update_at_(
         self,
         input_dict_or_td: Mapping[Any, Any] | CollectionProtocol,
-        idx: Any,
+        idx: BatchIndex,
         clone: bool = False,
         *,
         non_blocking: bool = False,
@@ -383,7 +389,7 @@ class MergingOps(CollectionProtocol):
     def copy_at_(
         self,
         tensordict: CollectionProtocol,
-        idx: Any,
+        idx: BatchIndex,
         non_blocking: bool = False,
         *,
         fast: bool = True,
@@ -434,7 +440,7 @@ class MergingOps(CollectionProtocol):
         return self
 
 
-def _without_class(td: Any) -> Any:
+def _without_class(td: CollectionProtocol) -> Any:
     """The collection inside a tensorclass; any other as it is."""
     return td._tensordict if is_tensorclass(td) and not td._is_non_tensor else td
 
@@ -445,7 +451,7 @@ def _has_other_size(td: Any, source: Any) -> bool:
     return bool(td.batch_size[:common] != source.batch_size[:common])
 
 
-def check_size_of_some(td: Any, source: Any) -> None:
+def check_size_of_some(td: CollectionProtocol, source: object) -> None:
     """Raise where ``td`` would take another batch size with some entries of ``source``."""
     if isinstance(source, CollectionProtocol) and _has_other_size(td, source):
         raise RuntimeError(MSG_SIZE_OF_SOME)
@@ -499,12 +505,12 @@ def _follow_batch_sizes(td: Any, source: Any) -> None:
     td.names = None
 
 
-def is_branch(value: Any) -> bool:
+def is_branch(value: object) -> bool:
     """Return whether ``value`` is a collection of entries."""
     return isinstance(value, CollectionProtocol) and not value._is_non_tensor
 
 
-def _entry_path(key: Any) -> tuple[str, ...]:
+def _entry_path(key: object) -> tuple[str, ...]:
     """The flat path of a key.
 
     Raises:
@@ -516,7 +522,7 @@ def _entry_path(key: Any) -> tuple[str, ...]:
     return path
 
 
-def _paths(keys: Any) -> list[tuple[str, ...]]:
+def _paths(keys: object) -> list[tuple[str, ...]]:
     """The flat paths of a list or tuple of nested keys."""
     if not isinstance(keys, (list, tuple)):
         raise TypeError(MSG_KEY_LIST.format(type(keys)))
@@ -557,7 +563,9 @@ def restricted(source: Any, keys: list[tuple[str, ...]]) -> Any:
     return kept
 
 
-def _in_order_of(td: Any, paths: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _in_order_of(
+    td: CollectionProtocol, paths: list[tuple[str, ...]]
+) -> list[tuple[str, ...]]:
     """The paths in the order in which ``td`` has their first keys."""
     place = {key: at for at, key in enumerate(td.keys())}
     return sorted(paths, key=lambda path: place.get(path[0], len(place)))
@@ -624,7 +632,9 @@ def _all_of(td: Any, shared: torch.Tensor, index: Any) -> Any:
     return ...
 
 
-def _made_at(td: Any, source: Any, key: str, index: Any) -> Any:
+def _made_at(
+    td: CollectionProtocol, source: CollectionProtocol, key: str, index: BatchIndex
+) -> Any:
     """An entry for ``td`` that is zero but for that of ``source`` at the index."""
     if td.is_locked:
         raise locked_error(td)
@@ -633,7 +643,7 @@ def _made_at(td: Any, source: Any, key: str, index: Any) -> Any:
     return made._get_entry(key, None)
 
 
-def _has_nothing(value: Any, nested: bool) -> bool:
+def _has_nothing(value: object, nested: bool) -> bool:
     """Return whether a nested value has nothing to write and needs no entry."""
     if isinstance(value, CollectionProtocol):
         return nested and not value._is_non_tensor and not _rust.leaves(value)
@@ -642,7 +652,7 @@ def _has_nothing(value: Any, nested: bool) -> bool:
     return False
 
 
-def _plain_copy(td: Any, source: Any, index: Any) -> tuple[Any, list[Any]]:
+def _plain_copy(td: Any, source: Any, index: BatchIndex) -> tuple[Any, list[Any]]:
     """``index`` as one of leaves, and the leaves of ``td`` with those of ``source``.
 
     Raises:
@@ -696,13 +706,13 @@ def _are_plain(td: Any, source: Any) -> bool:
     return True
 
 
-def _is_plain_index(index: Any) -> bool:
+def _is_plain_index(index: object) -> bool:
     """Return whether an index is made of numbers, slices, None and ellipses."""
     parts = index if isinstance(index, tuple) else (index,)
     return all([_is_plain_item(part) for part in parts])
 
 
-def _is_plain_item(item: Any) -> bool:
+def _is_plain_item(item: object) -> bool:
     if isinstance(item, torch.Tensor):
         return not item.shape and item.dtype is not torch.bool
     if isinstance(item, (int, slice, np.integer)):
@@ -710,7 +720,7 @@ def _is_plain_item(item: Any) -> bool:
     return item is None or item is ...
 
 
-def _as_entry(value: Any) -> Any:
+def _as_entry(value: object) -> Any:
     """``value`` as it is where it is an entry: a tensor or an array, if it becomes one."""
     if isinstance(value, (str, bytes, torch.Tensor, CollectionProtocol)):
         return value
@@ -720,7 +730,7 @@ def _as_entry(value: Any) -> Any:
     return value if tensor is None else tensor
 
 
-def _rows_at(target: Any, index: Any, value: Any) -> Any:
+def _rows_at(target: CollectionProtocol, index: BatchIndex, value: Any) -> Any:
     """An array of text that is written at an index of a non-tensor entry as a column."""
     if not isinstance(value, np.ndarray):
         return value
@@ -728,7 +738,7 @@ def _rows_at(target: Any, index: Any, value: Any) -> Any:
     return target._non_tensor_type._rows_of(value, size)
 
 
-def _tensor_of(value: Any, target: torch.Tensor, key: Any) -> Any:
+def _tensor_of(value: object, target: torch.Tensor, key: object) -> Any:
     """The tensor made of ``value`` that is written into the tensor at ``key``.
 
     Raises:
@@ -743,7 +753,12 @@ def _tensor_of(value: Any, target: torch.Tensor, key: Any) -> Any:
 
 
 def _checked_write(
-    parent: Any, target: torch.Tensor, value: Any, index: Any, asked: Any, key: Any
+    parent: CollectionProtocol,
+    target: torch.Tensor,
+    value: Any,
+    index: BatchIndex,
+    asked: object,
+    key: object,
 ) -> Any:
     """The form of ``value`` that can be written at ``index``, or what the write raises."""
     if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
@@ -768,7 +783,7 @@ def _checked_write(
     return value
 
 
-def _write_to_members(holder: Any, name: str, index: Any, value: Any) -> None:
+def _write_to_members(holder: Any, name: str, index: BatchIndex, value: Any) -> None:
     """Write a value that is no tensor at an index of a lazy stack, into its members."""
     size = _rust.index_shape(holder.batch_size, index)
     if isinstance(value, (torch.Tensor, int, float)):

@@ -146,7 +146,7 @@ class ModulesOps(CollectionProtocol):
         use_state_dict: bool = False,
         non_blocking: bool = False,
         preserve_module_state: bool = True,
-        memo: Any = None,
+        memo: object = None,
     ) -> Any:
         """Put the entries in the place of the parameters and buffers of ``module``.
 
@@ -239,7 +239,7 @@ class ModulesOps(CollectionProtocol):
         return swapped
 
     def _undo_to_module(
-        self, source: Any, module: nn.Module, inplace: bool = False
+        self, source: object, module: nn.Module, inplace: bool = False
     ) -> None:
         """The end of ``with source.to_module(module) as self``."""
         current = _rust.restore_module(self, module, source, inplace)
@@ -247,7 +247,7 @@ class ModulesOps(CollectionProtocol):
             _write_inplace(current, self, False)
 
     def _explain_to_module(
-        self, source: Any, module: nn.Module, inplace: bool = False
+        self, source: CollectionProtocol, module: nn.Module, inplace: bool = False
     ) -> str | None:
         """Explain an error of the block by parameters of another shape, if any."""
         if inplace:
@@ -422,10 +422,12 @@ def _finished(td: Any, as_module: bool, lock: bool) -> Any:
 # Putting back ----------------------------------------------------------------------
 
 
-def _check_sizes(target: Any, source: Any, module: nn.Module) -> None:
+def _check_sizes(
+    target: CollectionProtocol, source: CollectionProtocol, module: nn.Module
+) -> None:
     """Raise where a leaf of ``source`` cannot be copied into that of ``target``."""
 
-    def check(key: Any, old: torch.Tensor, new: torch.Tensor) -> None:
+    def check(key: object, old: torch.Tensor, new: torch.Tensor) -> None:
         try:
             new.expand(old.shape)
         except RuntimeError as error:
@@ -470,7 +472,9 @@ def _put_others(
     _rust.swap_module(td.unflatten_keys("."), module, preserve)
 
 
-def _write_inplace(target: Any, source: Any, non_blocking: bool) -> Any:
+def _write_inplace(
+    target: CollectionProtocol, source: CollectionProtocol, non_blocking: bool
+) -> Any:
     """Copy the leaves of ``source`` into those of ``target``; give their old values."""
 
     def write(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:

@@ -96,7 +96,7 @@ class PackLayout:
         return td if self.cls is None else _typed(self.cls, td)
 
 
-def _typed(cls: Any, td: Any) -> Any:
+def _typed(cls: Any, td: CollectionProtocol) -> Any:
     return cls._from_tensordict(td)
 
 
@@ -104,7 +104,7 @@ PackLayout.__module__ = "tensordict._base.shape"
 
 
 def pack_leaves(
-    td: Any, dim: int, layout: PackLayout | None
+    td: CollectionProtocol, dim: int, layout: PackLayout | None
 ) -> tuple[torch.Tensor, PackLayout]:
     """See :meth:`tensordict.TensorDict.pack`."""
     batch_size = td.batch_size
@@ -153,15 +153,15 @@ def pack_leaves(
     return flat.movedim(-1, layout.dim), layout
 
 
-def _path(key: Any) -> tuple[str, ...]:
+def _path(key: NestedKeyLike) -> tuple[str, ...]:
     return (key,) if isinstance(key, str) else key
 
 
-def _own_type(td: Any) -> type | None:
+def _own_type(td: CollectionProtocol) -> type | None:
     return None if isinstance(td, classes.TensorDictBase) else type(td)
 
 
-def _nested(td: Any, ndim: int, path: tuple[str, ...] = ()) -> list[Any]:
+def _nested(td: CollectionProtocol, ndim: int, path: tuple[str, ...] = ()) -> list[Any]:
     """Key, further batch dims and type of each nested collection, outer ones first."""
     out = []
     for key, value in sorted(td._entries().items()):

@@ -58,7 +58,7 @@ class RearrangingOps(CollectionProtocol):
     are locked, except where a method says otherwise.
     """
 
-    def _replace_content(self, result: Any) -> Self:
+    def _replace_content(self, result: CollectionProtocol) -> Self:
         """Take over the entries and the batch size of ``result``, nested ones as well.
 
         Raises:
@@ -302,7 +302,7 @@ class RearrangingOps(CollectionProtocol):
             where.append(at)
         return self._flipped(tuple(where), "flip", (dims,))
 
-    def _flipped(self, dims: tuple[int, ...], name: str, args: Any) -> Self:
+    def _flipped(self, dims: tuple[int, ...], name: str, args: object) -> Self:
         # A single number is what torch reads fastest.
         args_of_leaf = dims if len(dims) == 1 else (dims,)
         result = _rust.map_leaves(
@@ -575,7 +575,7 @@ class RearrangingOps(CollectionProtocol):
         return pack_leaves(self, dim, layout)
 
 
-def _all_plain(td: Any) -> Any:
+def _all_plain(td: CollectionProtocol) -> Any:
     """``td`` with every container of the plain type, in place of subclasses."""
     if not td._is_dense:
         return td

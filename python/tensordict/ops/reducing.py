@@ -45,12 +45,12 @@ MSG_ONE_DIM = "{}() takes one dim, got {!r}."
 # Arguments -------------------------------------------------------------------------------
 
 
-def is_feature(dim: Any) -> bool:
+def is_feature(dim: object) -> bool:
     """Return whether an argument names the feature dims."""
     return isinstance(dim, str) and dim == "feature"
 
 
-def _batch_dims(dim: Any, ndim: int) -> tuple[int, ...]:
+def _batch_dims(dim: object, ndim: int) -> tuple[int, ...]:
     """The batch dims that an argument names, none of them negative.
 
     Raises:
@@ -77,7 +77,7 @@ def _batch_dims(dim: Any, ndim: int) -> tuple[int, ...]:
 
 
 def reduced_shape(
-    size: Sequence[int], dims: tuple[int, ...], keepdim: Any
+    size: Sequence[int], dims: tuple[int, ...], keepdim: object
 ) -> tuple[torch.Size, Any]:
     """The batch size after a reduction, and where its names come from."""
     if keepdim:
@@ -94,7 +94,7 @@ def _with_features_last(leaf: torch.Tensor, ndim: int) -> torch.Tensor:
     return leaf.flatten(ndim)
 
 
-def _joined(td: Any, dim: Any, name: str) -> torch.Tensor:
+def _joined(td: CollectionProtocol, dim: Any, name: str) -> torch.Tensor:
     """All leaves as one tensor, joined along ``dim``: an int, ``"feature"`` or None.
 
     Raises:
@@ -185,7 +185,7 @@ def reduce_leaves(
 
 
 def reduce_one(
-    td: Any,
+    td: CollectionProtocol,
     op: Callable[..., torch.Tensor],
     options: dict[str, Any],
     dim: int,
@@ -220,7 +220,7 @@ def _one_reduced(size: Any, dim: int, keepdim: bool) -> tuple[int, torch.Size, A
     return dim, size[:dim] + size[dim + 1 :], (*range(dim), *range(dim + 1, ndim))
 
 
-def one_quantile(td: Any, q: float, dim: int, keepdim: bool) -> Any:
+def one_quantile(td: CollectionProtocol, q: float, dim: int, keepdim: bool) -> Any:
     """Take one quantile along one batch dim: the common case, by the bare method."""
     dim, prefix, names = _one_reduced(td.batch_size, dim, keepdim)
     return _rust.map_leaves(td, "quantile", (q, dim, keepdim), prefix, names)
@@ -230,7 +230,9 @@ def _name_of(op: Any) -> str:
     return getattr(op, "func", op).__name__
 
 
-def _keep_all_dims(td: Any, op: Callable[..., Any], first: torch.Size) -> Any:
+def _keep_all_dims(
+    td: CollectionProtocol, op: Callable[..., Any], first: torch.Size
+) -> Any:
     """Reduce every leaf to one number, with as many dims as it had."""
 
     def each(leaf: torch.Tensor) -> Any:
@@ -247,7 +249,7 @@ def _keep_all_dims(td: Any, op: Callable[..., Any], first: torch.Size) -> Any:
     return result
 
 
-def _prepend_dims(td: Any, first: torch.Size) -> None:
+def _prepend_dims(td: CollectionProtocol, first: torch.Size) -> None:
     """Put ``first`` before the batch size of a fresh result and all that it holds."""
     for container in _rust.containers(td):
         container._batch_size = torch.Size(first + container._batch_size)
@@ -337,7 +339,7 @@ _NAMES: dict[Any, str] = {
 """The name of each reduction's method."""
 
 
-def _one_dim(td: Any, dim: Any, name: str) -> int:
+def _one_dim(td: CollectionProtocol, dim: object, name: str) -> int:
     """The one batch dim that an argument names.
 
     Raises:
@@ -432,7 +434,7 @@ def cumulative(
     return getattr(torch.return_types, name)(found)
 
 
-def truth(td: Any, name: str, dim: int) -> Any:
+def truth(td: CollectionProtocol, name: str, dim: int) -> Any:
     """Take ``all`` or ``any`` along one batch dim, in plain containers.
 
     Raises:
@@ -447,7 +449,7 @@ def truth(td: Any, name: str, dim: int) -> Any:
     return _plain(found)
 
 
-def _plain(td: Any) -> Any:
+def _plain(td: CollectionProtocol) -> Any:
     """A fresh result with the dense container in place of its subclasses."""
     held = td._entries()
     nested = {

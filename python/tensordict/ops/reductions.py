@@ -483,7 +483,7 @@ class ReductionsOps(CollectionProtocol):
     @overload
     def amax(
         self,
-        dim: Any = ...,
+        dim: object = ...,
         keepdim: bool = ...,
         *,
         reduce: Literal[False] | None = ...,
@@ -491,7 +491,7 @@ class ReductionsOps(CollectionProtocol):
     @overload
     def amax(
         self,
-        dim: Any = ...,
+        dim: object = ...,
         keepdim: bool = ...,
         *,
         reduce: Literal[True],
@@ -517,7 +517,7 @@ class ReductionsOps(CollectionProtocol):
     @overload
     def amin(
         self,
-        dim: Any = ...,
+        dim: object = ...,
         keepdim: bool = ...,
         *,
         reduce: Literal[False] | None = ...,
@@ -525,7 +525,7 @@ class ReductionsOps(CollectionProtocol):
     @overload
     def amin(
         self,
-        dim: Any = ...,
+        dim: object = ...,
         keepdim: bool = ...,
         *,
         reduce: Literal[True],
@@ -670,7 +670,7 @@ class ReductionsOps(CollectionProtocol):
 
     def logsumexp(
         self,
-        dim: Any = None,
+        dim: object = None,
         keepdim: bool = False,
         *,
         out: Any = None,

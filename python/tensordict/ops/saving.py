@@ -305,7 +305,7 @@ class SavingOps(CollectionProtocol):
         device: torch.device | None = None,
         non_blocking: bool = False,
         *,
-        out: Any = None,
+        out: object = None,
         robust_key: bool | None = True,
         subpath: NestedKeyLike | None = None,
         mode: str | None = None,
@@ -388,7 +388,7 @@ class SavingOps(CollectionProtocol):
         return loaded if out is not None else cls._asked_for(loaded)
 
     @classmethod
-    def _asked_for(cls, loaded: Any) -> Any:
+    def _asked_for(cls, loaded: CollectionProtocol) -> Any:
         """Return what a load by this class gives of a save: what was saved."""
         return loaded
 
@@ -607,7 +607,7 @@ class SavingOps(CollectionProtocol):
 
     def state_dict(
         self,
-        destination: Any = None,
+        destination: object = None,
         prefix: str = "",
         keep_vars: bool = False,
         flatten: bool = True,
@@ -668,13 +668,13 @@ class SavingOps(CollectionProtocol):
         """A level of a state without what is not loaded; ``fields`` are no tensors."""
         return _state.checked_values(self, values, strict)
 
-    def _take_field(self, name: str, value: Any, assign: bool) -> None:
+    def _take_field(self, name: str, value: object, assign: bool) -> None:
         """Take a field that holds no tensor from the state of a tensorclass."""
         _state.take_field(self, name, value, assign)
 
     # What the engine calls: dense containers; others override ----------------------
 
-    def _save_plan(self, plan: Any, level: int) -> None:
+    def _save_plan(self, plan: object, level: int) -> None:
         """Add this container to a level of a plan. See :mod:`tensordict.storage`."""
         plan_dense(self, plan, level)
 
@@ -687,7 +687,7 @@ class SavingOps(CollectionProtocol):
         return self.unlock_()
 
     @classmethod
-    def _load_tree(cls, directory: SavedPath, options: Any) -> Self:
+    def _load_tree(cls, directory: SavedPath, options: object) -> Self:
         """Make a container from a directory. See :mod:`tensordict.storage`."""
         raise NotImplementedError(f"{cls} has no layout of its own")
 
@@ -695,7 +695,7 @@ class SavingOps(CollectionProtocol):
         """Describe the shape for the metadata of the directory, as JSON."""
         return _growing.shape_fields_dense(self)
 
-    def _take_loaded(self, loaded: Any) -> Any:
+    def _take_loaded(self, loaded: CollectionProtocol) -> Any:
         """Take what was loaded in the place of this container: what then stands there."""
         return take_loaded_dense(self, loaded)
 
@@ -726,7 +726,7 @@ def _path(key: NestedKeyLike) -> tuple[str, ...]:
     return path
 
 
-def _table_of(shape: Any) -> torch.Tensor | None:
+def _table_of(shape: object) -> torch.Tensor | None:
     """The table of sizes of a nested tensor, where a shape is one."""
     if not isinstance(shape, torch.Tensor) or shape.ndim < 2:
         return None

@@ -129,7 +129,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         _check_leading(result)
         return self._remember(result, "view", (dtype,), {})
 
-    def reshape(self, *args: Any, **kwargs: Any) -> Self:
+    def reshape(self, *args: object, **kwargs: object) -> Self:
         """Give every leaf other batch dims, copying where it must.
 
         As :meth:`torch.Tensor.reshape`. Leaves go from ``[*B, *F]`` to
@@ -312,7 +312,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
 
     # Broadcasting ----------------------------------------------------------------
 
-    def expand(self, *args: Any, **kwargs: Any) -> Self:
+    def expand(self, *args: object, **kwargs: object) -> Self:
         """Repeat along batch dims of size 1 and new leading ones, without a copy.
 
         As :meth:`torch.Tensor.expand`. All leaves are views.
@@ -520,7 +520,7 @@ def _viewed_as(td: Any, dtype: torch.dtype, size: torch.Size) -> Any:
     return _rust.new(type(td), entries, size, td._device, names)
 
 
-def _check_leading(td: Any) -> None:
+def _check_leading(td: CollectionProtocol) -> None:
     """Raise where a leaf does not begin with the batch size."""
     size = td.batch_size
     for key, value in list(td._entries().items()):
@@ -533,7 +533,7 @@ def _check_leading(td: Any) -> None:
 # In lazy mode: each makes sure, on the structure alone, that the operation is possible.
 
 
-def _lazily(td: Any, op: str, kwargs: dict[str, Any]) -> Any:
+def _lazily(td: CollectionProtocol, op: str, kwargs: dict[str, Any]) -> Any:
     result = classes.lazy_view(td, op, kwargs)
     return td._remember(result, op, (), kwargs)
 
@@ -552,7 +552,7 @@ def _permuted_lazily(td: Any, dims: Any) -> Any:
     return _lazily(td, "permute", {"dims": list(dims)})
 
 
-def _transposed_lazily(td: Any, dim0: int, dim1: int) -> Any:
+def _transposed_lazily(td: CollectionProtocol, dim0: int, dim1: int) -> Any:
     structure = _rust.new(td._plain_type, {}, td.batch_size, None, None)
     call: Any = ("transpose", (dim0, dim1), {})
     if _rust.transpose(structure, dim0, dim1, call) is structure:
@@ -561,19 +561,19 @@ def _transposed_lazily(td: Any, dim0: int, dim1: int) -> Any:
     return _lazily(td, "transpose", {"dim0": dim0 % ndim, "dim1": dim1 % ndim})
 
 
-def _unsqueezed_lazily(td: Any, dim: int) -> Any:
+def _unsqueezed_lazily(td: CollectionProtocol, dim: int) -> Any:
     structure = _rust.new(td._plain_type, {}, td.batch_size, None, None)
     _rust.unsqueeze(structure, dim, ("unsqueeze", (dim,), {}))
     return _lazily(td, "unsqueeze", {"dim": dim % (len(td.batch_size) + 1)})
 
 
-def _led_lazily(td: Any, ndim: int) -> Any:
+def _led_lazily(td: CollectionProtocol, ndim: int) -> Any:
     while len(td.batch_size) < ndim:
         td = _unsqueezed_lazily(td, 0)
     return td
 
 
-def _squeezed_lazily(td: Any, dim: int | None) -> Any:
+def _squeezed_lazily(td: CollectionProtocol, dim: int | None) -> Any:
     size = td.batch_size
     if dim is None:
         dims = [at for at, length in enumerate(size) if length == 1]

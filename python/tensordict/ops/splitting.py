@@ -212,12 +212,12 @@ class SplittingOps(CollectionProtocol):
 SplitPlan = tuple[int, list[int], list[torch.Size]]
 
 
-def split_plan(batch_size: torch.Size, split_size: Any, dim: int) -> SplitPlan:
+def split_plan(batch_size: torch.Size, split_size: object, dim: int) -> SplitPlan:
     """The dim counted from the front, and the length and batch size of each piece."""
     return _split_plan(batch_size, split_size, dim)
 
 
-def _split_plan(batch_size: torch.Size, split_size: Any, dim: int) -> SplitPlan:
+def _split_plan(batch_size: torch.Size, split_size: object, dim: int) -> SplitPlan:
     at = _batch_dim(dim, batch_size)
     length = batch_size[at]
     if isinstance(split_size, int):

@@ -29,7 +29,7 @@ class StoringOps(CollectionProtocol):
     def _set_path(
         self,
         path: tuple[str, ...],
-        value: Any,
+        value: object,
         inplace: bool | None,
         non_blocking: bool,
         validated: bool,
@@ -100,7 +100,7 @@ class StoringOps(CollectionProtocol):
         _rust.hang(self, key, value)
 
     def _write_into(
-        self, key: str, present: Any, value: Any, non_blocking: bool
+        self, key: str, present: CollectionProtocol, value: Any, non_blocking: bool
     ) -> None:
         """Copy ``value`` into the storage of an entry that exists."""
         if not isinstance(present, CollectionProtocol):
@@ -143,7 +143,7 @@ class StoringOps(CollectionProtocol):
     def _child_type(self) -> type[Any]:
         return type(self) if self._is_dense else self._plain_type
 
-    def _convert_value(self, key: Any, value: Any, non_blocking: bool) -> Any:
+    def _convert_value(self, key: object, value: object, non_blocking: bool) -> Any:
         """A tensor or a container made of a value that is neither."""
         if isinstance(value, dict):
             given = self._td_dim_names
@@ -170,7 +170,7 @@ class StoringOps(CollectionProtocol):
             return self._fit_collection(key, converted, non_blocking, is_fresh=True)
         return converted
 
-    def _check_apart(self, key: Any, value: Any) -> None:
+    def _check_apart(self, key: object, value: Any) -> None:
         """Refuse a collection that holds this one, which would be without end.
 
         Raises:
@@ -180,7 +180,7 @@ class StoringOps(CollectionProtocol):
             raise ValueError(MSG_INSIDE_ITSELF.format(key))
 
     def _fit_collection(
-        self, key: Any, value: Any, non_blocking: bool, is_fresh: bool = False
+        self, key: object, value: Any, non_blocking: bool, is_fresh: bool = False
     ) -> CollectionProtocol:
         """A nested container made to fit: batch size, device and names."""
         batch_size = self.batch_size

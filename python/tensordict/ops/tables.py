@@ -29,7 +29,7 @@ def _engine(name: str) -> Any:
     return importlib.import_module(f"tensordict.interop.tables.{name}")
 
 
-def _asked(method: str, **arguments: Any) -> Any:
+def _asked(method: str, **arguments: object) -> Any:
     return _engine("columns").Asked(method, **arguments)
 
 
@@ -164,7 +164,7 @@ class TablesOps(CollectionProtocol):
     @classmethod
     def from_csv(
         cls,
-        path: Any,
+        path: object,
         *,
         auto_batch_size: bool = False,
         batch_dims: int | None = None,
@@ -174,7 +174,7 @@ class TablesOps(CollectionProtocol):
         dtype: torch.dtype | None = None,
         nulls: Nulls | None = None,
         mask_key: NestedKeyLike | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Self:
         """Read a file of comma-separated values: an entry for each column.
 
@@ -226,7 +226,7 @@ class TablesOps(CollectionProtocol):
     @classmethod
     def from_json(
         cls,
-        path: Any,
+        path: object,
         *,
         auto_batch_size: bool = False,
         batch_dims: int | None = None,
@@ -237,7 +237,7 @@ class TablesOps(CollectionProtocol):
         lines: bool = False,
         nulls: Nulls | None = None,
         mask_key: NestedKeyLike | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Self:
         """Read a file of JSON, an array of records: an entry for each field.
 
@@ -288,7 +288,7 @@ class TablesOps(CollectionProtocol):
     @classmethod
     def from_parquet(
         cls,
-        path: Any,
+        path: object,
         *,
         auto_batch_size: bool = False,
         batch_dims: int | None = None,
@@ -299,7 +299,7 @@ class TablesOps(CollectionProtocol):
         columns: list[str] | None = None,
         nulls: Nulls | None = None,
         mask_key: NestedKeyLike | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Self:
         """Read a file of Parquet: an entry for each column.
 
@@ -396,7 +396,9 @@ class TablesOps(CollectionProtocol):
         frame: pl.DataFrame = _engine("polars").to_polars(self, separator)
         return frame
 
-    def to_csv(self, path: Any, *, separator: str | None = None, **kwargs: Any) -> None:
+    def to_csv(
+        self, path: object, *, separator: str | None = None, **kwargs: object
+    ) -> None:
         """Write a file of comma-separated values: a column for each leaf.
 
         The columns are those of :meth:`to_pandas`. The file appears whole, or stays as it
@@ -426,11 +428,11 @@ class TablesOps(CollectionProtocol):
 
     def to_json(
         self,
-        path: Any,
+        path: object,
         *,
         separator: str | None = None,
         lines: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Write a file of JSON, an array of records: a field for each leaf.
 
@@ -458,7 +460,7 @@ class TablesOps(CollectionProtocol):
         _engine("json").write(self, path, separator, lines, kwargs)
 
     def to_parquet(
-        self, path: Any, *, separator: str | None = None, **kwargs: Any
+        self, path: object, *, separator: str | None = None, **kwargs: object
     ) -> None:
         """Write a file of Parquet: a column for each leaf.
 
@@ -485,7 +487,7 @@ class TablesOps(CollectionProtocol):
         """
         _engine("parquet").write(self, path, separator, kwargs)
 
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
         """Give the rows to a package that reads Arrow's C stream, such as polars.
 
         The columns are those of :func:`to_arrow`, which share the memory of tensors that
