@@ -191,7 +191,7 @@ class TensorDict(TensorDictBase):
         """Return whether all leaves are in the one buffer of :meth:`consolidate`."""
         return self._consolidated is not None and super().is_consolidated()
 
-    def _get_str(self, key: str, default: Any = NO_DEFAULT, **kwargs: Any) -> Any:
+    def _get_str(self, key: str, default: object = NO_DEFAULT, **kwargs: object) -> Any:
         try:
             return self._tensordict[key]
         except KeyError:
@@ -201,7 +201,7 @@ class TensorDict(TensorDictBase):
     def _set_str(
         self,
         key: str,
-        value: Any,
+        value: object,
         *,
         inplace: bool | None,
         validated: bool,
@@ -230,10 +230,10 @@ class TensorDict(TensorDictBase):
     def _entries(self) -> dict[str, Any]:
         return self._tensordict
 
-    def _get_entry(self, key: str, default: Any) -> Any:
+    def _get_entry(self, key: str, default: object) -> Any:
         return self._tensordict.get(key, default)
 
-    def _set_entry(self, key: str, value: Any) -> None:
+    def _set_entry(self, key: str, value: object) -> None:
         self._tensordict[key] = value
 
     def _del_entry(self, key: str) -> None:

@@ -24,9 +24,11 @@ from tensordict.storage.lazy_views import load_view, plan_view, saved_view
 from tensordict.storage.take_loaded import load_into
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
     from tensordict._rust import SavedTensors
+    from tensordict.primitives.protocol import BatchIndex, NestedKeyLike
     from tensordict.storage.paths import SavedPath
 
 __all__ = [
@@ -91,12 +93,14 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         self._batch_size = torch.Size(batch_size)
 
     @classmethod
-    def _seen_through(cls, source: Any, op: str, kwargs: dict[str, Any]) -> Self:
+    def _seen_through(
+        cls, source: CollectionProtocol, op: str, kwargs: dict[str, Any]
+    ) -> Self:
         """The view of ``source`` through one of the operations of this module."""
         back = {"size": source.batch_size} if op in ONLY_VIEWS else kwargs
         return cls(source, op, _VIEWS[op].inverse, kwargs, back)
 
-    def _of_source(self, source: Any) -> Self:
+    def _of_source(self, source: CollectionProtocol) -> Self:
         """The same view of another container of the same batch size."""
         copy = type(self).__new__(type(self))
         copy.__dict__.update(self.__dict__)
@@ -112,13 +116,13 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     # The operation and its inverse ---------------------------------------------------
 
-    def _apply(self, td: Any) -> Any:
+    def _apply(self, td: object) -> Any:
         """A container of the batch size of the source, with the operation applied."""
         if isinstance(td, _CustomOpTensorDict):
             td = td._shown()
         return _VIEWS[self.custom_op].show(td, self.custom_op_kwargs)
 
-    def _undone(self, key: str, value: Any) -> Any:
+    def _undone(self, key: str, value: object) -> Any:
         """An entry of this view as one of the source."""
         held = _rust.new(TensorDict, {key: value}, self._batch_size, None, None)
         return _VIEWS[self.custom_op].undo(self, held)._tensordict[key]
@@ -161,7 +165,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return self._batch_size
 
     @batch_size.setter
-    def batch_size(self, value: Any) -> None:
+    def batch_size(self, value: object) -> None:
         if not isinstance(value, (list, tuple)) or tuple(value) != self._batch_size:
             raise RuntimeError(MSG_BATCH_SIZE.format(value, self._batch_size))
 
@@ -224,7 +228,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def _sample_entries(self) -> dict[str, Any]:
         return self._source._sample_entries()
 
-    def _index(self, index: Any) -> Any:
+    def _index(self, index: BatchIndex) -> Any:
         if _rust.index_plan(self._batch_size, index) is None:
             return self
         return _rust.index(self._shown(), index)
@@ -243,7 +247,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             TensorDict, entries, self._batch_size, self._device, self._td_dim_names
         )
 
-    def _replace_content(self, result: Any) -> Self:
+    def _replace_content(self, result: CollectionProtocol) -> Self:
         # The sizes of a view are those of its source, which others hold.
         self._resize_batch(result.batch_size)
         if self.is_locked:
@@ -301,7 +305,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             if self._source._get_entry(key, NO_DEFAULT) is NO_DEFAULT:
                 self._set_entry(key, entry)
 
-    def del_(self, key: Any) -> Self:
+    def del_(self, key: NestedKeyLike) -> Self:
         """Remove an entry of the container that is viewed."""
         self._source.del_(key)
         return self
@@ -313,7 +317,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     # Walking -------------------------------------------------------------------------------
 
-    def _refuse(self, op: Any) -> None:
+    def _refuse(self, op: object) -> None:
         if options_primitives.lazy_legacy():
             return
         if op in ONLY_VIEWS:
@@ -329,7 +333,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     # What it does differently -----------------------------------------------------------------
 
-    def squeeze(self, *args: Any, **kwargs: Any) -> Any:
+    def squeeze(self, *args: object, **kwargs: object) -> Any:
         """Remove batch dims of size 1, in lazy mode only."""
         dim = args[0] if args else kwargs.get("dim")
         ndim = len(self._batch_size)
@@ -341,13 +345,13 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             raise RuntimeError(MSG_SHAPE.format("squeeze"))
         return super().squeeze(*args, **kwargs)
 
-    def permute(self, *args: Any, **kwargs: Any) -> Any:
+    def permute(self, *args: object, **kwargs: object) -> Any:
         """Reorder the batch dims, in lazy mode only."""
         if not options_primitives.lazy_legacy():
             raise RuntimeError(MSG_SHAPE.format("permute"))
         return super().permute(*args, **kwargs)
 
-    def unflatten(self, *args: Any, **kwargs: Any) -> Any:
+    def unflatten(self, *args: object, **kwargs: object) -> Any:
         """Split one batch dim into several, in an ordinary container."""
         result = self._shown().unflatten(*args, **kwargs)
         return self._remember(result, "unflatten", args, kwargs)
@@ -362,7 +366,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     def select(
         self,
-        *keys: Any,
+        *keys: object,
         inplace: bool = False,
         strict: bool = True,
         as_tensordict: bool = False,
@@ -373,7 +377,10 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return self._shown().select(*keys, strict=strict).clone()
 
     def flatten_keys(
-        self, separator: str = ".", inplace: bool = False, is_leaf: Any = None
+        self,
+        separator: str = ".",
+        inplace: bool = False,
+        is_leaf: Callable[[Any], bool] | None = None,
     ) -> Any:
         """All leaves under joined keys, in an ordinary container."""
         if inplace:
@@ -385,7 +392,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         nested = self._source.unflatten_keys(separator, inplace)
         return self if inplace else self._of_source(nested)
 
-    def exclude(self, *keys: Any, inplace: bool = False) -> Any:
+    def exclude(self, *keys: object, inplace: bool = False) -> Any:
         """Copies of all but the entries at ``keys``, in an ordinary container."""
         if inplace:
             raise RuntimeError(MSG_KEYS.format("exclude"))
@@ -398,11 +405,11 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             return self._shown().empty(True, **kwargs)
         return super().empty(**kwargs)
 
-    def contiguous(self, **kwargs: Any) -> Any:
+    def contiguous(self, **kwargs: object) -> Any:
         """An ordinary container of contiguous leaves."""
         return self._shown().contiguous(**kwargs)
 
-    def to_padded_tensor(self, *args: Any, **kwargs: Any) -> Any:
+    def to_padded_tensor(self, *args: object, **kwargs: object) -> Any:
         """An ordinary container, its ragged entries padded."""
         return self._shown().to_padded_tensor(*args, **kwargs)
 
@@ -446,7 +453,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         """Return whether the container that is viewed is in shared memory."""
         return self._source.is_shared()
 
-    def memmap_like(self, *args: Any, **kwargs: Any) -> Any:
+    def memmap_like(self, *args: object, **kwargs: object) -> Any:
         """Make files of zeros of the shapes seen here, as an ordinary container."""
         return self._shown().memmap_like(*args, **kwargs)
 
@@ -455,10 +462,12 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         self._source.share_memory_()
         return self
 
-    def _save_plan(self, plan: Any, level: int) -> None:
+    def _save_plan(self, plan: object, level: int) -> None:
         plan_view(self, plan, level)
 
-    def _saved(self, leaves: SavedTensors, directory: Any, inplace: bool) -> Any:
+    def _saved(
+        self, leaves: SavedTensors, directory: str | os.PathLike[str], inplace: bool
+    ) -> Any:
         return saved_view(self, leaves, directory, inplace)
 
     def _unlock_saved(self) -> Self:
@@ -472,7 +481,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def _shape_fields(self) -> dict[str, str | None]:
         return {}
 
-    def _take_loaded(self, loaded: Any) -> Self:
+    def _take_loaded(self, loaded: object) -> Self:
         other = loaded if not isinstance(loaded, type(self)) else loaded._source
         load_into(self._source, other)
         return self
@@ -517,39 +526,39 @@ class _UnsqueezedTensorDict(_CustomOpTensorDict):
 Kwargs = dict[str, Any]
 
 
-def _permuted(td: Any, kwargs: Kwargs) -> Any:
+def _permuted(td: CollectionProtocol, kwargs: Kwargs) -> Any:
     return _rust.permute(td, kwargs["dims"], ("permute", (), kwargs))
 
 
-def _transposed(td: Any, kwargs: Kwargs) -> Any:
+def _transposed(td: CollectionProtocol, kwargs: Kwargs) -> Any:
     dims = kwargs["dim0"], kwargs["dim1"]
     return _rust.transpose(td, *dims, ("transpose", (), kwargs))
 
 
-def _unsqueezed(td: Any, kwargs: Kwargs) -> Any:
+def _unsqueezed(td: CollectionProtocol, kwargs: Kwargs) -> Any:
     return _rust.unsqueeze(td, kwargs["dim"], ("unsqueeze", (), kwargs))
 
 
-def _squeezed(td: Any, kwargs: Kwargs) -> Any:
+def _squeezed(td: CollectionProtocol, kwargs: Kwargs) -> Any:
     return _rust.squeeze(td, kwargs["dim"], ("squeeze", (), kwargs))
 
 
-def _viewed(td: Any, kwargs: Kwargs) -> Any:
+def _viewed(td: CollectionProtocol, kwargs: Kwargs) -> Any:
     size = torch.Size(kwargs["size"])
     return _rust.map_leaves(td, "view", (size,), size, None, SHAPE_TAIL, True, -1)
 
 
-def _permuted_back(view: _CustomOpTensorDict, td: Any) -> Any:
+def _permuted_back(view: _CustomOpTensorDict, td: CollectionProtocol) -> Any:
     order = _order(view.custom_op_kwargs)
     back = [order.index(dim) for dim in range(len(order))]
     return _rust.permute(td, back, ("permute", (), view.inv_op_kwargs))
 
 
-def _transposed_back(view: _CustomOpTensorDict, td: Any) -> Any:
+def _transposed_back(view: _CustomOpTensorDict, td: CollectionProtocol) -> Any:
     return _transposed(td, view.inv_op_kwargs)
 
 
-def _reshaped_back(view: _CustomOpTensorDict, td: Any) -> Any:
+def _reshaped_back(view: _CustomOpTensorDict, td: object) -> Any:
     size = view._source.batch_size
     return _rust.map_leaves(td, "reshape", (size,), size, None, SHAPE_TAIL, False, -1)
 
@@ -608,7 +617,7 @@ _VIEWS = {
 
 
 @classes.provided
-def lazy_view(source: Any, op: str, kwargs: dict[str, Any]) -> Any:
+def lazy_view(source: CollectionProtocol, op: str, kwargs: dict[str, Any]) -> Any:
     """The view of ``source`` through ``op``; its own source where ``op`` undoes it.
 
     Args:
@@ -625,7 +634,7 @@ def lazy_view(source: Any, op: str, kwargs: dict[str, Any]) -> Any:
     return _VIEWS[op].cls._seen_through(source, op, kwargs)
 
 
-def _strided_as(value: Any, held: torch.Tensor) -> Any:
+def _strided_as(value: object, held: torch.Tensor) -> Any:
     """``value`` with the strides of ``held`` at dims of size 1, where they say nothing.
 
     What was worked on in place is written to itself. torch takes the two for tensors that

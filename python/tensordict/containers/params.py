@@ -23,7 +23,9 @@ from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage.old_states import is_field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from tensordict.primitives.protocol import NestedKeyLike
 
 __all__ = ["TensorDictParams"]
 
@@ -40,7 +42,7 @@ def _opening(method: F) -> F:
     """A method that changes which entries there are, also those of a locked content."""
 
     @functools.wraps(method)
-    def opened(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def opened(self: Any, *args: object, **kwargs: object) -> Any:
         with self._opened():
             return method(self, *args, **kwargs)
 
@@ -61,7 +63,7 @@ class _Slots(dict[str, Any]):
     owner: Any
     kind: str
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         super().__setitem__(name, value)
         found = self.owner._entry_slot(name)
         if found is not None and value is not None:
@@ -80,7 +82,7 @@ class _Slots(dict[str, Any]):
         else:
             del self.owner.__dict__[self.kind][name]
 
-    def pop(self, name: str, *default: Any) -> Any:
+    def pop(self, name: str, *default: object) -> Any:
         """Take out a tensor."""
         if name not in self:
             return super().pop(name, *default)
@@ -162,7 +164,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return self._slots("_parameters")
 
     @_parameters.setter
-    def _parameters(self, value: Any) -> None:
+    def _parameters(self, value: object) -> None:
         """Return what is registered in this as in any module, beside the collection."""
         self.__dict__["_parameters"] = value
 
@@ -172,7 +174,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return self._slots("_buffers")
 
     @_buffers.setter
-    def _buffers(self, value: Any) -> None:
+    def _buffers(self, value: object) -> None:
         """See ``_parameters``."""
         self.__dict__["_buffers"] = value
 
@@ -329,7 +331,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
                 return value
         return nn.Module.__getattr__(self, name)
 
-    def _part(self, key: str, nested: Any) -> Self:
+    def _part(self, key: str, nested: object) -> Self:
         """A nested collection as the submodule that torch takes it for."""
         part = self._like(nested)
         state = part.__dict__
@@ -360,7 +362,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         """Call ``hook(self, value)`` on every leaf that is read; its result is given."""
         self._get_post_hook.append(hook)
 
-    def _hooked(self, value: Any) -> Any:
+    def _hooked(self, value: object) -> Any:
         if isinstance(value, CollectionProtocol):
             return value
         for hook in self._get_post_hook:
@@ -369,18 +371,18 @@ class TensorDictParams(TensorDictBase, nn.Module):
                 value = result
         return value
 
-    def _hooked_entry(self, value: Any) -> Any:
+    def _hooked_entry(self, value: object) -> Any:
         if not isinstance(value, CollectionProtocol):
             return self._hooked(value)
         # A walk goes on from here by itself.
         return _rust.map_leaves(value, self._hooked, (), None, True, 0, False, -1)
 
-    def get(self, key: Any, *args: Any, **kwargs: Any) -> Any:
+    def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
         """The entry at ``key``, or a default (None unless given) where it is missing."""
         value = super().get(key, *args, **kwargs)
         return self._hooked(value) if self._get_post_hook else value
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         """The entry at a key, or a plain collection of what an index gives."""
         value = super().__getitem__(index)
         if self._get_post_hook and isinstance(index, (str, tuple)):
@@ -423,20 +425,20 @@ class TensorDictParams(TensorDictBase, nn.Module):
             return {key: self._hooked_entry(value) for key, value in entries.items()}
         return entries
 
-    def _get_entry(self, key: str, default: Any) -> Any:
+    def _get_entry(self, key: str, default: object) -> Any:
         return self._param_td._get_entry(key, default)
 
-    def _set_entry(self, key: str, value: Any) -> None:
+    def _set_entry(self, key: str, value: object) -> None:
         value = _converted(value, {}, bool(self.no_convert))
         self._param_td._set_entry(key, value)
 
     def _del_entry(self, key: str) -> None:
         self._param_td._del_entry(key)
 
-    def _save_plan(self, plan: Any, level: int) -> None:
+    def _save_plan(self, plan: object, level: int) -> None:
         self._param_td._save_plan(plan, level)
 
-    def _saved(self, leaves: Any, directory: Any, inplace: bool) -> Any:
+    def _saved(self, leaves: object, directory: object, inplace: bool) -> Any:
         """The saved container of the parameters, which is no module."""
         if inplace:
             self._refuse_in_place()
@@ -468,7 +470,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
     def _take_written(self) -> None:
         _convert(self._param_td, bool(self.no_convert))
 
-    def _take_loaded(self, loaded: Any) -> Self:
+    def _take_loaded(self, loaded: CollectionProtocol) -> Self:
         # Optimizers hold the parameters, so these stay and get the values.
         self.data.update_(loaded)
         return self
@@ -479,10 +481,10 @@ class TensorDictParams(TensorDictBase, nn.Module):
             type(self._param_td), entries, self.batch_size, self.device, names
         )
 
-    def _stack_all(self, tds: Any, dim: int) -> Any:
+    def _stack_all(self, tds: Sequence[CollectionProtocol], dim: int) -> Any:
         return _rust.stack([_inside(td) for td in tds], dim)
 
-    def _cat_all(self, tds: Any, dim: int) -> Any:
+    def _cat_all(self, tds: Sequence[CollectionProtocol], dim: int) -> Any:
         return _rust.cat([_inside(td) for td in tds], dim)
 
     def _make_child(self) -> Any:
@@ -494,7 +496,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
     def _set_path(
         self,
         path: tuple[str, ...],
-        value: Any,
+        value: object,
         inplace: bool | None,
         non_blocking: bool,
         validated: bool,
@@ -511,7 +513,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         if isinstance(found, CollectionProtocol):
             _convert(found, bool(self.no_convert))
 
-    def _own(self, value: Any) -> Any:
+    def _own(self, value: object) -> Any:
         """``value`` with collections that nobody else has: leaves are replaced in it."""
         if isinstance(value, dict):
             return {key: self._own(item) for key, item in value.items()}
@@ -542,13 +544,13 @@ class TensorDictParams(TensorDictBase, nn.Module):
         with self._opened():
             return super().exclude(*keys, inplace=True)
 
-    def select(self, *keys: Any, inplace: bool = False, **kwargs: Any) -> Any:
+    def select(self, *keys: object, inplace: bool = False, **kwargs: object) -> Any:
         """See :meth:`TensorDict.select`. A plain collection unless ``inplace``."""
         with self._opened():
             result = self._param_td.select(*keys, inplace=inplace, **kwargs)
         return self if inplace else result
 
-    def where(self, *args: Any, **kwargs: Any) -> Any:
+    def where(self, *args: object, **kwargs: object) -> Any:
         """See :meth:`TensorDict.where`. A plain collection."""
         return self._param_td.where(*args, **kwargs)
 
@@ -575,10 +577,10 @@ class TensorDictParams(TensorDictBase, nn.Module):
 
     def _map_leaves(
         self,
-        op: Any,
+        op: object,
         args: tuple[Any, ...],
         prefix: torch.Size | None,
-        names: Any,
+        names: object,
         tail: int,
         lock: bool,
         k: int,
@@ -597,19 +599,19 @@ class TensorDictParams(TensorDictBase, nn.Module):
     def _leaves(self, out: list[Any]) -> None:
         out.extend(_rust.leaves(self._param_td))
 
-    def _rebuild(self, values: Any, lock: bool) -> Any:
+    def _rebuild(self, values: Iterable[Any], lock: bool) -> Any:
         # ``values`` may be the iterator of a walk above: no more is taken from it than
         # there are leaves here.
         iterator = iter(values)
         taken = [next(iterator) for _ in _rust.leaves(self._param_td)]
         return _rust.rebuild(self._param_td, taken, True, lock)
 
-    def _index(self, index: Any) -> Any:
+    def _index(self, index: object) -> Any:
         part = self._param_td[index]
         return self if part is self._param_td else part
 
     @classmethod
-    def _from_plain(cls, made: Any, source: Any = None) -> Any:
+    def _from_plain(cls, made: object, source: object = None) -> Any:
         return made
 
     @classmethod
@@ -617,7 +619,9 @@ class TensorDictParams(TensorDictBase, nn.Module):
         """See :meth:`TensorDict.from_dict`. The tensors become parameters."""
         return TensorDictParams(TensorDict.from_dict(input_dict, **kwargs))
 
-    def from_dict_instance(self, input_dict: Any, **kwargs: Any) -> TensorDictParams:
+    def from_dict_instance(
+        self, input_dict: object, **kwargs: object
+    ) -> TensorDictParams:
         """See :meth:`TensorDict.from_dict_instance`. The tensors stay what they are."""
         result = self._like(self._param_td.from_dict_instance(input_dict, **kwargs))
         result.__dict__["no_convert"] = self.no_convert
@@ -626,7 +630,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
     def _clone_structure(self) -> Self:
         return self._like(_rust.clone_structure(self._param_td))
 
-    def replace(self, *args: Any, **kwargs: Any) -> Self:
+    def replace(self, *args: object, **kwargs: object) -> Self:
         """See :meth:`TensorDict.replace`. What replaces an entry stays what it is."""
         result: Any = self._param_td.replace(*args, **kwargs)
         if result is self._param_td:
@@ -670,7 +674,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
 
     # Copies ----------------------------------------------------------------------------
 
-    def clone(self, recurse: bool = True, **kwargs: Any) -> Self:
+    def clone(self, recurse: bool = True, **kwargs: object) -> Self:
         """Copy this collection; its parameters become new parameters, without history."""
         if not recurse:
             return self._clone_structure()
@@ -688,7 +692,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
             result.__dict__[kind] = copy.deepcopy(self.__dict__[kind], memo)
         return result
 
-    def to(self, *args: Any, **kwargs: Any) -> Self:
+    def to(self, *args: object, **kwargs: object) -> Self:
         """Move or cast to a new set of parameters: see :meth:`TensorDict.to`."""
         inner = self._param_td
         moved: Any = inner.to(*args, **kwargs)
@@ -712,10 +716,10 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return self._param_td.grad
 
     @grad.setter
-    def grad(self, value: Any) -> None:
+    def grad(self, value: object) -> None:
         self._param_td.grad = value
 
-    def apply_(self, fn: Callable[..., Any], *others: Any, **kwargs: Any) -> Self:
+    def apply_(self, fn: Callable[..., Any], *others: object, **kwargs: object) -> Self:
         """Call ``fn`` on the data of every leaf: it may write to its argument.
 
         Examples:
@@ -795,11 +799,11 @@ class TensorDictParams(TensorDictBase, nn.Module):
 TensorDictParams.__module__ = "tensordict.nn.params"
 
 
-def _inside(td: Any) -> Any:
+def _inside(td: CollectionProtocol) -> Any:
     return td._param_td if isinstance(td, TensorDictParams) else td
 
 
-def _collections(td: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def _collections(td: CollectionProtocol, prefix: str) -> Iterator[tuple[str, Any]]:
     """Each nested container, with the dotted name that leads to it."""
     yield prefix, td
     for key, value in list(td._entries().items()):
@@ -807,14 +811,16 @@ def _collections(td: Any, prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _collections(value, f"{prefix}{key}.")
 
 
-def _set_device(td: Any, device: torch.device | None) -> None:
+def _set_device(td: CollectionProtocol, device: torch.device | None) -> None:
     td._device = device
     for value in list(td._entries().values()):
         if isinstance(value, CollectionProtocol):
             _set_device(value, device)
 
 
-def _convert(td: Any, as_buffers: bool, seen: dict[int, Any] | None = None) -> None:
+def _convert(
+    td: CollectionProtocol, as_buffers: bool, seen: dict[int, Any] | None = None
+) -> None:
     """Replace the leaves of a container, locked or not, by parameters and buffers."""
     from tensordict.containers.lazy import LazyStackedTensorDict
 
@@ -833,7 +839,7 @@ def _convert(td: Any, as_buffers: bool, seen: dict[int, Any] | None = None) -> N
                 td._set_entry(key, converted)
 
 
-def _converted(value: Any, seen: dict[int, Any], as_buffers: bool) -> Any:
+def _converted(value: object, seen: dict[int, Any], as_buffers: bool) -> Any:
     """A tensor as a parameter or a buffer; the same object gives the same one twice."""
     if isinstance(value, CollectionProtocol):
         _convert(value, as_buffers, seen)
@@ -875,7 +881,7 @@ def _tied(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """``fn``, which gives one result for an object that it is called with twice."""
     known: dict[int, Any] = {}
 
-    def of(leaf: Any) -> Any:
+    def of(leaf: object) -> Any:
         found = known.get(id(leaf))
         if found is None:
             found = known[id(leaf)] = fn(leaf)

@@ -12,7 +12,7 @@ __all__ = ["flat_state", "nested_state"]
 
 
 def nested_state(
-    td: Any, flat: Mapping[str, Any], prefix: str
+    td: CollectionProtocol, flat: Mapping[str, Any], prefix: str
 ) -> OrderedDict[str, Any]:
     """The state of ``td`` with a dictionary for each collection, of values an empty one.
 
@@ -24,7 +24,9 @@ def nested_state(
     return OrderedDict((prefix + key, value) for key, value in _level(td, flat, prefix))
 
 
-def _level(td: Any, flat: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+def _level(
+    td: CollectionProtocol, flat: Mapping[str, Any], path: str
+) -> Iterator[tuple[str, Any]]:
     for key, value in td._entries().items():
         if isinstance(value, CollectionProtocol):
             held = () if value._is_non_tensor else _level(value, flat, f"{path}{key}.")

@@ -29,7 +29,7 @@ class PlainWalks(CollectionProtocol):
         """Show the entries as :meth:`_shown` does, with the values of the source."""
         return self._shown()
 
-    def _refuse(self, op: Any) -> None:
+    def _refuse(self, op: object) -> None:
         """Raise where ``op`` is an operation that the view does not take."""
 
     def _map_leaves(
@@ -37,7 +37,7 @@ class PlainWalks(CollectionProtocol):
         op: str | Callable[..., Any],
         args: tuple[Any, ...],
         prefix: torch.Size | None,
-        names: Any,
+        names: object,
         tail: int,
         lock: bool,
         k: int,
@@ -54,7 +54,7 @@ class PlainWalks(CollectionProtocol):
         op: str | Callable[..., Any],
         args: tuple[Any, ...],
         prefixes: list[torch.Size],
-        names: Any,
+        names: object,
         lock: bool,
         k: int,
     ) -> list[Any]:
@@ -77,5 +77,5 @@ class PlainWalks(CollectionProtocol):
         return _rust.cat([_shown(td) for td in tds], dim)
 
 
-def _shown(td: Any) -> Any:
+def _shown(td: CollectionProtocol) -> Any:
     return td._shown_as_is() if isinstance(td, PlainWalks) else td

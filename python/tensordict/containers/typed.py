@@ -163,7 +163,7 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
                 self._linked_to = plain
                 return plain
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         for name in OPTIONS:
             if name in options:
                 setattr(cls, f"_{name}", bool(options.pop(name)))
@@ -171,7 +171,7 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         _declare(cls)
 
     @classmethod
-    def __class_getitem__(cls, item: Any) -> Any:
+    def __class_getitem__(cls, item: object) -> Any:
         """The class with options: ``TypedTensorDict["shadow"]``."""
         flags = item if isinstance(item, tuple) else (item,)
         for flag in flags:
@@ -282,7 +282,7 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         names = list(self.names) if is_named else None
         return _rust.new(TensorDict, entries, self._batch_size, self._device, names)
 
-    def _save_plan(self, plan: Any, level: int) -> None:
+    def _save_plan(self, plan: object, level: int) -> None:
         # Files know nothing of the declaration: they are those of a plain container.
         self._undeclared(self._tensordict, self._has_names())._save_plan(plan, level)
 
@@ -363,7 +363,7 @@ def _undeclaring(method: Any) -> Any:
     return undeclaring
 
 
-def _without_declaration(result: Any) -> Any:
+def _without_declaration(result: object) -> Any:
     """A result with plain containers in place of typed ones."""
     if isinstance(result, tuple):
         return type(result)([_without_declaration(item) for item in result])
@@ -390,7 +390,7 @@ def _reader(name: str) -> Any:
 
 
 def _writer(name: str) -> Any:
-    def write(self: Any, value: Any) -> None:
+    def write(self: Any, value: object) -> None:
         _rust.set_entry(self, name, value)
 
     return write

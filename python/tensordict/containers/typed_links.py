@@ -19,7 +19,7 @@ from tensordict.primitives import classes
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["Linked", "default_of", "linked"]
 
@@ -155,7 +155,7 @@ class Linked:
             msg = f"{type(self).__name__!r} object has no attribute {name!r}"
             raise AttributeError(msg) from None
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         """An entry, or this at an index of the batch dims."""
         found = self._source[index]
         is_entry = isinstance(index, str) or _rust.unravel_key_to_tuple(index)
@@ -167,7 +167,7 @@ class Linked:
     def __copy__(self) -> Any:
         return self.clone(recurse=False)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         # As the declared class itself is pickled, by ours and by the published release.
         state = {
             name: value for name, value in vars(self).items() if name != "_last_op"
@@ -177,24 +177,24 @@ class Linked:
     def _child_type(self) -> Any:
         return self._source._child_type()
 
-    def _stack_all(self, tds: Any, dim: int) -> Any:
+    def _stack_all(self, tds: Sequence[CollectionProtocol], dim: int) -> Any:
         joined = _rust.stack([_dense(td) for td in tds], dim)
         return self._declared()._from_plain(joined)
 
-    def _cat_all(self, tds: Any, dim: int) -> Any:
+    def _cat_all(self, tds: Sequence[CollectionProtocol], dim: int) -> Any:
         joined = _rust.cat([_dense(td) for td in tds], dim)
         return self._declared()._from_plain(joined)
 
 
-def _inside(value: Any) -> Any:
+def _inside(value: object) -> Any:
     return value._source if isinstance(value, Linked) else value
 
 
-def _dense(value: Any) -> Any:
+def _dense(value: object) -> Any:
     return value._source._as_dense() if isinstance(value, Linked) else value
 
 
-def _outside(this: Any, result: Any) -> Any:
+def _outside(this: Any, result: CollectionProtocol) -> Any:
     """Convert the result of a method of the source to that of the typed collection."""
     if result is this._source:
         return this
@@ -210,7 +210,7 @@ def _outside(this: Any, result: Any) -> Any:
 def _delegated(name: str, function: Any) -> Any:
     wraps = name in _WALKS or (name not in _ENTRIES and _is_public(name))
 
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: object, **kwargs: object) -> Any:
         given = [_inside(value) for value in args]
         kwargs = {key: _inside(value) for key, value in kwargs.items()}
         result = getattr(self._source, name)(*given, **kwargs)
@@ -219,12 +219,12 @@ def _delegated(name: str, function: Any) -> Any:
     return method if function is None else functools.wraps(function)(method)
 
 
-def _delegated_property(name: str, own: Any) -> property:
+def _delegated_property(name: str, own: object) -> property:
     def read(self: Any) -> Any:
         value = getattr(self._source, name)
         return _outside(self, value) if name in ("data", "grad") else value
 
-    def write(self: Any, value: Any) -> None:
+    def write(self: Any, value: object) -> None:
         setattr(self._source, name, _inside(value))
 
     return property(read, write, doc=getattr(own, "__doc__", None))
@@ -286,7 +286,7 @@ def _reader(name: str) -> Any:
 
 
 def _writer(name: str) -> Any:
-    def write(self: Any, value: Any) -> None:
+    def write(self: Any, value: object) -> None:
         self._source[name] = value
 
     return write

@@ -32,10 +32,11 @@ from tensordict.primitives.unbatched import is_unbatched
 from tensordict.storage.parts import load_part, plan_part, saved_part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tensordict._rust import SavedTensors
-    from tensordict.primitives.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import BatchIndex, NestedKeyLike
     from tensordict.storage.paths import SavedPath
 
 __all__ = ["_SubTensorDict"]
@@ -139,7 +140,9 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         super().__setstate__(state)
 
     @classmethod
-    def _of_child(cls, child: Any, parent: _SubTensorDict) -> _SubTensorDict:
+    def _of_child(
+        cls, child: CollectionProtocol, parent: _SubTensorDict
+    ) -> _SubTensorDict:
         """The part of a nested container that belongs to a part of its parent."""
         view = cls.__new__(cls)
         view._source = child
@@ -223,7 +226,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             return self
         raise RuntimeError(MSG_UNLOCK)
 
-    def _lock_tree(self, parents: Any = ()) -> None:
+    def _lock_tree(self, parents: object = ()) -> None:
         raise RuntimeError(MSG_LOCK)
 
     @property
@@ -232,7 +235,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return self._batch_size
 
     @batch_size.setter
-    def batch_size(self, value: Any) -> None:
+    def batch_size(self, value: object) -> None:
         if not isinstance(value, (list, tuple)) or tuple(value) != self._batch_size:
             raise RuntimeError(MSG_BATCH_SIZE.format(value, self._batch_size))
 
@@ -296,12 +299,12 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             return value
         return self._get_entry(key, NO_DEFAULT)
 
-    def _sample_of(self, value: Any) -> Any:
+    def _sample_of(self, value: object) -> Any:
         if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
             return _SubTensorDict._of_child(value, self)
         return value
 
-    def _get_path(self, key: Any) -> Any:
+    def _get_path(self, key: NestedKeyLike) -> Any:
         """The whole entry of the source at a nested key; None where there is none."""
         return _rust.get(self._source, key, ...)
 
@@ -324,7 +327,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             return value_of(value._get_index(self.idx))
         return value[self.idx]
 
-    def _read_alone(self, key: Any) -> Any:
+    def _read_alone(self, key: object) -> Any:
         """The part of a leaf, of which no more is read; NO_DEFAULT where it is none."""
         path = _rust.unravel_key_to_tuple(key)
         holder: Any = self._source
@@ -353,7 +356,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         value = self._read(key, default)
         return None if value is NONE_IF_MISSING else value
 
-    def _get_str(self, key: str, default: Any = NO_DEFAULT, **kwargs: Any) -> Any:
+    def _get_str(self, key: str, default: object = NO_DEFAULT, **kwargs: object) -> Any:
         found = self._read(key, default)
         return self._get_entry(key, default) if is_branch(found) else found
 
@@ -365,7 +368,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             entry._get_index(self.idx) if is_value else self._read(key, NO_DEFAULT)
         ).shape
 
-    def _index(self, index: Any) -> Any:
+    def _index(self, index: BatchIndex) -> Any:
         if _rust.index_plan(self._batch_size, index) is None:
             return self
         return _SubTensorDict(self, (index,) if isinstance(index, list) else index)
@@ -474,13 +477,13 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
                 # The source is a part itself, and its entry may be a copy.
                 source._set_entry(key, present)
 
-    def _check_entry(self, key: str, value: Any) -> None:
+    def _check_entry(self, key: str, value: object) -> None:
         # What does not fit an entry is found before any other entry is written.
         if is_branch(self._sample_entry(key)) and not is_branch(value):
             raise ValueError(MSG_REPLACED.format(type(value)))
         self._check_write(key, value)
 
-    def _check_write(self, key: str, value: Any) -> None:
+    def _check_write(self, key: str, value: object) -> None:
         part = self._get_entry(key, None)
         if isinstance(value, (int, float)):
             is_leaf = isinstance(part, torch.Tensor)
@@ -490,7 +493,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
                 value = value[0]
             value.expand(part.shape)
 
-    def _write_index(self, index: Any, value: Any) -> None:
+    def _write_index(self, index: BatchIndex, value: Any) -> None:
         """Write into a part of this part: entries may be copies, so one by one."""
         if not isinstance(value, (CollectionProtocol, torch.Tensor, int, float, str)):
             with contextlib.suppress(RuntimeError, TypeError, ValueError):
@@ -529,7 +532,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         for key, item in items:
             part._set_entry(key, item)
 
-    def _hang(self, key: str, value: Any) -> None:
+    def _hang(self, key: str, value: object) -> None:
         self._set_entry(key, value)
 
     def _del_entry(self, key: str) -> None:
@@ -563,7 +566,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         super()._set_path(path, value, inplace, non_blocking, validated, ignore_lock)
 
     def _write_into(
-        self, key: str, present: Any, value: Any, non_blocking: bool
+        self, key: str, present: object, value: object, non_blocking: bool
     ) -> None:
         value = _rust.validate(self, key, value, non_blocking)
         self._set_entry(key, value)
@@ -583,7 +586,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         _rust.copy_into(plain, values, None, non_blocking)
         self._store(iter(_rust.leaves(plain)))
 
-    def _show_whole(self, plain: Any, values: dict[Any, Any]) -> None:
+    def _show_whole(self, plain: CollectionProtocol, values: dict[Any, Any]) -> None:
         """Let ``plain`` have copies of what ``values`` write whole."""
         for key, value in values.items():
             path = _rust.unravel_key_to_tuple(key)
@@ -658,7 +661,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         self._store_tree(plain)
         return self
 
-    def _store_tree(self, plain: Any) -> None:
+    def _store_tree(self, plain: CollectionProtocol) -> None:
         """Write all entries of a collection of the same structure, or with more."""
         for key, value in list(plain._entries().items()):
             present = self._get_entry(key, NO_DEFAULT)
@@ -670,7 +673,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def _store_leaves(self, values: list[Any]) -> None:
         self._store(iter(values))
 
-    def _store(self, values: Any) -> None:
+    def _store(self, values: Iterator[Any]) -> None:
         source = self._source
         is_read = not source._reads_parts
         held = source._entries() if is_read else source._sample_entries()
@@ -683,12 +686,12 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def _writes_through(self) -> bool:
         return True
 
-    def _replace_content(self, result: Any) -> NoReturn:
+    def _replace_content(self, result: object) -> NoReturn:
         raise NotImplementedError(MSG_INPLACE)
 
     # Walking -----------------------------------------------------------------------
 
-    def _refuse(self, op: Any) -> None:
+    def _refuse(self, op: object) -> None:
         if op in REFUSED_BY_VIEWS:
             hint = "`reshape` or " if op in ONLY_VIEWS else ""
             raise RuntimeError(MSG_SHAPE.format(op, hint))
@@ -720,7 +723,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             raise NotImplementedError(MSG_INPLACE)
         return self._shown().masked_select(mask)
 
-    def where(self, condition: torch.Tensor, other: Any, **kwargs: Any) -> Any:
+    def where(self, condition: torch.Tensor, other: object, **kwargs: object) -> Any:
         """Choose between the part and another collection, in an ordinary, unlocked one."""
         return self._shown().where(condition, other, **kwargs)
 
@@ -730,7 +733,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         """The parts as an ordinary collection: none of them is ragged."""
         return self._shown().to_padded_tensor(padding, mask_key)
 
-    def to(self, *args: Any, **kwargs: Any) -> Any:
+    def to(self, *args: object, **kwargs: object) -> Any:
         """Copy what the part shows, then move it. See ``TensorDict.to``.
 
         With a collection to take device and dtype from, nothing is copied that stays as
@@ -777,7 +780,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             _rust.lock_tree(result)
         return self._remember(result, "unflatten", (dim, unflattened_size), {})
 
-    def squeeze(self, *args: Any, **kwargs: Any) -> Self:
+    def squeeze(self, *args: object, **kwargs: object) -> Self:
         """Refused, but for a dim that stays: make an ordinary collection of it first."""
         if not (
             args or kwargs.get("dim") is not None or options_primitives.lazy_legacy()
@@ -785,7 +788,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             raise RuntimeError(MSG_SHAPE.format("squeeze", ""))
         return super().squeeze(*args, **kwargs)
 
-    def permute(self, *args: Any, **kwargs: Any) -> Self:
+    def permute(self, *args: object, **kwargs: object) -> Self:
         """Refused outside of the lazy mode: make an ordinary collection of it first."""
         if not options_primitives.lazy_legacy():
             raise RuntimeError(MSG_SHAPE.format("permute", ""))
@@ -909,14 +912,16 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         """Return whether the collection of which this is a part is in shared memory."""
         return self._source.is_shared()
 
-    def memmap_like(self, *args: Any, **kwargs: Any) -> Any:
+    def memmap_like(self, *args: object, **kwargs: object) -> Any:
         """Make files of zeros of the shapes of this part, as an ordinary collection."""
         return self._shown().memmap_like(*args, **kwargs)
 
-    def _save_plan(self, plan: Any, level: int) -> None:
+    def _save_plan(self, plan: object, level: int) -> None:
         plan_part(self, plan, level)
 
-    def _saved(self, leaves: SavedTensors, directory: Any, inplace: bool) -> Self:
+    def _saved(
+        self, leaves: SavedTensors, directory: str | os.PathLike[str], inplace: bool
+    ) -> Self:
         return saved_part(self, leaves, directory)
 
     def _unlock_saved(self) -> Self:
@@ -931,16 +936,16 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def _shape_fields(self) -> dict[str, str | None]:
         return {}
 
-    def _take_loaded(self, loaded: Any) -> Self:
+    def _take_loaded(self, loaded: CollectionProtocol) -> Self:
         # Its entries are those of the collection it belongs to, which keeps them.
         return self.update_(loaded)
 
-    def memmap_(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def memmap_(self, *args: object, **kwargs: object) -> NoReturn:
         """Refused: map the collection it belongs to."""
         msg = "Converting a sub-tensordict values to memmap cannot be done."
         raise RuntimeError(msg)
 
-    def pin_memory(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def pin_memory(self, *args: object, **kwargs: object) -> NoReturn:
         """Refused: make an ordinary collection of it first."""
         msg = (
             "Cannot pin memory of a _SubTensorDict. Call to_tensordict() before making "

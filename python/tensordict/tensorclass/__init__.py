@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 
-def is_non_tensor(obj: Any) -> bool:
+def is_non_tensor(obj: object) -> bool:
     """Tell whether a value is non-tensor data: see :func:`tensordict.is_non_tensor`."""
     return _is_non_tensor(obj)
 

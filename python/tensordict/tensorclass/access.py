@@ -17,7 +17,7 @@ from tensordict.tensorclass.delegation import forwarded
 
 if TYPE_CHECKING:
     from tensordict.ops.comparison import Equality, Order
-    from tensordict.primitives.protocol import BatchIndex
+    from tensordict.primitives.protocol import BatchIndex, NestedKeyLike
 
 __all__ = ["FieldAccess"]
 
@@ -63,7 +63,7 @@ class _NoSuchFieldError(KeyError, AttributeError):
     """The name that is deleted is neither a field nor an attribute."""
 
 
-def _refuse_key(index: Any, hint: str) -> None:
+def _refuse_key(index: object, hint: str) -> None:
     """Refuse a key in the place of an index: fields are attributes."""
     if isinstance(index, str) or (
         isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
@@ -71,7 +71,7 @@ def _refuse_key(index: Any, hint: str) -> None:
         raise ValueError(MSG_INDEX.format(index, hint.format(index)))
 
 
-def _holds(td: Any, name: str) -> bool:
+def _holds(td: CollectionProtocol, name: str) -> bool:
     """Return whether a container, or some member of a stack of them, has an entry."""
     parts = td._member_operands(())
     if parts is None:
@@ -109,12 +109,12 @@ class FieldAccess(TensorCollection):
         @property
         def _tensordict(self) -> Any: ...
         @_tensordict.setter
-        def _tensordict(self, value: Any) -> None: ...
-        def _index(self, index: Any) -> Any: ...
+        def _tensordict(self, value: object) -> None: ...
+        def _index(self, index: object) -> Any: ...
 
     # Attributes ------------------------------------------------------------------------
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         _rust.set_field(self, name, value)
 
     _rust.write_natively(__setattr__)
@@ -157,7 +157,7 @@ class FieldAccess(TensorCollection):
         msg = MSG_NO_FIELD.format(name, type(self).__name__, fields)
         return AttributeError(msg)
 
-    def _set_attribute(self, name: str, value: Any) -> None:
+    def _set_attribute(self, name: str, value: object) -> None:
         """Set a field that asks for more than storing, or another attribute."""
         cls = type(self)
         is_field = name in cls.__expected_keys__
@@ -171,7 +171,7 @@ class FieldAccess(TensorCollection):
         else:
             raise self._no_such_field(name)
 
-    def _store_field(self, name: str, value: Any) -> None:
+    def _store_field(self, name: str, value: object) -> None:
         """Set a field, or unset it, of a frozen class as well."""
         if "_tensordict" not in self.__dict__:
             # The class's own `__init__` sets it before it calls the inherited one.
@@ -192,7 +192,7 @@ class FieldAccess(TensorCollection):
             if name in member._entries():
                 member.del_(name)
 
-    def _set_field_entry(self, name: str, value: Any) -> None:
+    def _set_field_entry(self, name: str, value: object) -> None:
         """Store a value in a field, in the form that the options of the class ask for."""
         inner = self._tensordict
         value, is_tensor = self._as_entry(name, value)
@@ -201,7 +201,7 @@ class FieldAccess(TensorCollection):
         else:
             inner.set_non_tensor(name, value)
 
-    def _as_entry(self, name: str, value: Any) -> tuple[Any, bool]:
+    def _as_entry(self, name: str, value: object) -> tuple[Any, bool]:
         """Convert a value to an entry; tell whether it is a tensor or collection."""
         cls = type(self)
         if cls._autocast:
@@ -220,7 +220,7 @@ class FieldAccess(TensorCollection):
         return value, isinstance(value, np.ndarray) and not cls._nocast
 
     @classmethod
-    def _stays(cls, name: str, value: Any, size: torch.Size) -> bool:
+    def _stays(cls, name: str, value: object, size: torch.Size) -> bool:
         """Return whether the annotation of a field keeps a number or list as it is.
 
         A list is kept where its items are not those of the rows.
@@ -283,8 +283,8 @@ class FieldAccess(TensorCollection):
     @overload
     def __getitem__(self, index: BatchIndex) -> Self: ...
     @overload
-    def __getitem__(self, index: Any) -> Self: ...
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Self: ...
+    def __getitem__(self, index: object) -> Any:
         """The instance of the fields indexed along the batch dims.
 
         Raises:
@@ -295,7 +295,7 @@ class FieldAccess(TensorCollection):
         _refuse_key(index, MSG_READ)
         return self._index(index)
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: object, value: object) -> None:
         """Write into the fields at an index.
 
         Raises:
@@ -304,7 +304,7 @@ class FieldAccess(TensorCollection):
         _refuse_key(index, MSG_WRITE)
         self._tensordict[index] = self._assignable(value)
 
-    def _assignable(self, value: Any) -> Any:
+    def _assignable(self, value: object) -> Any:
         """Return what can be written at an index: number, tensor, entries that fit.
 
         Raises:
@@ -328,7 +328,7 @@ class FieldAccess(TensorCollection):
             raise ValueError(MSG_ASSIGN.format(type(value)))
         return value
 
-    def get(self, key: Any, *args: Any, **kwargs: Any) -> Any:
+    def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
         """The value at a nested key, or a default; of a field as the attribute gives it.
 
         Below a field it is what the collection in the field gives. The name of another
@@ -356,12 +356,12 @@ class FieldAccess(TensorCollection):
 
     def set(
         self,
-        key: Any,
-        item: Any,
+        key: object,
+        item: object,
         inplace: bool = False,
         *,
         non_blocking: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Self:
         """Set a field, or an entry of the collection in a field.
 
@@ -401,7 +401,7 @@ class FieldAccess(TensorCollection):
                 inner.set_non_tensor(name, value)
         return self
 
-    def _write_field(self, name: str, item: Any, non_blocking: bool) -> None:
+    def _write_field(self, name: str, item: object, non_blocking: bool) -> None:
         """Write into the entry of a field; what is no tensor takes the place of one."""
         cls, inner = type(self), self._tensordict
         value, is_tensor = self._as_entry(name, item)
@@ -420,7 +420,7 @@ class FieldAccess(TensorCollection):
     def __bool__(self) -> NoReturn:
         raise RuntimeError(MSG_BOOL)
 
-    def __contains__(self, item: Any) -> bool:
+    def __contains__(self, item: object) -> bool:
         """Return whether a part along the first batch dim is ``item``, or equals it.
 
         Raises:
@@ -428,12 +428,14 @@ class FieldAccess(TensorCollection):
         """
         return any(part is item or part == item for part in self)
 
-    def __delitem__(self, index: Any) -> NoReturn:
+    def __delitem__(self, index: object) -> NoReturn:
         """Refuse: fields are attributes, and deleted as such."""
         msg = "__delitem__"
         raise AttributeError(msg)
 
-    def setdefault(self, key: Any, default: Any, inplace: bool = False) -> Any:
+    def setdefault(
+        self, key: NestedKeyLike, default: object, inplace: bool = False
+    ) -> Any:
         """The entry at a nested key, which is set to ``default`` where there is none.
 
         The key need not begin with a field: see :meth:`set_non_tensor`.
@@ -441,7 +443,7 @@ class FieldAccess(TensorCollection):
         self._tensordict.setdefault(key, default, inplace)
         return _rust.get(self, key)
 
-    def set_non_tensor(self, key: Any, value: Any) -> Self:
+    def set_non_tensor(self, key: object, value: object) -> Self:
         """Store a value of any type, whatever the options of the class.
 
         The key need not begin with a field. What does not is an entry that no attribute
@@ -450,11 +452,11 @@ class FieldAccess(TensorCollection):
         self._tensordict.set_non_tensor(key, value)
         return self
 
-    def entry_class(self, key: Any) -> type:
+    def entry_class(self, key: object) -> type:
         """The type of the entry at a nested key. See :meth:`TensorDict.entry_class`."""
         return type(self._tensordict.get(key))
 
-    def del_(self, key: Any) -> Self:
+    def del_(self, key: object) -> Self:
         """Remove an entry at a nested key; a field that is not set stays so.
 
         Raises:

@@ -7,7 +7,7 @@ than what is read, so each is a descriptor. Nothing here is used when programs r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ class BatchSizeField:
 
     if TYPE_CHECKING:
 
-        def __get__(self, td: object, owner: Any = None) -> torch.Size: ...
+        def __get__(self, td: object, owner: object = None) -> torch.Size: ...
         def __set__(self, td: object, size: Sequence[int] | int | None) -> None: ...
 
 
@@ -31,7 +31,7 @@ class DeviceField:
 
     if TYPE_CHECKING:
 
-        def __get__(self, td: object, owner: Any = None) -> torch.device | None: ...
+        def __get__(self, td: object, owner: object = None) -> torch.device | None: ...
         def __set__(
             self, td: object, device: torch.device | str | int | None
         ) -> None: ...
@@ -42,5 +42,5 @@ class NamesField:
 
     if TYPE_CHECKING:
 
-        def __get__(self, td: object, owner: Any = None) -> list[str | None]: ...
+        def __get__(self, td: object, owner: object = None) -> list[str | None]: ...
         def __set__(self, td: object, names: Sequence[str | None] | None) -> None: ...

@@ -29,7 +29,7 @@ class TensorAttrs(TensorClass):
 
     @classmethod
     def from_tensor(
-        cls, tensor: Any, *, fields: Sequence[str] = ("device", "dtype", "shape")
+        cls, tensor: object, *, fields: Sequence[str] = ("device", "dtype", "shape")
     ) -> Self:
         """Read them off a tensor.
 

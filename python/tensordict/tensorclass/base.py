@@ -96,7 +96,7 @@ class TensorClass(FilesOfClass, metaclass=_DataclassLike):
         prepare(cls, given, cast_filter, kw_only)
 
     @classmethod
-    def __class_getitem__(cls, item: Any) -> Any:
+    def __class_getitem__(cls, item: object) -> Any:
         """The class with options: ``TensorClass["nocast", "shadow"]``."""
         if any(base is Generic for base in cls.__mro__):
             return super().__class_getitem__(item)  # type: ignore[misc]

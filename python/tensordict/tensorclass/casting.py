@@ -64,7 +64,7 @@ def cast_field(tc: Any, name: str, value: Any) -> tuple[Any, bool]:
     return make(value), True
 
 
-def as_dicts(value: Any) -> Any:
+def as_dicts(value: object) -> Any:
     """Make nested dictionaries of a mapping of any type; leave any other value as it is."""
     if isinstance(value, CollectionProtocol) or not isinstance(value, Mapping):
         return value
@@ -81,7 +81,7 @@ def are_rows(items: list[Any], size: Sequence[int]) -> bool:
     return bool(items) and not all(map(_is_of_numbers, items))
 
 
-def _is_of_numbers(item: Any) -> bool:
+def _is_of_numbers(item: object) -> bool:
     if isinstance(item, list):
         return all(map(_is_of_numbers, item))
     return isinstance(item, (bool, int, float))

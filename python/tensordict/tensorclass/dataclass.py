@@ -20,7 +20,7 @@ MSG_INPUT = "Expected a obj input, got a {} input instead."
 
 
 def from_dataclass(
-    obj: Any,
+    obj: object,
     *,
     dest_cls: type | None = None,
     auto_batch_size: bool = False,
@@ -106,7 +106,7 @@ def _class_of(cls: Any, inplace: bool, options: dict[str, bool]) -> Any:
     return make(**options)(type(name, (), namespace))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """A nested dataclass instance as the dictionary of its fields."""
     if dataclasses.is_dataclass(value) and not (
         isinstance(value, type) or is_tensorclass(value)

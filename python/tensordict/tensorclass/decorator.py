@@ -100,7 +100,7 @@ def tensorclass(
 
 
 def _rebased(
-    cls: Any, options: dict[str, bool], cast_filter: Any, kw_only: bool
+    cls: Any, options: dict[str, bool], cast_filter: object, kw_only: bool
 ) -> Any:
     """The class once more, with :class:`TensorClass` among its bases.
 
@@ -128,7 +128,7 @@ def _rebased(
     return made
 
 
-def _move_cells(old: Any, new: Any, namespace: dict[str, Any]) -> None:
+def _move_cells(old: object, new: object, namespace: dict[str, Any]) -> None:
     """Let ``super()`` and ``__class__`` in the methods mean the new class."""
     for member in namespace.values():
         for function in _functions(member):

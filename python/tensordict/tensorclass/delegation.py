@@ -102,7 +102,7 @@ def _vocabulary() -> Iterator[tuple[str, Any]]:
 
 def _delegated_method(name: str, function: Any) -> Any:
     @functools.wraps(function)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: object, **kwargs: object) -> Any:
         inner = self._tensordict
         if not args and not kwargs:
             return _outside(self, getattr(inner, name)())
@@ -120,7 +120,7 @@ def _delegated_method(name: str, function: Any) -> Any:
 
 def _delegated_comparison(name: str, function: Any) -> Any:
     @functools.wraps(function)
-    def method(self: Any, other: Any) -> Any:
+    def method(self: Any, other: object) -> Any:
         compare = getattr(self._tensordict, name)
         if not isinstance(other, CollectionProtocol):
             return _outside(self, compare(other))
@@ -147,7 +147,7 @@ def _delegated_property(name: str, own: property) -> property:
             return value
         return _outside(self, value)
 
-    def write(self: Any, value: Any) -> None:
+    def write(self: Any, value: object) -> None:
         setattr(self._tensordict, name, inside(value))
 
     return property(read, write if own.fset else None, doc=own.__doc__)
@@ -159,13 +159,13 @@ def inside(value: Any) -> Any:
     return value._tensordict if is_one else value
 
 
-def forwarded(tc: Any, name: str) -> Any:
+def forwarded(tc: CollectionProtocol, name: str) -> Any:
     """Return what the collection inside ``tc`` has at ``name`` and ``tc`` has not."""
     found = getattr(tc._tensordict, name)
     if not isinstance(found, types.MethodType):
         return found
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         inner = [
             [inside(each) for each in value]
             if isinstance(value, list)

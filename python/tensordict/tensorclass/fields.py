@@ -142,7 +142,7 @@ class _DataclassFields(dict[str, Any]):
     instance. Init variables are read there, and are no fields for anything else.
     """
 
-    def __get__(self, instance: Any, owner: Any = None) -> dict[str, Any]:
+    def __get__(self, instance: object, owner: object = None) -> dict[str, Any]:
         return self if instance is None else {**_OWN_VARIABLES, **self}
 
 
@@ -238,7 +238,9 @@ def own_annotations(cls: Any) -> dict[str, Any]:
     return inspect.get_annotations(cls)
 
 
-def resolved_annotation(annotation: Any, cls: Any, *, qualified: bool = False) -> Any:
+def resolved_annotation(
+    annotation: object, cls: Any, *, qualified: bool = False
+) -> Any:
     """An annotation in the body of ``cls``, without texts; Any where one fails.
 
     ``NotRequired`` and its like stay where it is to be ``qualified``.
@@ -276,7 +278,7 @@ def _names_around(cls: Any) -> dict[str, Any]:
     return known
 
 
-def scalars_of(hint: Any) -> tuple[type, ...]:
+def scalars_of(hint: object) -> tuple[type, ...]:
     """The types of the numbers that a field keeps as they are; none where it does not.
 
     One that may be a tensor, too, makes tensors of numbers.
@@ -290,7 +292,7 @@ def scalars_of(hint: Any) -> tuple[type, ...]:
     return tuple(kind for option in options for kind in _SCALARS.get(option, ()))
 
 
-def _is_of_lists(hint: Any) -> bool:
+def _is_of_lists(hint: object) -> bool:
     """Return whether an annotation names only lists, perhaps as optional."""
     options = [typing.get_origin(option) or option for option in _options_of(hint)]
     return bool(options) and all(
@@ -299,18 +301,18 @@ def _is_of_lists(hint: Any) -> bool:
     )
 
 
-def _options_of(hint: Any) -> list[Any]:
+def _options_of(hint: object) -> list[Any]:
     """The types that a union names beside None; any other annotation alone."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return [hint]
     return [arg for arg in typing.get_args(hint) if arg is not type(None)]
 
 
-def _is_class(hint: Any) -> bool:
+def _is_class(hint: object) -> bool:
     return isinstance(hint, type) and typing.get_origin(hint) is None
 
 
-def _tensorclass_of(hint: Any) -> Any:
+def _tensorclass_of(hint: object) -> Any:
     """The tensorclass that an annotation names, perhaps as optional; else None."""
     options = _options_of(hint)
     if len(options) != 1 or not getattr(options[0], "_is_tensorclass", False):
@@ -323,7 +325,7 @@ def _is_unknown(field: Any, hint: Any) -> bool:
     return hint is Any and isinstance(field.type, str) and "Any" not in field.type
 
 
-def _is_tensor_type(hint: Any) -> bool:
+def _is_tensor_type(hint: object) -> bool:
     """Return whether an annotation allows tensors, collections and None alone."""
     if hint is None or hint is type(None):
         return True
@@ -350,7 +352,7 @@ def _getter(name: str) -> Any:
 def _setter(name: str) -> Any:
     """Return what ``object.__setattr__`` calls, the way around a frozen class."""
 
-    def setter(self: Any, value: Any) -> None:
+    def setter(self: Any, value: object) -> None:
         self._store_field(name, value)
 
     return setter
@@ -409,10 +411,10 @@ def _generated_init(cls: Any) -> Any:
         self: Any,
         args: tuple[Any, ...],
         values: dict[str, Any],
-        batch_size: Any,
-        device: Any,
-        dim_names: Any,
-        lock: Any,
+        batch_size: object,
+        device: object,
+        dim_names: object,
+        lock: object,
     ) -> None:
         if args:
             if len(args) > num_positional:

@@ -18,8 +18,10 @@ from tensordict.tensorclass.making import around
 from tensordict.tensorclass.methods import MethodsOfClass
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
 
+    from tensordict.primitives.protocol import CollectionProtocol
     from tensordict.storage.paths import SavedPath
 
 __all__ = ["FilesOfClass"]
@@ -56,7 +58,7 @@ class FilesOfClass(MethodsOfClass):
         )
 
     @classmethod
-    def _asked_for(cls, loaded: Any) -> Any:
+    def _asked_for(cls, loaded: CollectionProtocol) -> Any:
         # The fields alone, as `saved_path` names them, do not say of which class they are.
         is_plain = loaded._is_dense and not loaded._is_non_tensor
         inherits = cls.__declares_for_subclasses__ and cls.__expected_keys__
@@ -64,7 +66,7 @@ class FilesOfClass(MethodsOfClass):
             return loaded
         return cls.from_tensordict(loaded)
 
-    def _take_loaded(self, loaded: Any) -> Any:
+    def _take_loaded(self, loaded: CollectionProtocol) -> Any:
         if type(loaded) is not type(self):
             return loaded
         taken = self._tensordict._take_loaded(loaded._tensordict)
@@ -124,7 +126,7 @@ class FilesOfClass(MethodsOfClass):
                 kept[name] = None
         return kept
 
-    def _take_field(self, name: str, value: Any, assign: bool) -> None:
+    def _take_field(self, name: str, value: object, assign: bool) -> None:
         if name in type(self).__expected_keys__:
             super()._take_field(name, value, assign)
 
@@ -151,20 +153,24 @@ class FilesOfClass(MethodsOfClass):
         """The state of the buffer of the collection of the fields."""
         return self._tensordict._consolidated
 
-    def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
+    def _to_level(self, writer: object, path: tuple[str, ...]) -> dict[str, Any]:
         level: dict[str, Any] = self._tensordict._to_level(writer, path)
         keys = level.pop("keys")
         return {**level, "class": type_text(type(self)), "keys": keys}
 
     @classmethod
     def _from_level(
-        cls, level: dict[str, Any], reader: Any, path: Any, is_part: bool = False
+        cls,
+        level: dict[str, Any],
+        reader: Any,
+        path: str | os.PathLike[str],
+        is_part: bool = False,
     ) -> Any:
         level = {name: value for name, value in level.items() if name != "class"}
         return cls._from_tensordict(reader.container(level, path, is_part))
 
 
-def _is_one_value(entry: Any) -> bool:
+def _is_one_value(entry: object) -> bool:
     """Return whether an entry is one value for all elements of the batch."""
     if not getattr(entry, "_is_non_tensor", False):
         return False

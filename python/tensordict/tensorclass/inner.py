@@ -13,7 +13,9 @@ from tensordict.tensorclass.delegation import inside
 from tensordict.tensorclass.making import Making, around
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["OverContainer"]
 
@@ -24,7 +26,7 @@ def _forwarded(name: str, *, is_settable: bool = True) -> Any:
     def read(self: Any) -> Any:
         return getattr(self._tensordict, name)
 
-    def write(self: Any, value: Any) -> None:
+    def write(self: Any, value: object) -> None:
         setattr(self._tensordict, name, value)
 
     return property(read, write if is_settable else None)
@@ -52,10 +54,10 @@ class OverContainer(Making):
     def _entries(self) -> dict[str, Any]:
         return self._tensordict._entries()
 
-    def _get_entry(self, key: str, default: Any) -> Any:
+    def _get_entry(self, key: str, default: object) -> Any:
         return self._tensordict._get_entry(key, default)
 
-    def _set_entry(self, key: str, value: Any) -> None:
+    def _set_entry(self, key: str, value: object) -> None:
         if _is_none(value):
             self._unset_field(key)
         else:
@@ -109,27 +111,27 @@ class OverContainer(Making):
     def _sample_entry(self, key: str) -> Any:
         return self._tensordict._sample_entry(key)
 
-    def _update_parts(self, source: Any) -> list[Any] | None:
+    def _update_parts(self, source: object) -> list[Any] | None:
         self._check_mapping(source)
         return self._tensordict._update_parts(inside(source))
 
-    def _parts_to_resize(self, source: Any) -> list[Any] | None:
+    def _parts_to_resize(self, source: object) -> list[Any] | None:
         return self._tensordict._parts_to_resize(inside(source))
 
-    def _resize_members(self, source: Any) -> bool:
+    def _resize_members(self, source: object) -> bool:
         return self._tensordict._resize_members(inside(source))
 
-    def _is_unset_by(self, present: Any, value: Any) -> bool:
+    def _is_unset_by(self, present: object, value: object) -> bool:
         # A field of a nested class has no tensor that could hold a value instead.
         return value is None and not isinstance(present, torch.Tensor)
 
-    def _copy_parts(self, source: Any, is_whole: bool = False) -> list[Any] | None:
+    def _copy_parts(self, source: object, is_whole: bool = False) -> list[Any] | None:
         return self._tensordict._copy_parts(inside(source), is_whole)
 
-    def _member_operands(self, operands: Any) -> Any:
+    def _member_operands(self, operands: object) -> Any:
         return self._tensordict._member_operands(operands)
 
-    def _align_leaves(self, other: Any, out: list[Any], is_complete: bool) -> bool:
+    def _align_leaves(self, other: object, out: list[Any], is_complete: bool) -> bool:
         return self._tensordict._align_leaves(inside(other), out, is_complete)
 
     def _leaf_batch_dims(self, out: list[int]) -> None:
@@ -141,10 +143,10 @@ class OverContainer(Making):
     def _check_takes_entries(self) -> None:
         self._tensordict._check_takes_entries()
 
-    def _write_into(self, *args: Any) -> None:
+    def _write_into(self, *args: object) -> None:
         self._tensordict._write_into(*args)
 
-    def _write_at(self, key: str, target: Any, index: Any, value: Any) -> None:
+    def _write_at(self, key: str, target: object, index: object, value: object) -> None:
         self._tensordict._write_at(key, target, index, value)
 
     # Walks and what they rebuild -------------------------------------------------------
@@ -161,7 +163,7 @@ class OverContainer(Making):
     def _leaves(self, out: list[Any]) -> None:
         _rust.leaves(self._tensordict, out)
 
-    def _taken(self, values: Any) -> list[Any]:
+    def _taken(self, values: Iterator[Any]) -> list[Any]:
         """Take as many of ``values``, an iterator, as there are leaves."""
         iterator = iter(values)
         return [next(iterator) for _ in _rust.leaves(self._tensordict)]
@@ -180,15 +182,15 @@ class OverContainer(Making):
     def _clone_structure(self) -> Self:
         return around(type(self), _rust.clone_structure(self._tensordict))
 
-    def _index(self, index: Any) -> Any:
+    def _index(self, index: object) -> Any:
         return around(type(self), self._tensordict._get_index(index))
 
-    def _write_index(self, index: Any, value: Any) -> None:
+    def _write_index(self, index: object, value: object) -> None:
         self._tensordict._write_index(index, value)
 
     # Joining ---------------------------------------------------------------------------
 
-    def _joined(self, tds: Any, joined: Any) -> Any:
+    def _joined(self, tds: Sequence[CollectionProtocol], joined: Any) -> Any:
         """Return what joining gives: of this class, unless others are among them."""
         own = type(self)
         same = all(
@@ -198,10 +200,10 @@ class OverContainer(Making):
         )
         return self._from_tensordict(joined) if same else joined
 
-    def _stack_all(self, tds: Any, dim: int) -> Any:
+    def _stack_all(self, tds: Sequence[CollectionProtocol], dim: int) -> Any:
         return self._joined(tds, _rust.stack([inside(td) for td in tds], dim))
 
-    def _cat_all(self, tds: Any, dim: int) -> Any:
+    def _cat_all(self, tds: Sequence[CollectionProtocol], dim: int) -> Any:
         return self._joined(tds, _rust.cat([inside(td) for td in tds], dim))
 
     def _stack_lazily(self, members: list[Any], dim: int, name: str | None) -> Any:
@@ -235,7 +237,7 @@ class OverContainer(Making):
     def _as_source(self) -> Any:
         return self._tensordict._as_source()
 
-    def _get_sub_tensordict(self, idx: Any) -> Any:
+    def _get_sub_tensordict(self, idx: object) -> Any:
         return around(type(self), self._tensordict._get_sub_tensordict(idx))
 
     def _lock_tree(self, parents: tuple[Any, ...]) -> None:
@@ -244,7 +246,7 @@ class OverContainer(Making):
     def _store_leaves(self, values: list[Any]) -> None:
         self._tensordict._store_leaves(values)
 
-    def _hang(self, key: str, value: Any) -> None:
+    def _hang(self, key: str, value: object) -> None:
         if _is_none(value):
             self._unset_field(key)
         else:
@@ -253,7 +255,7 @@ class OverContainer(Making):
     def _set_path(
         self,
         path: tuple[str, ...],
-        value: Any,
+        value: object,
         inplace: bool | None,
         non_blocking: bool,
         validated: bool,
@@ -269,7 +271,7 @@ class OverContainer(Making):
             ignore_lock,
         )
 
-    def _apply_nest(self, fn: Any, *others: Any, **kwargs: Any) -> Any:
+    def _apply_nest(self, fn: object, *others: object, **kwargs: object) -> Any:
         others = tuple(inside(other) for other in others)
         kwargs["out"] = inside(kwargs.get("out"))
         result = self._tensordict._apply_nest(fn, *others, **kwargs)
@@ -284,15 +286,15 @@ class OverContainer(Making):
     def _resize_batch(self, size: torch.Size) -> None:
         self._tensordict._resize_batch(size)
 
-    def _resized(self, op: Any, size: torch.Size) -> Self:
+    def _resized(self, op: object, size: torch.Size) -> Self:
         return around(type(self), self._tensordict._resized(op, size))
 
-    def _new_tensors_from(self, data: Any, options: dict[str, Any]) -> Self:
+    def _new_tensors_from(self, data: object, options: dict[str, Any]) -> Self:
         return around(
             type(self), self._tensordict._new_tensors_from(inside(data), options)
         )
 
-    def _replace_content(self, result: Any) -> Self:
+    def _replace_content(self, result: object) -> Self:
         self._tensordict._replace_content(inside(result))
         return self
 
@@ -303,7 +305,7 @@ class OverContainer(Making):
         properties = DisplayOps._repr_properties(self._tensordict)
         return [*describe_fields(self._repr_entries()), *properties]
 
-    def _nested_class(self, key: str, value: Any) -> type[Any]:
+    def _nested_class(self, key: str, value: object) -> type[Any]:
         nested: type[Any] = self._tensordict._nested_class(key, value)
         return nested
 

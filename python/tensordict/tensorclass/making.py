@@ -29,7 +29,7 @@ MSG_KEYS = (
 _STAYING = (bool, int, float, complex, list)
 
 
-def around(cls: Any, inner: Any) -> Any:
+def around(cls: Any, inner: object) -> Any:
     """An instance of ``cls`` around a container that has no other keys than its fields."""
     made: Any = _rust.wrap_fields(cls, inner)
     if hasattr(cls, "__post_init__") and not cls._skip_post_init_on_rebuild:
@@ -43,7 +43,7 @@ class Making(FieldAccess):
     @classmethod
     def _from_tensordict(
         cls,
-        tensordict: Any,
+        tensordict: CollectionProtocol,
         non_tensordict: dict[str, Any] | None = None,
         safe: bool | None = True,
         *,
@@ -83,12 +83,12 @@ class Making(FieldAccess):
         )
 
     @classmethod
-    def _with_dicts(cls, source: Any) -> Any:
+    def _with_dicts(cls, source: object) -> Any:
         """A mapping for a class of tensors alone: nested mappings are dictionaries."""
         return as_dicts(source) if cls._tensor_only else source
 
     @classmethod
-    def _with_values(cls, source: Any, size: Any) -> Any:
+    def _with_values(cls, source: object, size: object) -> Any:
         """A mapping whose numbers and lists are values where the annotations say so.
 
         Args:
@@ -133,10 +133,10 @@ class Making(FieldAccess):
         input_dict: Any,
         *,
         auto_batch_size: bool | None = None,
-        batch_size: Any = None,
-        device: Any = None,
+        batch_size: object = None,
+        device: object = None,
         batch_dims: int | None = None,
-        names: Any = None,
+        names: object = None,
     ) -> Self:
         """An instance of nested dictionaries, by a call of the class.
 
@@ -169,7 +169,9 @@ class Making(FieldAccess):
             made.auto_batch_size_(batch_dims)
         return made
 
-    def _like_present(self, name: str, value: Any, batch_size: Any, device: Any) -> Any:
+    def _like_present(
+        self, name: str, value: object, batch_size: object, device: object
+    ) -> Any:
         """Convert what a dictionary has for a field to the kind of what is held there.
 
         A plain collection is one for a field that holds a tensorclass.
@@ -195,14 +197,14 @@ class Making(FieldAccess):
         if not keys <= expected:
             raise ValueError(MSG_KEYS.format(keys, expected, keys - expected))
 
-    def _check_mapping(self, source: Any) -> None:
+    def _check_mapping(self, source: object) -> None:
         if isinstance(source, Mapping) and not isinstance(source, CollectionProtocol):
             self._check_keys(source)
 
     @classmethod
     def from_tensordict(
         cls,
-        tensordict: Any,
+        tensordict: CollectionProtocol,
         non_tensordict: dict[str, Any] | None = None,
         safe: bool | None = None,
     ) -> Self:
@@ -227,7 +229,7 @@ class Making(FieldAccess):
             raise RuntimeError(MSG_NO_COLLECTION.format(type(tensordict)))
         return cls._from_tensordict(_with_classes(cls, tensordict), non_tensordict)
 
-    def _update_source(self, source: Any) -> Any:
+    def _update_source(self, source: object) -> Any:
         """A mapping with what it holds for fields that are not set as their classes."""
         if isinstance(source, CollectionProtocol) or not isinstance(source, Mapping):
             return source
@@ -254,11 +256,11 @@ class Making(FieldAccess):
             if value is not None:
                 self._set_field_entry(name, value)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         return copyreg.__newobj__, (type(self),), self.__getstate__()  # type: ignore[attr-defined]
 
 
-def _fits(cls: Any, value: Any) -> bool:
+def _fits(cls: Any, value: object) -> bool:
     """Return whether a plain collection or dictionary can become a tensorclass."""
     if is_tensorclass(value) or not isinstance(value, (CollectionProtocol, dict)):
         return False

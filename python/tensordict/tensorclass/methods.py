@@ -94,14 +94,14 @@ class MethodsOfClass(OverContainer):
             return chosen
         return self if inplace else around(type(self), chosen)
 
-    def empty(self, *args: Any, **kwargs: Any) -> Self:
+    def empty(self, *args: object, **kwargs: object) -> Self:
         """An instance of the same batch size, device and names without any field set."""
         made: Self = _rust.wrap_fields(
             type(self), self._tensordict.empty(*args, **kwargs)
         )
         return made
 
-    def replace(self, *args: Any, **kwargs: Any) -> Self:
+    def replace(self, *args: object, **kwargs: object) -> Self:
         """A copy that shares the leaves, with some fields exchanged.
 
         See :meth:`TensorDict.replace`.
@@ -113,7 +113,7 @@ class MethodsOfClass(OverContainer):
         return self if changed is inner else self._from_tensordict(changed)
 
     def where(
-        self, condition: Any, other: Any, *, out: Any = None, **kwargs: Any
+        self, condition: object, other: object, *, out: object = None, **kwargs: object
     ) -> Any:
         """Take elements of this where ``condition`` holds. See :meth:`TensorDict.where`."""
         result = self._tensordict.where(
@@ -121,7 +121,7 @@ class MethodsOfClass(OverContainer):
         )
         return self._from_tensordict(result) if out is None else out
 
-    def data_ptr(self, *args: Any, **kwargs: Any) -> Any:
+    def data_ptr(self, *args: object, **kwargs: object) -> Any:
         """A :class:`TensorDict` of the addresses of the fields' memory."""
         return self._tensordict.data_ptr(*args, **kwargs)
 
@@ -136,7 +136,7 @@ class MethodsOfClass(OverContainer):
         """Nested dictionaries of arrays that share the memory of the fields."""
         return self._tensordict.numpy()
 
-    def tolist(self, **kwargs: Any) -> Any:
+    def tolist(self, **kwargs: object) -> Any:
         """Nested lists over the batch dims with a dictionary of the set fields for each."""
         return self._tensordict.tolist(**kwargs)
 
@@ -163,7 +163,9 @@ class MethodsOfClass(OverContainer):
             kwargs = self._with_values(kwargs, size)
         return super().update(input_dict_or_td, *args, **kwargs)
 
-    def update_(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+    def update_(
+        self, input_dict_or_td: object = None, *args: object, **kwargs: object
+    ) -> Self:
         """Write into the fields. See :meth:`TensorDict.update_`.
 
         Raises:
@@ -175,14 +177,14 @@ class MethodsOfClass(OverContainer):
         return self
 
     def update_at_(
-        self, input_dict_or_td: Any, idx: Any, *args: Any, **kwargs: Any
+        self, input_dict_or_td: object, idx: object, *args: object, **kwargs: object
     ) -> Self:
         """Write into the fields at an index. See :meth:`TensorDict.update_at_`."""
         source = self._with_dicts(inside(input_dict_or_td))
         self._tensordict.update_at_(source, idx, *args, **kwargs)
         return self
 
-    def cat_tensors(self, *keys: Any, **kwargs: Any) -> Any:
+    def cat_tensors(self, *keys: object, **kwargs: object) -> Any:
         """Join fields to one. See :meth:`TensorDict.cat_tensors`.
 
         Returns the container inside, whose keys need not be fields.
@@ -192,7 +194,7 @@ class MethodsOfClass(OverContainer):
     def copy_at_(
         self,
         tensordict: Any,
-        idx: Any,
+        idx: object,
         non_blocking: bool = False,
         *,
         fast: bool = True,

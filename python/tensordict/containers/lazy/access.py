@@ -21,7 +21,7 @@ from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tensordict.primitives.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import BatchIndex, NestedKeyLike
 
 __all__ = ["ReadingOps"]
 
@@ -88,7 +88,7 @@ class ReadingOps(CollectionProtocol):
                 entries[key] = self._stacked(key, values, is_shown)
         return entries
 
-    def _get_entry(self, key: str, default: Any) -> Any:
+    def _get_entry(self, key: str, default: object) -> Any:
         values = self._group(key)
         return default if values is None else self._stacked(key, values)
 
@@ -184,7 +184,7 @@ class ReadingOps(CollectionProtocol):
             return self._read(key, default)
         return self._get_formatted(key, default, kwargs)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: NestedKeyLike | BatchIndex) -> Any:
         """The stacked entry at a nested key, or the part of the stack at an index."""
         if isinstance(index, str) or (
             isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
@@ -206,13 +206,17 @@ class ReadingOps(CollectionProtocol):
             return _rust.getitem(self, path or key)
         return _rust.get(self, key, default)
 
-    def _get_formatted(self, key: Any, default: Any, kwargs: dict[str, Any]) -> Any:
+    def _get_formatted(
+        self, key: NestedKeyLike, default: Any, kwargs: dict[str, Any]
+    ) -> Any:
         for name in kwargs:
             if name not in FORMATS:
                 raise TypeError(MSG_KEYWORD.format(type(self).__name__, name))
         return self._read_formatted(key, default, kwargs)
 
-    def _read_formatted(self, key: Any, default: Any, kwargs: dict[str, Any]) -> Any:
+    def _read_formatted(
+        self, key: NestedKeyLike, default: Any, kwargs: dict[str, Any]
+    ) -> Any:
         path = _rust.unravel_key_to_tuple(key)
         if not path:
             return _rust.get(self, key, default)
@@ -261,20 +265,20 @@ class ReadingOps(CollectionProtocol):
             for member in self.tensordicts
         ]
 
-    def _get_str(self, key: str, default: Any = NO_DEFAULT, **kwargs: Any) -> Any:
+    def _get_str(self, key: str, default: object = NO_DEFAULT, **kwargs: object) -> Any:
         if not kwargs:
             return _rust.get(self, key, default)
         return self._get_formatted(key, default, kwargs)
 
     def _get_tuple(
-        self, key: tuple[str, ...], default: Any = NO_DEFAULT, **kwargs: Any
+        self, key: tuple[str, ...], default: object = NO_DEFAULT, **kwargs: object
     ) -> Any:
         return self._get_str(key, default, **kwargs)  # type: ignore[arg-type]
 
     def get_nestedtensor(
         self,
         key: NestedKeyLike,
-        default: Any = NO_DEFAULT,
+        default: object = NO_DEFAULT,
         *,
         layout: torch.layout | None = None,
     ) -> Any:

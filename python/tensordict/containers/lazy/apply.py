@@ -49,36 +49,36 @@ class CombiningOps(CollectionProtocol):
 
     if TYPE_CHECKING:
 
-        def _index(self, index: Any) -> Any: ...
+        def _index(self, index: object) -> Any: ...
         def _like(self, members: list[Any]) -> Self: ...
         def _own_names(self) -> list[str | None] | None: ...
         @classmethod
         def _of(cls, members: list[Any], dim: int) -> Self: ...
         def _as_dense(self) -> Any: ...
-        def _parts_of(self, other: Any) -> list[Any] | None: ...
+        def _parts_of(self, other: object) -> list[Any] | None: ...
         def _seen(self, key: str) -> list[Any] | None: ...
         def _holds_stacks(self) -> bool: ...
         def _common_keys(self) -> list[str]: ...
-        def _fast_apply(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _fast_apply(self, *args: object, **kwargs: object) -> Any: ...
 
     # Calling a function on every leaf ----------------------------------------------
 
     def _apply_nest(
         self,
         fn: Callable[..., Any],
-        *others: Any,
+        *others: object,
         batch_size: torch.Size | None = None,
-        device: Any = NO_DEFAULT,
+        device: object = NO_DEFAULT,
         names: Any = NO_DEFAULT,
         checked: bool = False,
         call_on_nested: bool = False,
-        default: Any = NO_DEFAULT,
+        default: object = NO_DEFAULT,
         named: bool = False,
         nested_keys: bool = False,
         prefix: tuple[str, ...] = (),
         filter_empty: bool | None = None,
-        is_leaf: Any = None,
-        **kwargs: Any,
+        is_leaf: object = None,
+        **kwargs: object,
     ) -> Any:
         """The walk of ``apply``: each member by itself, unless the batch size changes."""
         if call_on_nested:
@@ -144,7 +144,7 @@ class CombiningOps(CollectionProtocol):
         fn: Callable[..., Any],
         others: tuple[Any, ...] = (),
         batch_size: Any = None,
-        device: Any = NO_DEFAULT,
+        device: torch.device | str | int | None = NO_DEFAULT,
         names: Any = NO_DEFAULT,
         inplace: bool = False,
         default: Any = NO_DEFAULT,
@@ -152,7 +152,7 @@ class CombiningOps(CollectionProtocol):
         nested_keys: bool = False,
         filter_empty: bool | None = None,
         propagate_lock: bool = False,
-        is_leaf: Any = None,
+        is_leaf: Callable[[Any], bool] | None = None,
         out: Any = None,
         checked: bool = False,
         prefix: tuple[str, ...] = (),
@@ -166,7 +166,7 @@ class CombiningOps(CollectionProtocol):
             call_on_unbatched,
         )  # fmt: skip
 
-    def apply_(self, fn: Callable[..., Any], *others: Any, **kwargs: Any) -> Self:
+    def apply_(self, fn: Callable[..., Any], *others: object, **kwargs: object) -> Self:
         """Call ``fn`` on every leaf of the members. See ``TensorDict.apply_``.
 
         Results broadcast to the leaves that they are copied into.
@@ -215,14 +215,14 @@ class CombiningOps(CollectionProtocol):
         return result
 
     @grad.setter
-    def grad(self, value: Any) -> None:
+    def grad(self, value: object) -> None:
         AutogradOps.grad.fset(self, value)  # type: ignore[attr-defined]
 
-    def _undo_to(self, source: Any, *args: Any, **kwargs: Any) -> None:
+    def _undo_to(self, source: Any, *args: object, **kwargs: object) -> None:
         for member, own in zip(self.tensordicts, source.tensordicts, strict=True):
             member._undo_to(own, *args, **kwargs)
 
-    def to(self, *args: Any, **kwargs: Any) -> Self:
+    def to(self, *args: object, **kwargs: object) -> Self:
         """A stack of the members moved or cast. See ``TensorDict.to``.
 
         Raises:
@@ -237,7 +237,7 @@ class CombiningOps(CollectionProtocol):
             return moved
         return super().to(*args, **kwargs)  # type: ignore[misc]
 
-    def _incomparable(self, name: str, other: Any, otherwise: bool) -> bool:
+    def _incomparable(self, name: str, other: object, otherwise: bool) -> bool:
         if name in ("__eq__", "__ne__"):
             return otherwise
         raise ValueError(MSG_INCOMPARABLE.format(type(other), name))
@@ -245,7 +245,9 @@ class CombiningOps(CollectionProtocol):
     def _compared_dict(self, other: dict[Any, Any]) -> Any:
         return self._plain_type(other, batch_size=self.batch_size)
 
-    def _where_operands(self, condition: torch.Tensor, other: Any, pad: Any) -> Any:
+    def _where_operands(
+        self, condition: torch.Tensor, other: object, pad: object
+    ) -> Any:
         """Each member with its parts of what ``where`` takes.
 
         Raises:
@@ -333,7 +335,7 @@ class CombiningOps(CollectionProtocol):
         size: tuple[Any, ...],
         args: tuple[Any, ...],
         options: dict[str, Any],
-        device: Any,
+        device: object,
         empty_lazy: bool = False,
     ) -> Any:
         dim = self.stack_dim
@@ -358,7 +360,7 @@ class CombiningOps(CollectionProtocol):
 
     # Copies of parts ------------------------------------------------------------------
 
-    def pack(self, *args: Any, **kwargs: Any) -> Any:
+    def pack(self, *args: object, **kwargs: object) -> Any:
         """All leaves in one tensor. See ``TensorDict.pack``.
 
         Raises:
@@ -390,7 +392,12 @@ class CombiningOps(CollectionProtocol):
         return self._replace_content(result) if inplace else result
 
     def gather(
-        self, dim: int, index: torch.Tensor, out: Any = None, *, inplace: bool = False
+        self,
+        dim: int,
+        index: torch.Tensor,
+        out: object = None,
+        *,
+        inplace: bool = False,
     ) -> Any:
         """Take elements along a batch dim. See ``TensorDict.gather``."""
         try:
@@ -428,7 +435,7 @@ class CombiningOps(CollectionProtocol):
         ]
         return members[0]._stack_lazily(members, self.stack_dim, self._td_dim_name)
 
-    def repeat_interleave(self, *args: Any, **kwargs: Any) -> Any:
+    def repeat_interleave(self, *args: object, **kwargs: object) -> Any:
         """Repeat each element: a stack of copies. See ``TensorDict.repeat_interleave``."""
         repeats = args[0] if args else kwargs.get("repeats")
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
@@ -468,7 +475,7 @@ class CombiningOps(CollectionProtocol):
 def _stacked_first(name: str) -> Callable[..., Any]:
     """A method that needs all members in one tensor: it is that of the dense container."""
 
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: object, **kwargs: object) -> Any:
         if kwargs.get("reduce") and not args and kwargs.get("dim") is None:
             # All elements of all leaves: their shapes do not matter.
             return getattr(super(CombiningOps, self), name)(**kwargs)
@@ -506,7 +513,7 @@ for _name in (
     setattr(CombiningOps, _name, _stacked_first(_name))
 
 
-def _counts(repeats: Any, length: int) -> list[int] | None:
+def _counts(repeats: object, length: int) -> list[int] | None:
     """Return how often each of ``length`` members is repeated; None for no count."""
     if isinstance(repeats, torch.Tensor) and repeats.dtype in (
         torch.int64,
@@ -529,11 +536,11 @@ def _is_alike(td: Any, first: Any) -> bool:
     )
 
 
-def _dense(td: Any) -> Any:
+def _dense(td: CollectionProtocol) -> Any:
     return td._as_dense() if isinstance(td, CombiningOps) else td
 
 
-def _members(td: Any, dim: int) -> list[Any]:
+def _members(td: CollectionProtocol, dim: int) -> list[Any]:
     if isinstance(td, CombiningOps) and td.stack_dim == dim:
         return td.tensordicts
     return list(td.unbind(dim))

@@ -34,6 +34,7 @@ from tensordict.storage.layouts.directory import load_directory, make_level, pat
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from tensordict.primitives.protocol import NestedKeyLike
     from tensordict.storage.growing.rows import Level
     from tensordict.storage.paths import SavedPath
 
@@ -116,7 +117,7 @@ class ColumnStack(LazyStackedTensorDict):
         return super()._device if self._is_made else CPU
 
     @_device.setter
-    def _device(self, value: Any) -> None:
+    def _device(self, value: torch.device | None) -> None:
         LazyStackedTensorDict._device.fset(self, value)  # type: ignore[attr-defined]
 
     @property
@@ -178,7 +179,7 @@ class ColumnStack(LazyStackedTensorDict):
                 return column[rows.start : rows.stop : rows.step]
         return None
 
-    def _get_entry(self, key: str, default: Any) -> Any:
+    def _get_entry(self, key: str, default: object) -> Any:
         if not self._is_made and self._hook_out is None:
             found = self._column(key)
             if found is not None:
@@ -223,7 +224,9 @@ class ColumnStack(LazyStackedTensorDict):
             return found
         return self._columns.row(self._rows[0])._get_entry(key, NO_DEFAULT)
 
-    def _get_formatted(self, key: Any, default: Any, kwargs: dict[str, Any]) -> Any:
+    def _get_formatted(
+        self, key: NestedKeyLike, default: Any, kwargs: dict[str, Any]
+    ) -> Any:
         path = _rust.unravel_key_to_tuple(key)
         if not self._is_made and len(path) == 1 and set(kwargs) <= _PADDED:
             column = self._columns.entries.get(path[0])
@@ -254,7 +257,7 @@ class ColumnStack(LazyStackedTensorDict):
             )
         return ColumnStack.of_columns(columns, self._rows)
 
-    def _index(self, index: Any) -> Any:
+    def _index(self, index: object) -> Any:
         if self._is_made:
             return super()._index(index)
         count = len(self._rows)
@@ -295,7 +298,7 @@ class ColumnStack(LazyStackedTensorDict):
 
     def gather_rows(
         self,
-        index: Any,
+        index: object,
         ragged: str = "stack",
         *,
         padding_value: float = 0,
@@ -363,14 +366,14 @@ class ColumnStack(LazyStackedTensorDict):
         """The same as a stack that every version knows."""
         return LazyStackedTensorDict._of(self.tensordicts, 0, self._td_dim_name)
 
-    def _save_plan(self, plan: Any, level: int) -> None:
+    def _save_plan(self, plan: object, level: int) -> None:
         self._plain()._save_plan(plan, level)
 
     def _describe(self, rows: Any) -> Any:
         return self._plain()._describe(rows)
 
     @staticmethod
-    def _load_level(tree: Any, path: SavedPath, options: Any) -> Any:
+    def _load_level(tree: Any, path: SavedPath, options: dict[str, Any]) -> Any:
         """The container of a level whose metadata names this class."""
         return _load_level(tree, path, options)
 
@@ -401,7 +404,7 @@ def _unlocked(td: Any) -> Any:
     return td
 
 
-def _places(index: Any, count: int) -> Any:
+def _places(index: object, count: int) -> Any:
     """The numbers of rows that an index has; None where it is another one."""
     if isinstance(index, torch.Tensor):
         if index.ndim != 1:
@@ -451,7 +454,7 @@ def in_form(stack: Any, ragged: str, padding: float) -> Any:
 # Loading ------------------------------------------------------------------------------
 
 
-def _load_level(tree: Any, path: SavedPath, options: Any) -> Any:
+def _load_level(tree: Any, path: SavedPath, options: dict[str, Any]) -> Any:
     """The container of a level that has columns of rows that differ in size."""
     fields = _fields(path)
     if "_row_dims" not in fields:

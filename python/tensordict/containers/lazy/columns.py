@@ -180,7 +180,7 @@ class Columns:
         return level
 
 
-def value_of(data: Any, size: torch.Size) -> Any:
+def value_of(data: object, size: torch.Size) -> Any:
     """The container of a value of a row."""
     return NonTensorData(data, batch_size=size)
 

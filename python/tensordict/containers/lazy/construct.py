@@ -180,11 +180,15 @@ def nested_stacks(
 
 @overload
 def lazy_stack(
-    input: Sequence[C], dim: int = ..., *, out: C | None = ..., **kwargs: Any
+    input: Sequence[C], dim: int = ..., *, out: C | None = ..., **kwargs: object
 ) -> C: ...
 @overload
 def lazy_stack(
-    input: Sequence[TensorDictBase], dim: int = ..., *, out: None = ..., **kwargs: Any
+    input: Sequence[TensorDictBase],
+    dim: int = ...,
+    *,
+    out: None = ...,
+    **kwargs: object,
 ) -> LazyStackedTensorDict: ...
 @overload
 def lazy_stack(input: Any, dim: int = ..., *, out: Any = ..., **kwargs: Any) -> Any: ...
@@ -243,7 +247,9 @@ MSG_TENSORS = (
 )
 
 
-def _stack_tensors(values: list[Any], dim: int, out: Any, kwargs: Any) -> Any:
+def _stack_tensors(
+    values: list[Any], dim: int, out: Any, kwargs: dict[str, Any]
+) -> Any:
     if kwargs.get("as_list"):
         return values
     if kwargs.get("as_nested_tensor"):

@@ -9,6 +9,7 @@ from tensordict.storage import describing, safetensors_levels
 from tensordict.storage import source as sources
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
 
 __all__ = ["FilesOps"]
@@ -76,7 +77,11 @@ class FilesOps(CollectionProtocol):
 
     @classmethod
     def _from_level(
-        cls, level: dict[str, Any], reader: Any, path: Any, is_part: bool = False
+        cls,
+        level: dict[str, Any],
+        reader: Any,
+        path: str | os.PathLike[str],
+        is_part: bool = False,
     ) -> Any:
         """The stack of a level: its parts are views of the stacked tensors."""
         dense = reader.container(level, path, is_part=True)
@@ -95,7 +100,9 @@ def _hollow(cls: Any, dim: int, dim_name: str | None) -> Any:
     return cls(stack_dim=dim, stack_dim_name=dim_name)
 
 
-def _leaf_keys(td: Any, place: str) -> frozenset[tuple[tuple[str, ...], bool]]:
+def _leaf_keys(
+    td: CollectionProtocol, place: str
+) -> frozenset[tuple[tuple[str, ...], bool]]:
     """The keys of what is no collection, each with whether it is a value.
 
     What only some members of a stack have would be left out where they are stacked.

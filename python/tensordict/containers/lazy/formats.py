@@ -35,13 +35,13 @@ MSG_MIXED = (
 MSG_PADDING_SIDE = "Expected padding_side to be one of left or right, but got {}."
 
 
-def check_tensors(key: Any, values: Sequence[Any]) -> None:
+def check_tensors(key: object, values: Sequence[Any]) -> None:
     """Raise where the entries of some members are collections."""
     if any(isinstance(value, CollectionProtocol) for value in values):
         raise RuntimeError(MSG_MIXED.format(key))
 
 
-def stack_leaves(key: Any, values: list[torch.Tensor], dim: int) -> torch.Tensor:
+def stack_leaves(key: object, values: list[torch.Tensor], dim: int) -> torch.Tensor:
     """The tensors stacked along ``dim``.
 
     Raises:
@@ -69,7 +69,7 @@ def stack_leaves(key: Any, values: list[torch.Tensor], dim: int) -> torch.Tensor
         raise
 
 
-def _stack_nested(key: Any, values: list[torch.Tensor], dim: int) -> torch.Tensor:
+def _stack_nested(key: object, values: list[torch.Tensor], dim: int) -> torch.Tensor:
     """Nested tensors can be stacked only where they have the same raggedness."""
     try:
         return torch.stack(values, dim)

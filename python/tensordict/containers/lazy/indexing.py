@@ -57,7 +57,7 @@ class Plan(NamedTuple):
     copies: bool = False
 
 
-def normalized(index: Any, size: Sequence[int]) -> list[Any] | None:
+def normalized(index: object, size: Sequence[int]) -> list[Any] | None:
     """The items of an index: no ellipsis, no masks, no lists. None if it takes all.
 
     Raises:
@@ -82,7 +82,7 @@ def normalized(index: Any, size: Sequence[int]) -> list[Any] | None:
     return items or None
 
 
-def without_ellipsis(index: Any, ndim: int) -> Any:
+def without_ellipsis(index: object, ndim: int) -> Any:
     """An index of ``ndim`` dims for entries, of which an ellipsis would mean more dims."""
     items, used, ellipsis_at = sorted_out(index)
     if ellipsis_at < 0:
@@ -91,7 +91,7 @@ def without_ellipsis(index: Any, ndim: int) -> Any:
     return tuple(items)
 
 
-def _is_position(item: Any) -> bool:
+def _is_position(item: object) -> bool:
     if isinstance(item, torch.Tensor):
         return not item.dim()
     return isinstance(item, (int, torch.SymInt)) and not isinstance(item, bool)
@@ -102,7 +102,9 @@ def _are_numbers(items: list[Any]) -> bool:
     return bool(items) and all([type(item) is int for item in items])
 
 
-def without_new_dims(index: Any, size: Sequence[int]) -> tuple[Any, list[int]] | None:
+def without_new_dims(
+    index: object, size: Sequence[int]
+) -> tuple[Any, list[int]] | None:
     """The rest of an index that makes new dims, and where those are in what it gives.
 
     None where it makes none, or where tensors decide about the order of dims.
@@ -170,7 +172,7 @@ def _as_index(items: list[Any]) -> Any:
 
 
 def plan_index(
-    size: Sequence[int], stack_dim: int, count: int, index: Any
+    size: Sequence[int], stack_dim: int, count: int, index: object
 ) -> Plan | None:
     """The plan of ``index`` on a stack; None where it takes all as it is.
 

@@ -39,7 +39,7 @@ class _LazyStackedTensorDictKeysView(_TensorDictKeysView):
     def __len__(self) -> int:
         return len(self._list())
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: object) -> bool:
         path = _rust.unravel_key_to_tuple(key)
         if not path:
             raise TypeError(MSG_MEMBERSHIP)
@@ -211,13 +211,13 @@ class StackKeysOps(CollectionProtocol):
         meta = self._meta(key)
         return meta._class if isinstance(meta, MetaTensor) else type(meta)
 
-    def rename_keys(self, *args: Any, **kwargs: Any) -> Self:
+    def rename_keys(self, *args: object, **kwargs: object) -> Self:
         """A stack with entries of every member renamed. See ``TensorDict.rename_keys``."""
         return self._like(
             [each.rename_keys(*args, **kwargs) for each in self.tensordicts]
         )
 
-    def split_keys(self, *key_sets: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def split_keys(self, *key_sets: Any, **kwargs: object) -> tuple[Any, ...]:
         """Several stacks of the entries of several sets of keys. See ``TensorDict``.
 
         A member gives what it has: a key that some members have is no error.
@@ -248,7 +248,7 @@ class StackKeysOps(CollectionProtocol):
     def separates(
         self,
         *keys: NestedKeyLike,
-        default: Any = NO_DEFAULT,
+        default: object = NO_DEFAULT,
         strict: bool = True,
         filter_empty: bool = True,
     ) -> Self:
@@ -310,7 +310,9 @@ class StackKeysOps(CollectionProtocol):
         self._refuse_exclusive("unflatten_keys")
         return self._regrouped("unflatten_keys", separator, inplace)
 
-    def _regrouped(self, method: str, separator: str, inplace: bool, *more: Any) -> Any:
+    def _regrouped(
+        self, method: str, separator: str, inplace: bool, *more: object
+    ) -> Any:
         members = [
             getattr(each, method)(separator, False, *more) for each in self.tensordicts
         ]
@@ -428,7 +430,7 @@ class StackKeysOps(CollectionProtocol):
         self._refuse_exclusive("to_namedtuple")
         return super().to_namedtuple(dest_cls)
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+    def state_dict(self, *args: object, **kwargs: object) -> Any:
         """The stacked entries for a module's state. See ``TensorDict.state_dict``.
 
         Raises:

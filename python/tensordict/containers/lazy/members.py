@@ -25,7 +25,7 @@ from tensordict.primitives.operations import (
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["MembersOps"]
 
@@ -49,10 +49,10 @@ class MembersOps(CollectionProtocol):
         def _group(self, key: str) -> list[Any] | None: ...
         def _as_dense(self) -> Any: ...
         def _own_names(self) -> list[str | None] | None: ...
-        def _plan(self, index: Any) -> Any: ...
+        def _plan(self, index: object) -> Any: ...
         def _parts(self, results: list[Any]) -> tuple[Any, ...]: ...
-        def _index(self, index: Any) -> Any: ...
-        def _parts_at(self, *args: Any) -> list[tuple[Any, Any, Any]]: ...
+        def _index(self, index: object) -> Any: ...
+        def _parts_at(self, *args: object) -> list[tuple[Any, Any, Any]]: ...
         def _is_ragged(self, key: str) -> bool: ...
         def _holds_stacks(self) -> bool: ...
 
@@ -80,10 +80,10 @@ class MembersOps(CollectionProtocol):
 
     def _mapped(
         self,
-        op: Any,
-        args: Any,
+        op: str | Callable[..., Any],
+        args: tuple[Any, ...],
         prefix: torch.Size | None,
-        names: Any,
+        names: Sequence[str | None] | bool | None,
         tail: int,
         k: int,
         lock: bool,
@@ -150,7 +150,7 @@ class MembersOps(CollectionProtocol):
             return result.clone()
         return result
 
-    def _expanded_members(self, prefix: torch.Size, names: Any, k: int) -> Any:
+    def _expanded_members(self, prefix: torch.Size, names: object, k: int) -> Any:
         """The members expanded where they cannot be stacked; None where they can."""
         first = self.tensordicts[0]
         if not self._has_exclusive_keys and all(
@@ -212,7 +212,7 @@ class MembersOps(CollectionProtocol):
         op: Any,
         args: Any,
         prefixes: list[torch.Size],
-        names: Any,
+        names: Sequence[str | None] | bool | None,
         k: int,
         lock: bool,
     ) -> list[Any]:
@@ -253,7 +253,7 @@ class MembersOps(CollectionProtocol):
             for group in zip(*rows, strict=True)
         ]
 
-    def _none_of(self, op: Any, dim: int) -> Any:
+    def _none_of(self, op: object, dim: int) -> Any:
         """A piece of no members: dense, without elements."""
         index = (slice(None),) * dim + (slice(0, 0),)
         return self[index]
@@ -261,7 +261,7 @@ class MembersOps(CollectionProtocol):
     def _leaves(self, out: list[Any]) -> None:
         _rust.member_leaves(self.tensordicts, out)
 
-    def _rebuild(self, values: Any, lock: bool) -> Any:
+    def _rebuild(self, values: Iterator[Any], lock: bool) -> Any:
         return self._like(_rust.rebuilt_members(self.tensordicts, values, None))
 
     def _drop_empty(self) -> None:
@@ -270,7 +270,7 @@ class MembersOps(CollectionProtocol):
     def _without_none(self) -> Any:
         return self._like([member._without_none() for member in self.tensordicts])
 
-    def _rebuild_plain(self, values: Any) -> Any:
+    def _rebuild_plain(self, values: object) -> Any:
         """Rebuild without names and class: see :meth:`_rebuild`. For comparisons."""
         from tensordict.containers.lazy.stack import LazyStackedTensorDict
 
@@ -282,7 +282,7 @@ class MembersOps(CollectionProtocol):
     def _clone_structure(self) -> Self:
         return self._like(_rust.cloned_members(self.tensordicts))
 
-    def _align_leaves(self, other: Any, out: list[Any], is_complete: bool) -> bool:
+    def _align_leaves(self, other: object, out: list[Any], is_complete: bool) -> bool:
         parts = self._parts_of(other)
         if parts is None:
             return False
@@ -297,7 +297,7 @@ class MembersOps(CollectionProtocol):
         for member in self.tensordicts:
             _rust.leaf_batch_dims(member, out)
 
-    def _parts_of(self, other: Any) -> list[Any] | None:
+    def _parts_of(self, other: object) -> list[Any] | None:
         """The part of another collection that belongs to each member; None if it has none.
 
         A collection without batch dims is a part of its own for all members.
@@ -362,7 +362,7 @@ class MembersOps(CollectionProtocol):
             _rust.lock_tree(member, inner)
 
 
-def _lock_alike(td: Any, result: Any) -> None:
+def _lock_alike(td: CollectionProtocol, result: CollectionProtocol) -> None:
     """Lock the nested collections of a result that are locked in what it is made of."""
     for key, entry in result._entries().items():
         if not isinstance(entry, CollectionProtocol) or entry._is_non_tensor:
@@ -374,11 +374,13 @@ def _lock_alike(td: Any, result: Any) -> None:
             _lock_alike(own, entry)
 
 
-def _shapes(td: Any) -> list[Any]:
+def _shapes(td: CollectionProtocol) -> list[Any]:
     return [leaf.shape for leaf in _rust.leaves(td)]
 
 
-def _without_dim(member: Any, op: Any, args: Any, at: int, k: int) -> list[torch.Size]:
+def _without_dim(
+    member: CollectionProtocol, op: Any, args: Any, at: int, k: int
+) -> list[torch.Size]:
     """The batch sizes of the pieces of a member that is split along ``at``."""
     size = member.batch_size[:k]
     return [
@@ -389,7 +391,7 @@ def _without_dim(member: Any, op: Any, args: Any, at: int, k: int) -> list[torch
     ]
 
 
-def _moved_names(names: Any, at: int, ndim: int) -> Any:
+def _moved_names(names: object, at: int, ndim: int) -> Any:
     if not isinstance(names, tuple):
         return names
     return tuple(dim for dim in range(ndim) if dim != at)

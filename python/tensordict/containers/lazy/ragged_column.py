@@ -215,7 +215,7 @@ def _fill_corners(out: torch.Tensor, rows: Ragged) -> None:
         start = stop
 
 
-def jagged(rows: Ragged, key: Any) -> torch.Tensor:
+def jagged(rows: Ragged, key: object) -> torch.Tensor:
     """The rows as a nested tensor with the jagged layout."""
     table = rows.table
     if not table.shape[1] or (len(table) and not (table[:, 1:] == table[0, 1:]).all()):

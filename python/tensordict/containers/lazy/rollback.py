@@ -32,12 +32,12 @@ class Undoing:
                     _put_back(target, held)
 
 
-def _members(td: Any) -> list[Any] | None:
+def _members(td: CollectionProtocol) -> list[Any] | None:
     """The members of a stack of collections that are no values."""
     return None if td._is_non_tensor else getattr(td, "tensordicts", None)
 
 
-def _taken(td: Any) -> Any:
+def _taken(td: CollectionProtocol) -> Any:
     """Each entry of a collection with a copy of it."""
     members = _members(td)
     if members is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,6 +18,9 @@ from tensordict.primitives.index_items import fills, refuse_cast
 from tensordict.primitives.metatensor import merged_shape
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
+
+if TYPE_CHECKING:
+    from tensordict.primitives.protocol import BatchIndex
 
 __all__ = ["WritingOps", "refuse_casts"]
 
@@ -53,13 +56,13 @@ class WritingOps(MembersOps):
             parts = [_sized_as(part, member.batch_size) for part, member in pairs]
         return parts
 
-    def _set_entry(self, key: str, value: Any) -> None:
+    def _set_entry(self, key: str, value: object) -> None:
         for member, part in zip(
             self.tensordicts, self._value_parts(value), strict=True
         ):
             member._set_entry(key, part)
 
-    def _hang(self, key: str, value: Any) -> None:
+    def _hang(self, key: str, value: object) -> None:
         for member, part in zip(
             self.tensordicts, self._value_parts(value), strict=True
         ):
@@ -160,7 +163,7 @@ class WritingOps(MembersOps):
         for member, item in zip(members, items, strict=True):
             member._set_path((key,), item, False, non_blocking, True, force)
 
-    def _tensor_rows(self, value: Any) -> list[Any] | None:
+    def _tensor_rows(self, value: object) -> list[Any] | None:
         """The tensors, of several shapes, that a list had for the members; else None."""
         if self.stack_dim or not isinstance(value, CollectionProtocol):
             return None
@@ -172,7 +175,7 @@ class WritingOps(MembersOps):
     def _set_in_some(
         self,
         path: Any,
-        value: Any,
+        value: object,
         inplace: bool,
         non_blocking: bool,
         validated: bool,
@@ -192,7 +195,7 @@ class WritingOps(MembersOps):
             member._set_path(path, part, inplace, non_blocking, validated, force)
 
     def _write_into(
-        self, key: str, present: Any, value: Any, non_blocking: bool
+        self, key: str, present: object, value: object, non_blocking: bool
     ) -> None:
         given = value
         value = _rust.validate(self, key, value, non_blocking)
@@ -207,7 +210,7 @@ class WritingOps(MembersOps):
         for member, entry, part in zip(self.tensordicts, entries, parts, strict=True):
             member._write_into(key, entry, part, non_blocking)
 
-    def _write_ragged(self, key: str, index: Any, value: Any) -> None:
+    def _write_ragged(self, key: str, index: object, value: Any) -> None:
         """Write into part of an entry whose members differ in shape.
 
         Raises:
@@ -250,7 +253,13 @@ class WritingOps(MembersOps):
                 values[member][... if at is None else at] = part
                 self._give(member, key, values[member], values[member])
 
-    def _write_at(self, key: str, target: Any, index: Any, value: Any) -> None:
+    def _write_at(
+        self,
+        key: str,
+        target: CollectionProtocol | torch.Tensor,
+        index: BatchIndex,
+        value: Any,
+    ) -> None:
         """Write into part of the entry at ``key``: ``target`` is a copy of it."""
         if is_unbatched(target):
             self._write_unbatched(key, None, value)
@@ -258,7 +267,7 @@ class WritingOps(MembersOps):
         _assign_at(target, index, value)
         self._take_back(key, target, index, value)
 
-    def _casts_at(self, index: Any) -> bool:
+    def _casts_at(self, index: object) -> bool:
         plan = self._plan(index)
         if plan is None:
             return True
@@ -276,7 +285,7 @@ class WritingOps(MembersOps):
                 found.add(member._get_entry(key, NO_DEFAULT).dtype)
         return found
 
-    def _write_unbatched(self, key: str, plan: Any, value: Any) -> None:
+    def _write_unbatched(self, key: str, plan: Any, value: object) -> None:
         """Write what has no batch dims, whole, into each member that a plan picks."""
         members = self.tensordicts
         if plan is not None:
@@ -330,7 +339,7 @@ class WritingOps(MembersOps):
 
     # At an index -----------------------------------------------------------------------
 
-    def _set_index(self, index: Any, value: Any) -> None:
+    def _set_index(self, index: BatchIndex, value: Any) -> None:
         plan = self._plan(index)
         members = self.tensordicts
         if plan is not None and not plan.picks and -1 in self._batch_size:
@@ -389,7 +398,7 @@ class WritingOps(MembersOps):
                 refuse_casts(members[member], part)
         self._write_picks(plan.picks, parts, value)
 
-    def _from_dict_at(self, index: Any, value: Any) -> Any:
+    def _from_dict_at(self, index: object, value: Any) -> Any:
         size = self._index(index).batch_size
         try:
             return self._plain_type(value, batch_size=size, device=self.device)
@@ -446,7 +455,7 @@ class WritingOps(MembersOps):
             else:
                 target[...] = part
 
-    def _write_tensor(self, index: Any, value: torch.Tensor) -> None:
+    def _write_tensor(self, index: BatchIndex, value: torch.Tensor) -> None:
         """Write one tensor into every entry at an index: it broadcasts from the right."""
         index = without_ellipsis(index, len(self._batch_size))
         if not self._casts_at(index) and not fills(index, value):
@@ -471,7 +480,7 @@ class WritingOps(MembersOps):
                 if isinstance(entry, torch.Tensor):
                     self._take_back(key, entry, index, value)
 
-    def _write_value(self, key: str, index: Any, value: torch.Tensor) -> None:
+    def _write_value(self, key: str, index: object, value: torch.Tensor) -> None:
         """Give elements of an entry that is no tensor another value, in the members."""
         for target, at, _ in self._parts_at(index, None):
             if isinstance(target, WritingOps):
@@ -483,7 +492,7 @@ class WritingOps(MembersOps):
                 target._set_entry(key, written)
 
 
-def _exchange_values(target: Any, chosen: Any) -> None:
+def _exchange_values(target: CollectionProtocol, chosen: Any) -> None:
     """Take what was written into entries of ``target``: tensors are where they were."""
     for key, entry in list(chosen._sample_entries().items()):
         if not isinstance(entry, CollectionProtocol):
@@ -496,7 +505,7 @@ def _exchange_values(target: Any, chosen: Any) -> None:
             _exchange_values(held, entry)
 
 
-def refuse_casts(target: Any, value: Any) -> None:
+def refuse_casts(target: CollectionProtocol, value: Any) -> None:
     """Raise where a leaf has another dtype: tensors as an index do not cast.
 
     Raises:
@@ -538,7 +547,9 @@ def _sized_as(part: Any, size: torch.Size) -> Any:
     return _rust.new(type(part), entries, goal, part._device, part._td_dim_names)
 
 
-def _assign_at(entry: Any, index: Any, value: Any) -> None:
+def _assign_at(
+    entry: CollectionProtocol | torch.Tensor, index: BatchIndex, value: Any
+) -> None:
     """Set part of an entry: index tensors and masks do not cast what is set."""
     if isinstance(value, torch.Tensor) and isinstance(entry, torch.Tensor):
         value = value.to(entry.dtype)
@@ -554,7 +565,7 @@ def _expanded_to(value: Any, size: torch.Size) -> Any:
     return value.expand(size)
 
 
-def _is_expanded(value: Any) -> bool:
+def _is_expanded(value: object) -> bool:
     """Return whether several elements of a tensor are one number in memory."""
     return (
         isinstance(value, torch.Tensor)
@@ -567,7 +578,7 @@ def _is_expanded(value: Any) -> bool:
     )
 
 
-def _is_plain_index(index: Any) -> bool:
+def _is_plain_index(index: object) -> bool:
     """Return whether an index has no tensor: then an assignment is a copy and casts."""
     items = index if isinstance(index, tuple) else (index,)
     return not any(isinstance(item, torch.Tensor) for item in items)
@@ -611,7 +622,7 @@ def _check_list(rows: list[Any], dim: int, count: int, error: Exception) -> None
     raise error
 
 
-def _has_rows(value: Any) -> bool:
+def _has_rows(value: object) -> bool:
     if isinstance(value, torch.Tensor):
         return bool(value.dim()) and len(value) > 0
     return isinstance(value, list) and bool(value)

@@ -89,16 +89,18 @@ def moved(
     return members[0]._stack_lazily(members, new_dim, td._td_dim_name)
 
 
-def _permuted_member(_: Any, rest: tuple[int, ...], *__: int) -> MemberCall:
+def _permuted_member(_: object, rest: tuple[int, ...], *__: int) -> MemberCall:
     return "permute", (rest,), DIMS_TAIL
 
 
-def _squeezed_member(args: Any, _: Any, dim: int, __: int) -> MemberCall:
+def _squeezed_member(args: tuple[Any, ...], _: object, dim: int, __: int) -> MemberCall:
     gone = args[0] if isinstance(args[0], tuple) else (args[0],)
     return "squeeze", (tuple(each - (each > dim) for each in gone),), NO_TAIL
 
 
-def _unsqueezed_member(args: Any, _: Any, __: int, new_dim: int) -> MemberCall:
+def _unsqueezed_member(
+    args: tuple[Any, ...], _: object, __: int, new_dim: int
+) -> MemberCall:
     return "unsqueeze", (args[0] - (args[0] > new_dim),), NO_TAIL
 
 
@@ -117,7 +119,7 @@ and the stack dim afterwards.
 
 def batched(
     td: Any,
-    op: Any,
+    op: object,
     args: tuple[Any, ...],
     names: tuple[int, ...],
     k: int,
@@ -247,7 +249,7 @@ def take_over(td: Any, result: Any) -> None:
     td._batch_size = result.batch_size
 
 
-def rearranged(td: Any, op: Any, args: Any) -> Any:
+def rearranged(td: CollectionProtocol, op: object, args: object) -> Any:
     """Apply ``narrow``, ``flip`` or ``roll`` to members that cannot be stacked.
 
     None of any other operation.
@@ -261,12 +263,12 @@ def _narrowed(td: Any, args: tuple[int, int, int]) -> Any:
     return td._index((slice(None),) * dim + (slice(start, start + length),))
 
 
-def _flipped(td: Any, args: Any) -> Any:
+def _flipped(td: object, args: tuple[Any, ...]) -> Any:
     dims = args[0] if isinstance(args[0], tuple) else args
     return _with_rows_moved(td, "flip", [((0,), dim) for dim in dims])
 
 
-def _rolled(td: Any, args: Any) -> Any:
+def _rolled(td: CollectionProtocol, args: tuple[Any, ...]) -> Any:
     shifts, dims = (
         each if isinstance(each, (tuple, list)) else (each,) for each in args
     )
@@ -392,7 +394,7 @@ def densified(td: Any, layout: torch.layout) -> Any:
     return _rust.new(TensorDict, entries, td._batch_size, td._device, td._own_names())
 
 
-def _nested_rows(td: Any, values: list[Any], known: list[Any], layout: Any) -> Any:
+def _nested_rows(td: Any, values: list[Any], known: list[Any], layout: object) -> Any:
     """The entries of members as the rows of a nested tensor, empty ones where missing."""
     first = known[0]
     dtype = _common_dtype(known)
@@ -458,7 +460,7 @@ def _printed(stack: Any, first: Any) -> Any:
     return PrintedEntry(stack, first._repr_short())
 
 
-def _is_known(value: Any) -> bool:
+def _is_known(value: object) -> bool:
     """Return whether an object is a leaf with a shape, as not all leaves are."""
     return isinstance(value, (torch.Tensor, MetaTensor))
 

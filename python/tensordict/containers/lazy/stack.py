@@ -44,6 +44,7 @@ from tensordict.storage.stacks import (
 )
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Sequence
 
     from tensordict._rust import SavedTensors
@@ -171,7 +172,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     @classmethod
     def lazy_stack(
-        cls, input: Any, dim: int = 0, *, out: Any = None, **kwargs: Any
+        cls, input: object, dim: int = 0, *, out: object = None, **kwargs: object
     ) -> Any:
         """Stack collections lazily: see :func:`tensordict.lazy_stack`."""
         return lazy_stack(input, dim, out=out, **kwargs)
@@ -208,7 +209,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     # Members ---------------------------------------------------------------------
 
-    def append(self, tensordict: Any) -> None:
+    def append(self, tensordict: CollectionProtocol) -> None:
         """Add a member at the end.
 
         Raises:
@@ -224,7 +225,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         """
         self.insert(len(self.tensordicts), tensordict)
 
-    def insert(self, index: int, tensordict: Any) -> None:
+    def insert(self, index: int, tensordict: CollectionProtocol) -> None:
         """Add a member before the one at ``index``. See :meth:`append`."""
         self._refuse_locked()
         if not isinstance(tensordict, CollectionProtocol):
@@ -314,7 +315,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return None
 
     @_device.setter
-    def _device(self, value: Any) -> None:
+    def _device(self, value: torch.device | None) -> None:
         if not self.tensordicts:
             self.__dict__["_device"] = value
         for member in self.tensordicts:
@@ -436,7 +437,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return self._batch_size
 
     @batch_size.setter
-    def batch_size(self, value: Any) -> None:
+    def batch_size(self, value: object) -> None:
         if not isinstance(value, (list, tuple)) or tuple(value) != self._batch_size:
             raise RuntimeError(MSG_BATCH_SIZE.format(value, self._batch_size))
 
@@ -444,7 +445,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         if size != self._batch_size:
             raise RuntimeError(MSG_BATCH_SIZE.format(size, self._batch_size))
 
-    def _common_size(self, *args: Any) -> torch.Size:
+    def _common_size(self, *args: object) -> torch.Size:
         """The batch size: within another collection a stack keeps its own."""
         return self._batch_size
 
@@ -458,7 +459,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     # Indexing ------------------------------------------------------------------------
 
-    def _plan(self, index: Any) -> indexing.Plan | None:
+    def _plan(self, index: object) -> indexing.Plan | None:
         own = self.stack_dim
         if isinstance(index, list) and not own:
             refuse_fractions(index)
@@ -470,10 +471,10 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             refuse_types(index, own, error)
             raise
 
-    def _get_index(self, index: Any) -> Any:
+    def _get_index(self, index: object) -> Any:
         return self._index(index)
 
-    def _index(self, index: Any) -> Any:
+    def _index(self, index: object) -> Any:
         if type(index) is int and self.stack_dim == 0:
             members = self.tensordicts
             if -len(members) <= index < len(members):
@@ -518,7 +519,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             _rust.lock_tree(result)
         return result
 
-    def _names_at(self, index: Any, plan: indexing.Plan) -> Sequence[str | None]:
+    def _names_at(self, index: object, plan: indexing.Plan) -> Sequence[str | None]:
         """The names of the dims that an index makes of the stack dim."""
         if plan.keeps_name:
             return [self._td_dim_name]
@@ -530,7 +531,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         taken = _rust.index(_rust.new(TensorDict, {}, size, None, names), index)
         return taken.names[dim : dim + len(plan.shape)]
 
-    def _empty_at(self, index: Any, plan: indexing.Plan) -> Any:
+    def _empty_at(self, index: object, plan: indexing.Plan) -> Any:
         """Return the dense collection without elements at an index of no member."""
         if not self.tensordicts or any(leaf.is_nested for leaf in _rust.leaves(self)):
             # Nested tensors of several members are never one: without any, there is none.
@@ -594,7 +595,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         at = inner + (own <= inner)
         return LazyStackedTensorDict._of(members, at, first._td_dim_name)
 
-    def permute(self, *args: Any, **kwargs: Any) -> Any:
+    def permute(self, *args: object, **kwargs: object) -> Any:
         """Reorder the batch dims: always a new stack. See ``TensorDict.permute``."""
         result = super().permute(*args, **kwargs)
         if result is not self:
@@ -670,7 +671,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             TensorDict, entries, self._batch_size, self._device, self._td_dim_names
         )
 
-    def _replace_content(self, result: Any) -> Self:
+    def _replace_content(self, result: CollectionProtocol) -> Self:
         if self.is_locked:
             raise locked_error(self)
         shapes.take_over(self, result)
@@ -706,17 +707,19 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     # Files --------------------------------------------------------------------------------
 
-    def _save_plan(self, plan: Any, level: int) -> None:
+    def _save_plan(self, plan: object, level: int) -> None:
         plan_stack(self, plan, level)
 
-    def _saved(self, leaves: SavedTensors, directory: Any, inplace: bool) -> Any:
+    def _saved(
+        self, leaves: SavedTensors, directory: str | os.PathLike[str], inplace: bool
+    ) -> Any:
         return saved_stack(self, leaves, directory, inplace)
 
     @classmethod
     def _load_tree(cls, directory: SavedPath, options: Any) -> Any:
         return load_stack(cls, directory, options)
 
-    def _take_loaded(self, loaded: Any) -> Any:
+    def _take_loaded(self, loaded: CollectionProtocol) -> Any:
         return take_loaded(self, loaded)
 
     def _shape_fields(self) -> dict[str, str | None]:
@@ -727,7 +730,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     def _repr_entries(self) -> list[tuple[str, Any]]:
         return shapes.printed_entries(self)
 
-    def _nested_class(self, key: str, value: Any) -> type[Any]:
+    def _nested_class(self, key: str, value: object) -> type[Any]:
         return type(shapes.first_entry(self, key))
 
     def _repr_parts(self) -> list[str]:

@@ -29,7 +29,9 @@ from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tensordict.primitives.protocol import BatchIndex, NestedKeyLike
 
 __all__ = ["UpdatingOps"]
 
@@ -55,15 +57,15 @@ class UpdatingOps(CollectionProtocol):
 
     if TYPE_CHECKING:
 
-        def _plan(self, index: Any) -> Any: ...
-        def _from_dict_at(self, index: Any, value: Any) -> Any: ...
-        def _parts_of(self, other: Any) -> list[Any] | None: ...
-        def _write_ragged(self, key: str, index: Any, value: Any) -> None: ...
+        def _plan(self, index: object) -> Any: ...
+        def _from_dict_at(self, index: object, value: object) -> Any: ...
+        def _parts_of(self, other: object) -> list[Any] | None: ...
+        def _write_ragged(self, key: str, index: object, value: object) -> None: ...
         def _seen(self, key: str) -> list[Any] | None: ...
-        def _meta(self, key: Any) -> Any: ...
+        def _meta(self, key: object) -> Any: ...
         def _common_keys(self) -> list[str]: ...
         def _is_ragged(self, key: str) -> bool: ...
-        def _value_parts(self, value: Any) -> list[Any]: ...
+        def _value_parts(self, value: object) -> list[Any]: ...
 
     def _update_parts(self, source: Any) -> list[Any] | None:
         """Split the source of an update into the part of each member.
@@ -93,7 +95,7 @@ class UpdatingOps(CollectionProtocol):
             return self._mapping_parts({})
         return self._mapping_parts(source)
 
-    def _parts_to_resize(self, source: Any) -> list[Any] | None:
+    def _parts_to_resize(self, source: CollectionProtocol) -> list[Any] | None:
         """Split a collection into what each member may take its batch size from."""
         source = _without_class(source)
         if isinstance(source, UpdatingOps) and source.stack_dim == self.stack_dim:
@@ -102,7 +104,7 @@ class UpdatingOps(CollectionProtocol):
             return None
         return list(source.unbind(self.stack_dim))
 
-    def _resize_members(self, source: Any) -> bool:
+    def _resize_members(self, source: CollectionProtocol) -> bool:
         """Take the members of a collection: as many, and with their batch sizes.
 
         Raises:
@@ -133,12 +135,12 @@ class UpdatingOps(CollectionProtocol):
 
     def update(
         self,
-        input_dict_or_td: Any = None,
+        input_dict_or_td: object = None,
         clone: bool = False,
         inplace: bool = False,
         *,
         keys_to_update: Sequence[Any] | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Self:
         """Take the entries of another collection or mapping. See ``TensorDict.update``.
 
@@ -153,7 +155,7 @@ class UpdatingOps(CollectionProtocol):
             source, clone, inplace, keys_to_update=keys_to_update, **kwargs
         )
 
-    def replace(self, *args: Any, **kwargs: Any) -> Self:
+    def replace(self, *args: object, **kwargs: object) -> Self:
         """A copy that shares the leaves, with some entries exchanged.
 
         See ``TensorDict.replace``. Those of another stack need not be stacked.
@@ -217,7 +219,7 @@ class UpdatingOps(CollectionProtocol):
         """Return whether all values have the stack dim and the batch dims before it."""
         return _all_have(self.batch_size[: self.stack_dim + 1], values)
 
-    def _divides(self, source: Any) -> bool:
+    def _divides(self, source: CollectionProtocol) -> bool:
         """Return whether a collection is that of all members or has a part for each."""
         size, dim = source.batch_size, self.stack_dim
         if isinstance(source, UpdatingOps) and source.stack_dim == dim:
@@ -271,7 +273,7 @@ class UpdatingOps(CollectionProtocol):
         return parts
 
     def set_at_(
-        self, key: Any, value: Any, index: Any, *, non_blocking: bool = False
+        self, key: object, value: Any, index: BatchIndex, *, non_blocking: bool = False
     ) -> Self:
         """Write into part of an entry, whose members may differ in shape.
 
@@ -333,7 +335,11 @@ class UpdatingOps(CollectionProtocol):
         return torch.Size([*shape[:at], len(self.tensordicts), *shape[at:]])
 
     def _broadcast_at(
-        self, path: tuple[str, ...], value: torch.Tensor, index: Any, shape: torch.Size
+        self,
+        path: tuple[str, ...],
+        value: torch.Tensor,
+        index: BatchIndex,
+        shape: torch.Size,
     ) -> torch.Tensor:
         """A tensor in the shape that an index gives of an entry of some members.
 
@@ -356,7 +362,7 @@ class UpdatingOps(CollectionProtocol):
             value = value[0]
         return value.expand(shape)
 
-    def _plan_or_none(self, index: Any) -> Any:
+    def _plan_or_none(self, index: object) -> Any:
         """The members that an index of entries picks; None where it takes all, or is wrong."""
         if any(item is ... for item in (index if type(index) is tuple else (index,))):
             # It stands for dims of the entry, too.
@@ -366,7 +372,7 @@ class UpdatingOps(CollectionProtocol):
         except (IndexError, RuntimeError, TypeError, ValueError):
             return None
 
-    def _put_in_one(self, path: tuple[str, ...], value: Any, plan: Any) -> bool:
+    def _put_in_one(self, path: tuple[str, ...], value: object, plan: Any) -> bool:
         """Write into a tensor of the one member that is picked; whether one is."""
         if plan.dim is not None:
             return False
@@ -401,7 +407,7 @@ class UpdatingOps(CollectionProtocol):
             copy_all(entries, list(rows))
         return True
 
-    def _put_in_members(self, key: str, index: Any, value: Any) -> bool:
+    def _put_in_members(self, key: str, index: object, value: object) -> bool:
         """Return whether a text fits in all of the entry of each member picked."""
         if not isinstance(value, (str, bytes)):
             return False
@@ -420,7 +426,7 @@ class UpdatingOps(CollectionProtocol):
         return True
 
     def _parts_at(
-        self, index: Any, value: Any, shape: torch.Size | None = None
+        self, index: BatchIndex, value: Any, shape: torch.Size | None = None
     ) -> list[tuple[Any, Any, Any]]:
         """The members that an index touches, each with its index and its part of a value.
 
@@ -454,7 +460,9 @@ class UpdatingOps(CollectionProtocol):
             for (member, at), part in zip(picks, parts, strict=True)
         ]
 
-    def _check_have(self, parts: list[tuple[Any, Any, Any]], keys: Any) -> None:
+    def _check_have(
+        self, parts: list[tuple[Any, Any, Any]], keys: Iterable[NestedKeyLike]
+    ) -> None:
         """Raise where a member that is written to does not have an entry."""
         for target, _, _ in parts:
             for key in keys:
@@ -462,7 +470,7 @@ class UpdatingOps(CollectionProtocol):
                     _rust.getitem(target, key)
 
     def update_at_(
-        self, input_dict_or_td: Any, idx: Any, *args: Any, **kw: Any
+        self, input_dict_or_td: Any, idx: BatchIndex, *args: Any, **kw: Any
     ) -> Self:
         """Write values where ``idx`` points: into members where they differ in shape."""
         source = input_dict_or_td
@@ -500,7 +508,7 @@ class UpdatingOps(CollectionProtocol):
         return self
 
 
-def _is_in_members(entry: Any) -> bool:
+def _is_in_members(entry: CollectionProtocol) -> bool:
     """Return whether it is a nested stack, or a class around one."""
     is_collection = isinstance(entry, CollectionProtocol)
     return is_collection and not (entry._is_non_tensor or entry._is_dense)
@@ -512,7 +520,7 @@ def _is_spread(value: Any, is_whole: bool) -> bool:
     return is_collection and (is_whole or not value.batch_size)
 
 
-def _chosen(source: Any, keys: Any) -> Any:
+def _chosen(source: CollectionProtocol, keys: object) -> Any:
     """The entries of a stack that ``keys_to_update`` names, in the order of the stack."""
     held = _rust.walk(source, 0, True, False)
     place = {(key,) if isinstance(key, str) else key: at for at, key in enumerate(held)}
