@@ -142,7 +142,7 @@ class Checkpointer:
         background: bool | None = None,
         trainable_only: bool = False,
         rng: bool = True,
-        **items: Any,
+        **items: object,
     ) -> Path | None:
         """Save a step, in the place of one of this number if there is one.
 
@@ -436,7 +436,7 @@ class Checkpointer:
         strict: bool = True,
         lazy: bool = False,
         rng: bool = True,
-        **items: Any,
+        **items: object,
     ) -> Restored:
         """Restore items in their place, and return the plain data.
 
@@ -567,7 +567,7 @@ class Checkpointer:
         self._old_handler = signal.getsignal(signal.SIGTERM)
         old, preempted = self._old_handler, self._preempted
 
-        def handle(number: int, frame: Any) -> None:
+        def handle(number: int, frame: object) -> None:
             preempted.set()
             if callable(old):
                 old(number, frame)

@@ -87,7 +87,7 @@ class Writer(StorageWriter):
             self.path = Path(checkpoint_id).absolute()
 
     def set_up_storage_writer(
-        self, is_coordinator: bool, *args: Any, **kwargs: Any
+        self, is_coordinator: bool, *args: object, **kwargs: object
     ) -> None:
         """Take what torch says of this rank, of which nothing is needed."""
 
@@ -195,7 +195,7 @@ class Reader(StorageReader):
         if checkpoint_id:
             self.path = Path(checkpoint_id)
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+    def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
         """The metadata of the checkpoint."""
         content = load_file(self.path / METADATA)
         described: dict[str, Any] = {}
@@ -216,7 +216,7 @@ class Reader(StorageReader):
         return Metadata(described, content["plan"], places, StorageMeta())
 
     def set_up_storage_reader(
-        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+        self, metadata: Metadata, is_coordinator: bool, *args: object, **kwargs: object
     ) -> None:
         """Take the metadata that the coordinator has read."""
         self._places = metadata.storage_data
@@ -361,7 +361,7 @@ def _unflattened(flat: dict[str, Any], paths: dict[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def _with_lists(value: Any) -> Any:
+def _with_lists(value: object) -> Any:
     if not isinstance(value, dict):
         return value
     made = {key: _with_lists(item) for key, item in value.items()}

@@ -33,11 +33,11 @@ class Ranks(NamedTuple):
     rank: int
     world: int
 
-    def agree(self, value: Any) -> Any:
+    def agree(self, value: object) -> Any:
         """Return the value of rank 0, on all ranks."""
         return self.introduce(value)[0]
 
-    def introduce(self, value: Any) -> tuple[Any, list[str]]:
+    def introduce(self, value: object) -> tuple[Any, list[str]]:
         """Return the value of rank 0, and the names of all processes, on all ranks."""
         found: list[Any] = [None] * self.world
         torch.distributed.all_gather_object(found, (value, _rust.process_name()))

@@ -91,7 +91,7 @@ def _load(path: Path) -> Any:
         raise RuntimeError(MSG_REFUSED.format(path, text)) from error
 
 
-def as_items(obj: Any) -> dict[str, tuple[str, Any]]:
+def as_items(obj: object) -> dict[str, tuple[str, Any]]:
     """The items of a checkpoint that an object stands for, each with its kind.
 
     The state of a model is the item ``model``; of a dictionary of states and values each
@@ -104,11 +104,11 @@ def as_items(obj: Any) -> dict[str, tuple[str, Any]]:
     return {"object": ("value", obj)}
 
 
-def _is_name(key: Any) -> bool:
+def _is_name(key: object) -> bool:
     return isinstance(key, str) and key.isidentifier()
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if _is_state(value):
         return "module"
     if isinstance(value, dict) and {"state", "param_groups"} <= value.keys():
@@ -116,7 +116,7 @@ def _kind(value: Any) -> str:
     return "value"
 
 
-def _is_state(value: Any) -> bool:
+def _is_state(value: object) -> bool:
     return (
         isinstance(value, dict)
         and bool(value)

@@ -54,18 +54,18 @@ class File:
         self.content = content
 
 
-def unwrapped(item: Any) -> Any:
+def unwrapped(item: object) -> Any:
     """A module without what ``torch.compile`` has put around it, which renames its state."""
     inner = getattr(item, "_orig_mod", None)
     return inner if isinstance(item, nn.Module) and inner is not None else item
 
 
-def is_stateful(item: Any) -> bool:
+def is_stateful(item: object) -> bool:
     """Return whether an item has a state and takes one."""
     return hasattr(item, "state_dict") and hasattr(item, "load_state_dict")
 
 
-def kind_of(item: Any) -> str:
+def kind_of(item: object) -> str:
     """Return the kind of an item, which decides how it is saved and restored."""
     if isinstance(item, nn.Module):
         return "module"
@@ -110,7 +110,7 @@ def describe(name: str, item: Any, *, trainable_only: bool = False) -> Described
     return Described(name, about, encoder.tensors, files)
 
 
-def _config_of(module: Any) -> list[tuple[str, bytes]]:
+def _config_of(module: object) -> list[tuple[str, bytes]]:
     """The configuration without which ``transformers`` does not open a folder."""
     write = getattr(getattr(module, "config", None), "to_json_string", None)
     if not hasattr(module, "save_pretrained") or write is None:

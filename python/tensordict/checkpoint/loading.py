@@ -53,7 +53,7 @@ def _nested(state: Mapping[str, Any]) -> Any:
     return as_entry(root)
 
 
-def as_entry(value: Any) -> Any:
+def as_entry(value: object) -> Any:
     """Convert a value to an entry of a collection: dicts become collections."""
     if isinstance(value, (torch.Tensor, CollectionProtocol)):
         return value

@@ -30,7 +30,7 @@ MSG_VERSION = (
 
 def save(
     path: str | Path,
-    obj: Any,
+    obj: object,
     *,
     durable: bool = False,
     num_threads: int = 0,

@@ -89,7 +89,7 @@ class _StateWalk(Walk):
         super().__init__()
         self.names: list[str] = []
 
-    def take(self, leaf: Any, path: tuple[str, ...]) -> None:
+    def take(self, leaf: torch.Tensor, path: tuple[str, ...]) -> None:
         """Take a leaf, or the parts of a jagged one."""
         self.names.append(".".join(part.replace(".", "\\.") for part in path))
         self.leaves.append(leaf.values() if leaf.is_nested else leaf)

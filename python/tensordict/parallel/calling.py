@@ -29,6 +29,8 @@ from tensordict.primitives import classes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = ["Options", "map_chunks", "map_chunks_iter"]
 
 OnError = Literal["raise", "skip", "collect"]
@@ -74,7 +76,10 @@ class Options:
 
 
 def map_chunks(
-    source: Any, function: Callable[..., Any], out: Any, options: Options
+    source: CollectionProtocol,
+    function: Callable[..., Any],
+    out: object,
+    options: Options,
 ) -> Any:
     """Call a function with each chunk and join the results."""
     backend = _backend(options)
@@ -91,7 +96,7 @@ def map_chunks(
     return _mapped(job, backend, out, options)
 
 
-def _mapped(job: Job, backend: Backend, out: Any, options: Options) -> Any:
+def _mapped(job: Job, backend: Backend, out: object, options: Options) -> Any:
     plan, folder = job.plan, job.folder
     results: list[Any] = [None] * len(plan)
 
@@ -129,7 +134,7 @@ def _mapped(job: Job, backend: Backend, out: Any, options: Options) -> Any:
 
 
 def map_chunks_iter(
-    source: Any, function: Callable[..., Any], options: Options
+    source: CollectionProtocol, function: Callable[..., Any], options: Options
 ) -> Iterator[Any]:
     """Call a function with each chunk and give the results in the order of the chunks."""
     backend = _backend(options)
@@ -197,7 +202,10 @@ def _backend(options: Options) -> Backend:
 
 
 def _job(
-    source: Any, function: Callable[..., Any], options: Options, backend: Backend
+    source: CollectionProtocol,
+    function: Callable[..., Any],
+    options: Options,
+    backend: Backend,
 ) -> Job:
     if isinstance(source, classes.TensorDictParams):
         raise RuntimeError(MSG_PARAMS.format(options.name, options.name))

@@ -11,6 +11,8 @@ from tensordict.primitives.dims import MSG_INCOMPATIBLE_DIM
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = ["ChunkPlan"]
 
 
@@ -95,7 +97,7 @@ class ChunkPlan:
             return f"chunk {chunk} (row {start})"
         return f"chunk {chunk} (rows {start} to {stop - 1})"
 
-    def take(self, source: Any, chunk: int) -> Any:
+    def take(self, source: CollectionProtocol, chunk: int) -> Any:
         """A chunk of a collection. A view, except of rows in another order."""
         start, stop = self.rows(chunk)
         index: Any
@@ -109,12 +111,12 @@ class ChunkPlan:
             rows.lock_()
         return rows
 
-    def put(self, target: Any, chunk: int, rows: Any) -> None:
+    def put(self, target: CollectionProtocol, chunk: int, rows: Any) -> None:
         """Assign the rows of a chunk."""
         start, stop = self.rows(chunk)
         index: Any = start if self.drops_dim else slice(start, stop)
         target[(*self._prefix, index)] = rows
 
-    def place(self, source: Any, start: int, stop: int) -> Any:
+    def place(self, source: CollectionProtocol, start: int, stop: int) -> Any:
         """A view of some rows of a collection."""
         return source[(*self._prefix, slice(start, stop))]

@@ -134,7 +134,7 @@ class RayPool(Closing):
         """An idle worker, or a new one."""
         return self._idle.pop() if self._idle else self._actor.remote()
 
-    def leave(self, actor: Any, is_idle: bool) -> None:
+    def leave(self, actor: object, is_idle: bool) -> None:
         """Keep a worker that has done its work, end one that has not."""
         if is_idle:
             self._idle.append(actor)
@@ -256,7 +256,7 @@ class _Call:
         worker.count += 1
         worker.chunks.append((chunk, worker.actor.run.remote(chunk, worker.job_number)))
 
-    def _take(self, worker: _Worker, reference: Any) -> Iterator[Outcome]:
+    def _take(self, worker: _Worker, reference: object) -> Iterator[Outcome]:
         chunk, _ = worker.chunks[0]
         where = f"{self._job.plan.named(chunk)} in worker {worker.number}"
         try:

@@ -90,7 +90,7 @@ class _Call:
         self._seed = seed
         self._retries = retries
 
-    def __call__(self, rows: Any, chunk: int) -> Any:
+    def __call__(self, rows: object, chunk: int) -> Any:
         for _ in range(self._retries):
             try:
                 return self._once(rows, chunk)
@@ -98,7 +98,7 @@ class _Call:
                 continue
         return self._once(rows, chunk)
 
-    def _once(self, rows: Any, chunk: int) -> Any:
+    def _once(self, rows: object, chunk: int) -> Any:
         if self._seed is not None:
             seed_chunk(self._seed, chunk)
         return self._function(rows)

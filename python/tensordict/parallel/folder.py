@@ -13,6 +13,7 @@ from tensordict.parallel.errors import note
 
 if TYPE_CHECKING:
     from tensordict.parallel.chunks import ChunkPlan
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["Folder"]
 
@@ -48,7 +49,7 @@ class Folder:
         self._work: Path = self.path.with_name(f".{self.path.name}.map.{os.getpid()}")
         self._sweep()
 
-    def prepare(self, result: Any) -> None:
+    def prepare(self, result: CollectionProtocol) -> None:
         """Make the files, for results like this one, unless they are there."""
         if self.mapped is not None:
             return
@@ -60,7 +61,7 @@ class Folder:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.mapped = row.expand(sizes).memmap_like(self._work)
 
-    def write(self, result: Any, chunk: int) -> None:
+    def write(self, result: CollectionProtocol, chunk: int) -> None:
         """Write the result of a chunk to its rows.
 
         Raises:
@@ -80,7 +81,7 @@ class Folder:
         if not fits:
             raise ValueError(MSG_OTHER.format(self.plan.named(chunk), self.path))
 
-    def files(self, signature: Any) -> list[str]:
+    def files(self, signature: object) -> list[str]:
         """The files of the leaves, in the order of a layout of results."""
         return [leaf.filename for leaf in _leaves(self.mapped, signature)]
 
@@ -104,7 +105,7 @@ class Folder:
                 shutil.rmtree(found, ignore_errors=True)
 
 
-def _look(result: Any) -> dict[Any, Any]:
+def _look(result: CollectionProtocol) -> dict[Any, Any]:
     """The shape and the dtype of each leaf, in any order."""
     return {
         key: (value.shape, value.dtype) if isinstance(value, torch.Tensor) else None

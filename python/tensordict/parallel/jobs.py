@@ -80,7 +80,7 @@ class Job:
         return kept(self, chunk, self.function(rows))
 
 
-def kept(job: Job, chunk: int, result: Any) -> Any:
+def kept(job: Job, chunk: int, result: object) -> Any:
     """Write a result to its rows of the target, if there is one, and to the journal.
 
     Returns:

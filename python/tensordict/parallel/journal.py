@@ -49,7 +49,7 @@ class Journal:
         names = {entry.name for entry in os.scandir(self.folder)}
         return [chunk for chunk in range(num_chunks) if f"{chunk}.chunk" in names]
 
-    def write(self, chunk: int, result: Any) -> None:
+    def write(self, chunk: int, result: object) -> None:
         """Keep a result."""
         self._put(self.folder / f"{chunk}.chunk", dumps(result))
 

@@ -33,6 +33,8 @@ from tensordict.primitives import classes
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = ["ForkBackend", "Hired", "ProcessesBackend"]
 
 _ALONE_S = 0.01
@@ -283,7 +285,7 @@ class _Call:
             outcomes.append(Outcome(chunk, self._placed(value, chunk)))
         return False
 
-    def _placed(self, result: Any, chunk: int) -> Any:
+    def _placed(self, result: CollectionProtocol, chunk: int) -> Any:
         """A result that was sent, put into the shared block if it fits."""
         if self.is_fed:
             return result

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tensordict.parallel.chunks import ChunkPlan
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["Layout", "Target", "Written", "join", "values", "write_out"]
 
@@ -46,7 +47,9 @@ class Layout(NamedTuple):
     """The files of the leaves, where those are not in the block."""
 
     @classmethod
-    def of(cls, result: Any, plan: ChunkPlan, chunk: int) -> Layout | None:
+    def of(
+        cls, result: CollectionProtocol, plan: ChunkPlan, chunk: int
+    ) -> Layout | None:
         """The layout for results like this one, ``None`` if they have to be sent."""
         found = flatten(result, plan, chunk)
         if found is None:
@@ -81,7 +84,7 @@ class Layout(NamedTuple):
 
 
 def flatten(
-    result: Any, plan: ChunkPlan, chunk: int
+    result: CollectionProtocol, plan: ChunkPlan, chunk: int
 ) -> tuple[Any, list[torch.Tensor]] | None:
     """Return the structure of a result, its number of rows aside, and its tensors.
 
@@ -170,7 +173,7 @@ class Target:
         """Open the block with the layout at its beginning."""
         return cls(loads(os.pread(fd, length, 0)), fd, plan)
 
-    def write(self, result: Any, chunk: int) -> bool:
+    def write(self, result: CollectionProtocol, chunk: int) -> bool:
         """Write the result of a chunk to its rows, unless it does not fit."""
         if self._rows is not None and self._rows.write(result, chunk):
             return True
@@ -263,7 +266,7 @@ class _Rows:
             entries.append((entry[0], rows, entry[1], torch.Size(entry[2])))
         return cls(signature, entries)
 
-    def write(self, result: Any, row: int) -> bool:
+    def write(self, result: object, row: int) -> bool:
         """Write a result to its row, unless it is another one than was expected."""
         if type(result) is not classes.TensorDict:
             return False
@@ -347,7 +350,7 @@ def write_out(out: Any, results: list[Any], plan: ChunkPlan) -> None:
         row += count
 
 
-def _product(shape: Any) -> int:
+def _product(shape: Sequence[int]) -> int:
     count = 1
     for size in shape:
         count *= size

@@ -26,6 +26,8 @@ from tensordict.storage.tensors import arena
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = ["dumps", "loads", "map_memory", "share", "share_memory"]
 
 _MAX_SHARED = 256
@@ -35,7 +37,7 @@ _MAX_SHARED = 256
 class _Pickler(pickle.Pickler):
     """Pickles plain tensors as their own bytes, where torch takes all of their storage."""
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         if type(value) is torch.Tensor and is_plain(value):
             return _tensor_of, (_bytes_of(value), value.dtype, tuple(value.shape))
         return NotImplemented
@@ -50,7 +52,7 @@ class _SharingPickler(ForkingPickler):
         self.end = 0
         self.descriptors: list[int] = []
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         if type(value) is not torch.Tensor or not is_plain(value):
             return NotImplemented
         if value.is_shared():
@@ -76,7 +78,7 @@ class _SharingPickler(ForkingPickler):
         how = (value.size(), value.stride(), value.storage_offset())
         return _view_of, (place, value.dtype, *how)
 
-    def persistent_id(self, value: Any) -> Any:
+    def persistent_id(self, value: object) -> Any:
         if type(value) is not _Place:
             return None
         return value.memory, value.start, value.length
@@ -137,7 +139,7 @@ def _tensor_of(
 
 
 def _view_of(
-    content: Any,
+    content: object,
     dtype: torch.dtype,
     size: tuple[int, ...],
     stride: tuple[int, ...],
@@ -147,7 +149,7 @@ def _view_of(
     return torch.empty(0, dtype=dtype).set_(storage, offset, size, stride)
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: object) -> bytes:
     """Pickle a value, by cloudpickle if pickle refuses it.
 
     Raises:
@@ -171,7 +173,7 @@ def loads(content: bytes) -> Any:
     return pickle.loads(content)
 
 
-def share(value: Any) -> Shared:
+def share(value: object) -> Shared:
     """Put the tensors of a value into memory that is shared: once, for all workers.
 
     Tensors in shared memory and over files are the same ones there.
@@ -194,7 +196,7 @@ def shared(content: bytes, descriptors: list[int]) -> Any:
     return _SharingUnpickler(content, memories).load()
 
 
-def share_memory(source: Any) -> None:
+def share_memory(source: CollectionProtocol) -> None:
     """Move the tensors of a collection to shared memory, so that writes to them are seen.
 
     As in tensordict 0.15, what a function writes to its chunk in place is written to the

@@ -84,7 +84,7 @@ def refresh(td: Any, allow_pickle: bool | None = None) -> Any:
     return taken
 
 
-def _levels(loaded: Any) -> Iterator[Any]:
+def _levels(loaded: CollectionProtocol) -> Iterator[Any]:
     """A container that was loaded, and those below it, that have a directory."""
     if loaded._memmap_prefix is not None and not loaded._is_non_tensor:
         yield loaded
@@ -250,7 +250,7 @@ def _is_regular(file: str) -> bool:
     return os.path.lexists(file) and stat.S_ISREG(os.lstat(file).st_mode)
 
 
-def _is_nested_leaf(known: Any) -> bool:
+def _is_nested_leaf(known: object) -> bool:
     return isinstance(known, tuple) and known[2]
 
 
@@ -264,7 +264,7 @@ def _said(known: Any) -> str:
     return f"a tensor of shape {tuple(shape)} and dtype {dtype}"
 
 
-def _check_batch(td: Any, key: str, shape: torch.Size) -> None:
+def _check_batch(td: CollectionProtocol, key: str, shape: torch.Size) -> None:
     batch_size = td.batch_size
     if shape[: len(batch_size)] != batch_size:
         raise RuntimeError(MSG_BATCH_MISMATCH.format(batch_size, shape, key))

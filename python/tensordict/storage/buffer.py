@@ -41,7 +41,7 @@ Row = tuple[Any, ...]
 which dim is ragged."""
 
 
-def problem_of_row(row: Any, num_bytes: int) -> str:
+def problem_of_row(row: object, num_bytes: int) -> str:
     """Explain why a leaf of a file cannot be made over data of ``num_bytes``, if so."""
     problem = f"no leaf is described by {row!r}"
     if not isinstance(row, (list, tuple)) or len(row) < 5:

@@ -97,7 +97,9 @@ def is_special(cls: type) -> bool:
     return cls is not registry.dense_root() and registry.is_dense_class(cls)
 
 
-def describe_dense(td: Any, rows: Iterator[list[tuple[str, Row]]]) -> dict[str, Any]:
+def describe_dense(
+    td: CollectionProtocol, rows: Iterator[list[tuple[str, Row]]]
+) -> dict[str, Any]:
     """The level of a dense container."""
     leaves: dict[str, Row] = {}
     children: dict[str, Any] = {}
@@ -122,7 +124,7 @@ def describe_dense(td: Any, rows: Iterator[list[tuple[str, Row]]]) -> dict[str, 
     }
 
 
-def _metadata(td: Any) -> dict[str, Any]:
+def _metadata(td: CollectionProtocol) -> dict[str, Any]:
     device = td.device
     return {
         "device": None if device is None else str(device),
@@ -132,7 +134,7 @@ def _metadata(td: Any) -> dict[str, Any]:
     }
 
 
-def problem_of(level: Any) -> str:
+def problem_of(level: object) -> str:
     """Explain why a level of a file cannot be read; nothing where it has its fields."""
     if not isinstance(level, dict) or not level.keys() >= RESERVED:
         return "its level has no fields"
@@ -149,7 +151,7 @@ def problem_of(level: Any) -> str:
 
 
 def describe_stack(
-    name: str, members: list[Any], dim: int, dim_name: str | None, rows: Any
+    name: str, members: list[Any], dim: int, dim_name: str | None, rows: object
 ) -> dict[str, Any]:
     """The level of a stack: its members by number."""
     level: dict[str, Any] = {
@@ -170,7 +172,7 @@ def describe_stack(
     return level
 
 
-def root_level(td: Any, described: Any) -> dict[str, Any]:
+def root_level(td: CollectionProtocol, described: Any) -> dict[str, Any]:
     """The level of the root: of a value alone, one that has it as its only entry."""
     if not isinstance(described, Value):
         return described

@@ -25,6 +25,8 @@ from tensordict import _rust
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = ["DeviceReader", "is_elsewhere", "settle"]
 
 PIECE_BYTES = 4 << 20
@@ -37,7 +39,7 @@ def is_elsewhere(tensor: torch.Tensor) -> bool:
     return tensor.device.type not in ("cpu", "meta") and not is_fake
 
 
-def settle(td: Any) -> None:
+def settle(td: CollectionProtocol) -> None:
     """Wait until what was begun with the leaves is done: before another thread saves them.
 
     Work that was given to a stream of CUDA is done in the order of that stream, and the

@@ -28,7 +28,7 @@ from tensordict.storage.safetensors_levels import Reader, Writer
 from tensordict.storage.sharded import is_sharded, local_part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tensordict.storage.safetensors_levels import Leaf
 
@@ -154,7 +154,7 @@ class Encoder:
     def _place(self, path: tuple[str, ...]) -> str:
         return "".join([self.item, *(f"[{part!r}]" for part in path)])
 
-    def _items(self, values: Any, path: tuple[str, ...]) -> list[Any]:
+    def _items(self, values: Iterator[Any], path: tuple[str, ...]) -> list[Any]:
         return [
             self.encode(item, (*path, str(number)))
             for number, item in enumerate(list(values))
@@ -262,7 +262,7 @@ class Encoder:
             found = f"{name}~{number}"
         return found
 
-    def _array(self, value: Any, path: tuple[str, ...]) -> dict[str, Any]:
+    def _array(self, value: object, path: tuple[str, ...]) -> dict[str, Any]:
         array = np.asarray(value)
         if array.dtype.hasobject or array.dtype.kind == "V":
             cls = f"{type(value).__name__} of the dtype {array.dtype}"
@@ -318,7 +318,7 @@ class Encoder:
         return encoded
 
 
-def is_lazy(value: Any) -> bool:
+def is_lazy(value: object) -> bool:
     """Return whether a collection is a lazy stack itself, no view or wrapper of one."""
     return isinstance(value, classes.LazyStackedTensorDict)
 
@@ -336,12 +336,14 @@ class _ItemWriter(Writer):
         super().__init__()
         self.encoder = encoder
 
-    def value(self, value: Any, path: tuple[str, ...], kind: str) -> dict[str, Any]:
+    def value(self, value: object, path: tuple[str, ...], kind: str) -> dict[str, Any]:
         """The entry of a value that is no tensor."""
         entry = {"encoded": self.encoder.encode(value, path)}
         return entry if kind == "NonTensorData" else {**entry, "kind": kind}
 
-    def column(self, stack: Any, path: tuple[str, ...]) -> dict[str, Any]:
+    def column(
+        self, stack: CollectionProtocol, path: tuple[str, ...]
+    ) -> dict[str, Any]:
         """The entry of a value per element."""
         return {"encoded": self.encoder.encode(stack, path), "is_whole": True}
 
@@ -482,7 +484,7 @@ class Decoder:
         self.device = device
         self.sharded = sharded
 
-    def decode(self, value: Any) -> Any:
+    def decode(self, value: object) -> Any:
         """The value that was encoded.
 
         Raises:

@@ -55,7 +55,7 @@ class Remarks:
                 return remark
         return None
 
-    def _add(self, kind: str, path: tuple[str, ...], *remark: Any) -> None:
+    def _add(self, kind: str, path: tuple[str, ...], *remark: object) -> None:
         self.fields.setdefault(kind, []).append([list(path), *remark])
 
     # Classes ---------------------------------------------------------------------
@@ -107,7 +107,9 @@ class Remarks:
 
     # Values ----------------------------------------------------------------------
 
-    def value(self, value: Any, path: tuple[str, ...], kind: str, message: str) -> Any:
+    def value(
+        self, value: object, path: tuple[str, ...], kind: str, message: str
+    ) -> Any:
         """A value as JSON holds it; one that JSON changes is noted as it is.
 
         Raises:
@@ -125,7 +127,7 @@ class Remarks:
             self._add("kinds", path, kind)
         return plain
 
-    def noted_value(self, value: Any, path: tuple[str, ...]) -> Any:
+    def noted_value(self, value: object, path: tuple[str, ...]) -> Any:
         """A value as it was noted, or else as JSON gave it."""
         noted = self._of("values", path)
         return value if noted is None else untagged(noted[0])
@@ -148,7 +150,7 @@ def check_depth(depth: int, limit: int = MAX_DEPTH) -> None:
         raise RuntimeError(MSG_DEPTH.format(limit))
 
 
-def as_plain(value: Any, depth: int = 0) -> tuple[Any, bool]:
+def as_plain(value: object, depth: int = 0) -> tuple[Any, bool]:
     """The value as JSON holds it, and whether JSON gives it back as it is.
 
     Raises:
@@ -178,7 +180,7 @@ def as_plain(value: Any, depth: int = 0) -> tuple[Any, bool]:
     return fields, is_same
 
 
-def tagged(value: Any, depth: int = 0) -> Any:
+def tagged(value: object, depth: int = 0) -> Any:
     """A value in JSON that says which type each part is of.
 
     Raises:
@@ -198,7 +200,7 @@ def tagged(value: Any, depth: int = 0) -> Any:
     return value
 
 
-def untagged(value: Any) -> Any:
+def untagged(value: object) -> Any:
     """The value that :func:`tagged` was given."""
     if not isinstance(value, dict):
         return value

@@ -64,7 +64,7 @@ def memmap(
 
 
 def save(
-    data: Any,
+    data: object,
     prefix: str | Path | None = None,
     copy_existing: bool = False,
     *,
@@ -104,7 +104,7 @@ def load_memmap(
     device: torch.device | None = None,
     non_blocking: bool = False,
     *,
-    out: Any = None,
+    out: object = None,
     robust_key: bool | None = True,
     subpath: NestedKeyLike | None = None,
     mode: str | None = None,
@@ -133,7 +133,7 @@ def load(
     device: torch.device | None = None,
     non_blocking: bool = False,
     *,
-    out: Any = None,
+    out: object = None,
     robust_key: bool | None = True,
     subpath: NestedKeyLike | None = None,
     mode: str | None = None,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensordict._rust import SaveProgress
+    from tensordict.primitives.protocol import CollectionProtocol
     from tensordict.storage.layouts import SaveOptions
 
 __all__ = ["TensorDictFuture", "in_background", "now_or_later", "of_now", "with_bar"]
@@ -84,7 +85,7 @@ TensorDictFuture.__module__ = "tensordict.utils"
 
 
 def in_background(
-    td: Any, work: Callable[[], Any], progress: SaveProgress
+    td: CollectionProtocol, work: Callable[[], Any], progress: SaveProgress
 ) -> TensorDictFuture:
     """Do ``work``, which saves ``td``, in a thread that ends with it."""
     settle(td)
@@ -122,13 +123,16 @@ def with_bar(
         watcher.join()
 
 
-def of_now(td: Any, options: SaveOptions) -> Any:
+def of_now(td: CollectionProtocol, options: SaveOptions) -> Any:
     """Keep the entries that a save is about, whatever becomes of ``td`` afterwards."""
     return td.clone(False) if options.is_later else td
 
 
 def now_or_later(
-    td: Any, work: Callable[[], Any], options: SaveOptions, progress: SaveProgress
+    td: CollectionProtocol,
+    work: Callable[[], Any],
+    options: SaveOptions,
+    progress: SaveProgress,
 ) -> Any:
     """Do ``work``, which saves ``td``, in the way that the options say."""
     if options.share_non_tensor:

@@ -15,6 +15,8 @@ from tensordict.storage.devices import DeviceReader, is_elsewhere
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = [
     "describe",
     "detach",
@@ -37,7 +39,7 @@ MSG_CONSOLIDATED = (
 )
 
 
-def refuse_unbatched(td: Any, message: str) -> None:
+def refuse_unbatched(td: CollectionProtocol, message: str) -> None:
     """Raise ``message`` with the key of the first leaf that has no batch dims.
 
     The formats of files have no word for such a leaf: it would come back as another.
@@ -49,7 +51,7 @@ def refuse_unbatched(td: Any, message: str) -> None:
 
 
 @contextmanager
-def naming_the_entry(td: Any) -> Iterator[None]:
+def naming_the_entry(td: CollectionProtocol) -> Iterator[None]:
     """Say in the error of a save which entry cannot be saved."""
     try:
         yield
@@ -109,7 +111,7 @@ def detach(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach()
 
 
-def with_batch_dims(td: Any) -> Any:
+def with_batch_dims(td: CollectionProtocol) -> Any:
     """``td``, or a copy where the leaves without batch dims are ordinary ones.
 
     Raises:
@@ -124,7 +126,7 @@ def with_batch_dims(td: Any) -> Any:
     return made
 
 
-def _has_unbatched(td: Any) -> bool:
+def _has_unbatched(td: CollectionProtocol) -> bool:
     kinds = {*map(type, _rust.leaves(td))}
     return any(issubclass(kind, UnbatchedTensor) for kind in kinds)
 

@@ -28,7 +28,7 @@ def is_field(name: str) -> bool:
     return name.rpartition(".")[2] in (BATCH_SIZE, DEVICE)
 
 
-def as_of_today(td: Any, state: Mapping[str, Any]) -> Mapping[str, Any]:
+def as_of_today(td: object, state: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a state in the form of today: itself, if nothing of it is old.
 
     Args:

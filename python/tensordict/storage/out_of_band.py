@@ -25,7 +25,7 @@ class _Leaf:
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         tensor = self.tensor
         size, stride = tuple(tensor.shape), tensor.stride()
         if not tensor.numel():
@@ -57,7 +57,7 @@ _leaves: weakref.WeakValueDictionary[int, _Leaf] = weakref.WeakValueDictionary()
 once."""
 
 
-def _leaf_of(value: Any) -> Any:
+def _leaf_of(value: object) -> Any:
     if type(value) is not torch.Tensor or not is_plain(value):
         return value
     leaf = _leaves.get(id(value))

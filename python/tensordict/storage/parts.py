@@ -63,7 +63,7 @@ def load_part(cls: type, path: SavedPath, options: Any) -> Any:
     return cls(load_directory(path / _SOURCE, options), index)
 
 
-def _to_json(index: Any) -> Any:
+def _to_json(index: object) -> Any:
     if index is Ellipsis:
         return ["ellipsis"]
     if isinstance(index, (tuple, list)):
@@ -76,7 +76,7 @@ def _to_json(index: Any) -> Any:
     return index
 
 
-def _from_json(value: Any) -> Any:
+def _from_json(value: object) -> Any:
     if not isinstance(value, list):
         return value
     kind, *rest = value

@@ -98,7 +98,7 @@ class SavedPath:
         return io.StringIO(self.read_text(encoding))
 
 
-def subpath_parts(subpath: Any) -> Sequence[str]:
+def subpath_parts(subpath: object) -> Sequence[str]:
     """The keys of a subpath, given as a tuple or with slashes.
 
     Raises:
@@ -125,7 +125,7 @@ def nested_at(loaded: Any, path: str | Path, options: LoadOptions) -> Any:
     return loaded if options.device is None else loaded.to(options.device)
 
 
-def _below(loaded: Any, subpath: Any, path: str | Path) -> Any:
+def _below(loaded: CollectionProtocol, subpath: object, path: str | Path) -> Any:
     """The nested collection at a key, given as a tuple or with slashes."""
     below = loaded
     for part in subpath_parts(subpath):
@@ -138,7 +138,7 @@ def _below(loaded: Any, subpath: Any, path: str | Path) -> Any:
     return below
 
 
-def _entry(td: Any, key: str) -> Any:
+def _entry(td: CollectionProtocol, key: str) -> Any:
     """An entry; a member of a lazy stack is at its number, as in a directory."""
     members = td.__dict__.get("tensordicts")
     if members is not None and key.isdecimal() and int(key) < len(members):

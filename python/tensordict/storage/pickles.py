@@ -11,13 +11,16 @@ pickles name it there.
 from __future__ import annotations
 
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from tensordict import _rust
 from tensordict.storage import out_of_band
 from tensordict.storage.tensors import arena
+
+if TYPE_CHECKING:
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["install", "state_of"]
 
@@ -64,7 +67,7 @@ class _LockedSchema(NamedTuple):
 _LockedSchema.__module__ = "tensordict.utils"
 
 
-def state_of(td: Any) -> dict[str, Any]:
+def state_of(td: CollectionProtocol) -> dict[str, Any]:
     """The part of the instance dictionary that outlives the process."""
     state = _rust.attributes(td)
     if len(state) > len(_ALWAYS):
@@ -77,7 +80,7 @@ def state_of(td: Any) -> dict[str, Any]:
     return state
 
 
-def typed_state_of(td: Any, plain_type: Any) -> dict[str, Any]:
+def typed_state_of(td: CollectionProtocol, plain_type: Any) -> dict[str, Any]:
     """The state of a container with declared keys: a plain one, as ``_source``.
 
     tensordict 0.15 has it so. Attributes that a program has set stand beside it.
@@ -104,7 +107,7 @@ def restore_typed(td: Any, state: dict[str, Any]) -> None:
             object.__setattr__(td, name, value)
 
 
-def restore(td: Any, state: dict[str, Any]) -> None:
+def restore(td: CollectionProtocol, state: dict[str, Any]) -> None:
     """Fill an instance from the state of a pickle, ours or one of tensordict 0.15."""
     state = {k: v for k, v in state.items() if k not in _OF_THIS_PROCESS}
     locked = state.pop("_is_locked", False)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["gets_copies", "read_copies", "read_into"]
 
 
-def read_into(root: SavedPath, loaded: Any, out: Any, num_threads: int) -> None:
+def read_into(
+    root: SavedPath, loaded: CollectionProtocol, out: object, num_threads: int
+) -> None:
     """Read the files of ``loaded`` into the tensors of ``out`` that can take them.
 
     Those tensors then are the entries of ``loaded``: plain tensors of the CPU, without
@@ -37,7 +39,7 @@ def read_into(root: SavedPath, loaded: Any, out: Any, num_threads: int) -> None:
     reading.read()
 
 
-def read_copies(root: SavedPath, loaded: Any, num_threads: int) -> bool:
+def read_copies(root: SavedPath, loaded: CollectionProtocol, num_threads: int) -> bool:
     """Read the files of ``loaded`` into new tensors, which become its entries.
 
     Returns:
@@ -60,7 +62,7 @@ def gets_copies(out: Any) -> bool:
     )
 
 
-def _parts(td: Any) -> dict[str, Any]:
+def _parts(td: CollectionProtocol) -> dict[str, Any]:
     """Split a tensorclass or a lazy stack into its parts, by their names in paths."""
     if td._is_non_tensor:
         return {}
@@ -120,7 +122,7 @@ class _Reading:
             entries[key] = tensor
 
 
-def _is_whole_file(value: Any) -> bool:
+def _is_whole_file(value: object) -> bool:
     return (
         type(value) is MemoryMappedTensor
         and value._filename is not None
@@ -131,7 +133,7 @@ def _is_whole_file(value: Any) -> bool:
     )
 
 
-def _can_take(tensor: Any, value: torch.Tensor) -> bool:
+def _can_take(tensor: object, value: torch.Tensor) -> bool:
     return (
         type(tensor) is torch.Tensor
         and tensor.device.type == "cpu"

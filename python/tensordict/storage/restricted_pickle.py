@@ -92,7 +92,7 @@ def _tensor_storage(content: bytes) -> Any:
     return torch.load(io.BytesIO(content), weights_only=True)
 
 
-def _tensor(*args: Any) -> torch.Tensor:
+def _tensor(*args: object) -> torch.Tensor:
     return torch._utils._rebuild_tensor_v2(*args)
 
 
@@ -138,7 +138,7 @@ _IMMUTABLE_TYPE = 1 << 8
 """The flag of types whose attributes nothing can set."""
 
 
-def _is_immutable(value: Any) -> bool:
+def _is_immutable(value: object) -> bool:
     if isinstance(value, type):
         return bool(value.__flags__ & _IMMUTABLE_TYPE)
     return isinstance(value, types.BuiltinFunctionType)
@@ -245,7 +245,7 @@ class _Reader(_PythonUnpickler):  # type: ignore[misc]
                     raise RefusedPickleError(msg)
         self.load_build()
 
-    def _checked_fill(self, load: Callable[[], None], target: Any) -> None:
+    def _checked_fill(self, load: Callable[[], None], target: object) -> None:
         cls = type(target)
         for name in ("append", "extend", "__setitem__", "add", "update"):
             method = getattr(cls, name, None)
@@ -287,7 +287,7 @@ for _code in (
     _Reader.dispatch[_code[0]] = _Reader._refused
 
 
-def _refuse_call(called: Any) -> None:
+def _refuse_call(called: object) -> None:
     name = getattr(called, "__qualname__", repr(called))
     msg = f"it calls {getattr(called, '__module__', '')}.{name}"
     raise RefusedPickleError(msg)

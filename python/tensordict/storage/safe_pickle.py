@@ -188,7 +188,7 @@ def _add_notes(plan: Any, level: int, text: str, notes: dict[str, Any]) -> None:
         plan.add_file(level, NOTES, json.dumps(notes).encode())
 
 
-def _pickle_of(value: Any) -> bytes:
+def _pickle_of(value: object) -> bytes:
     stream = io.BytesIO()
     try:
         pickle.Pickler(stream, protocol=4).dump(value)
@@ -198,11 +198,11 @@ def _pickle_of(value: Any) -> bytes:
     return stream.getvalue()
 
 
-def _type_name(value: Any) -> str | None:
+def _type_name(value: object) -> str | None:
     return next((name for name, cls in PYTREE_TYPES.items() if cls is value), None)
 
 
-def is_jsonable(value: Any, depth: int = 0) -> bool:
+def is_jsonable(value: object, depth: int = 0) -> bool:
     """Return whether JSON says all of a value, tuples and lists alike.
 
     Not where a text has half of a character, as file names of other encodings have:
@@ -247,14 +247,14 @@ def is_text(value: str) -> bool:
     return True
 
 
-def typed_paths(value: Any) -> dict[str, Any]:
+def typed_paths(value: object) -> dict[str, Any]:
     """List the paths where JSON can say a value, but not its type."""
     found: dict[str, Any] = {}
     _add_typed(value, (), found)
     return found
 
 
-def _add_typed(value: Any, path: tuple[Any, ...], found: dict[str, Any]) -> None:
+def _add_typed(value: object, path: tuple[Any, ...], found: dict[str, Any]) -> None:
     if isinstance(value, (list, tuple)):
         items: Any = enumerate(value)
     elif isinstance(value, dict):

@@ -149,7 +149,7 @@ class Writer:
             )
         self.tensors[name] = leaf
 
-    def value(self, value: Any, path: tuple[str, ...], kind: str) -> dict[str, Any]:
+    def value(self, value: object, path: tuple[str, ...], kind: str) -> dict[str, Any]:
         """The entry of a value that is no tensor, of the class ``kind``."""
         try:
             plain, is_same = extra_metadata.as_plain(value)
@@ -182,7 +182,9 @@ class Writer:
         return found
 
 
-def dense_to_level(td: Any, writer: Writer, path: tuple[str, ...]) -> dict[str, Any]:
+def dense_to_level(
+    td: CollectionProtocol, writer: Writer, path: tuple[str, ...]
+) -> dict[str, Any]:
     """The level of a dense container."""
     level: dict[str, Any] = {
         "batch_size": list(td.batch_size),

@@ -11,7 +11,7 @@ __all__ = ["is_sharded", "local_part", "place_of"]
 MSG_PARTIAL = "A DTensor with a partial placement has no values yet: redistribute it."
 
 
-def is_sharded(value: Any) -> bool:
+def is_sharded(value: object) -> bool:
     """Return whether a tensor is a ``DTensor``, without importing what defines it."""
     return hasattr(value, "placements") and hasattr(value, "device_mesh")
 

@@ -22,6 +22,8 @@ from tensordict.storage.describing import RESERVED, key_of, problem_of, shown
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = [
     "Source",
     "column_of",
@@ -161,7 +163,7 @@ def dense_from_description(
     return locked_as(td, fields)
 
 
-def locked_as(td: Any, fields: dict[str, Any]) -> Any:
+def locked_as(td: CollectionProtocol, fields: dict[str, Any]) -> Any:
     """A container that was made, locked if its level says so."""
     if fields.get("is_locked"):
         td.lock_()

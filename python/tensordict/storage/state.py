@@ -33,7 +33,11 @@ MSG_KEYS = (
 
 
 def state_dict(
-    td: Any, destination: Any, prefix: str, keep_vars: bool, flatten: bool
+    td: CollectionProtocol,
+    destination: object,
+    prefix: str,
+    keep_vars: bool,
+    flatten: bool,
 ) -> Any:
     """See :meth:`tensordict.TensorDictBase.state_dict`."""
     out: Any = OrderedDict() if destination is None else destination
@@ -49,7 +53,12 @@ def state_dict(
 
 
 def _add(
-    td: Any, out: Any, metadata: Any, prefix: str, keep_vars: bool, flatten: bool
+    td: CollectionProtocol,
+    out: Any,
+    metadata: Any,
+    prefix: str,
+    keep_vars: bool,
+    flatten: bool,
 ) -> int:
     """Add the tensors of ``td``: how many there were."""
     num_leaves = 0
@@ -71,7 +80,7 @@ def _add(
     return num_leaves
 
 
-def _check_names(td: Any) -> None:
+def _check_names(td: CollectionProtocol) -> None:
     """Check that joining nested keys by dots gives each its own name."""
     seen: dict[str, Any] = {}
     for key in td.keys(include_nested=True, leaves_only=True):
@@ -142,7 +151,7 @@ def _sizes_of(source: Any) -> Iterator[tuple[Any, torch.Size]]:
             yield path, about["batch_size"]
 
 
-def _at(td: Any, path: tuple[str, ...]) -> Any:
+def _at(td: CollectionProtocol, path: tuple[str, ...]) -> Any:
     """The collection at a path, or None."""
     for part in path:
         td = td._get_entry(part, None)
@@ -152,7 +161,7 @@ def _at(td: Any, path: tuple[str, ...]) -> Any:
 
 
 def _update_with_sizes(
-    td: Any,
+    td: CollectionProtocol,
     values: Mapping[str, Any],
     sizes: list[tuple[Any, torch.Size]],
     assign: bool,
@@ -231,7 +240,7 @@ def _check_held_values(
         raise RuntimeError(MSG_KEYS.format(set(), missing))
 
 
-def _holds_values(entry: Any) -> bool:
+def _holds_values(entry: object) -> bool:
     """Return whether an entry is non-tensor data, or a collection of that alone."""
     if not isinstance(entry, CollectionProtocol):
         return False
@@ -242,7 +251,7 @@ def _holds_values(entry: Any) -> bool:
 
 
 def _made(
-    td: Any,
+    td: CollectionProtocol,
     values: Mapping[str, Any],
     described: Mapping[tuple[str, ...], Any],
     path: tuple[str, ...],
@@ -256,7 +265,9 @@ def _made(
     return made
 
 
-def checked_values(td: Any, values: Mapping[str, Any], strict: bool) -> dict[str, Any]:
+def checked_values(
+    td: CollectionProtocol, values: Mapping[str, Any], strict: bool
+) -> dict[str, Any]:
     """A level of a state, whose keys are those of ``td`` if ``strict`` is set.
 
     Raises:

@@ -32,7 +32,7 @@ def check_out(out: Any, loaded: Any) -> None:
     check_fit(out, loaded)
 
 
-def _brings_collection(out: Any, loaded: Any) -> bool:
+def _brings_collection(out: Any, loaded: CollectionProtocol) -> bool:
     """Return whether a nested collection in ``loaded`` is not in ``out``."""
     return any(
         isinstance(value, CollectionProtocol)
@@ -42,7 +42,7 @@ def _brings_collection(out: Any, loaded: Any) -> bool:
     )
 
 
-def load_into(out: Any, loaded: Any) -> Any:
+def load_into(out: Any, loaded: object) -> Any:
     """Give ``out`` the entries of ``loaded``, and only those."""
     check_out(out, loaded)
     taken = out._take_loaded(loaded)
@@ -80,7 +80,7 @@ def check_fit(out: Any, loaded: Any) -> None:
         )
 
 
-def _is_loaded_already(present: Any, value: Any) -> bool:
+def _is_loaded_already(present: object, value: object) -> bool:
     """Return whether a leaf has no bytes to load, though it says where it is saved."""
     return (
         isinstance(present, MemoryMappedTensor)

@@ -17,6 +17,7 @@ except ImportError:
 
 if TYPE_CHECKING:
     from tensordict.checkpoint.checkpointer import Checkpointer
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["LightningCheckpoint"]
 
@@ -39,7 +40,7 @@ class LightningCheckpoint(LoopCheckpoint, Callback):  # type: ignore[misc]
         super().__init__(checkpointer, every_n_steps, **items)
         self._last: int = -1
 
-    def _items(self, trainer: Any, module: Any) -> dict[str, Any]:
+    def _items(self, trainer: Any, module: object) -> dict[str, Any]:
         items = {"model": module, **self.items}
         for number, optimizer in enumerate(trainer.optimizers):
             items[f"optimizer_{number}"] = optimizer
@@ -48,7 +49,7 @@ class LightningCheckpoint(LoopCheckpoint, Callback):  # type: ignore[misc]
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         return items if scaler is None else {**items, "scaler": scaler}
 
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_start(self, trainer: Any, pl_module: object) -> None:
         """Restore the latest step, if there is one."""
         latest = self.checkpointer.latest()
         if latest is None:
@@ -63,13 +64,22 @@ class LightningCheckpoint(LoopCheckpoint, Callback):  # type: ignore[misc]
             self._set_random_states()
 
     def on_train_batch_start(
-        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+        self,
+        trainer: object,
+        pl_module: object,
+        batch: CollectionProtocol,
+        batch_idx: int,
     ) -> None:
         """Set the random states of a step within an epoch, whose order is drawn already."""
         self._set_random_states()
 
     def on_train_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+        self,
+        trainer: Any,
+        pl_module: object,
+        outputs: object,
+        batch: CollectionProtocol,
+        batch_idx: int,
     ) -> None:
         """Save a step if it is time; end the fit if the process was asked to end."""
         step = trainer.global_step
@@ -78,7 +88,7 @@ class LightningCheckpoint(LoopCheckpoint, Callback):  # type: ignore[misc]
         if self.checkpointer.preempted:
             trainer.should_stop = True
 
-    def _save(self, trainer: Any, module: Any) -> None:
+    def _save(self, trainer: Any, module: object) -> None:
         self._last = trainer.global_step
         items = self._items(trainer, module)
         loops = trainer.fit_loop.state_dict()
@@ -92,7 +102,7 @@ class LightningCheckpoint(LoopCheckpoint, Callback):  # type: ignore[misc]
             self._last, metrics=metrics, loops=loops, is_epoch_end=is_epoch_end, **items
         )
 
-    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_end(self, trainer: Any, pl_module: object) -> None:
         """Save the last step, and wait until all are there."""
         if trainer.global_step and trainer.global_step != self._last:
             self._save(trainer, pl_module)

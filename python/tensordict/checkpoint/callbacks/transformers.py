@@ -52,7 +52,9 @@ class TrainerCheckpoint(LoopCheckpoint, TrainerCallback):  # type: ignore[misc]
             return None
         return str(self.checkpointer.directory / step_name(step))
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_begin(
+        self, args: object, state: Any, control: object, **given: object
+    ) -> None:
         """Restore what the trainer does not, where it goes on from a step."""
         step = state.global_step
         if step == 0 or step not in self.checkpointer.steps():
@@ -65,16 +67,22 @@ class TrainerCheckpoint(LoopCheckpoint, TrainerCallback):  # type: ignore[misc]
         self.checkpointer.restore(step, rng=False, **items)
         self._random_step = step
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_epoch_begin(
+        self, args: object, state: Any, control: object, **given: object
+    ) -> None:
         """Set the random states of a step that ended an epoch: batches are drawn next."""
         if state.epoch is None or float(state.epoch).is_integer():
             self._set_random_states()
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_step_begin(
+        self, args: object, state: object, control: object, **given: object
+    ) -> None:
         """Set the random states of a step within an epoch."""
         self._set_random_states()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_step_end(
+        self, args: object, state: Any, control: Any, **given: object
+    ) -> None:
         """Save a step if it is time; end the training if the process was asked to."""
         if self._is_time(state.global_step):
             logged = state.log_history[-1] if state.log_history else {}
@@ -97,6 +105,8 @@ class TrainerCheckpoint(LoopCheckpoint, TrainerCallback):  # type: ignore[misc]
         if self.checkpointer.preempted:
             control.should_training_stop = True
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_end(
+        self, args: object, state: object, control: object, **given: object
+    ) -> None:
         """Wait until all steps are there."""
         self.checkpointer.wait()

@@ -41,7 +41,7 @@ def backend_of(name: str) -> type[ArrayFile]:
 
 
 def open_file(
-    backend: str, filename: Any, mode: str, options: Mapping[str, Any] | None = None
+    backend: str, filename: object, mode: str, options: Mapping[str, Any] | None = None
 ) -> ArrayFile:
     """Open a file of a backend. See :meth:`ArrayFile.open`."""
     return backend_of(backend).open(filename, mode, dict(options or {}))

@@ -46,7 +46,7 @@ except ImportError as _missing:
     raise ImportError(_MESSAGE) from _missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
 
@@ -129,7 +129,7 @@ class Hdf5Array(Array):
             return self.read((slice(0, 0), *rest))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def write(self, selection: Any, data: np.ndarray[Any, Any]) -> None:
+    def write(self, selection: object, data: np.ndarray[Any, Any]) -> None:
         self.dataset[selection] = data
 
 
@@ -341,7 +341,7 @@ class Hdf5File(ArrayFile):
             raise TypeError(MSG_VALUE.format(key, kind.__name__))
         return Content(text, {**notes, ENCODING: _JSON}, is_value=True)
 
-    def decode(self, key: str, array: Array, selection: Any = None) -> Any:
+    def decode(self, key: str, array: Array, selection: object = None) -> Any:
         """The value that an array holds."""
         held: Any = array
         notes = held.attributes
@@ -440,7 +440,7 @@ def _opened(filename: Any, mode: str) -> h5py.File:
         raise kind(error.errno, message) from error
 
 
-def _why(error: OSError, filename: Any) -> str:
+def _why(error: OSError, filename: str | os.PathLike[str]) -> str:
     """What is wrong with a file, in words."""
     text = str(error)
     if isinstance(error, FileNotFoundError):
@@ -479,7 +479,7 @@ def _shape(notes: dict[str, Any]) -> tuple[int, ...]:
     return tuple(int(size) for size in np.atleast_1d(notes[STACK]))
 
 
-def _stack_of(values: Any, shape: tuple[int, ...]) -> Stack:
+def _stack_of(values: Sequence[Any], shape: tuple[int, ...]) -> Stack:
     for _ in shape[1:]:
         values = [item for row in values for item in row]
     return Stack(list(values), shape)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Sequence
 
 __all__ = [
@@ -109,7 +110,7 @@ class Array(abc.ABC):
         """The rows at positions of the first dim, which increase."""
 
     @abc.abstractmethod
-    def write(self, selection: Any, data: np.ndarray[Any, Any]) -> None:
+    def write(self, selection: object, data: np.ndarray[Any, Any]) -> None:
         """Write into the part at a slice for each dim, or all of it at an ellipsis."""
 
 
@@ -178,7 +179,7 @@ class ArrayFile(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def open(cls, filename: Any, mode: str, options: dict[str, Any]) -> Self:
+    def open(cls, filename: object, mode: str, options: dict[str, Any]) -> Self:
         """Open a file; every error of this names it.
 
         Raises:
@@ -188,7 +189,7 @@ class ArrayFile(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def of_open(cls, handle: Any) -> Self:
+    def of_open(cls, handle: object) -> Self:
         """What was opened by somebody else, who closes it."""
 
     @property
@@ -221,7 +222,7 @@ class ArrayFile(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def encode(cls, key: str, value: Any) -> Content:
+    def encode(cls, key: str, value: object) -> Content:
         """What the array of a value that is no tensor holds.
 
         Raises:
@@ -229,12 +230,14 @@ class ArrayFile(abc.ABC):
         """
 
     @abc.abstractmethod
-    def decode(self, key: str, array: Array, selection: Any = None) -> Any:
+    def decode(self, key: str, array: Array, selection: object = None) -> Any:
         """The value that an array holds, as a value, or as a list of those of a stack."""
 
     @classmethod
     @abc.abstractmethod
-    def create(cls, filename: Any, metadata: dict[str, Any], fill: Any) -> None:
+    def create(
+        cls, filename: str | os.PathLike[str], metadata: dict[str, Any], fill: Any
+    ) -> None:
         """Write a file that ``fill(root)`` fills in place of what is there, or nothing.
 
         Its root notes ``metadata``.
@@ -251,7 +254,7 @@ class ArrayFile(abc.ABC):
         if not self.is_open:
             raise ValueError(MSG_CLOSED.format(self.name))
 
-    def check_writable(self, key: Any) -> None:
+    def check_writable(self, key: object) -> None:
         """Raise where nothing can be written at ``key``.
 
         Raises:
@@ -298,7 +301,7 @@ def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype | None:
     return _DTYPES[dtype]
 
 
-def numpy_of(key: Any, value: torch.Tensor, kind: str) -> Content:
+def numpy_of(key: object, value: torch.Tensor, kind: str) -> Content:
     """What the array of a tensor holds.
 
     Raises:
@@ -331,7 +334,7 @@ def known_dtype(attributes: dict[str, Any], dtype: torch.dtype | None) -> Any:
     return found if found in WIDER and WIDER[found] is dtype else dtype
 
 
-def leading_chunks(chunks: Any, shape: Sequence[int]) -> Any:
+def leading_chunks(chunks: object, shape: Sequence[int]) -> Any:
     """The sizes of chunks that are given for the leading dims, for all dims of an array."""
     if isinstance(chunks, int) and not isinstance(chunks, bool):
         chunks = (chunks,)

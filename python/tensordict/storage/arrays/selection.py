@@ -16,7 +16,7 @@ WHOLE = slice(None)
 MSG_OUT_OF_BOUNDS = "index {} is out of bounds for dimension {} with size {}"
 
 
-def read_part(array: Array, index: Any) -> torch.Tensor:
+def read_part(array: Array, index: object) -> torch.Tensor:
     """``array[index]`` for an index as :func:`_rust.index_plan` gives it.
 
     Slices and numbers are read as they are. Of positions along a dim, the rows that they
@@ -37,7 +37,7 @@ def read_part(array: Array, index: Any) -> torch.Tensor:
     return part if local is None else part[local]
 
 
-def write_part(array: Array, index: Any, value: torch.Tensor) -> None:
+def write_part(array: Array, index: object, value: torch.Tensor) -> None:
     """``array[index] = value``, where ``value`` has the dtype that is stored.
 
     Where the index has positions, what lies between the first and the last of them is
@@ -135,7 +135,7 @@ def _dims(item: Any) -> int:
     return item.dim() if is_mask else 1
 
 
-def _positions(item: Any, dim: int, size: int) -> torch.Tensor:
+def _positions(item: object, dim: int, size: int) -> torch.Tensor:
     """Positions along a dim, none of them negative.
 
     Raises:

@@ -39,7 +39,7 @@ class Stack:
         return found
 
 
-def as_json(value: Any) -> str | None:
+def as_json(value: object) -> str | None:
     """The JSON of a value that JSON gives back as it was; else None."""
     return json.dumps(value) if _is_json(value, 0) else None
 
@@ -67,7 +67,7 @@ def of_json(data: bytes | str) -> Any:
     return json.loads(data)
 
 
-def as_pickle(value: Any) -> bytes:
+def as_pickle(value: object) -> bytes:
     """The pickle of a value, for a file whose readers are asked whether they want it."""
     return pickle.dumps(value)
 

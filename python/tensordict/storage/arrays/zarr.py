@@ -349,7 +349,7 @@ class ZarrFile(ArrayFile):
         return found
 
     @classmethod
-    def encode(cls, key: str, value: Any) -> Content:
+    def encode(cls, key: str, value: object) -> Content:
         """What the array of a value holds. See :meth:`ArrayFile.encode`."""
         notes: dict[str, Any] = {}
         if isinstance(value, Stack):
@@ -366,7 +366,7 @@ class ZarrFile(ArrayFile):
         notes[ENCODING] = {"encoding": encoding}
         return Content(np.frombuffer(data, dtype=np.uint8), notes, is_value=True)
 
-    def decode(self, key: str, array: Array, selection: Any = None) -> Any:
+    def decode(self, key: str, array: Array, selection: object = None) -> Any:
         """The value that an array holds."""
         held: Any = array
         notes = held.attributes
@@ -476,7 +476,7 @@ def _opened(filename: Any, mode: str, metadata: Any = None) -> Any:
         raise kind(message) from error
 
 
-def _why(error: Exception, filename: Any) -> str:
+def _why(error: Exception, filename: object) -> str:
     if isinstance(filename, str):
         path = Path(filename)
         if not path.exists():

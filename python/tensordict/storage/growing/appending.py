@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.growing.rows import level_of_rows
@@ -22,7 +22,7 @@ MSG_NO_DIRECTORY = (
 
 
 def append_memmap(
-    prefix: str | Path, rows: Any, *, allow_pickle: bool | None = None
+    prefix: str | Path, rows: object, *, allow_pickle: bool | None = None
 ) -> None:
     """Append rows to a saved directory, along its first batch dim.
 

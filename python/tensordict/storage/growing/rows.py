@@ -14,6 +14,8 @@ from tensordict.primitives.unbatched import is_unbatched
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = ["Level", "Ragged", "Values", "bytes_of", "level_of_members", "level_of_rows"]
 
 MSG_UNBATCHED = "The entry {!r} is an UnbatchedTensor, which has no rows."
@@ -133,13 +135,13 @@ def level_of_members(members: Sequence[Any], key: tuple[str, ...] = ()) -> Level
     return level
 
 
-def _hollow(td: Any) -> Level:
+def _hollow(td: CollectionProtocol) -> Level:
     """The level of a stack without members, of which no entries are known."""
     size = td.batch_size[1:]
     return Level(registry.dense_root(), size, len(size))
 
 
-def _inner(td: Any) -> Any:
+def _inner(td: CollectionProtocol) -> Any:
     return td._tensordict if is_tensorclass(td) and not td._is_non_tensor else td
 
 

@@ -18,6 +18,7 @@ from tensordict.storage.growing.tree import GrowingTree
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tensordict.primitives.protocol import CollectionProtocol
     from tensordict.storage.growing.rows import Level
 
 __all__ = ["write_columns"]
@@ -35,7 +36,11 @@ _NUMBERS = itertools.count()
 
 
 def write_columns(
-    td: Any, target: str, existsok: bool, is_durable: bool, takes_sums: bool
+    td: CollectionProtocol,
+    target: str,
+    existsok: bool,
+    is_durable: bool,
+    takes_sums: bool,
 ) -> None:
     """Write a collection to a directory that then takes the place of ``target``.
 

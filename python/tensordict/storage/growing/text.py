@@ -48,7 +48,7 @@ def encoding_of(values: Sequence[Any]) -> str:
     return VALUES
 
 
-def encoded(values: Sequence[Any], encoding: str, key: Any) -> list[bytes]:
+def encoded(values: Sequence[Any], encoding: str, key: object) -> list[bytes]:
     """The bytes of each value.
 
     Raises:
@@ -66,7 +66,7 @@ def encoded(values: Sequence[Any], encoding: str, key: Any) -> list[bytes]:
     return [_as_json(value, key) for value in values]
 
 
-def _as_json(value: Any, key: Any) -> bytes:
+def _as_json(value: object, key: object) -> bytes:
     try:
         plain, is_same = as_plain(value)
     except (TypeError, ValueError):

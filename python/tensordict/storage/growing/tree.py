@@ -466,7 +466,9 @@ class _Constant:
         self.folder = folder
         self.fields = fields
 
-    def check(self, key: tuple[str, ...], data: Any, allow_pickle: bool | None) -> None:
+    def check(
+        self, key: tuple[str, ...], data: object, allow_pickle: bool | None
+    ) -> None:
         """Refuse rows that have another value.
 
         Raises:

@@ -25,6 +25,7 @@ from tensordict.storage.layouts.safetensors import SafetensorsLayout
 from tensordict.storage.take_loaded import load_into
 
 if TYPE_CHECKING:
+    from tensordict.primitives.protocol import CollectionProtocol
     from tensordict.storage.paths import SavedPath
 
 __all__ = [
@@ -168,7 +169,7 @@ def _is_fake() -> bool:
     return torch._C._get_dispatch_mode(key) is not None
 
 
-def save(td: Any, prefix: Any, options: SaveOptions) -> Any:
+def save(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Any:
     """Write ``td`` to ``prefix``, in the layout of its suffix: the container, or a future.
 
     Without ``prefix``: to the directory where it was saved before, or to shared memory
@@ -179,7 +180,7 @@ def save(td: Any, prefix: Any, options: SaveOptions) -> Any:
     return _chosen(td, prefix, options).save(td, prefix, options)
 
 
-def _save_columns(td: Any, prefix: Any, options: SaveOptions) -> Any:
+def _save_columns(td: CollectionProtocol, prefix: Any, options: SaveOptions) -> Any:
     """Write ``td`` as a directory of columns: ``ragged="columns"``."""
     from tensordict.storage.growing.saving import write_columns
 
@@ -201,7 +202,7 @@ def _save_columns(td: Any, prefix: Any, options: SaveOptions) -> Any:
     return now_or_later(td, work, options, _rust.SaveProgress())
 
 
-def _chosen(td: Any, prefix: Any, options: SaveOptions) -> Layout:
+def _chosen(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Layout:
     """The layout that a container is saved in."""
     if _directory_or_archive(prefix, options) is ARCHIVE:
         return ARCHIVE
@@ -210,7 +211,7 @@ def _chosen(td: Any, prefix: Any, options: SaveOptions) -> Layout:
     return SAFETENSORS if is_file else DIRECTORY
 
 
-def _directory_or_archive(prefix: Any, options: SaveOptions) -> DirectoryLayout:
+def _directory_or_archive(prefix: object, options: SaveOptions) -> DirectoryLayout:
     is_archive = options.archive
     if is_archive is None:
         is_archive = ARCHIVE.is_named(prefix)
@@ -221,7 +222,7 @@ def _directory_or_archive(prefix: Any, options: SaveOptions) -> DirectoryLayout:
     return ARCHIVE if is_archive else DIRECTORY
 
 
-def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
+def make_like(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Any:
     """Make files of zeros of the shapes of ``td``, or keep those that are there."""
     return _directory_or_archive(prefix, options).make_like(td, prefix, options)
 
@@ -229,12 +230,12 @@ def make_like(td: Any, prefix: Any, options: SaveOptions) -> Any:
 def load(
     requested: type | None,
     prefix: Any,
-    device: Any = None,
+    device: torch.device | str | int | None = None,
     non_blocking: bool = False,
     *,
     out: Any = None,
     robust_key: bool | None = True,
-    subpath: Any = None,
+    subpath: object = None,
     mode: str | None = None,
     num_threads: int = 0,
     allow_pickle: bool | None = None,

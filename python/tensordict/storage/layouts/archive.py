@@ -31,6 +31,7 @@ from tensordict.storage.leaves import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tensordict.primitives.protocol import CollectionProtocol
     from tensordict.storage.layouts import SaveOptions
 
 __all__ = [
@@ -68,7 +69,9 @@ class ArchiveLayout(DirectoryLayout):
         refuse_unbatched(td, MSG_MEMORY_MAPPED)
         return _save(td, path, options, is_sparse=False)
 
-    def make_like(self, td: Any, prefix: Any, options: SaveOptions) -> Any:
+    def make_like(
+        self, td: CollectionProtocol, prefix: object, options: SaveOptions
+    ) -> Any:
         """Make an archive of zeros of the shapes of ``td``."""
         return _save(with_batch_dims(td), prefix, options, is_sparse=True)
 
@@ -106,7 +109,9 @@ class ArchiveLayout(DirectoryLayout):
             raise ValueError(str(error)) from error
 
 
-def _save(td: Any, prefix: Any, options: SaveOptions, *, is_sparse: bool) -> Any:
+def _save(
+    td: CollectionProtocol, prefix: Any, options: SaveOptions, *, is_sparse: bool
+) -> Any:
     """Write ``td`` to the archive ``prefix``: a plain container over it, or a future."""
     if prefix is None:
         raise ValueError("A path is required to write a memmap archive.")

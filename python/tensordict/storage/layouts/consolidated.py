@@ -123,7 +123,7 @@ class ConsolidatedLayout(Layout):
             ),
         )
 
-    def load(self, path: str | Path, options: LoadOptions, out: Any = None) -> Any:
+    def load(self, path: str | Path, options: LoadOptions, out: object = None) -> Any:
         """Make a container over the mapped file."""
         self.check_before(path, options, out)
         return nested_at(load(path, options.requested, options.mode), path, options)
@@ -154,7 +154,7 @@ class Options(NamedTuple):
     pbar: bool = False
 
 
-def consolidate(td: Any, options: Options) -> Any:
+def consolidate(td: CollectionProtocol, options: Options) -> Any:
     """See :meth:`tensordict.TensorDictBase.consolidate`."""
     device = None if options.device is None else torch.device(options.device)
     if options.filename is not None and device is not None and device.type != "cpu":
@@ -255,7 +255,7 @@ def _consolidate(
     return result
 
 
-def put_leaves(td: Any, leaves: Iterator[torch.Tensor]) -> None:
+def put_leaves(td: CollectionProtocol, leaves: Iterator[torch.Tensor]) -> None:
     """Replace the leaves of a dense container, in their order."""
     for key, value in list(td._entries().items()):
         if isinstance(value, CollectionProtocol):
@@ -264,7 +264,7 @@ def put_leaves(td: Any, leaves: Iterator[torch.Tensor]) -> None:
             td._set_entry(key, next(leaves))
 
 
-def _set_device(td: Any, options: Options) -> None:
+def _set_device(td: CollectionProtocol, options: Options) -> None:
     """The device of what was made: a file is on the CPU, a buffer where it was asked."""
     if options.filename is not None:
         device = torch.device("cpu")
@@ -320,7 +320,7 @@ def _new_buffer(rows: Rows, options: Options) -> torch.Tensor:
 
 
 def _write(
-    td: Any,
+    td: CollectionProtocol,
     description: dict[str, Any],
     rows: Rows,
     options: Options,
@@ -371,7 +371,9 @@ def load(
     return marked(loaded, source.storage, description)
 
 
-def moved(td: Any, device: torch.device, non_blocking: bool | None) -> Any:
+def moved(
+    td: CollectionProtocol, device: torch.device, non_blocking: bool | None
+) -> Any:
     """A consolidated container on another device, in one copy; None for any other."""
     state = state_of(td)
     if state is None:
@@ -438,7 +440,9 @@ def state_of(td: Any) -> dict[str, Any] | None:
     return state
 
 
-def _places(td: Any, memory: int, offset: int) -> Iterator[list[tuple[str, Row]]]:
+def _places(
+    td: CollectionProtocol, memory: int, offset: int
+) -> Iterator[list[tuple[str, Row]]]:
     """For each leaf where it lies in the buffer, None for one that lies elsewhere."""
     for leaf in _rust.leaves(td):
         found = []

@@ -49,7 +49,7 @@ from tensordict.storage.tensors.anonymous_plan import save_anonymous
 from tensordict.storage.tensors.mapped import MemoryMappedTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from tensordict.storage.layouts import LoadOptions, SaveOptions
 
@@ -125,7 +125,9 @@ class DirectoryLayout(Layout):
 
         return now_or_later(td, work, options, progress)
 
-    def make_like(self, td: Any, prefix: Any, options: SaveOptions) -> Any:
+    def make_like(
+        self, td: CollectionProtocol, prefix: Any, options: SaveOptions
+    ) -> Any:
         """Make files of zeros of the shapes of ``td``, or keep those that are there."""
         td = with_batch_dims(td)
         path = None if prefix is None else Path(prefix)
@@ -153,7 +155,7 @@ class DirectoryLayout(Layout):
 
         return now_or_later(td, work, options, _rust.SaveProgress())
 
-    def load(self, path: str | Path, options: LoadOptions, out: Any = None) -> Any:
+    def load(self, path: str | Path, options: LoadOptions, out: object = None) -> Any:
         """Make a container over the files, all of them of one save."""
 
         def load_from(opened: SavedPath) -> Any:
@@ -403,7 +405,7 @@ def path_of(parent: SavedPath, directory: str) -> SavedPath:
     return parent / os.path.basename(directory)
 
 
-def _descend(path: SavedPath, subpath: Any, escapes_keys: bool) -> SavedPath:
+def _descend(path: SavedPath, subpath: object, escapes_keys: bool) -> SavedPath:
     """The directory of a nested key, given as a tuple or with slashes."""
     below = path
     for part in subpath_parts(subpath):
@@ -576,7 +578,7 @@ def _tree_entry(
         yield Entry(key, "tensor", dtype, shape, needed or 0, problem=problem)
 
 
-def _is_hollow(files: Files, table: str, shape: Any) -> bool:
+def _is_hollow(files: Files, table: str, shape: Sequence[int]) -> bool:
     """Return whether a nested tensor has no items, by its sizes, and so no file."""
     if files.size(table) != _needed("int64", shape) or len(shape) != 2:
         return False
@@ -586,7 +588,7 @@ def _is_hollow(files: Files, table: str, shape: Any) -> bool:
     return all(0 in row for row in rows)
 
 
-def _needed(dtype: str, shape: Any) -> int | None:
+def _needed(dtype: str, shape: object) -> int | None:
     """The bytes of a tensor; None where there is no such tensor."""
     item = 1 if dtype.startswith(("float8", "float4")) else ITEM_BYTES.get(dtype)
     if item is None or not isinstance(shape, list):

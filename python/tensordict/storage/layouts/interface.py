@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tensordict.primitives.protocol import CollectionProtocol
     from tensordict.storage.layouts import LoadOptions, SaveOptions
 
 __all__ = ["CHANGED", "DAMAGED", "Entry", "Finding", "Layout", "Report", "short"]
@@ -93,7 +94,7 @@ class Layout(ABC):
     suffixes: ClassVar[tuple[str, ...]] = ()
     """The ends of names that choose it for a new save."""
 
-    def is_named(self, path: Any) -> bool:
+    def is_named(self, path: object) -> bool:
         """Return whether a new save of this name gets this layout."""
         return str(path).endswith(self.suffixes)
 
@@ -106,11 +107,11 @@ class Layout(ABC):
         return False
 
     @abstractmethod
-    def save(self, td: Any, path: Any, options: SaveOptions) -> Any:
+    def save(self, td: CollectionProtocol, path: object, options: SaveOptions) -> Any:
         """Write ``td``: the container over what was written, or a future of it."""
 
     @abstractmethod
-    def load(self, path: str | Path, options: LoadOptions, out: Any = None) -> Any:
+    def load(self, path: str | Path, options: LoadOptions, out: object = None) -> Any:
         """Make a container of the save, whose entries ``out`` can take, where given."""
 
     @abstractmethod
@@ -145,7 +146,7 @@ class Layout(ABC):
         """
         raise ValueError(MSG_SEAL.format(path, self.name))
 
-    def check_before(self, path: str | Path, options: LoadOptions, out: Any) -> None:
+    def check_before(self, path: str | Path, options: LoadOptions, out: object) -> None:
         """Compare a file with its sums where that was asked, or values are copied.
 
         Raises:
@@ -157,7 +158,7 @@ class Layout(ABC):
             self.check_undamaged(path, options.num_threads, options.subpath)
 
     def check_loaded(
-        self, path: str | Path, num_threads: int, subpath: Any = None
+        self, path: str | Path, num_threads: int, subpath: object = None
     ) -> None:
         """Refuse a damaged save, and warn of one that was modified: ``verify=True``."""
         report = self.check_undamaged(path, num_threads, subpath)
@@ -166,7 +167,7 @@ class Layout(ABC):
             warn_caller("\n".join(changes), UserWarning)
 
     def check_undamaged(
-        self, path: str | Path, num_threads: int, subpath: Any = None
+        self, path: str | Path, num_threads: int, subpath: object = None
     ) -> Report:
         """Refuse a damaged save: for copies into memory, which nothing else looks at.
 
@@ -178,7 +179,7 @@ class Layout(ABC):
             raise RuntimeError("\n".join(damages))
         return report
 
-    def _report_on(self, path: str | Path, num_threads: int, subpath: Any) -> Report:
+    def _report_on(self, path: str | Path, num_threads: int, subpath: object) -> Report:
         progress = _rust.SaveProgress()
         if subpath is not None:
             part = [key for key in subpath_parts(subpath) if key]
@@ -189,7 +190,7 @@ class Layout(ABC):
         return self.verify(path, num_threads, False, progress)
 
 
-def short(value: Any) -> str:
+def short(value: object) -> str:
     """A value as a list of entries shows it, on one line."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -129,7 +129,7 @@ class SafetensorsLayout(Layout):
 
         return now_or_later(td, work, options, progress)
 
-    def load(self, path: str | Path, options: LoadOptions, out: Any = None) -> Any:
+    def load(self, path: str | Path, options: LoadOptions, out: object = None) -> Any:
         """Make a container over the mapped files."""
         self.check_before(path, options, out)
         loaded = load(path, None, options.mode or "r", options.requested)
@@ -156,7 +156,7 @@ class SafetensorsLayout(Layout):
 
 
 def to_safetensors(
-    data: Any,
+    data: object,
     path: str | Path,
     *,
     max_shard_size: int | str | None = None,
@@ -224,7 +224,7 @@ def to_safetensors(
 
 
 def _save_mapped(
-    data: Any,
+    data: object,
     path: str | Path,
     how: tuple[int, bool, bool],
     progress: _rust.SaveProgress,
@@ -401,7 +401,7 @@ def balanced(tensors: dict[str, Leaf], count: int) -> list[dict[str, Leaf]]:
 # Reading ------------------------------------------------------------------------------
 
 
-def from_safetensors(path: str | Path, *, device: Any = None) -> Any:
+def from_safetensors(path: str | Path, *, device: object = None) -> Any:
     """Load a safetensors file of anybody, or an index with its files.
 
     A file of :func:`to_safetensors` gives the collection that was saved. Of any other
@@ -468,7 +468,7 @@ def _in_directory(path: str) -> str:
 
 def load(
     path: str | Path,
-    device: Any = None,
+    device: object = None,
     mode: str | None = "r",
     requested: type | None = None,
 ) -> Any:
@@ -647,7 +647,7 @@ def _described_entries(
     if text is None:
         return notes, sizes, values
 
-    def visit(level: Any, key: tuple[str, ...]) -> None:
+    def visit(level: object, key: tuple[str, ...]) -> None:
         if not isinstance(level, dict):
             return
         cls = level.get("class") or (level.get("subclass") or ["", "TensorDict"])[1]

@@ -45,7 +45,7 @@ class _AnonymousPlan:
     def add_file(self, level: int, name: str, content: bytes) -> None:
         """Do nothing: there is no directory."""
 
-    def close_level(self, level: int, *fields: Any) -> None:
+    def close_level(self, level: int, *fields: object) -> None:
         """Do nothing: there is no metadata."""
 
     def close_level_as(self, level: int, text: str) -> None:

@@ -13,6 +13,7 @@ from tensordict.storage.leaves import nested_from_flat, prepare
 from tensordict.storage.tensors.anonymous import FileHandler
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 __all__ = [
@@ -75,7 +76,9 @@ def check_target(filename: str | Path, existsok: bool) -> str:
     return absolute(filename)
 
 
-def over_handler(handler: FileHandler, dtype: torch.dtype, shape: Any) -> torch.Tensor:
+def over_handler(
+    handler: FileHandler, dtype: torch.dtype, shape: Sequence[int]
+) -> torch.Tensor:
     """A tensor over shared memory without a name."""
     size = torch.Size(shape)
     num_items = size.numel()
@@ -163,7 +166,7 @@ def fill(
     return _rust.write_file(path, block, str(dtype), list(shape))
 
 
-def checked_dtype(dtype: Any) -> torch.dtype:
+def checked_dtype(dtype: object) -> torch.dtype:
     """A dtype; for None torch's default.
 
     Raises:

@@ -26,8 +26,10 @@ from tensordict.storage.tensors.create import (
 from tensordict.storage.tensors.view_index import one_index
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from tensordict.primitives.protocol import BatchIndex
     from tensordict.storage.tensors.anonymous import FileHandler
 
 __all__ = ["MemoryMappedTensor"]
@@ -39,7 +41,7 @@ class _ParentShape:
     Views have an attribute of their own, which goes before this one.
     """
 
-    def __get__(self, tensor: torch.Tensor | None, owner: Any = None) -> Any:
+    def __get__(self, tensor: torch.Tensor | None, owner: object = None) -> Any:
         return self if tensor is None else tensor.shape
 
 
@@ -103,8 +105,8 @@ class MemoryMappedTensor(torch.Tensor):
         *,
         dtype: torch.dtype | None = None,
         shape: Any = None,
-        index: Any = None,
-        device: Any = None,
+        index: BatchIndex = None,
+        device: torch.device | str | int | None = None,
         handler: FileHandler | None = None,
         filename: str | Path | None = None,
     ) -> Self:
@@ -224,7 +226,7 @@ class MemoryMappedTensor(torch.Tensor):
         shape: torch.Size | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
-        index: Any = None,
+        index: object = None,
         filename: str | Path | None = None,
         handler: FileHandler | None = None,
     ) -> Self:
@@ -308,8 +310,8 @@ class MemoryMappedTensor(torch.Tensor):
         cls,
         handler: FileHandler,
         dtype: torch.dtype,
-        shape: Any,
-        index: Any = None,
+        shape: Sequence[int],
+        index: BatchIndex = None,
     ) -> Self:
         """Map shared memory without a name. Deprecated."""
         _warn_deprecated("from_handler()")
@@ -320,8 +322,8 @@ class MemoryMappedTensor(torch.Tensor):
         cls,
         handler: FileHandler,
         dtype: torch.dtype,
-        shape: Any,
-        index: Any = None,
+        shape: Sequence[int],
+        index: object = None,
     ) -> Self:
         if isinstance(shape, torch.Tensor):
             flat = over_handler(handler, dtype, [int(shape.prod(1).sum())])
@@ -332,7 +334,7 @@ class MemoryMappedTensor(torch.Tensor):
         return made if index is None else made[index]
 
     @classmethod
-    def empty(cls, *args: Any, **kwargs: Any) -> Self:
+    def empty(cls, *args: object, **kwargs: object) -> Self:
         """Make a tensor of zeros that takes no space until it is stored to.
 
         Args:
@@ -348,7 +350,7 @@ class MemoryMappedTensor(torch.Tensor):
         return make_zeros(cls, shape, dtype, filename, existsok)
 
     @classmethod
-    def zeros(cls, *args: Any, **kwargs: Any) -> Self:
+    def zeros(cls, *args: object, **kwargs: object) -> Self:
         """Make a tensor of zeros. See :meth:`empty`."""
         shape, dtype, filename, existsok, _ = parse_arguments(args, kwargs)
         is_new = filename is None or not os.path.exists(filename)
@@ -356,13 +358,13 @@ class MemoryMappedTensor(torch.Tensor):
         return made if is_new else made.zero_()
 
     @classmethod
-    def ones(cls, *args: Any, **kwargs: Any) -> Self:
+    def ones(cls, *args: object, **kwargs: object) -> Self:
         """Make a tensor of ones. See :meth:`empty`."""
         shape, dtype, filename, existsok, _ = parse_arguments(args, kwargs)
         return fill(cls, shape, dtype, filename, existsok, 1)
 
     @classmethod
-    def full(cls, *args: Any, **kwargs: Any) -> Self:
+    def full(cls, *args: object, **kwargs: object) -> Self:
         """Make a tensor of one value: the shape and the value, or ``fill_value=``.
 
         See :meth:`empty`.
@@ -459,7 +461,7 @@ class MemoryMappedTensor(torch.Tensor):
             return self._view(result, item)
         return result
 
-    def _view(self, result: torch.Tensor, item: Any) -> Self:
+    def _view(self, result: torch.Tensor, item: object) -> Self:
         result.__class__ = MemoryMappedTensor
         state = result.__dict__
         source = self.__dict__
@@ -524,7 +526,7 @@ class MemoryMappedTensor(torch.Tensor):
             return self.dtype, self.shape, None
         return self.dtype, self._parent_shape, one_index(self)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         dtype, shape, index = self._pickle_args()
         if self._filename is not None:
             arguments: tuple[Any, ...] = (self._filename, dtype, shape, index)
