@@ -65,7 +65,7 @@ def install_rules() -> bool:
         VariableTracker.build(tx, setattr).call_function(tx, store, {})
         return result
 
-    def noted(effects: Any, changed: Any) -> None:
+    def noted(effects: object, changed: object) -> None:
         if not (
             isinstance(changed, UserDefinedObjectVariable)
             and isinstance(changed.mutation_type, AttributeMutationNew)

@@ -22,7 +22,7 @@ from tensordict.primitives.lock import LOCK_STATE
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import ModuleType
 
 __all__ = ["make_up_for_it", "spell_out", "stores_are_traced"]
@@ -46,7 +46,7 @@ def stores_are_traced() -> bool:
     return store is not None and "__dict__" in store.__code__.co_consts
 
 
-def _undo_lock(td: Any) -> None:
+def _undo_lock(td: CollectionProtocol) -> None:
     """:func:`tensordict.primitives.lock._forget_lock` without a deletion, where there can be attributes."""
     for name in LOCK_STATE:
         unlocked = getattr(CollectionProtocol, name)
@@ -114,7 +114,9 @@ def _unpack_objects() -> None:
     if unpack is None or "force_unpack_var_sequence" in unpack.__code__.co_names:
         return
 
-    def force_apply_to_var_sequence(self: Any, tx: Any, fn: Any) -> None:
+    def force_apply_to_var_sequence(
+        self: Any, tx: object, fn: Callable[..., Any]
+    ) -> None:
         for item in self.force_unpack_var_sequence(tx):
             fn(item)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["attribute", "follow", "install"]
 
 
-def follow(function: Any, rule: Callable[..., Any], *arities: int) -> None:
+def follow(function: object, rule: Callable[..., Any], *arities: int) -> None:
     """Let Dynamo, which is imported, ask ``rule`` for the result of ``function``.
 
     ``rule`` gets the translator and the arguments as Dynamo knows them. Where it gives
@@ -55,7 +55,7 @@ def install(name: str) -> bool:
     return True
 
 
-def attribute(tx: Any, owner: Any, name: str) -> Any:
+def attribute(tx: object, owner: Any, name: str) -> Any:
     """Return what Dynamo knows of an attribute."""
     read = getattr(owner, "tp_getattro_impl", None) or owner.var_getattr
     return read(tx, name).realize()

@@ -49,25 +49,25 @@ def _known_plan_of(values: Any, index: Any) -> Any:
 # Where all that these are given is known, they are called and not traced.
 
 
-def places_listed(*_: Any) -> NoReturn:
+def places_listed(*_: object) -> NoReturn:
     """Say why this is not known, or leave it to a call that is not compiled."""
     torch._dynamo.graph_break(msg=MSG_UNKNOWN)
     raise RuntimeError(MSG_UNKNOWN)
 
 
-def places_at(*_: Any) -> NoReturn:
+def places_at(*_: object) -> NoReturn:
     """Say why this is not known, or leave it to a call that is not compiled."""
     torch._dynamo.graph_break(msg=MSG_UNKNOWN)
     raise RuntimeError(MSG_UNKNOWN)
 
 
-def places_moved(*_: Any) -> NoReturn:
+def places_moved(*_: object) -> NoReturn:
     """Say why this is not known, or leave it to a call that is not compiled."""
     torch._dynamo.graph_break(msg=MSG_UNKNOWN)
     raise RuntimeError(MSG_UNKNOWN)
 
 
-def places_split(*_: Any) -> NoReturn:
+def places_split(*_: object) -> NoReturn:
     """Say why this is not known, or leave it to a call that is not compiled."""
     torch._dynamo.graph_break(msg=MSG_UNKNOWN)
     raise RuntimeError(MSG_UNKNOWN)

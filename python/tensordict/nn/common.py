@@ -72,14 +72,17 @@ class _OutKeysSelect:
         self.out_keys = out_keys
         self.source = source
 
-    def __call__(self, module: Any, inputs: Any, outputs: Any) -> Any:
+    def __call__(self, module: torch.nn.Module, inputs: object, outputs: Any) -> Any:
         if isinstance(outputs, CollectionProtocol):
             return _dropped(outputs, module, self.out_keys, self.source)
         return outputs
 
 
 def _dropped(
-    td: Any, module: Any, out_keys: list[NestedKey], source: list[NestedKey]
+    td: CollectionProtocol,
+    module: Any,
+    out_keys: list[NestedKey],
+    source: list[NestedKey],
 ) -> Any:
     """``td`` without the outputs ``source`` that are neither selected nor inputs."""
     kept = (*out_keys, *module.in_keys)
@@ -100,7 +103,7 @@ def _without(td: Any, keys: list[NestedKey]) -> Any:
     return td
 
 
-def is_tdmodule_compatible(module: Any) -> bool:
+def is_tdmodule_compatible(module: object) -> bool:
     """Return whether a module has ``in_keys`` and ``out_keys``."""
     return hasattr(module, "in_keys") and hasattr(module, "out_keys")
 
@@ -157,7 +160,7 @@ class TensorDictModuleBase(nn.Module):
         return super().__new__(cls)
 
     @staticmethod
-    def is_tdmodule_compatible(module: Any) -> bool:
+    def is_tdmodule_compatible(module: object) -> bool:
         """Return whether a module names its inputs and outputs by in_keys and out_keys.
 
         Examples:
@@ -327,7 +330,7 @@ class TensorDictModuleBase(nn.Module):
         return _text(self, self._modules.items())
 
 
-def _no_keys(module: Any, name: str) -> AttributeError:
+def _no_keys(module: object, name: str) -> AttributeError:
     class_name = type(module).__name__
     return AttributeError(
         f"{class_name!r} object has no attribute {name!r}. Set it, such as "
@@ -335,7 +338,7 @@ def _no_keys(module: Any, name: str) -> AttributeError:
     )
 
 
-def _text(module: Any, fields: Iterable[tuple[str, Any]]) -> str:
+def _text(module: torch.nn.Module, fields: Iterable[tuple[str, Any]]) -> str:
     lines = [f"{name}={field}" for name, field in fields]
     lines += [f"in_keys={module.in_keys}", f"out_keys={module.out_keys}"]
     body = indent(",\n".join(lines), 4 * " ")
@@ -364,7 +367,7 @@ class _Function:
     def __init__(self, function: Any) -> None:
         self.function = function
 
-    def __deepcopy__(self, memo: Any) -> _Function:
+    def __deepcopy__(self, memo: object) -> _Function:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -477,7 +480,7 @@ class TensorDictModule(TensorDictModuleBase):
 
     def _write_to_tensordict(
         self,
-        tensordict: Any,
+        tensordict: CollectionProtocol,
         tensors: Sequence[Any],
         tensordict_out: Any = None,
         out_keys: Iterable[NestedKey] | None = None,
@@ -578,7 +581,12 @@ class TensorDictModule(TensorDictModuleBase):
             raise
         return self._write_outputs(tensordict, outputs, tensordict_out)
 
-    def _write_outputs(self, tensordict: Any, outputs: Any, tensordict_out: Any) -> Any:
+    def _write_outputs(
+        self,
+        tensordict: CollectionProtocol,
+        outputs: object,
+        tensordict_out: CollectionProtocol,
+    ) -> Any:
         """Write what the module gave."""
         if isinstance(outputs, torch.Tensor):
             outputs = (outputs,)
@@ -586,7 +594,7 @@ class TensorDictModule(TensorDictModuleBase):
             outputs = self._as_outputs(outputs)
         return self._write_to_tensordict(tensordict, outputs, tensordict_out)
 
-    def _as_outputs(self, outputs: Any) -> tuple[Any, ...]:
+    def _as_outputs(self, outputs: object) -> tuple[Any, ...]:
         """The output of a module that gave no tuple, as one."""
         if outputs is None:
             return ()
@@ -651,7 +659,7 @@ def _traced(module: Any, *args: Any, **kwargs: Any) -> Any:
 _whole = trace_as(TensorDictModule.forward, _traced)
 
 
-def _as_keys(module: Any, keys: Any, message: str) -> list[NestedKey]:
+def _as_keys(module: object, keys: object, message: str) -> list[NestedKey]:
     message = f"{message} Got {keys!r} for {type(module).__name__}."
     if isinstance(keys, (str, tuple)):
         keys = [keys]
@@ -689,7 +697,7 @@ def _missing_among(keys: Sequence[NestedKey], tensors: list[Any]) -> list[str]:
     return [repr(key) for key, tensor in pairs if tensor is None]
 
 
-def _other_number(module: Any, tensors: Sequence[Any], keys: Any) -> RuntimeError:
+def _other_number(module: object, tensors: Sequence[Any], keys: Any) -> RuntimeError:
     """The error of a module with more outputs than keys, or fewer."""
     name, count = type(module).__name__, len(tensors)
     if count > len(keys):
@@ -727,7 +735,7 @@ def _explain(module: Any, tensors: list[Any], error: BaseException) -> None:
     error.add_note(note)
 
 
-def _explain_output(module: Any, error: BaseException) -> None:
+def _explain_output(module: torch.nn.Module, error: BaseException) -> None:
     """Add to the error of a write which module wrote."""
     note = (
         f"{type(module).__name__} writes what {_name_of(module.module)} gives to "
@@ -741,19 +749,21 @@ def _explain_output(module: Any, error: BaseException) -> None:
     error.add_note(note)
 
 
-def _name_of(called: Any) -> str:
+def _name_of(called: object) -> str:
     name: str = getattr(called, "__name__", type(called).__name__)
     return name
 
 
-def _shape_of(value: Any) -> str:
+def _shape_of(value: object) -> str:
     """The shape of a tensor, the type of anything else."""
     if isinstance(value, torch.Tensor):
         return f"of shape {list(value.shape)}"
     return f"of type {type(value).__name__}"
 
 
-def _missing_inputs(module: Any, missing: list[str], td: Any) -> KeyError:
+def _missing_inputs(
+    module: torch.nn.Module, missing: list[str], td: CollectionProtocol
+) -> KeyError:
     return KeyError(
         MSG_MISSING.format(
             keys=", ".join(missing),
@@ -783,7 +793,7 @@ _KEYS_OF_INSIDE = {
 }
 
 
-def keys_of(module: Any, name: str, user: str) -> list[NestedKey]:
+def keys_of(module: object, name: str, user: str) -> list[NestedKey]:
     """The ``in_keys`` or ``out_keys`` of a module that another one is made of.
 
     Raises:
@@ -930,7 +940,7 @@ class as_tensordict_module:  # noqa: N801 - a public name
         if is_method:
 
             @functools.wraps(func)
-            def method(_self: Any, *args: Any, **kwargs: Any) -> Any:
+            def method(_self: object, *args: Any, **kwargs: Any) -> Any:
                 bound = functools.partial(func, _self)
                 module = TensorDictModule(bound, self.in_keys, self.out_keys)
                 return module(*args, **kwargs)

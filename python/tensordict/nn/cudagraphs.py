@@ -106,7 +106,9 @@ class CudaGraphModule:
         return self.__wrapped__(*args, **kwargs)
 
     @dispatch(auto_batch_size=False)
-    def _call_with_collection(self, tensordict: Any, *args: Any, **kwargs: Any) -> Any:
+    def _call_with_collection(
+        self, tensordict: CollectionProtocol, *args: Any, **kwargs: Any
+    ) -> Any:
         if not self._has_cuda:
             return self.module(tensordict, *args, **kwargs)
         in_keys, out_keys = self.in_keys or (), self.out_keys or ()
@@ -152,7 +154,7 @@ class CudaGraphModule:
         self._graph, self._inputs, self._spec = graph, inputs, spec
         self._outputs = outputs
 
-    def _take(self, leaves: list[Any], spec: Any) -> None:
+    def _take(self, leaves: list[Any], spec: object) -> None:
         """Copy the inputs of a call to where the graph reads them."""
         if spec != self._spec:
             raise RuntimeError(MSG_CHANGED.format(what="their structure differs"))
@@ -188,14 +190,14 @@ class CudaGraphModule:
         return f"{type(self).__name__}(\n{body})"
 
 
-def _keys(keys: Any) -> list[NestedKey]:
+def _keys(keys: object) -> list[NestedKey]:
     """Keys in any mutable sequence as a list."""
     return _rust.unravel_key_list(
         list(keys) if isinstance(keys, MutableSequence) else keys
     )
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> Any:
     """A tensor or collection with memory of its own; anything else as it is."""
     if isinstance(value, (torch.Tensor, CollectionProtocol)):
         return value.detach().clone()  # type: ignore[union-attr]

@@ -71,7 +71,7 @@ class _Dispatch:
 
     def __new__(
         cls,
-        separator: Any = DEFAULT_SEPARATOR,
+        separator: object = DEFAULT_SEPARATOR,
         source: str | Sequence[Any] = DEFAULT_SOURCE,  # noqa: ARG004
         dest: str | Sequence[Any] = DEFAULT_DEST,  # noqa: ARG004
         auto_batch_size: bool = True,  # noqa: ARG004
@@ -93,7 +93,7 @@ class _Dispatch:
         self.dest = dest
         self.auto_batch_size = auto_batch_size
 
-    def get_source(self, func: Any, self_func: Any) -> Any:
+    def get_source(self, func: object, self_func: object) -> Any:
         """The input keys for a call on an instance; deprecated."""
         warn_deprecated("dispatch.get_source")
         return _keys_of(self_func, self.source)
@@ -128,7 +128,7 @@ class _Dispatch:
         auto_batch_size = self.auto_batch_size
 
         @functools.wraps(func)
-        def method(_self: Any, *args: Any, **kwargs: Any) -> Any:
+        def method(_self: object, *args: Any, **kwargs: Any) -> Any:
             first = args[0] if args else kwargs.get("tensordict")
             if isinstance(first, CollectionProtocol) or not DISPATCH.get():
                 return func(_self, *args, **kwargs)
@@ -171,13 +171,13 @@ class _Decorator(Protocol):
 dispatch: _Decorator = cast("Any", _Dispatch)
 
 
-def _keys_of(module: Any, keys: Any) -> Any:
+def _keys_of(module: object, keys: object) -> Any:
     """The keys themselves, or those of an attribute that is named."""
     return getattr(module, keys) if isinstance(keys, str) else keys
 
 
 def _gather(
-    module: Any,
+    module: object,
     in_keys: Sequence[Any],
     separator: str,
     args: tuple[Any, ...],
@@ -197,7 +197,11 @@ def _gather(
 
 
 def _explain_missing(
-    module: Any, in_keys: Sequence[Any], dest: Any, td: Any, error: BaseException
+    module: object,
+    in_keys: Sequence[Any],
+    dest: object,
+    td: CollectionProtocol,
+    error: BaseException,
 ) -> None:
     """Add to a key that is missing what was not given, or is to be written."""
     missing = [key for key in in_keys if not _rust.contains(td, key)]
@@ -212,6 +216,6 @@ def _explain_missing(
         error.add_note(f"{name} was given all inputs, and has to write {out_keys}.")
 
 
-def is_contained(td: Any, keys: Sequence[Any]) -> bool:
+def is_contained(td: CollectionProtocol, keys: Sequence[Any]) -> bool:
     """Return whether a collection has all of ``keys``."""
     return all([_rust.contains(td, key) for key in keys])

@@ -17,6 +17,8 @@ from tensordict.nn.dispatching import dispatch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = ["EnsembleModule"]
 
 
@@ -59,7 +61,7 @@ class EnsembleModule(TensorDictModuleBase):
         self.params_td: TensorDictParams = TensorDictParams(params, no_convert=True)
         self.expand_input = expand_input
 
-    def _func_module_call(self, tensordict: Any, params: Any) -> Any:
+    def _func_module_call(self, tensordict: CollectionProtocol, params: Any) -> Any:
         with params.to_module(self.module):
             return self.module(tensordict)
 

@@ -36,6 +36,8 @@ from tensordict.primitives.module_calls import plain_outputs, plain_parameters, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = ["ProbabilisticTensorDictModule"]
 
 NestedKey = Any
@@ -266,7 +268,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
 
     # The distribution ----------------------------------------------------------------
 
-    def get_dist(self, tensordict: Any) -> D.Distribution:
+    def get_dist(self, tensordict: CollectionProtocol) -> D.Distribution:
         """The distribution of the parameters in a collection.
 
         Raises:
@@ -309,7 +311,9 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
 
     build_dist_from_params = get_dist
 
-    def log_prob(self, tensordict: Any, *, dist: D.Distribution | None = None) -> Any:
+    def log_prob(
+        self, tensordict: CollectionProtocol, *, dist: D.Distribution | None = None
+    ) -> Any:
         """The log-probability of the value in a collection.
 
         Args:
@@ -340,7 +344,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
     # Its values ----------------------------------------------------------------------
 
     def _resolve_generator(
-        self, tensordict: Any
+        self, tensordict: CollectionProtocol
     ) -> tuple[torch.Generator | None, Callable[[torch.Generator], None] | None]:
         """The generator for a call, and what is to be done with it afterwards."""
         key = self._generator_key
@@ -417,7 +421,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
     def forward(
         self,
         tensordict: Any = None,
-        tensordict_out: Any = None,
+        tensordict_out: object = None,
         _requires_sample: bool = True,
     ) -> Any:
         """Make the distribution, and write a value of it.
@@ -451,7 +455,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             done(generator)
         return self._write_value(dist, sample, out)
 
-    def _write_value(self, dist: Any, sample: Any, out: Any) -> Any:
+    def _write_value(self, dist: Any, sample: CollectionProtocol, out: Any) -> Any:
         """Write a value, and its log-probability where it is asked for."""
         if self.num_samples is not None:
             out = out.expand(self.num_samples + out.batch_size)
@@ -470,7 +474,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             _rust.set_entry(out, self.log_prob_key, dist.log_prob(*samples))
         return out
 
-    def _values_in(self, tensordict: Any) -> Any:
+    def _values_in(self, tensordict: CollectionProtocol) -> Any:
         """The values under the output keys, of which only the log-probability is asked.
 
         Raises:
@@ -542,7 +546,7 @@ def _traced(module: Any, *args: Any, **kwargs: Any) -> Any:
 _whole = trace_as(ProbabilisticTensorDictModule.forward, _traced)
 
 
-def _only_key(module: Any, keys: list[NestedKey]) -> NestedKey:
+def _only_key(module: object, keys: list[NestedKey]) -> NestedKey:
     """The one key of log-probabilities."""
     if len(keys) == 1 or composite_lp_aggregate():
         return keys[0]
@@ -552,11 +556,11 @@ def _only_key(module: Any, keys: list[NestedKey]) -> NestedKey:
 # Random numbers -----------------------------------------------------------------------
 
 
-def _is_non_tensor(value: Any) -> bool:
+def _is_non_tensor(value: object) -> bool:
     return getattr(value, "_is_non_tensor", False)
 
 
-def _as_generator(generator: Any) -> tuple[torch.Generator | None, NestedKey | None]:
+def _as_generator(generator: object) -> tuple[torch.Generator | None, NestedKey | None]:
     """The generator that is given, or the key of one."""
     if generator is None or isinstance(generator, torch.Generator):
         return generator, None

@@ -28,6 +28,8 @@ from tensordict.primitives.module_calls import is_plain_sequence, trace_as
 if TYPE_CHECKING:
     from torch import distributions as D  # noqa: N812 - the name that torch's examples use
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = ["ProbabilisticTensorDictSequential"]
 
 NestedKey = Any
@@ -121,7 +123,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         super()._hold(modules)
         self._requires_sample = self._last_gives_value()
 
-    def _options(self, last: Any) -> dict[str, Any]:
+    def _options(self, last: object) -> dict[str, Any]:
         composes = self.return_composite or not isinstance(last, _DISTRIBUTED)
         return {**super()._options(last), "return_composite": composes}
 
@@ -221,7 +223,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
     def _dist_sample(
         self,
-        dist: Any,
+        dist: object,
         interaction_type: InteractionType | None = None,
         *,
         generator: torch.Generator | None = None,
@@ -232,7 +234,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         )
 
     def get_dist_params(
-        self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any
+        self, tensordict: object, tensordict_out: object = None, **kwargs: Any
     ) -> Any:
         """Call the modules before the last: the collection has the parameters then."""
         modules = list(self._module_iter())[:-1]
@@ -247,7 +249,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
                 tensordict = module(tensordict)
             return tensordict
 
-    def build_dist_from_params(self, tensordict: Any) -> D.Distribution:
+    def build_dist_from_params(self, tensordict: CollectionProtocol) -> D.Distribution:
         """That of the last probabilistic module, for parameters that are there.
 
         Raises:
@@ -276,7 +278,9 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         _, dists = self._dists(tensordict.copy(), tensordict_out, resamples=True)
         return self._composed(tensordict, dists)
 
-    def _composed(self, td: Any, dists: dict[NestedKey, Any]) -> CompositeDistribution:
+    def _composed(
+        self, td: CollectionProtocol, dists: dict[NestedKey, Any]
+    ) -> CompositeDistribution:
         return CompositeDistribution.from_distributions(
             td,
             dists,
@@ -343,7 +347,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
     def log_prob(
         self,
         tensordict: Any,
-        tensordict_out: Any = None,
+        tensordict_out: object = None,
         *,
         dist: D.Distribution | None = None,
         **kwargs: Any,
@@ -380,8 +384,8 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
     @dispatch(auto_batch_size=False)
     def forward(
         self,
-        tensordict: Any = None,
-        tensordict_out: Any = None,
+        tensordict: object = None,
+        tensordict_out: object = None,
         _requires_sample: bool | None = None,
         **kwargs: Any,
     ) -> Any:

@@ -24,6 +24,9 @@ from tensordict.nn.settings import SKIP, has_results
 from tensordict.primitives.module_calls import is_plain_sequence, trace_as
 from tensordict.primitives.protocol import CollectionProtocol
 
+if TYPE_CHECKING:
+    import torch
+
 __all__ = ["TensorDictSequential"]
 
 NestedKey = Any
@@ -218,7 +221,7 @@ class TensorDictSequential(TensorDictModule):
             setattr(made, name, value)
         return made
 
-    def _options(self, last: Any) -> dict[str, Any]:
+    def _options(self, last: object) -> dict[str, Any]:
         """The options of this sequence for one that ends with ``last``."""
         return {"partial_tolerant": self.partial_tolerant, "inplace": self.inplace}
 
@@ -238,7 +241,9 @@ class TensorDictSequential(TensorDictModule):
                 self._run_module(module, member, **kwargs)
         return tensordict
 
-    def _run_all(self, modules: tuple[tuple[str, Any], ...], tensordict: Any) -> Any:
+    def _run_all(
+        self, modules: tuple[tuple[str, Any], ...], tensordict: CollectionProtocol
+    ) -> Any:
         """Call the modules in order; an error says at which."""
         at = ""
         try:
@@ -302,7 +307,9 @@ class TensorDictSequential(TensorDictModule):
         result = self._run_all(tuple(modules.items()), result)
         return self._given(tensordict, result, tensordict_out)
 
-    def _given(self, source: Any, result: Any, out: Any) -> Any:
+    def _given(
+        self, source: CollectionProtocol, result: CollectionProtocol, out: Any
+    ) -> Any:
         """The outputs of the modules where they are asked for."""
         inplace = self.inplace
         keys = [key for key in self.out_keys if key != SINK]
@@ -349,7 +356,7 @@ class TensorDictSequential(TensorDictModule):
             raise KeyError(MSG_NAME.format(name=name, names=list(self.module._modules)))
         return self.module._modules[name]
 
-    def __setitem__(self, index: int | str, module: Any) -> None:
+    def __setitem__(self, index: int | str, module: torch.nn.Module) -> None:
         """Replace a module; a new name adds one."""
         modules = {**self.module._modules, self._name_of(index): _as_module(module)}
         self._hold(modules)

@@ -21,6 +21,8 @@ from tensordict.primitives.deprecation import environment_flag
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = [
     "InteractionType",
     "composite_lp_aggregate",
@@ -302,7 +304,7 @@ class set_skip_existing(_Mode):  # noqa: N801 - a public name
         return method
 
 
-def has_results(mode: Any, in_keys: Any, out_keys: Any, td: Any) -> bool:
+def has_results(mode: Any, in_keys: Any, out_keys: Any, td: CollectionProtocol) -> bool:
     """Return whether a module can be left out under the skip mode ``mode``."""
     for key in out_keys:
         if key in in_keys or (mode is not True and key not in mode):

@@ -27,7 +27,7 @@ MSG_NOT_CONVERTIBLE = (
 )
 
 
-def _is_tensor_class(kind: Any) -> bool:
+def _is_tensor_class(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, TensorClass)
 
 

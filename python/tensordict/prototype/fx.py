@@ -38,7 +38,7 @@ class TDGraphModule(nn.Module):
         self._gm = graph_module
 
     @dispatch(auto_batch_size=False)
-    def forward(self, tensordict: Any, tensordict_out: Any = None) -> Any:
+    def forward(self, tensordict: object, tensordict_out: Any = None) -> Any:
         """Execute the graph, and write its outputs.
 
         Args:
@@ -119,7 +119,7 @@ def _register(holder: nn.Module, sequence: Any) -> None:
 class _Tracer(fx.Tracer):
     """A tracer that goes into the module of tensors whose names the root has."""
 
-    def _is_root(self, module: Any) -> bool:
+    def _is_root(self, module: object) -> bool:
         return any(module is inside for inside in getattr(self.root, "_inside", ()))
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -131,7 +131,7 @@ class _Tracer(fx.Tracer):
         return "" if self._is_root(mod) else super().path_of_module(mod)
 
 
-def _flattened(module: Any) -> list[TensorDictModule]:
+def _flattened(module: object) -> list[TensorDictModule]:
     """The modules of tensors in the order of their calls."""
     if isinstance(module, TensorDictModuleWrapper):
         return _flattened(module.td_module)

@@ -16,6 +16,9 @@ from tensordict.nn.settings import composite_lp_aggregate
 from tensordict.primitives.deprecation import warn_deprecated
 from tensordict.primitives.protocol import CollectionProtocol
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 __all__ = ["CompositeDistribution"]
 
 NestedKey = Any
@@ -33,7 +36,7 @@ MSG_NO_SAMPLE = (
 )
 
 
-def _name_of(make: Any) -> str:
+def _name_of(make: object) -> str:
     name: str = getattr(make, "__name__", type(make).__name__)
     return name
 
@@ -125,7 +128,11 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
         self._set_up(params.shape, dists, log_prob_key, entropy_key)
 
     def _set_up(
-        self, batch_shape: Any, dists: dict[NestedKey, Any], log_prob: Any, entropy: Any
+        self,
+        batch_shape: Any,
+        dists: dict[NestedKey, Any],
+        log_prob: object,
+        entropy: object,
     ) -> None:
         self._batch_shape = torch.Size(batch_shape)
         self._event_shape = torch.Size([])
@@ -215,7 +222,9 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
 
     # Samples -------------------------------------------------------------------------
 
-    def _collected(self, values: dict[NestedKey, Any], shape: Any = ()) -> Any:
+    def _collected(
+        self, values: dict[NestedKey, Any], shape: Sequence[int] = ()
+    ) -> Any:
         return TensorDict(values, torch.Size(shape or ()) + self.batch_shape)
 
     def sample(self, shape: Any = None) -> Any:
@@ -259,7 +268,7 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
 
     # Probabilities -------------------------------------------------------------------
 
-    def _value(self, sample: Any, key: NestedKey) -> Any:
+    def _value(self, sample: CollectionProtocol, key: NestedKey) -> Any:
         value = sample.get(key)
         if value is None:
             msg = (
@@ -271,7 +280,7 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
             raise ValueError(msg)
         return value
 
-    def _check_sample(self, sample: Any) -> None:
+    def _check_sample(self, sample: object) -> None:
         """Raise where a sample is no collection."""
         if isinstance(sample, CollectionProtocol):
             return
@@ -284,7 +293,7 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
             )
         )
 
-    def _log_probs(self, sample: Any) -> dict[NestedKey, torch.Tensor]:
+    def _log_probs(self, sample: CollectionProtocol) -> dict[NestedKey, torch.Tensor]:
         return {
             key: dist.log_prob(self._value(sample, key))
             for key, dist in self.dists.items()

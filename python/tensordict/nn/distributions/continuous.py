@@ -157,7 +157,7 @@ class Delta(Distribution):
         """Move the point."""
         self.param = param
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Delta:
+    def expand(self, batch_shape: Any, _instance: object = None) -> Delta:
         """The same point for a larger batch."""
         shape = torch.Size(batch_shape)
         param = self.param.expand(shape + self.event_shape)

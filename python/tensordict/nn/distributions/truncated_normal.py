@@ -147,7 +147,7 @@ class TruncatedStandardNormal(Distribution):
         return self.icdf(p.to(self.a.dtype))
 
     def expand(
-        self, batch_shape: Any, _instance: Any = None
+        self, batch_shape: Any, _instance: object = None
     ) -> TruncatedStandardNormal:
         """The same distribution for a larger batch."""
         return type(self)(
@@ -237,7 +237,7 @@ class TruncatedNormal(TruncatedStandardNormal):
             - self._log_scale
         )
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> TruncatedNormal:
+    def expand(self, batch_shape: Any, _instance: object = None) -> TruncatedNormal:
         """The same distribution for a larger batch."""
         return type(self)(
             self.loc.expand(batch_shape),

@@ -10,12 +10,14 @@ from torch import distributions
 __all__: list[str] = []
 
 
-def _cast_device(element: Any, device: Any) -> Any:
+def _cast_device(element: Any, device: torch.device | str | int | None) -> Any:
     """A tensor on a device; anything else as it is."""
     return element.to(device) if isinstance(element, torch.Tensor) else element
 
 
-def _cast_transform_device(transform: Any, device: Any) -> Any:
+def _cast_transform_device(
+    transform: Any, device: torch.device | str | int | None
+) -> Any:
     """A transform, or ``None``, whose tensors are on a device."""
     if transform is None:
         return transform
