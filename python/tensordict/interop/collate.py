@@ -12,7 +12,7 @@ from tensordict.functional import collate
 __all__ = ["install"]
 
 
-def _collate_collections(batch: Any, **_: Any) -> Any:
+def _collate_collections(batch: Any, **_: object) -> Any:
     """The samples stacked along a new first dim, lazily where they differ in shape."""
     if isinstance(batch, TensorCollection):
         # A data loader over a collection takes all rows of a batch with one index.

@@ -43,7 +43,7 @@ MSG_RAGGED = (
 
 
 def from_dlpack(
-    obj: Any,
+    obj: object,
     *,
     batch_size: Sequence[int] | None = None,
     auto_batch_size: bool | None = None,
@@ -92,7 +92,7 @@ def from_dlpack(
     )
 
 
-def _tensors(path: tuple[str, ...], value: Any) -> Any:
+def _tensors(path: tuple[str, ...], value: object) -> Any:
     """A value with tensors for its arrays; mappings become dictionaries."""
     if isinstance(value, (torch.Tensor, CollectionProtocol)):
         return value
@@ -118,7 +118,7 @@ def _tensors(path: tuple[str, ...], value: Any) -> Any:
         raise TypeError(msg) from error
 
 
-def to_dlpack(td: Any, library: Any = "numpy") -> dict[str, Any]:
+def to_dlpack(td: CollectionProtocol, library: object = "numpy") -> dict[str, Any]:
     """Make nested dictionaries of arrays of another library, over the same memory.
 
     Args:
@@ -156,7 +156,9 @@ def to_dlpack(td: Any, library: Any = "numpy") -> dict[str, Any]:
     return _arrays(namespace, (), td)
 
 
-def _arrays(namespace: Any, path: tuple[str, ...], td: Any) -> dict[str, Any]:
+def _arrays(
+    namespace: object, path: tuple[str, ...], td: CollectionProtocol
+) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for key, value in list(td.items()):
         inner = (*path, key)

@@ -62,7 +62,7 @@ MSG_SPLITS = (
 MSG_KIND = "from_hf expects a dataset of Hugging Face's datasets, got a {}."
 
 
-def to_hf(td: Any, *, features: Any = None) -> datasets.Dataset:
+def to_hf(td: CollectionProtocol, *, features: object = None) -> datasets.Dataset:
     """Make a dataset of a collection with one batch dim, ``[N]``: a row for each element.
 
     Nested collections are structures, one dim of features is a list of fixed length, more
@@ -99,7 +99,7 @@ def to_hf(td: Any, *, features: Any = None) -> datasets.Dataset:
     return made if features is None else made.cast(features)
 
 
-def _check(path: tuple[str, ...], td: Any) -> None:
+def _check(path: tuple[str, ...], td: CollectionProtocol) -> None:
     """Refuse the leaves that Arrow cannot hold."""
     for key, value in list(td.items()):
         here = (*path, key)
@@ -115,7 +115,7 @@ def _check(path: tuple[str, ...], td: Any) -> None:
             )
 
 
-def _refuse_values(pa: Any, path: tuple[str, ...], td: Any) -> None:
+def _refuse_values(pa: Any, path: tuple[str, ...], td: CollectionProtocol) -> None:
     """Name the entry whose values do not fit into one column.
 
     Raises:
@@ -377,7 +377,7 @@ def _decoded(values: list[Any]) -> Any:
     return stack._of_cells(cells, torch.Size([len(cells)]))
 
 
-def _pixels(picture: Any) -> torch.Tensor:
+def _pixels(picture: object) -> torch.Tensor:
     """A picture of Pillow as ``[channels, height, width]``, as the torch format has it."""
     array = torch.from_numpy(np.array(picture))
     return array[None] if array.ndim == 2 else array.permute(2, 0, 1).contiguous()

@@ -40,7 +40,7 @@ def formatter() -> type:
             self.nulls: str = nulls
             self.mask_key: Any = mask_key
 
-        def format_batch(self, pa_table: Any) -> Any:
+        def format_batch(self, pa_table: object) -> Any:
             """A collection of batch size ``[N]``."""
             td = batch_of(
                 pa_table,
@@ -65,7 +65,7 @@ def formatter() -> type:
                 return list(values.tolist())
             return entry
 
-        def recursive_tensorize(self, data_struct: Any) -> Any:
+        def recursive_tensorize(self, data_struct: object) -> Any:
             """A row of a streamed dataset that ``datasets`` has as a dictionary."""
             features = self.features
             schema = None if features is None else features.arrow_schema

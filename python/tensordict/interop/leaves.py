@@ -39,7 +39,7 @@ def extra(name: str, asked: str, install: str) -> Any:
         raise ImportError(msg) from error
 
 
-def check_collection(td: Any, asked: str) -> None:
+def check_collection(td: CollectionProtocol, asked: str) -> None:
     """Refuse what is no collection.
 
     Raises:

@@ -79,7 +79,7 @@ MSG_PATH = "from_mds found no index.json in {}, as every MDS dataset has one."
 
 
 def to_mds(
-    td: Any,
+    td: CollectionProtocol,
     *,
     columns: dict[str, str] | None = None,
     out: str | tuple[str, str],
@@ -89,7 +89,7 @@ def to_mds(
     size_limit: int | str | None = 1 << 26,
     writer: Any = None,
     finish_writer: bool | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> None:
     """Write the rows of a collection as the samples of an MDS dataset.
 
@@ -295,7 +295,7 @@ def _array(
     return array
 
 
-def _cells(held: Any) -> list[Any]:
+def _cells(held: CollectionProtocol) -> list[Any]:
     """The values of the rows: lists of them where there are more batch dims."""
     return values_of(held) if held.batch_dims == 1 else list(held.tolist())
 
@@ -329,7 +329,7 @@ def _is_written(array: np.ndarray[Any, Any]) -> bool:
     return array.dtype.kind in "iuf" and array.ndim > 0 and array.size > 0
 
 
-def _check_json(name: str, path: tuple[str, ...], cell: Any) -> None:
+def _check_json(name: str, path: tuple[str, ...], cell: object) -> None:
     """Refuse what JSON changes: tuples, keys that are no text, arrays.
 
     Raises:

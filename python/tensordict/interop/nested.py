@@ -25,7 +25,7 @@ MSG_KEYS = (
 )
 
 
-def to_nested(td: Any, *, layout: torch.layout = torch.jagged) -> Any:
+def to_nested(td: CollectionProtocol, *, layout: torch.layout = torch.jagged) -> Any:
     """Hold rows that differ in shape as nested tensors, of the layout that is asked for.
 
     Rows of one shape are one tensor. ``to_lazystack(0)`` goes back to rows of their own.

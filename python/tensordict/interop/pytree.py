@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils import _pytree
@@ -30,6 +30,9 @@ from tensordict.primitives.after_import import after_import
 from tensordict.primitives.deprecation import environment_flag
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.unbatched import UnbatchedTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "exclude_from_pytree",
@@ -70,7 +73,7 @@ class _BatchSize(NamedTuple):
         return hash((_BatchSize, len(self.sizes)))
 
 
-def _is_open(size: Any) -> bool:
+def _is_open(size: object) -> bool:
     """Whether an exported program takes any number of rows here."""
     return type(size) is not int
 
@@ -86,12 +89,12 @@ def _is_open_while_traced(size: Any) -> bool:
     return not has_static_value(size)
 
 
-def _noted(size: Any) -> Any:
+def _noted(size: object) -> Any:
     """A size as it stands in a tree spec."""
     return size
 
 
-def _noted_as_constant(size: Any) -> Any:
+def _noted_as_constant(size: object) -> Any:
     """Answer :func:`_noted` for Dynamo: an exported program has no symbols."""
     return None if _is_open(size) else size
 
@@ -119,7 +122,7 @@ class _Constant(NamedTuple):
     batch_size: _BatchSize
 
 
-def _value_in_spec(held: Any) -> Any:
+def _value_in_spec(held: CollectionProtocol) -> Any:
     """A value that is no tensor as it stands in a tree spec."""
     return _Value(held)
 
@@ -283,7 +286,7 @@ class _Value:
         return hash(type(self.held))
 
 
-def _flatten_value(held: Any) -> tuple[list[Any], Any]:
+def _flatten_value(held: CollectionProtocol) -> tuple[list[Any], Any]:
     return [], _value_in_spec(held)
 
 
@@ -316,7 +319,9 @@ def _shapes_in(members: Any) -> tuple[tuple[Any, ...], ...]:
     return tuple(shapes) if is_known else ()
 
 
-def _flatten_stack_with_keys(stack: Any) -> tuple[list[Any], dict[str, Any]]:
+def _flatten_stack_with_keys(
+    stack: CollectionProtocol,
+) -> tuple[list[Any], dict[str, Any]]:
     members, context = _flatten_stack(stack)
     keys: list[Any] = [_pytree.SequenceKey(at) for at in range(len(members))]
     return list(zip(keys, members, strict=True)), context
@@ -372,7 +377,7 @@ def _sizes_of(batch_size: torch.Size) -> tuple[int | None, ...]:
     return tuple([_noted(size) for size in batch_size])
 
 
-def _flatten(td: Any) -> tuple[list[Any], dict[str, Any]]:
+def _flatten(td: CollectionProtocol) -> tuple[list[Any], dict[str, Any]]:
     entries = dict(td._entries())
     context = {
         "keys": list(entries),
@@ -395,13 +400,13 @@ def _noted_beside(entries: dict[str, Any], batch_size: torch.Size) -> _Beside:
     return _Beside((tuple(unbatched), None, ()))
 
 
-def _flatten_with_keys(td: Any) -> tuple[list[Any], dict[str, Any]]:
+def _flatten_with_keys(td: CollectionProtocol) -> tuple[list[Any], dict[str, Any]]:
     values, context = _flatten(td)
     keys: list[Any] = [_pytree.MappingKey(key) for key in context["keys"]]
     return list(zip(keys, values, strict=True)), context
 
 
-def _unflatten(values: Any, context: dict[str, Any]) -> Any:
+def _unflatten(values: Sequence[Any], context: dict[str, Any]) -> Any:
     values = list(values)
     if any(value is None for value in values):
         # What a function without a result gives for a leaf: there is no collection
@@ -454,7 +459,7 @@ def _is_one_value(value: Any) -> bool:
     return bool(getattr(value, "_is_non_tensor", False) and value._is_one)
 
 
-def _unflatten_class(values: Any, context: dict[str, Any]) -> Any:
+def _unflatten_class(values: Sequence[Any], context: dict[str, Any]) -> Any:
     cls: Any = context["cls"]
     inner = _unflatten(values, {**context, "cls": CollectionProtocol._plain_type})
     return None if inner is None else _rust.wrap_fields(cls, inner)
@@ -475,7 +480,7 @@ def _closed(sizes: tuple[int | None, ...], shapes: list[torch.Size]) -> torch.Si
     return torch.Size(sizes)  # type: ignore[arg-type]
 
 
-def _has_one_more(value: Any, before: tuple[int | None, ...]) -> bool:
+def _has_one_more(value: object, before: tuple[int | None, ...]) -> bool:
     """Whether a leaf of the shape ``before`` has got one dim more, in front."""
     if not isinstance(value, torch.Tensor):
         return False

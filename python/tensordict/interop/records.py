@@ -31,7 +31,7 @@ MSG_NESTED = (
 )
 
 
-def to_dataclass(td: Any, cls: type) -> Any:
+def to_dataclass(td: CollectionProtocol, cls: type) -> Any:
     """Make an instance of a dataclass, with the entries of a collection as its fields.
 
     The annotations of the class say what a field becomes: a nested collection an instance
@@ -62,7 +62,7 @@ def to_dataclass(td: Any, cls: type) -> Any:
     return _instance("to_dataclass", (), td, cls)
 
 
-def to_pydantic(td: Any, cls: type) -> Any:
+def to_pydantic(td: CollectionProtocol, cls: type) -> Any:
     """Make an instance of a model of pydantic, which validates the values.
 
     The annotations of the model say what a field becomes, as for :func:`to_dataclass`.
@@ -103,7 +103,9 @@ def _is_model(cls: Any) -> bool:
     )
 
 
-def _instance(asked: str, path: tuple[str, ...], td: Any, cls: Any) -> Any:
+def _instance(
+    asked: str, path: tuple[str, ...], td: CollectionProtocol, cls: Any
+) -> Any:
     """An instance of a dataclass, a model or a named tuple of the entries of ``td``."""
     hints = _hints(cls)
     entries = dict(td.items())
@@ -179,7 +181,7 @@ def _names(cls: Any) -> tuple[dict[str, bool], bool]:
     return {name: name in cls._field_defaults for name in cls._fields}, False
 
 
-def _choices(hint: Any) -> list[Any]:
+def _choices(hint: object) -> list[Any]:
     """The classes that an annotation names: those of a union, without parameters."""
     origin = typing.get_origin(hint)
     if origin is typing.Annotated:
@@ -189,7 +191,9 @@ def _choices(hint: Any) -> list[Any]:
     return [hint if origin is None else origin]
 
 
-def _value(asked: str, path: tuple[str, ...], value: Any, hint: Any, cls: type) -> Any:
+def _value(
+    asked: str, path: tuple[str, ...], value: object, hint: object, cls: type
+) -> Any:
     """An entry as its field is annotated."""
     if isinstance(hint, str) and not isinstance(value, CollectionProtocol):
         hint = Any

@@ -42,7 +42,7 @@ var
 def _by_method(name: str) -> Handler:
     """The handler that calls the method ``name`` of the first argument."""
 
-    def handler(td: Any, *args: Any, **kwargs: Any) -> Any:
+    def handler(td: CollectionProtocol, *args: object, **kwargs: object) -> Any:
         if not isinstance(td, CollectionProtocol):
             msg = (
                 f"torch.{name} takes a tensordict as its first argument, "
@@ -107,7 +107,7 @@ _OPERATORS = {
 def _by_operator(direct: str, reflected: str) -> Handler:
     """The handler of an operator between a tensor and a collection."""
 
-    def handler(one: Any, other: Any) -> Any:
+    def handler(one: object, other: object) -> Any:
         if isinstance(one, CollectionProtocol):
             return getattr(one, direct)(other)
         method = getattr(other, reflected, None)
@@ -124,7 +124,9 @@ for _name, _pair in _OPERATORS.items():
 # New leaves like the old ones ----------------------------------------------------
 
 
-def _new_leaves(function: Callable[..., Any], td: Any, kwargs: dict[str, Any]) -> Any:
+def _new_leaves(
+    function: Callable[..., Any], td: CollectionProtocol, kwargs: dict[str, Any]
+) -> Any:
     """A collection of the structure of ``td``, each leaf made by ``function(leaf)``.
 
     With ``device`` in ``kwargs`` the result is restricted to that device.
@@ -145,7 +147,7 @@ def _new_leaves(function: Callable[..., Any], td: Any, kwargs: dict[str, Any]) -
 def _like(function: Callable[..., Any]) -> None:
     """Enter one of torch's ``*_like`` functions."""
 
-    def handler(td: Any, **kwargs: Any) -> Any:
+    def handler(td: CollectionProtocol, **kwargs: object) -> Any:
         if kwargs:
             return _new_leaves(function, td, kwargs)
         return _rust.map_leaves(td, function, (), None, True, 0, True)
@@ -170,7 +172,7 @@ def _filled(leaf: torch.Tensor, fill_value: Any, **kwargs: Any) -> torch.Tensor:
 
 
 @_handles(torch.full_like)
-def _full_like(td: Any, fill_value: Any, **kwargs: Any) -> Any:
+def _full_like(td: CollectionProtocol, fill_value: object, **kwargs: object) -> Any:
     if kwargs:
         return _new_leaves(partial(_filled, fill_value=fill_value), td, kwargs)
     return _rust.map_leaves(td, torch.full_like, (fill_value,), None, True, 0, True)
@@ -200,7 +202,13 @@ def _gather(
 
 
 @_handles(torch.where)
-def _where(condition: torch.Tensor, input: Any, other: Any, *, out: Any = None) -> Any:
+def _where(
+    condition: torch.Tensor,
+    input: torch.Tensor,
+    other: CollectionProtocol,
+    *,
+    out: Any = None,
+) -> Any:
     if isinstance(input, CollectionProtocol):
         return input.where(condition, other, out=out)
     return other.where(~condition, input, out=out)
@@ -209,7 +217,7 @@ def _where(condition: torch.Tensor, input: Any, other: Any, *, out: Any = None) 
 NATIVE_FORMS[_where] = "where"
 
 
-def _columns(td: Any) -> Iterator[tuple[str, ...]]:
+def _columns(td: CollectionProtocol) -> Iterator[tuple[str, ...]]:
     """The keys of the entries that hold a value for each element, and nothing else."""
     for key, entry in td._entries().items():
         value: Any = entry
@@ -230,11 +238,11 @@ def _loss(function: Callable[..., Any]) -> None:
     """Enter a loss of two collections: one value per leaf, keys matched by name."""
 
     def handler(
-        input: Any,
-        target: Any,
-        *args: Any,
+        input: torch.Tensor,
+        target: CollectionProtocol,
+        *args: object,
         reduction: str = "mean",
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         if not isinstance(input, CollectionProtocol) or not isinstance(
             target, CollectionProtocol
@@ -272,7 +280,7 @@ for _of_two in (functional.mse_loss, functional.l1_loss, functional.smooth_l1_lo
 # Gradients ---------------------------------------------------------------------------
 
 
-def _only(value: Any, what: str) -> Any:
+def _only(value: object, what: str) -> Any:
     """The one collection that ``value`` is or holds."""
     if isinstance(value, (tuple, list)):
         if len(value) != 1:

@@ -47,7 +47,7 @@ def install() -> None:
 
 
 def _wrapped(original: Callable[..., Any], wrap: Callable[..., Any]) -> Any:
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: object, **kwargs: object) -> Any:
         return wrap(original, *args, **kwargs)
 
     wrapper.__name__ = original.__name__
@@ -55,7 +55,7 @@ def _wrapped(original: Callable[..., Any], wrap: Callable[..., Any]) -> Any:
     return wrapper
 
 
-def _is_collection(value: Any) -> bool:
+def _is_collection(value: object) -> bool:
     return isinstance(value, CollectionProtocol)
 
 
@@ -66,7 +66,7 @@ def _stand_in(value: Any, dim: Any = None) -> Any:
     return torch.empty(()).expand(_mapped_size(value, dim))
 
 
-def _mapped_size(td: Any, dim: Any = None) -> Any:
+def _mapped_size(td: CollectionProtocol, dim: object = None) -> Any:
     """The batch size, or the shape of the first leaf of a collection without batch dims.
 
     Such a one is an argument of its own where it is no node of a pytree (parameters,
@@ -83,7 +83,7 @@ def _mapped_size(td: Any, dim: Any = None) -> Any:
     return size
 
 
-def _has_plain_leaves(td: Any, dim: int) -> bool:
+def _has_plain_leaves(td: CollectionProtocol, dim: int) -> bool:
     """Whether ``dim`` is a dim of features of all leaves, which are plain tensors."""
     return not any_special(*_leaves(td)) and all(
         (part._is_dense or (part._is_non_tensor and part._is_one))
@@ -102,7 +102,7 @@ def _has_batch_dims(value: Any) -> bool:
 
 
 def _process_batched_inputs(
-    original: Callable[..., Any], in_dims: Any, args: tuple[Any, ...], func: Any
+    original: Callable[..., Any], in_dims: object, args: tuple[Any, ...], func: Any
 ) -> Any:
     if not _rules:
         register_foreach_rules()
@@ -126,7 +126,7 @@ _FLAT_SPECS = [_pytree.tree_flatten((0,) * count)[1] for count in range(8)]
 """What a pytree says of so many arguments none of which is a tree."""
 
 
-def _plan_flat(in_dims: Any, args: tuple[Any, ...]) -> tuple[int, list[Any]] | None:
+def _plan_flat(in_dims: object, args: tuple[Any, ...]) -> tuple[int, list[Any]] | None:
     """The size that is mapped over, and the dim of it in each of ``args``.
 
     That is for tensors and collections with batch dims that can be mapped so. None where
@@ -156,7 +156,7 @@ def _plan_flat(in_dims: Any, args: tuple[Any, ...]) -> tuple[int, list[Any]] | N
     return (sizes.pop(), found) if len(sizes) == 1 else None
 
 
-def _check_leaves(td: Any, dim: int, batch_size: int, name: str) -> None:
+def _check_leaves(td: CollectionProtocol, dim: int, batch_size: int, name: str) -> None:
     """Raise where a leaf has not the size that is mapped over."""
     for leaf in _leaves(td):
         if dim >= leaf.ndim:
@@ -211,7 +211,7 @@ _stacks = threading.local()
 """The stacks that are mapped over at each level, the copies of them, and their versions."""
 
 
-def _is_stack_along(td: Any, dim: int) -> bool:
+def _is_stack_along(td: CollectionProtocol, dim: int) -> bool:
     """Whether members of ``td`` are what is mapped over."""
     if torch.compiler.is_compiling() or td._is_non_tensor or td._is_dense:
         return False
@@ -247,8 +247,8 @@ def _add_batch_dim(value: Any, dim: int, level: int) -> Any:
 
 def _unwrap_batched(
     original: Callable[..., Any],
-    outputs: Any,
-    out_dims: Any,
+    outputs: object,
+    out_dims: object,
     vmap_level: int,
     batch_size: int,
     func: Any,
@@ -308,7 +308,7 @@ def _remove_batch_dim(
     return result
 
 
-def _remove_from_leaf(leaf: Any, level: int, batch_size: int, dim: int) -> Any:
+def _remove_from_leaf(leaf: torch.Tensor, level: int, batch_size: int, dim: int) -> Any:
     return functorch._remove_batch_dim(leaf, level, batch_size, dim)  # type: ignore[attr-defined]
 
 
@@ -358,7 +358,7 @@ def _foreach_rule(name: str) -> Callable[..., Any] | None:
         return None
     has_value = base in ("addcmul", "addcdiv")
 
-    def rule(*values: Any, **options: Any) -> Any:
+    def rule(*values: Any, **options: object) -> Any:
         results = []
         for position, first in enumerate(values[0]):
             rest = [

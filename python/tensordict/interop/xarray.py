@@ -62,7 +62,7 @@ MSG_COORDINATE = (
 
 
 def to_xarray(
-    td: Any, *, dims: Mapping[NestedKey, Sequence[str]] | None = None
+    td: CollectionProtocol, *, dims: Mapping[NestedKey, Sequence[str]] | None = None
 ) -> xr.Dataset | xr.DataTree:
     """Make a dataset of xarray of a collection.
 
@@ -99,7 +99,7 @@ def to_xarray(
     return package.DataTree.from_dict(groups)
 
 
-def _batch_names(td: Any) -> list[str]:
+def _batch_names(td: CollectionProtocol) -> list[str]:
     names = td.names if td.batch_dims else []
     return [name or f"batch_{at}" for at, name in enumerate(names)]
 
@@ -108,7 +108,7 @@ def _add_groups(
     package: Any,
     groups: dict[str, Any],
     path: tuple[str, ...],
-    td: Any,
+    td: CollectionProtocol,
     chosen: dict[tuple[str, ...], list[str]],
     used: set[tuple[str, ...]],
 ) -> None:
@@ -155,7 +155,7 @@ def _add_groups(
         _add_groups(package, groups, here, value, chosen, used)
 
 
-def _own(td: Any) -> dict[str, Any]:
+def _own(td: CollectionProtocol) -> dict[str, Any]:
     """The batch dims as text, which every file takes for an attribute."""
     names = td.names if td.batch_dims else []
     return {OWN: json.dumps({"names": names, "size": list(td.batch_size)})}
@@ -206,7 +206,7 @@ def _coordinates(
 
 
 def from_xarray(
-    data: Any,
+    data: object,
     *,
     batch_dims: Sequence[str] | int | None = None,
     device: torch.device | str | int | None = None,
@@ -361,7 +361,7 @@ def _entry(array: np.ndarray[Any, Any], size: list[int], has_features: bool) -> 
     return stack._of_cells(cells, torch.Size(size))
 
 
-def _plain(cell: Any) -> Any:
+def _plain(cell: object) -> Any:
     """A text of NumPy as one of Python; times stay as exact as they are."""
     if isinstance(cell, np.ndarray) and cell.ndim == 0:
         cell = cell[()]

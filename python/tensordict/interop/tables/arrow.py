@@ -161,7 +161,7 @@ def entries_of(asked: Asked, reader: Reader, table: Any) -> dict[Path, Any]:
     }
 
 
-def to_arrow(td: Any) -> pa.Table:
+def to_arrow(td: CollectionProtocol) -> pa.Table:
     """Make a table of a collection with one batch dim, ``[N]``: a row for each element.
 
     Returns:
@@ -191,7 +191,7 @@ def to_arrow(td: Any) -> pa.Table:
     return pa.Table.from_arrays(list(columns.values()), names=list(columns))
 
 
-def stream(td: Any, requested_schema: Any = None) -> Any:
+def stream(td: CollectionProtocol, requested_schema: object = None) -> Any:
     """The capsule of a C stream of Arrow over the rows of a collection."""
     return to_arrow(td).__arrow_c_stream__(requested_schema)
 
@@ -249,7 +249,7 @@ class Reader:
         self.copy = copy
         self.counts_time = counts_time
 
-    def column(self, path: Path, field: Any, column: Any) -> Any:
+    def column(self, path: Path, field: Any, column: object) -> Any:
         """The entry of a column of a table."""
         array = _as_one_array(self.pa, column)
         if (field.metadata or {}).items() >= VALUES.items():
@@ -307,7 +307,7 @@ class Reader:
             return cells([values[place] for place in places])
         return cells(array.to_pylist())
 
-    def _refuse_nulls_inside(self, path: Path, array: Any) -> None:
+    def _refuse_nulls_inside(self, path: Path, array: object) -> None:
         """Refuse nulls inside values, which come back as None otherwise."""
         in_lists, elsewhere = self._nulls_inside(array)
         if in_lists or (elsewhere and not self.rules.kind):
@@ -432,13 +432,13 @@ class Reader:
 # Writing ------------------------------------------------------------------------------
 
 
-def _columns(pa: Any, td: Any, rows: int) -> dict[str, Any]:
+def _columns(pa: object, td: CollectionProtocol, rows: int) -> dict[str, Any]:
     refuse_exclusive_keys("to_arrow", td)
     return {key: column_of(pa, key, value, rows) for key, value in td.items()}
 
 
 def column_of(
-    pa: Any, key: str, value: Any, rows: int, *, plain_lists: bool = False
+    pa: Any, key: str, value: object, rows: int, *, plain_lists: bool = False
 ) -> Any:
     """The array of an entry.
 

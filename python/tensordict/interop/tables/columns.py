@@ -131,7 +131,7 @@ def as_entries(asked: Asked, names: Sequence[Any]) -> list[Path]:
 
 
 def collection(
-    cls: Any, asked: Asked, entries: dict[Path, Any], masks: Any, rows: int
+    cls: Any, asked: Asked, entries: dict[Path, Any], masks: object, rows: int
 ) -> Any:
     """Make a collection of columns.
 
@@ -178,7 +178,11 @@ def _placed(asked: Asked, entries: Any, masks: Any) -> dict[Path, Any]:
 
 
 def flat_columns(
-    method: str, td: Any, separator: str | None, *, is_narrow: bool = False
+    method: str,
+    td: CollectionProtocol,
+    separator: str | None,
+    *,
+    is_narrow: bool = False,
 ) -> dict[str, Any]:
     """The entries of a collection by the names of their columns.
 
@@ -231,7 +235,11 @@ def check_tensor(name: str, value: torch.Tensor, rows: int | None) -> None:
 
 
 def _walk(
-    method: str, td: Any, separator: str | None, path: Path, is_narrow: bool
+    method: str,
+    td: CollectionProtocol,
+    separator: str | None,
+    path: Path,
+    is_narrow: bool,
 ) -> Iterator[tuple[str, Any]]:
     refuse_exclusive_keys(method, td)
     for key, value in td.items():
@@ -271,7 +279,7 @@ def nested_of(fields: dict[str, Any], rows: int) -> Any:
     return _rust.new(TensorDict, fields, torch.Size([rows]), None, None)
 
 
-def rows_of(method: str, td: Any, columns: dict[str, Any]) -> int:
+def rows_of(method: str, td: CollectionProtocol, columns: dict[str, Any]) -> int:
     """How many rows the table of a collection has.
 
     Raises:
@@ -306,7 +314,7 @@ def rows_of(method: str, td: Any, columns: dict[str, Any]) -> int:
     return sizes.pop()
 
 
-def values_of(entry: Any, rows: int) -> list[Any]:
+def values_of(entry: object, rows: int) -> list[Any]:
     """The Python value of each row of an entry that is no tensor."""
     if not isinstance(entry, CollectionProtocol):
         return [entry] * rows

@@ -13,7 +13,7 @@ import datetime as dt
 import io
 import re
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,11 @@ from tensordict.interop.tables.pandas import (
     import_pandas,
     to_pandas,
 )
+
+if TYPE_CHECKING:
+    import os
+
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["read", "write"]
 
@@ -155,7 +160,9 @@ def _refuse_pieces(asked: Asked, pd: Any, frame: Any) -> None:
         raise AttributeError(MSG_PIECES.format(asked.method, found))
 
 
-def _as_written(asked: Asked, pd: Any, path: Any, options: dict[str, Any]) -> Any:
+def _as_written(
+    asked: Asked, pd: Any, path: str | os.PathLike[str], options: dict[str, Any]
+) -> Any:
     """Read a frame with integers beside missing values, and texts, as they are."""
     frame = _typed(asked, pd, path, options)
     is_suspicious = _is_suspicious(path)
@@ -211,7 +218,7 @@ def _may_lose(column: Any) -> bool:
     return len(there) < len(values) and bool((there == np.trunc(there)).all())
 
 
-def _is_suspicious(path: Any) -> bool:
+def _is_suspicious(path: str | os.PathLike[str]) -> bool:
     """Tell whether a number of a file may have leading zeros or a plus sign."""
     if isinstance(path, io.StringIO):
         content = path.getvalue().encode(errors="replace")
@@ -261,13 +268,13 @@ def _begins_oddly(text: np.ndarray[Any, Any]) -> bool:
     return not (may_be_inside & is_inside[places - 2]).all()
 
 
-def _rewind(path: Any) -> None:
+def _rewind(path: object) -> None:
     if hasattr(path, "seek"):
         path.seek(0)
 
 
 def _read_with_pyarrow(
-    cls: Any, asked: Asked, path: Any, options: dict[str, Any]
+    cls: Any, asked: Asked, path: str | os.PathLike[str], options: dict[str, Any]
 ) -> Any:
     try:
         import pyarrow as pa
@@ -314,7 +321,12 @@ def _is_number(types: Any, kind: Any) -> bool:
 # Writing ------------------------------------------------------------------------------
 
 
-def write(td: Any, path: Any, separator: str | None, options: dict[str, Any]) -> None:
+def write(
+    td: CollectionProtocol,
+    path: str | os.PathLike[str],
+    separator: str | None,
+    options: dict[str, Any],
+) -> None:
     """See :meth:`TensorDict.to_csv`."""
     import_pandas("to_csv")
     columns = columns_of("to_csv", td, separator)
@@ -336,7 +348,7 @@ def write(td: Any, path: Any, separator: str | None, options: dict[str, Any]) ->
         frame.to_csv(place, index=False, **options)
 
 
-def _has_returns(text: Any) -> bool:
+def _has_returns(text: object) -> bool:
     """Whether a text, or one of a list, has a carriage return."""
     if isinstance(text, list):
         return any(map(_has_returns, text))

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["is_local", "local_file", "replacing"]
 
 
-def is_local(path: Any) -> bool:
+def is_local(path: object) -> bool:
     """Whether ``path`` is one of this machine, and neither an open file nor an address."""
     return isinstance(path, (str, os.PathLike)) and "://" not in os.fspath(path)
 
 
-def local_file(path: Any) -> Path | None:
+def local_file(path: str | os.PathLike[str]) -> Path | None:
     """The path of an ordinary file that there is, otherwise None."""
     if not is_local(path):
         return None
@@ -30,7 +30,7 @@ def local_file(path: Any) -> Path | None:
 
 
 @contextlib.contextmanager
-def replacing(path: Any) -> Iterator[Any]:
+def replacing(path: str | os.PathLike[str]) -> Iterator[Any]:
     """Give what to write to, so that a file at ``path`` changes only by success.
 
     An open file, an address and what is no ordinary file are written to as they are.

@@ -27,7 +27,10 @@ from tensordict.interop.tables.pandas import from_pandas, import_pandas, to_pand
 from tensordict.interop.tables.rules import Path, Rules, cells
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterator
+
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["read", "write"]
 
@@ -107,12 +110,12 @@ def read(
     return collection(cls, asked, entries, rules.masks, rows)
 
 
-def _is_plain(path: Any) -> bool:
+def _is_plain(path: object) -> bool:
     return files.is_local(path) and not str(path).endswith(OF_PANDAS)
 
 
 def _read_with_pandas(
-    cls: Any, asked: Asked, path: Any, lines: bool, options: dict[str, Any]
+    cls: Any, asked: Asked, path: object, lines: bool, options: dict[str, Any]
 ) -> Any:
     pd = import_pandas(asked.method)
     # Text stays text, whatever it looks like.
@@ -135,7 +138,7 @@ def _record(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _records_of_lines(shown: Any, text: str) -> Iterator[Any]:
+def _records_of_lines(shown: object, text: str) -> Iterator[Any]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
@@ -144,7 +147,7 @@ def _records_of_lines(shown: Any, text: str) -> Iterator[Any]:
                 raise ValueError(MSG_LINE.format(shown, number, error)) from None
 
 
-def _columns(records: Any) -> dict[str, list[Any]]:
+def _columns(records: object) -> dict[str, list[Any]]:
     """The values of each field, None where a record has none."""
     if not isinstance(records, list) or not all(
         isinstance(record, dict) for record in records
@@ -226,7 +229,11 @@ def _block(values: list[Any]) -> torch.Tensor | None:
 
 
 def write(
-    td: Any, path: Any, separator: str | None, lines: bool, options: dict[str, Any]
+    td: CollectionProtocol,
+    path: str | os.PathLike[str],
+    separator: str | None,
+    lines: bool,
+    options: dict[str, Any],
 ) -> None:
     """See :meth:`TensorDict.to_json`."""
     if options:
@@ -281,11 +288,11 @@ def _texts(columns: dict[str, list[Any]], rows: int, lines: bool) -> Iterator[st
         yield "]"
 
 
-def _dumped(value: Any) -> str:
+def _dumped(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
-def _listed(name: str, value: Any, rows: int) -> list[Any]:
+def _listed(name: str, value: object, rows: int) -> list[Any]:
     """The values of an entry as those that JSON has.
 
     Raises:
@@ -312,13 +319,13 @@ def _numbers_listed(name: str, value: torch.Tensor) -> list[Any]:
     return listed
 
 
-def _without_nan(value: Any) -> Any:
+def _without_nan(value: object) -> Any:
     if isinstance(value, list):
         return [_without_nan(each) for each in value]
     return None if value != value else value  # noqa: PLR0124 - it is NaN
 
 
-def _plain(name: str, value: Any) -> Any:
+def _plain(name: str, value: object) -> Any:
     """A value as one that JSON has."""
     if value is None or isinstance(value, (str, bool, int)):
         return value

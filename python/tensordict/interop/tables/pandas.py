@@ -53,7 +53,7 @@ def import_pandas(asked: str) -> Any:
 # Reading ------------------------------------------------------------------------------
 
 
-def from_pandas(cls: Any, asked: Asked, frame: Any) -> Any:
+def from_pandas(cls: Any, asked: Asked, frame: object) -> Any:
     """See :meth:`TensorDict.from_pandas`."""
     pd = import_pandas(asked.method)
     rules = rules_of(asked)
@@ -179,7 +179,7 @@ def _native(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 # Writing ------------------------------------------------------------------------------
 
 
-def to_pandas(td: Any, separator: str | None) -> Any:
+def to_pandas(td: CollectionProtocol, separator: str | None) -> Any:
     """See :meth:`TensorDict.to_pandas`."""
     pd = import_pandas("to_pandas")
     columns = columns_of("to_pandas", td, separator)
@@ -193,7 +193,9 @@ def to_pandas(td: Any, separator: str | None) -> Any:
     return frame
 
 
-def columns_of(method: str, td: Any, separator: str | None) -> dict[str, Any]:
+def columns_of(
+    method: str, td: CollectionProtocol, separator: str | None
+) -> dict[str, Any]:
     """The columns of a table that has one value in each cell: arrays, or lists.
 
     Raises:
@@ -211,7 +213,7 @@ def columns_of(method: str, td: Any, separator: str | None) -> dict[str, Any]:
     return {name: _column(name, value, rows) for name, value in found.items()}
 
 
-def _column(name: str, value: Any, rows: int) -> Any:
+def _column(name: str, value: object, rows: int) -> Any:
     if not isinstance(value, torch.Tensor):
         return values_of(value, rows)
     tensor = value.detach().cpu().resolve_conj().resolve_neg()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,6 +16,11 @@ from tensordict.interop.tables.columns import (
 )
 from tensordict.interop.tables.pandas import from_pandas, import_pandas
 
+if TYPE_CHECKING:
+    import os
+
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = ["read", "write"]
 
 MSG_NEITHER = (
@@ -27,7 +32,7 @@ MSG_NEITHER = (
 def read(
     cls: Any,
     asked: Asked,
-    path: Any,
+    path: str | os.PathLike[str],
     columns: list[str] | None,
     options: dict[str, Any],
 ) -> Any:
@@ -48,7 +53,9 @@ def read(
     return collection(cls, asked, entries, rules.masks, table.num_rows)
 
 
-def _table(path: Any, columns: list[str] | None, options: dict[str, Any]) -> Any:
+def _table(
+    path: str | os.PathLike[str], columns: list[str] | None, options: dict[str, Any]
+) -> Any:
     from pyarrow import parquet
 
     file = files.local_file(path)
@@ -64,7 +71,12 @@ def _table(path: Any, columns: list[str] | None, options: dict[str, Any]) -> Any
     return parquet.read_table(path, columns=columns, **options)
 
 
-def write(td: Any, path: Any, separator: str | None, options: dict[str, Any]) -> None:
+def write(
+    td: CollectionProtocol,
+    path: str | os.PathLike[str],
+    separator: str | None,
+    options: dict[str, Any],
+) -> None:
     """See :meth:`TensorDict.to_parquet`."""
     try:
         import pyarrow as pa
@@ -88,7 +100,10 @@ def write(td: Any, path: Any, separator: str | None, options: dict[str, Any]) ->
 
 
 def _write_with_pandas(
-    td: Any, path: Any, separator: str | None, options: dict[str, Any]
+    td: Any,
+    path: str | os.PathLike[str],
+    separator: str | None,
+    options: dict[str, Any],
 ) -> None:
     try:
         frame = td.to_pandas(separator=separator)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +14,9 @@ from tensordict.interop.tables.columns import (
     rows_of,
     rules_of,
 )
+
+if TYPE_CHECKING:
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["from_polars", "to_polars"]
 
@@ -33,7 +36,7 @@ def _import_polars(asked: str) -> Any:
     return pl
 
 
-def from_polars(cls: Any, asked: Asked, frame: Any) -> Any:
+def from_polars(cls: Any, asked: Asked, frame: object) -> Any:
     """See :meth:`TensorDict.from_polars`."""
     pl = _import_polars(asked.method)
     pa = arrow.import_pyarrow(asked.method)
@@ -47,7 +50,7 @@ def from_polars(cls: Any, asked: Asked, frame: Any) -> Any:
     return collection(cls, asked, entries, rules.masks, frame.height)
 
 
-def to_polars(td: Any, separator: str | None) -> Any:
+def to_polars(td: CollectionProtocol, separator: str | None) -> Any:
     """See :meth:`TensorDict.to_polars`."""
     pl = _import_polars("to_polars")
     pa = arrow.import_pyarrow("to_polars")

@@ -45,7 +45,7 @@ def cells(values: list[Any]) -> NonTensorStack:
     return made
 
 
-def mask_path(method: str, nulls: str | None, mask_key: Any) -> Path:
+def mask_path(method: str, nulls: str | None, mask_key: object) -> Path:
     """The path under which the masks go.
 
     Raises:
