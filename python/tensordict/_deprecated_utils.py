@@ -72,12 +72,12 @@ class _KeyDependentDefaultDict(collections.defaultdict[Any, Any]):
         super().__init__()
         self.fun = fun
 
-    def __missing__(self, key: Any) -> Any:
+    def __missing__(self, key: object) -> Any:
         self[key] = value = self.fun(key)
         return value
 
 
-def _is_nested_key(key: Any) -> bool:
+def _is_nested_key(key: object) -> bool:
     """Return whether a key is a string, or a non-empty sequence of strings."""
     if isinstance(key, str):
         return True
@@ -86,12 +86,12 @@ def _is_nested_key(key: Any) -> bool:
     return all(isinstance(part, str) for part in key)
 
 
-def _is_seq_of_nested_key(seq: Any) -> bool:
+def _is_seq_of_nested_key(seq: object) -> bool:
     """Return whether all items of a sequence are nested keys."""
     return isinstance(seq, Sequence) and all(map(_is_nested_key, seq))
 
 
-def _unravel_keys(*keys: Any) -> Any:
+def _unravel_keys(*keys: object) -> Any:
     """The flat form of a key, or of each of several."""
     from tensordict._rust import unravel_key
 
@@ -134,7 +134,7 @@ def _infer_size_impl(shape: list[int], numel: int) -> list[int]:
     return out
 
 
-def _convert_ellipsis_to_idx(idx: Any, batch_size: Sequence[int]) -> Any:
+def _convert_ellipsis_to_idx(idx: object, batch_size: Sequence[int]) -> Any:
     """The index with its ellipsis written out as full slices."""
     if idx is Ellipsis:
         idx = (...,)
@@ -161,7 +161,7 @@ def _cache(fun: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a method of a container whose answer holds while it is locked."""
 
     @functools.wraps(fun)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: object, **kwargs: object) -> Any:
         _ = self.is_locked
         return fun(self, *args, **kwargs)
 
@@ -172,7 +172,7 @@ def _erase_cache(fun: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a method of a container after which nothing kept holds."""
 
     @functools.wraps(fun)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: object, **kwargs: object) -> Any:
         return fun(self, *args, **kwargs)
 
     return method
@@ -182,7 +182,7 @@ def _lock_blocked(func: Callable[..., Any]) -> Callable[..., Any]:
     """Make a method of a container refuse a locked one."""
 
     @functools.wraps(func)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: object, **kwargs: object) -> Any:
         if self.is_locked:
             raise locked_error(self)
         return func(self, *args, **kwargs)
@@ -203,7 +203,7 @@ def deprecated(
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def warning(*args: Any, **kwargs: Any) -> Any:
+        def warning(*args: object, **kwargs: object) -> Any:
             warn_caller(_message(what, removal, replacement), DeprecationWarning)
             return function(*args, **kwargs)
 
@@ -267,7 +267,7 @@ def _set_json_backend(backend: str) -> None:
     _Backend.module = importlib.import_module(backend)
 
 
-def _json_dumps(data: Any, **kwargs: Any) -> str:
+def _json_dumps(data: object, **kwargs: object) -> str:
     """``data`` as JSON text."""
     text = _Backend.module.dumps(data, **kwargs)
     return text.decode() if isinstance(text, bytes) else str(text)
@@ -298,7 +298,7 @@ def _of(module: str, name: str) -> Callable[[], Any]:
     return value
 
 
-def _is(value: Any) -> Callable[[], Any]:
+def _is(value: object) -> Callable[[], Any]:
     return lambda: value
 
 

@@ -13,7 +13,7 @@ KEY_SEPARATOR = "."
 class _NestedKeyMeta(type):
     """Makes ``isinstance(key, NestedKey)`` look at the value."""
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, str) or (
             isinstance(instance, tuple)
             and bool(instance)

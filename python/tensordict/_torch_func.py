@@ -26,7 +26,9 @@ def implements_for_td(
 implements_for_lazy_td = implements_for_td
 
 
-def where(condition: Any, input: Any, other: Any, *, out: Any = None) -> Any:
+def where(
+    condition: object, input: object, other: object, *, out: object = None
+) -> Any:
     """Choose by a condition between collections: see :func:`torch.where`."""
     return TD_HANDLED_FUNCTIONS[torch.where](condition, input, other, out=out)
 

@@ -24,6 +24,7 @@ from tensordict.tensorclass.delegation import inside
 
 if TYPE_CHECKING:
     from tensordict._nestedkey import NestedKey
+    from tensordict.primitives.protocol import NestedKeyLike
 
 C = TypeVar("C", bound=CollectionProtocol)
 
@@ -223,7 +224,7 @@ def _check_dim(ndim: int, dim: int) -> None:
         raise IndexError(MSG_DIM.format(-ndim, ndim - 1, dim))
 
 
-def _mask_key(return_mask: Any) -> Any:
+def _mask_key(return_mask: object) -> Any:
     """The key of the masks; None where none are asked for."""
     if return_mask is False:
         return None
@@ -313,13 +314,13 @@ def _stacked_size(tds: Sequence[Any], pad_dim: int) -> torch.Size:
 
 
 def _pad_leaves(
-    key: Any,
+    key: object,
     leaves: list[torch.Tensor],
     pad_dim: int,
     value: Any,
     left: bool,
     ndim: int,
-    mask_key: Any,
+    mask_key: object,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The stack of leaves padded to one length, and its mask if there is a mask key."""
     first = leaves[0]
@@ -357,7 +358,9 @@ def _pad_leaves(
     return stacked, mask
 
 
-def _store(target: Any, key: Any, value: torch.Tensor, *, given: bool) -> None:
+def _store(
+    target: CollectionProtocol, key: NestedKeyLike, value: torch.Tensor, *, given: bool
+) -> None:
     """Write a result: into the storage of an entry of a given collection if it has it."""
     present = _rust.get(target, key, None) if given else None
     if present is not None:
@@ -516,7 +519,7 @@ def _always(callback: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]
     return lambda _key: callback
 
 
-def _merge_entry(result: Any, key: Any, value: Any) -> None:
+def _merge_entry(result: Any, key: object, value: Any) -> None:
     """Set an entry; the collections on the way are of the type of the one around."""
     path = _rust.unravel_key_to_tuple(key)
     if is_tensorclass(result):
@@ -540,7 +543,9 @@ def _merge_entry(result: Any, key: Any, value: Any) -> None:
 # Groups and batches ------------------------------------------------------------------
 
 
-def group_by(tensordict: Any, key: NestedKey) -> tuple[Any, tuple[Any, ...]]:
+def group_by(
+    tensordict: CollectionProtocol, key: NestedKey
+) -> tuple[Any, tuple[Any, ...]]:
     """Split a collection by the values of an entry, along the first batch dim.
 
     Args:
@@ -603,7 +608,7 @@ def group_by(tensordict: Any, key: NestedKey) -> tuple[Any, tuple[Any, ...]]:
 
 
 def collate(
-    batch: Any,
+    batch: object,
     *,
     pad_keys: Mapping[Any, float] | None = None,
     nested_keys: Sequence[NestedKey] | None = None,
@@ -734,7 +739,7 @@ def make_tensordict(
     batch_size: Sequence[int] | None = None,
     device: torch.device | str | int | None = None,
     auto_batch_size: bool | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> TensorDict:
     """Make a :class:`TensorDict` of a mapping or of keyword arguments.
 
@@ -758,7 +763,7 @@ def make_tensordict(
     )
 
 
-def _hashable(value: Any) -> Any:
+def _hashable(value: object) -> Any:
     """A value, or the values of one row as a tuple."""
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
 

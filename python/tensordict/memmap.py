@@ -12,7 +12,7 @@ MemmapTensor = MemoryMappedTensor
 __all__ = ["MemmapTensor", "MemoryMappedTensor", "set_transfer_ownership"]
 
 
-def set_transfer_ownership(memmap: Any, value: bool = True) -> None:
+def set_transfer_ownership(memmap: object, value: bool = True) -> None:
     """Accept what early releases asked for: nothing has to be transferred any more.
 
     There a temporary file was deleted by the process that owned the tensor, and this

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tensordict.containers.collection import TensorCollection
+    from tensordict.primitives.protocol import BatchIndex
 
 __all__ = [
     "KEY_SEPARATOR",
@@ -182,7 +183,7 @@ def expand_right(tensor: Any, shape: Sequence[int]) -> Any:
     return tensor.expand(torch.Size(shape))
 
 
-def _shape(tensor: Any, nested_shape: bool = False) -> Any:
+def _shape(tensor: torch.Tensor, nested_shape: bool = False) -> Any:
     """The shape of a tensor; a nested tensor's dims that differ are -1."""
     if not isinstance(tensor, torch.Tensor) or not tensor.is_nested:
         return tensor.shape
@@ -214,7 +215,7 @@ def _maybe_correct_neg_dim(
     return out
 
 
-def _getitem_batch_size(batch_size: Any, index: Any) -> Any:
+def _getitem_batch_size(batch_size: Any, index: BatchIndex) -> Any:
     """The batch size that an index gives."""
     size = _rust.index_shape(torch.Size(batch_size), index)
     return size if isinstance(batch_size, torch.Size) else type(batch_size)(size)
@@ -371,7 +372,7 @@ class timeit:  # noqa: N801 - a public name
         """Measure every call of a function."""
 
         @wraps(fn)
-        def measured(*args: Any, **kwargs: Any) -> Any:
+        def measured(*args: object, **kwargs: object) -> Any:
             with type(self)(self.name):
                 return fn(*args, **kwargs)
 

@@ -102,6 +102,6 @@ def load_save(path: str, arguments: argparse.Namespace) -> Any:
         raise
 
 
-def print_json(found: Any) -> None:
+def print_json(found: object) -> None:
     """Print an object as JSON."""
     print(json.dumps(found, indent=2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tensordict.cli import common
 from tensordict.ops.display import readable
@@ -12,6 +12,7 @@ from tensordict.storage import layouts
 if TYPE_CHECKING:
     import argparse
 
+    from tensordict.primitives.protocol import CollectionProtocol
     from tensordict.storage.layouts.interface import Layout
 
 
@@ -116,7 +117,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _save(
-    source: Any, target: str, layout: Layout, arguments: argparse.Namespace
+    source: CollectionProtocol,
+    target: str,
+    layout: Layout,
+    arguments: argparse.Namespace,
 ) -> None:
     from tensordict.storage.layouts.safetensors import is_index_name
 

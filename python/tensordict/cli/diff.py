@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 DIFFERENT = 1
 PIECE_ITEMS = 1 << 22
 """Items of a tensor that are compared at a time."""
@@ -69,7 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
     return DIFFERENT if found else 0
 
 
-def _flat(td: Any, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _flat(
+    td: CollectionProtocol, key: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every container and entry by key; of a lazy stack those of its members."""
     from tensordict.primitives.protocol import CollectionProtocol
 
