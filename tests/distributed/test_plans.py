@@ -7,6 +7,7 @@ import torch
 
 from tensordict import LazyStackedTensorDict, TensorDict
 from tensordict.distributed.plans import (
+    Packing,
     difference,
     pack_leaves,
     parts_of,
@@ -69,17 +70,29 @@ def test_packed_leaves_come_back(name: str) -> None:
     parts = parts_of(td)
     assert parts.plan.large == []
     flat = torch.empty(parts.plan.flat_bytes, dtype=torch.uint8)
-    pack_leaves(parts.leaves, parts.plan.starts, flat)
+    pack_leaves(parts, flat)
     expected = [leaf.clone() for leaf in leaves]
-    targets = [torch.zeros_like(leaf) for leaf in leaves]
-    unpack_leaves(targets, parts.plan.starts, flat)
-    for target, value in zip(targets, expected, strict=True):
-        assert torch.equal(target, value)
+    others = [torch.zeros_like(leaf) for leaf in leaves]
+    unpack_leaves(parts._replace(found=others), flat)
+    for other, value in zip(others, expected, strict=True):
+        assert torch.equal(other, value)
     for leaf in leaves:
         leaf.zero_()
-    unpack_leaves(parts.leaves, parts.plan.starts, flat)
+    unpack_leaves(parts, flat)
     for leaf, value in zip(leaves, expected, strict=True):
         assert torch.equal(leaf, value)
+
+
+def test_a_packing_copies_nothing_that_does_not_fit() -> None:
+    flat = torch.zeros(2)
+    leaves = [torch.ones(1), torch.full((1,), 2.0)]
+    assert not Packing([0, 1], [0, 8]).copy(leaves, flat, False)
+    assert flat.tolist() == [0, 0]
+    assert Packing([1, 0], [0, 4]).copy(leaves, flat, False)
+    assert flat.tolist() == [2, 1]
+    assert Packing([1], [4]).copy(leaves, flat, False)
+    assert flat.tolist() == [2, 2]
+    assert Packing([], []).copy(leaves, flat, False)
 
 
 def test_large_leaves_are_not_packed() -> None:

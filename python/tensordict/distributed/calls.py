@@ -37,7 +37,7 @@ def _answer(td: Any, options: Options) -> int | None:
     """The tag of the last leaf, were each a message."""
     if options.is_whole:
         return None
-    count = len(parts_of(td).leaves)
+    count = len(parts_of(td).found)
     if options.is_random and options.is_published and count:
         return published_tags(options.tag, count, is_random=True)[-1]
     return options.tag + count - 1

@@ -105,8 +105,9 @@ def receive(td: Any, channel: Channel, *, is_whole: bool, later: bool) -> Any:
 
 
 def _send(channel: Channel, content: _Content) -> None:
-    kind, (plan, leaves, values, _) = content
-    blob = describe_values(values)
+    kind, parts = content
+    plan = parts.plan
+    blob = describe_values(parts.values)
     head = wire.Head(kind, len(blob), plan.flat_bytes, plan.digest, _length(plan))
     behind = len(blob) + plan.flat_bytes
     is_inline = channel.is_gloo and wire.HEAD_BYTES + behind <= FIRST_BYTES
@@ -117,11 +118,7 @@ def _send(channel: Channel, content: _Content) -> None:
     if blob:
         start = wire.HEAD_BYTES + plan.flat_bytes
         flat[start:] = torch.frombuffer(bytearray(blob), dtype=torch.uint8)
-    pack_leaves(
-        [leaves[place] for place in plan.small],
-        plan.starts,
-        flat[wire.HEAD_BYTES : wire.HEAD_BYTES + plan.flat_bytes],
-    )
+    pack_leaves(parts, flat[wire.HEAD_BYTES : wire.HEAD_BYTES + plan.flat_bytes])
     first = (flat if is_inline else flat[: wire.HEAD_BYTES]).to(channel.device)
     answer = channel.empty(wire.HEAD_BYTES)
     waiting = [channel.send(first), channel.receive(answer, answer=True)]
@@ -132,13 +129,14 @@ def _send(channel: Channel, content: _Content) -> None:
     staged = []
     if not is_inline and behind:
         staged.append(flat[wire.HEAD_BYTES :].to(channel.device))
-    staged += [_as_message(leaves[place], channel) for place in plan.large]
+    staged += [_as_message(parts.leaf(place), channel) for place in plan.large]
     for work in [channel.send(each) for each in staged]:
         work.wait()
 
 
 def _receive(channel: Channel, content: _Content) -> None:
-    kind, (plan, leaves, values, views) = content
+    kind, parts = content
+    plan = parts.plan
     head = wire.Head(kind, 0, plan.flat_bytes, plan.digest, _length(plan)).to_bytes()
     answered = channel.send_bytes(head, answer=True) if channel.is_gloo else None
     # A message may be shorter than what waits for it.
@@ -157,7 +155,7 @@ def _receive(channel: Channel, content: _Content) -> None:
     else:
         flat = channel.empty(behind)
         waiting = [channel.receive(flat)] if behind else []
-    targets = [leaves[place].detach() for place in plan.large]
+    targets = [parts.leaf(place).detach() for place in plan.large]
     staged = [
         target
         if target.device == channel.device and target.is_contiguous()
@@ -167,16 +165,14 @@ def _receive(channel: Channel, content: _Content) -> None:
     waiting += [channel.receive(each) for each in staged]
     for work in waiting:
         work.wait()
-    unpack_leaves(
-        [leaves[place] for place in plan.small], plan.starts, flat[: plan.flat_bytes]
-    )
+    unpack_leaves(parts, flat[: plan.flat_bytes])
     for target, source in zip(targets, staged, strict=True):
         if target is not source:
             copy_into(target, source)
-    for place, td, key in views:
-        td.set_(key, leaves[place])
+    for place, td, key in parts.views:
+        td.set_(key, parts.leaf(place))
     if other.description_bytes:
-        take_values(values, flat[plan.flat_bytes :].cpu().numpy().tobytes())
+        take_values(parts.values, flat[plan.flat_bytes :].cpu().numpy().tobytes())
 
 
 def _as_message(leaf: torch.Tensor, channel: Channel) -> torch.Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -23,9 +24,10 @@ from tensordict.storage import describing
 from tensordict.storage.sharded import is_sharded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__ = [
+    "Packing",
     "Parts",
     "Plan",
     "Walk",
@@ -49,6 +51,37 @@ Spec = tuple[tuple[str, ...], str, tuple[int, ...]]
 """The key of a leaf, its dtype and its shape; of a jagged one also what its offsets are."""
 
 
+class Packing:
+    """The places of leaves in one buffer, kept for a structure.
+
+    Args:
+        numbers: which leaves of a walk are packed.
+        starts: the first byte of each in the buffer.
+    """
+
+    def __init__(self, numbers: list[int], starts: list[int]) -> None:
+        self._starts = starts
+        # The only one would be given alone, and without one there is nothing to get.
+        self._chosen = itemgetter(*numbers) if len(numbers) > 1 else None
+        self._numbers = numbers
+
+    def leaves_in(self, found: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Choose the leaves that are packed."""
+        if self._chosen is None:
+            return [found[number] for number in self._numbers]
+        return self._chosen(found)
+
+    def copy(
+        self, found: list[torch.Tensor], buffer: torch.Tensor, unpack: bool
+    ) -> bool:
+        """Copy leaves of a walk to the buffer, or with ``unpack`` from there.
+
+        Returns:
+            False, and nothing is copied, where a leaf has no plain bytes on the CPU.
+        """
+        return _rust.copy_parts(self.leaves_in(found), self._starts, buffer, unpack)
+
+
 class Plan:
     """How the leaves of one structure go through a wire.
 
@@ -60,7 +93,6 @@ class Plan:
     def __init__(self, specs: list[Spec], order: list[int]) -> None:
         self.specs: list[Spec] = specs
         self.order: list[int] = order
-        self.is_in_order: bool = order == list(range(len(order)))
         self.describe_as(specs)
         self.small: list[int] = []
         self.starts: list[int] = []
@@ -80,6 +112,11 @@ class Plan:
             self.starts.append(end)
             end += size + -size % 16
         self.flat_bytes: int = end
+        self.packing: Packing = self.packed_at(self.small, self.starts)
+
+    def packed_at(self, places: list[int], starts: list[int]) -> Packing:
+        """Give leaves of the plan their first bytes in a buffer."""
+        return Packing([self.order[place] for place in places], starts)
 
     def describe_as(self, specs: list[Spec]) -> None:
         """Set what is compared with the structure of another process."""
@@ -91,12 +128,21 @@ class Parts(NamedTuple):
     """The leaves of a collection, and what else is in it."""
 
     plan: Plan
-    leaves: list[torch.Tensor]
-    """In the order of the plan, detached where they are not plain."""
+    found: list[torch.Tensor]
+    """The leaves as the walk met them, detached where they are not plain."""
     values: list[tuple[tuple[str, ...], Any]]
     """The collections of values that are no tensors, by their keys."""
     views: list[tuple[int, Any, str]]
     """Leaves that are read as copies: their place, and the collection and key to write to."""
+
+    @property
+    def leaves(self) -> list[torch.Tensor]:
+        """The leaves in the order of the plan."""
+        return [self.found[number] for number in self.plan.order]
+
+    def leaf(self, place: int) -> torch.Tensor:
+        """One of the leaves, by its place in the plan."""
+        return self.found[self.plan.order[place]]
 
 
 _PLANS: dict[Any, Plan] = {}
@@ -126,8 +172,6 @@ def parts_of(td: Any) -> Parts:
             places = {path: place for place, path in enumerate(_paths(td, ()))}
             order = [places[path] for path, *_ in walk.specs]
             plan = _plan(text, walk.specs, order)
-        if not plan.is_in_order:
-            leaves = [leaves[place] for place in plan.order]
         return Parts(plan, leaves, [], [])
     walk = Walk()
     walk.enter(td, ())
@@ -223,23 +267,22 @@ class Walk:
 # Packing ------------------------------------------------------------------------------
 
 
-def pack_leaves(
-    leaves: list[torch.Tensor], starts: list[int], flat: torch.Tensor
-) -> None:
-    """Copy leaves to their places in a buffer of bytes."""
-    if not _rust.copy_parts(leaves, starts, flat, False):
-        parts = zip(starts, (leaf.detach() for leaf in leaves), strict=True)
-        fill(flat, 0, list(parts))
+def pack_leaves(parts: Parts, flat: torch.Tensor) -> None:
+    """Copy the small leaves to their places in a buffer of bytes."""
+    plan = parts.plan
+    if not plan.packing.copy(parts.found, flat, False):
+        leaves = [leaf.detach() for leaf in plan.packing.leaves_in(parts.found)]
+        fill(flat, 0, list(zip(plan.starts, leaves, strict=True)))
 
 
-def unpack_leaves(
-    leaves: list[torch.Tensor], starts: list[int], flat: torch.Tensor
-) -> None:
-    """Copy from a buffer of bytes to the leaves."""
-    if _rust.copy_parts(leaves, starts, flat, True):
+def unpack_leaves(parts: Parts, flat: torch.Tensor) -> None:
+    """Copy from a buffer of bytes to the small leaves."""
+    plan = parts.plan
+    if plan.packing.copy(parts.found, flat, True):
         return
     with torch.no_grad():
-        for leaf, start in zip(leaves, starts, strict=True):
+        leaves = plan.packing.leaves_in(parts.found)
+        for leaf, start in zip(leaves, plan.starts, strict=True):
             piece = flat[start : start + leaf.numel() * leaf.element_size()]
             if piece.storage_offset() % max(leaf.element_size(), 1):
                 piece = piece.clone()

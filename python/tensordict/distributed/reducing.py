@@ -14,9 +14,15 @@ import torch
 from torch import distributed
 from torch.distributed import distributed_c10d as c10d
 
-from tensordict import _rust
 from tensordict.distributed.channels import device_of
-from tensordict.distributed.plans import Parts, Plan, copy_into, difference, parts_of
+from tensordict.distributed.plans import (
+    Packing,
+    Parts,
+    Plan,
+    copy_into,
+    difference,
+    parts_of,
+)
 
 __all__ = ["Reduction", "all_reduce", "reduce"]
 
@@ -34,11 +40,12 @@ _Call = Callable[[torch.Tensor, bool], Any]
 
 
 class _Bucket(NamedTuple):
-    """Leaves that are reduced together: their places in the plan, and their first bytes."""
+    """Leaves of one dtype that are reduced together."""
 
-    places: list[int]
-    starts: list[int]
+    packing: Packing
+    dtype: torch.dtype
     numel: int
+    """How many elements they have."""
 
 
 class Reduction:
@@ -152,19 +159,16 @@ def _begin(
     parts = parts_of(td)
     agreement = _Agreement(parts.plan, group)
     buckets, alone = _buckets(parts, bucket_bytes)
-    leaves = [[parts.leaves[place] for place in bucket.places] for bucket in buckets]
-    packed = [
-        _packed(each, bucket) for each, bucket in zip(leaves, buckets, strict=True)
-    ]
+    packed = [_packed(parts, bucket) for bucket in buckets]
     agreement.check()
     # One that is waited for anyway takes a turn of the interpreter less.
     later = later or len(buckets) + len(alone) > 1
     begun = []
-    for each, bucket, flat in zip(leaves, buckets, packed, strict=True):
-        finish = _unpacking(each, bucket, flat) if is_kept else None
+    for bucket, flat in zip(buckets, packed, strict=True):
+        finish = _unpacking(parts, bucket, flat) if is_kept else None
         begun.append(Reduction(call(flat, later), finish))
     begun += [
-        _alone(parts.leaves[place].detach(), group, call, is_kept) for place in alone
+        _alone(parts.leaf(place).detach(), group, call, is_kept) for place in alone
     ]
     if parts.views and is_kept:
         begun.append(Reduction(None, _writing_views(parts)))
@@ -187,9 +191,9 @@ def _alone(leaf: torch.Tensor, group: Any, call: _Call, is_kept: bool) -> Reduct
 
 
 def _buckets(parts: Parts, bucket_bytes: int | None) -> tuple[list[_Bucket], list[int]]:
-    """Which leaves are reduced together, and which alone.
+    """Decide which leaves are reduced together, and which alone.
 
-    It is the same in all processes: it follows from the structure.
+    All processes decide it alike: it follows from the structure.
     """
     plan: Plan = parts.plan
     known = plan.buckets.get(bucket_bytes)
@@ -197,46 +201,59 @@ def _buckets(parts: Parts, bucket_bytes: int | None) -> tuple[list[_Bucket], lis
         return known
     limit = PACKED_BYTES if bucket_bytes is None else bucket_bytes + 1
     most = BUCKET_BYTES if bucket_bytes is None else bucket_bytes
-    buckets: list[_Bucket] = []
+    filled: list[_Filling] = []
     alone: list[int] = []
-    filling: dict[str, tuple[_Bucket, int]] = {}
+    filling: dict[str, _Filling] = {}
     for place, (_, dtype, _) in enumerate(plan.specs):
         size = plan.num_bytes[place]
         if size >= limit:
             alone.append(place)
             continue
-        bucket, end = filling.get(dtype, (None, 0))
-        if bucket is None or end + size > most:
-            bucket, end = _Bucket([], [], 0), 0
-            buckets.append(bucket)
+        bucket = filling.get(dtype)
+        if bucket is None or bucket.end + size > most:
+            bucket = filling[dtype] = _Filling(getattr(torch, dtype))
+            filled.append(bucket)
         bucket.places.append(place)
-        bucket.starts.append(end)
-        filling[dtype] = bucket, end + size
-    sized = [bucket._replace(numel=_numel(plan, bucket)) for bucket in buckets]
-    plan.buckets[bucket_bytes] = sized, alone
-    return sized, alone
+        bucket.starts.append(bucket.end)
+        bucket.end += size
+    plan.buckets[bucket_bytes] = [bucket.filled(plan) for bucket in filled], alone
+    return plan.buckets[bucket_bytes]
 
 
-def _numel(plan: Plan, bucket: _Bucket) -> int:
-    dtype = getattr(torch, plan.specs[bucket.places[0]][1])
-    return sum(plan.num_bytes[place] for place in bucket.places) // int(dtype.itemsize)
+class _Filling:
+    """A bucket that more leaves may be put in.
+
+    Args:
+        dtype: that of its leaves.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.places: list[int] = []
+        self.starts: list[int] = []
+        self.end = 0
+
+    def filled(self, plan: Plan) -> _Bucket:
+        """Make the bucket."""
+        packing = plan.packed_at(self.places, self.starts)
+        return _Bucket(packing, self.dtype, self.end // self.dtype.itemsize)
 
 
-def _packed(leaves: list[torch.Tensor], bucket: _Bucket) -> torch.Tensor:
-    dtype, device = leaves[0].dtype, leaves[0].device
-    flat = torch.empty(bucket.numel, dtype=dtype, device=device)
-    if not _rust.copy_parts(leaves, bucket.starts, flat, False):
+def _packed(parts: Parts, bucket: _Bucket) -> torch.Tensor:
+    device = parts.found[0].device
+    flat = torch.empty(bucket.numel, dtype=bucket.dtype, device=device)
+    if not bucket.packing.copy(parts.found, flat, False):
+        leaves = bucket.packing.leaves_in(parts.found)
         same = [leaf.detach().to(device).reshape(-1) for leaf in leaves]
         torch.cat(same, out=flat)
     return flat
 
 
-def _unpacking(
-    leaves: list[torch.Tensor], bucket: _Bucket, flat: torch.Tensor
-) -> Callable[[], None]:
+def _unpacking(parts: Parts, bucket: _Bucket, flat: torch.Tensor) -> Callable[[], None]:
     def finish() -> None:
-        if _rust.copy_parts(leaves, bucket.starts, flat, True):
+        if bucket.packing.copy(parts.found, flat, True):
             return
+        leaves = bucket.packing.leaves_in(parts.found)
         pieces = flat.split([leaf.numel() for leaf in leaves])
         with torch.no_grad():
             for leaf, piece in zip(leaves, pieces, strict=True):
@@ -248,7 +265,7 @@ def _unpacking(
 def _writing_views(parts: Parts) -> Callable[[], None]:
     def finish() -> None:
         for place, td, key in parts.views:
-            td.set_(key, parts.leaves[place])
+            td.set_(key, parts.leaf(place))
 
     return finish
 
