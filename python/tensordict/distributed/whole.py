@@ -337,7 +337,8 @@ def gather_and_stack(td: Any, dst: int, group: Any = None) -> Any:
             failed = error
     if failed is None:
         try:
-            td.update(torch.stack(received, 0), inplace=True)
+            # Rows of a lazy stack may differ in their shapes.
+            td.update(classes.LazyStackedTensorDict.lazy_stack(received), inplace=True)
         except Exception as error:  # noqa: BLE001 (raised in all processes)
             failed = error
     if failed is not None:
