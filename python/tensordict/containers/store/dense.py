@@ -14,8 +14,9 @@ from tensordict.containers.store.common import device_of
 from tensordict.containers.store.encoding import Meta, decode, encode, fields_of
 from tensordict.containers.store.opened import OpenedStore
 from tensordict.containers.store.partial import PartialReads, expanded, sample
-from tensordict.containers.store.server import KEY_SEPARATOR, Server, Tree
+from tensordict.containers.store.server import Server
 from tensordict.containers.store.tensorclasses import class_named, name_of_class
+from tensordict.containers.store.tree import KEY_SEPARATOR, Tree
 from tensordict.containers.store.writes import (
     Snapshot,
     build,
@@ -32,7 +33,6 @@ from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from tensordict.primitives.protocol import NestedKeyLike
 
 __all__ = ["TensorDictStore"]
 
@@ -678,15 +678,6 @@ class TensorDictStore(OpenedStore, PartialReads):  # type: ignore[misc]
             entries = {self._path(key): value for key, value in changed.items()}
             extra = {self._path(key): record for key, record in news.items()}
             self._write(entries, [self._path(key) for key in gone], extra)
-
-    def entry_class(self, key: NestedKeyLike) -> type:
-        """The type of an entry; that of a nested collection is a store, too."""
-        value = self
-        for part in _rust.unravel_key_to_tuple(key):
-            value = value._sample_entry(part)
-            if value is NO_DEFAULT:
-                raise missing_key(self, part)
-        return type(value)
 
     def empty(self, *args: Any, **kwargs: Any) -> Any:
         """An ordinary collection like this one without leaves."""

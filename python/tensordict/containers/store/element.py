@@ -9,13 +9,14 @@ import torch
 from tensordict import _rust
 from tensordict.containers.store.common import StoreBase
 from tensordict.containers.store.encoding import Meta, bytes_of, tensor_of_bytes
-from tensordict.containers.store.server import Tree, get_pieces
+from tensordict.containers.store.scripts import get_pieces
 from tensordict.containers.store.stacked import Leaf, encode_members
 from tensordict.containers.store.writes import build, collect, without
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import NO_DEFAULT
 
 if TYPE_CHECKING:
+    from tensordict.containers.store.tree import Tree
     from tensordict.containers.store.writes import Snapshot
 
 __all__ = ["_StoreStackElementView"]

@@ -7,23 +7,22 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import torch
 
-from tensordict import _rust
 from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.containers.store.common import device_of
 from tensordict.containers.store.dense import HEADER, MSG_NO_STORE
 from tensordict.containers.store.element import _StoreStackElementView
 from tensordict.containers.store.encoding import Encoded, Meta, decode
 from tensordict.containers.store.opened import OpenedStore
-from tensordict.containers.store.server import Server, Tree
+from tensordict.containers.store.server import Server
 from tensordict.containers.store.stacked import Leaf, encode_members, encode_whole
 from tensordict.containers.store.writes import build, collect, is_nested, without
-from tensordict.primitives.errors import missing_key
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensordict.primitives.protocol import NestedKeyLike
+    from tensordict.containers.store.tree import Tree
+
 
 __all__ = ["LazyStackedTensorDictStore"]
 
@@ -513,16 +512,6 @@ class LazyStackedTensorDictStore(OpenedStore):
                 for at, path in enumerate(tensors)
             }
         )
-
-    def entry_class(self, key: NestedKeyLike) -> type:
-        """The type of an entry as it is read: a copy in memory, if it is a collection."""
-        value: Any = self
-        for part in _rust.unravel_key_to_tuple(key):
-            found = value._sample_entry(part)
-            if found is NO_DEFAULT:
-                raise missing_key(value, part)
-            value = found
-        return type(value)
 
     def empty(self, *args: Any, **kwargs: Any) -> Any:
         """An ordinary collection like this one without leaves."""

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
 from tensordict.containers.store.common import StoreBase
+from tensordict.primitives.errors import missing_key
+from tensordict.primitives.protocol import NO_DEFAULT
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +38,20 @@ class OpenedStore(StoreBase):
     def _sampled_whole(self) -> Any:
         """A plain collection of what the entries look like, without their values."""
         raise NotImplementedError
+
+    def entry_class(self, key: NestedKeyLike) -> type:
+        """Tell the type of an entry.
+
+        A nested collection of a dense store is a store, too; of a stack it is a copy in
+        memory, as it is read.
+        """
+        value: Any = self
+        for part in _rust.unravel_key_to_tuple(key):
+            found = value._sample_entry(part)
+            if found is NO_DEFAULT:
+                raise missing_key(value, part)
+            value = found
+        return type(value)
 
     @classmethod
     def _opened(cls, *args: Any, **kwargs: Any) -> Self:

@@ -9,7 +9,8 @@ import torch
 from tensordict import _rust
 from tensordict.containers.store.common import StoreBase
 from tensordict.containers.store.ranges import Rows
-from tensordict.containers.store.server import KEY_SEPARATOR, Tree, get_pieces
+from tensordict.containers.store.scripts import get_pieces
+from tensordict.containers.store.tree import KEY_SEPARATOR, Tree
 from tensordict.containers.store.writes import collect, is_nested, without
 from tensordict.primitives.unbatched import UnbatchedTensor
 

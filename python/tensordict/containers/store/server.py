@@ -13,16 +13,15 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from tensordict.containers.store.encoding import Meta
+from tensordict.containers.store.scripts import DESCRIBE, RENAME, WRITE_PIECES
+from tensordict.containers.store.tree import KEY_SEPARATOR, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tensordict.containers.store.encoding import Encoded
 
-__all__ = ["KEY_SEPARATOR", "Server", "Tree", "get_pieces"]
-
-KEY_SEPARATOR = "."
-"""What stands between the parts of a nested key on the server."""
+__all__ = ["Server"]
 
 MSG_NO_REDIS = (
     "A store needs the Python package redis, which is not installed. Install it with "
@@ -47,120 +46,6 @@ MSG_CHANGING = (
 
 _TRIES = 100
 """How often a call starts again because another process has changed what entries are."""
-
-_DESCRIBE = """--!df flags=allow-undeclared-keys
-local function describe()
-    local entries = {}
-    for _, path in ipairs(redis.call('SMEMBERS', KEYS[1])) do
-        entries[#entries + 1] = path
-        entries[#entries + 1] = redis.call('HGETALL', KEYS[3] .. path)
-    end
-    return cjson.encode({entries, redis.call('HGETALL', KEYS[2])})
-end
-"""
-DESCRIBE = _DESCRIBE + "return describe()"
-"""What the entries are: their hashes, read where they are, as one text."""
-
-WRITE_PIECES = (
-    _DESCRIBE
-    + """
-local found = describe()
-if found ~= ARGV[1] then return found end
-for i = 2, #ARGV, 3 do
-    redis.call('SETRANGE', ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2])
-end
-return 0
-"""
-)
-"""Writes pieces of entries if these are still what the caller knows of them."""
-
-GET_PIECES = """--!df flags=allow-undeclared-keys
-local parts = {}
-for i = 1, #ARGV, 2 do
-    local first = tonumber(ARGV[i])
-    parts[#parts + 1] = redis.call('GETRANGE', KEYS[1], first, first + ARGV[i + 1] - 1)
-end
-return table.concat(parts)
-"""
-"""Several pieces of one entry as one string."""
-
-RENAME = """--!df flags=allow-undeclared-keys
-for i = 1, #ARGV, 2 do
-    if redis.call('EXISTS', ARGV[i]) == 1 then
-        redis.call('RENAME', ARGV[i], ARGV[i + 1])
-    end
-end
-return 0
-"""
-"""Renames what is there, so that a second try after a lost answer changes nothing."""
-
-
-def get_pieces(key: str, pieces: list[tuple[int, int]]) -> tuple[Any, ...]:
-    """The command that reads pieces of a string: pairs of first byte and count."""
-    if len(pieces) == 1:
-        first, count = pieces[0]
-        return ("GETRANGE", key, first, first + count - 1)
-    return ("EVAL", GET_PIECES, 1, key, *(part for piece in pieces for part in piece))
-
-
-class Tree:
-    """What the entries of a store are: a description for each path.
-
-    Attributes:
-        text: the description as the server gave it.
-        metas: the leaves, sorted by path.
-        extra: what is known of collections: batch sizes, names and empty ones by path.
-    """
-
-    __slots__ = ("extra", "metas", "text")
-
-    def __init__(self, text: bytes, entries: list[Any], extra: list[str]) -> None:
-        self.text: bytes = text
-        pairs = zip(entries[::2], entries[1::2], strict=True)
-        self.metas: dict[str, Meta] = {
-            path: Meta(path, _fields(flat)) for path, flat in sorted(pairs, key=_first)
-        }
-        found = _fields(extra)
-        self.extra: dict[str, Any] = {
-            path: json.loads(value) for path, value in found.items()
-        }
-
-    @classmethod
-    def parse(cls, text: bytes) -> Tree:
-        """Read the description that the server gave."""
-        # An empty table of Lua is an empty object of JSON.
-        entries, extra = json.loads(text)
-        return cls(text, list(entries), list(extra))
-
-    def below(self, prefix: str) -> dict[str, Meta]:
-        """The leaves below a nested key, all for the empty one."""
-        if not prefix:
-            return self.metas
-        start = prefix + KEY_SEPARATOR
-        return {
-            path: meta for path, meta in self.metas.items() if path.startswith(start)
-        }
-
-    def records_below(self, prefix: str) -> list[str]:
-        """The collections below a nested key of which more is known than their leaves."""
-        start = prefix + KEY_SEPARATOR if prefix else ""
-        return [path for path in self.extra if path and path.startswith(start)]
-
-    def has_below(self, prefix: str) -> bool:
-        """Whether there is a collection at a nested key."""
-        start = prefix + KEY_SEPARATOR
-        return prefix in self.extra or any(
-            path.startswith(start) for path in (*self.metas, *self.extra)
-        )
-
-
-def _first(pair: tuple[Any, Any]) -> Any:
-    return pair[0]
-
-
-def _fields(flat: Any) -> dict[str, str]:
-    flat = list(flat)
-    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 class Server:

@@ -10,7 +10,7 @@ from tensordict import _rust
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.plain_walks import PlainWalks
 from tensordict.containers.store.encoding import Encoded, encode
-from tensordict.containers.store.server import KEY_SEPARATOR
+from tensordict.containers.store.tree import KEY_SEPARATOR
 from tensordict.primitives.checks import is_tensorclass
 from tensordict.primitives.protocol import CollectionProtocol
 

@@ -1,0 +1,73 @@
+"""The entries of a store: a description of each, by the path that its nested key makes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tensordict.containers.store.encoding import Meta
+
+__all__ = ["KEY_SEPARATOR", "Tree"]
+
+KEY_SEPARATOR = "."
+"""What stands between the parts of a nested key on the server."""
+
+
+class Tree:
+    """What the entries of a store are: a description for each path.
+
+    Attributes:
+        text: the description as the server gave it.
+        metas: the leaves, sorted by path.
+        extra: what is known of collections: batch sizes, names and empty ones by path.
+    """
+
+    __slots__ = ("extra", "metas", "text")
+
+    def __init__(self, text: bytes, entries: list[Any], extra: list[str]) -> None:
+        self.text: bytes = text
+        pairs = zip(entries[::2], entries[1::2], strict=True)
+        self.metas: dict[str, Meta] = {
+            path: Meta(path, _fields(flat)) for path, flat in sorted(pairs, key=_first)
+        }
+        found = _fields(extra)
+        self.extra: dict[str, Any] = {
+            path: json.loads(value) for path, value in found.items()
+        }
+
+    @classmethod
+    def parse(cls, text: bytes) -> Tree:
+        """Read the description that the server gave."""
+        # An empty table of Lua is an empty object of JSON.
+        entries, extra = json.loads(text)
+        return cls(text, list(entries), list(extra))
+
+    def below(self, prefix: str) -> dict[str, Meta]:
+        """The leaves below a nested key, all for the empty one."""
+        if not prefix:
+            return self.metas
+        start = prefix + KEY_SEPARATOR
+        return {
+            path: meta for path, meta in self.metas.items() if path.startswith(start)
+        }
+
+    def records_below(self, prefix: str) -> list[str]:
+        """The collections below a nested key of which more is known than their leaves."""
+        start = prefix + KEY_SEPARATOR if prefix else ""
+        return [path for path in self.extra if path and path.startswith(start)]
+
+    def has_below(self, prefix: str) -> bool:
+        """Whether there is a collection at a nested key."""
+        start = prefix + KEY_SEPARATOR
+        return prefix in self.extra or any(
+            path.startswith(start) for path in (*self.metas, *self.extra)
+        )
+
+
+def _first(pair: tuple[Any, Any]) -> Any:
+    return pair[0]
+
+
+def _fields(flat: Any) -> dict[str, str]:
+    flat = list(flat)
+    return dict(zip(flat[::2], flat[1::2], strict=True))
