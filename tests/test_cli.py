@@ -1,12 +1,17 @@
 """``python -m tensordict``: doctor, demo, and what they say when something is wrong."""
 
+import ctypes
+import errno
 import json
 import os
+import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
+import torch
 
 import tensordict
 from tensordict import _rust, cli
@@ -51,6 +56,40 @@ def test_doctor_knows_the_kernel_and_the_filesystem():
     assert doctor.limits()["vm.max_map_count"] > 0
     assert doctor.limits()["mappings now"] > 10
     assert doctor.filesystem(Path("/proc"))["type"] == "proc"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
+def test_doctor_asks_the_kernel_for_io_uring(monkeypatch):
+    answers = {
+        errno.EINVAL: "allowed",
+        errno.EPERM: "forbidden",
+        errno.ENOSYS: "the kernel has none",
+    }
+    assert doctor.limits()["io_uring"] in answers.values()
+    for refused, answer in answers.items():
+        monkeypatch.setattr(ctypes, "get_errno", lambda refused=refused: refused)
+        assert doctor.io_uring() == answer
+
+
+def test_doctor_names_what_torch_was_built_for_and_each_device(monkeypatch, capsys):
+    device = types.SimpleNamespace(name="Card", total_memory=80e9)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: device)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", None)
+    found = doctor.accelerators()
+    assert found["torch built for"] == "processors alone"
+    assert found["cuda:1"] == "Card, 80.0 GB"
+    cli.main(["doctor"])
+    assert "Card, 80.0 GB" in capsys.readouterr().out
+
+
+def test_doctor_names_every_shortcut(capsys):
+    cli.main(["doctor"])
+    out = capsys.readouterr().out
+    assert doctor.shortcuts()
+    for name in doctor.shortcuts():
+        assert re.search(rf"^  {name} +(not )?taken$", out, re.MULTILINE)
 
 
 def test_doctor_answers_with_an_extension_of_another_build(monkeypatch, capsys):

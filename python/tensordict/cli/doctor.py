@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import base64
 import csv
+import ctypes
+import errno
 import hashlib
 import importlib
 import importlib.metadata
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 IMPORT_NAME: Final = "tensordict"
 DISTRIBUTION: Final = "tensordict-rs"
 
+IO_URING_SETUP: Final = 425
+"""The number of the system call, on every processor."""
+
 OPTIONAL: Final = (
     "cloudpickle",
     "h5py",
@@ -45,7 +50,7 @@ Another distribution has files under the import name 'tensordict'. What is impor
 be a mixture of the two. Remove both, then install this one without its rival:
 
     pip uninstall -y {others} tensordict-rs
-    pip install .    # in the folder of its source
+    pip install tensordict-rs    # or `pip install .` in the folder of its source
 
 README.md, "Living beside the published package", says how to keep packages that depend
 on 'tensordict' from installing it again."""
@@ -75,6 +80,7 @@ def report() -> dict[str, Any]:
         "build": build(),
         "shortcuts": shortcuts(),
         "cores": cores(),
+        "accelerators": accelerators(),
         "limits": limits(),
         "filesystems": {
             "current directory": filesystem(Path.cwd()),
@@ -135,6 +141,37 @@ def cores() -> dict[str, float | None]:
     }
 
 
+def accelerators() -> dict[str, str | None]:
+    """Return the toolkit that torch was built for, and each device that it finds."""
+    torch = _module("torch")
+    if torch is None:
+        return {}
+    built_for = torch.version.cuda or torch.version.hip
+    result: dict[str, str | None] = {"torch built for": built_for or "processors alone"}
+    for number in range(torch.cuda.device_count()):
+        found = torch.cuda.get_device_properties(number)
+        memory = found.total_memory / 1e9
+        result[f"cuda:{number}"] = f"{found.name}, {memory:.1f} GB"
+    if torch.backends.mps.is_available():
+        result["mps"] = "available"
+    return result
+
+
+def io_uring() -> str | None:
+    """Return whether this process may use ``io_uring``, None where there is no Linux.
+
+    The kernel is asked for a ring without entries, which it refuses in any case.
+    """
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall(IO_URING_SETUP, 0, None)
+    refused = ctypes.get_errno()
+    if refused in (errno.EINVAL, errno.EFAULT):
+        return "allowed"
+    return "the kernel has none" if refused == errno.ENOSYS else "forbidden"
+
+
 def limits() -> dict[str, int | str | None]:
     """Return the limits of the kernel that a large container meets first."""
     result: dict[str, int | str | None] = {
@@ -142,6 +179,7 @@ def limits() -> dict[str, int | str | None]:
         "vm.max_map_count": _number("/proc/sys/vm/max_map_count"),
         "mappings now": _count_lines("/proc/self/maps"),
         "vm.overcommit_memory": _number("/proc/sys/vm/overcommit_memory"),
+        "io_uring": io_uring(),
     }
     try:
         import resource
@@ -328,7 +366,7 @@ def _count_lines(path: str) -> int | None:
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
-    for title in ("versions", "optional", "build", "cores", "limits"):
+    for title in ("versions", "optional", "build", "cores", "accelerators", "limits"):
         yield title
         for name, value in found[title].items():
             yield f"  {name:<26} {'-' if value is None else value}"
