@@ -16,11 +16,16 @@ DEMO ?=
 # the published release, which is fetched otherwise.
 BENCH ?=
 PEER ?=
+ROUNDS ?= 5
 
 # The newest Python: make test-newest NEWEST=/path/to/python3.14, and its environment.
 NEWEST ?=
 NEWEST_VENV ?= build/newest
 NEWEST_TESTS ?= tests/containers tests/ops tests/storage tests/native tests/concurrent
+
+# Wheels: make wheels TARGETS=x86_64-unknown-linux-gnu PYTHONS=3.13
+TARGETS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
+PYTHONS ?= 3.11 3.12 3.13 3.14
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -143,6 +148,18 @@ $(stamps)/docs: pyproject.toml $(stamps)/dependencies
 docs: $(stamps)/extension $(stamps)/docs ## build the documentation site into docs/_build
 	$(python) -m sphinx -W --keep-going -q -b html docs docs/_build
 
+# Measures what the plots show; other programs should be stopped meanwhile.
+.PHONY: measurements
+measurements: $(stamps)/extension $(if $(PEER),,build/release/.installed) ## measure what the plots of the documentation show
+	$(python) -m benches.python --peer $(or $(PEER),build/release) --rounds $(ROUNDS) \
+		--tree 'flat 4' --tree 'nested 20' --json docs/performance/operations.json
+	$(python) benches/data_loader.py --peer $(or $(PEER),build/release) \
+		--rounds $(ROUNDS) --json docs/performance/loader.json
+
+.PHONY: plots
+plots: $(stamps)/docs ## draw the plots of the documentation from the measurements in docs/performance
+	$(python) tools/plots.py docs/performance
+
 .PHONY: bench
 bench: $(stamps)/extension $(if $(PEER),,build/release/.installed) ## compare with bare torch and with the published release
 	$(python) -m benches.python --peer $(or $(PEER),build/release) $(BENCH)
@@ -168,6 +185,39 @@ build/release/.installed: | $(stamps)
 	$(python) -m pip install --quiet --no-deps --target build/release \
 		tensordict==0.15.3 'pyvers<0.3' importlib_metadata zipp
 	@touch $@
+
+# --- Releasing ------------------------------------------------------------------------
+
+# maturin with zig, auditwheel and what writes bills of materials.
+$(stamps)/release: pyproject.toml $(stamps)/dependencies
+	$(PYTHON) tools/environment.py $(environment) dev release
+	@touch $@
+
+# zig links against the old C library that manylinux_2_28 names, whichever is here. A wheel
+# for each Python: the shortcuts and vectorcalls are not in the stable ABI (docs/dev/release.md).
+# The time in archives is that of the commit, and paths of this machine are left out.
+.PHONY: wheels
+wheels: $(stamps)/release ## build wheels for Linux (TARGETS= PYTHONS=) into dist, and check them
+	$(release_environment) $(python) tools/wheels.py \
+		--targets $(TARGETS) --pythons $(PYTHONS) --out dist
+
+.PHONY: sdist
+sdist: $(stamps)/release ## build the source archive into dist, and a wheel from it
+	$(release_environment) $(python) tools/wheels.py --sdist --out dist
+
+release_environment = env -u PYO3_PYTHON PATH=$(environment)/bin:$$PATH
+
+.PHONY: deny
+deny: ## check licences, sources and known defects of the crates
+	cargo deny --locked check $(DENY)
+
+.PHONY: sbom
+sbom: $(stamps)/release ## bills of materials (CycloneDX) of the package and of the crates into dist
+	$(python) tools/bills.py --out dist
+
+.PHONY: changelog
+changelog: $(stamps)/docs ## add the fragments of changes/ to CHANGELOG.md: make changelog VERSION=0.2.0
+	$(python) -m towncrier build --yes --version $(or $(VERSION),$(error VERSION= names the release))
 
 # --- Before sending -------------------------------------------------------------------
 
