@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from machine import about
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -205,6 +207,7 @@ def main() -> None:
     parser.add_argument("--folder", help="where data are kept from run to run")
     parser.add_argument("--rows", type=int, default=40_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", help="file for all numbers")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -227,7 +230,8 @@ def main() -> None:
             "DataLoader, 2 workers": with_data_loader(td),
         }
         found: dict[str, list[tuple[float, float]]] = {}
-        print("load", os.getloadavg()[0], "of", os.cpu_count(), "processors")
+        machine = about()
+        print("load", machine["load"], "of", machine["cores"], "processors")
         for _ in range(options.rounds):
             for who, make in contestants.items():
                 if make is not None:
@@ -240,6 +244,13 @@ def main() -> None:
             cpu = statistics.median(cpu for _, cpu in results)
             line = f"{statistics.median(rates):9.0f} ({min(rates):.0f} to {max(rates):.0f})"
             print(f"{who:32} {line:32} rows/s   {cpu:.4f} CPU s / 1000 rows")
+        if options.json:
+            numbers = {
+                who: {"rows_per_s": [rate for rate, _ in results]}
+                for who, results in found.items()
+            }
+            everything = {"machine": machine, "rows": len(td), "contestants": numbers}
+            Path(options.json).write_text(json.dumps(everything, indent=1) + "\n")
         first_batches(folder)
 
 

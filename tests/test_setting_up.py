@@ -1,6 +1,8 @@
 """The commands that set up an environment: ``make`` and ``tools/environment.py``."""
 
 import importlib.util
+import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -58,3 +60,37 @@ def test_installing_says_which_files_and_how_large(environment, tmp_path, capfd)
     )
     arguments = (tmp_path / "pip.arguments").read_text().split()
     assert arguments[arguments.index("--progress-bar") + 1] == "off"
+
+
+def make_targets():
+    return set(
+        re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    )
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda p: p.stem
+)
+def test_workflows_call_targets_and_folders_that_exist(path):
+    text = path.read_text()
+    commands = re.findall(r"run: make ([a-z -]+)", text)
+    assert commands
+    called = {name for command in commands for name in command.split()}
+    assert called - make_targets() == set()
+    named = re.findall(r"\btests/[\w./]+", text)
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("name", ["operations", "loader"])
+def test_measurements_name_machine_and_date(name):
+    folder = ROOT / "docs" / "performance"
+    machine = json.loads((folder / f"{name}.json").read_text())["machine"]
+    assert set(machine) >= {"date", "processor", "cores", "load", "python", "torch"}
+    # The picture is of these numbers: their date stands in it.
+    assert machine["date"] in (folder / f"{name}.svg").read_text()
+
+
+def test_the_page_of_performance_shows_every_plot():
+    page = (ROOT / "docs" / "performance.md").read_text()
+    plots = {path.name for path in (ROOT / "docs" / "performance").glob("*.svg")}
+    assert set(re.findall(r"\(performance/([\w.]+)\)", page)) == plots

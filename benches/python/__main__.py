@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benches.machine import about
 from benches.python.operations import OPERATIONS, Operation
 
 TREES = ["flat 4", "flat 50", "nested 20", "flat 1000"]
@@ -81,9 +82,14 @@ def measure(
             for side, seconds in zip(sides, counts, strict=True):
                 samples.setdefault(side, []).extend(seconds)
     return {
-        side: {"min": min(s), "median": statistics.median(s)}
+        side: {"min": rounded(min(s)), "median": rounded(statistics.median(s))}
         for side, s in samples.items()
     }
+
+
+def rounded(seconds: float) -> float:
+    """Four digits, which is more than a count is good for."""
+    return float(f"{seconds:.4g}")
 
 
 def geometric_mean(values: list[float]) -> float:
@@ -161,7 +167,8 @@ def main() -> None:
     arguments = parser.parse_args()
     ours = Worker(None)
     peer = Worker(arguments.peer) if arguments.peer else None
-    everything = {}
+    trees: dict[str, Any] = {}
+    machine = about()
     for tree in arguments.tree or TREES:
         rows = [
             (operation, measure(ours, peer, tree, operation, arguments.rounds))
@@ -170,9 +177,13 @@ def main() -> None:
             and arguments.group in (None, operation.group)
         ]
         report(tree, rows)
-        everything[tree] = {operation.name: result for operation, result in rows}
+        trees[tree] = {
+            operation.name: {"group": operation.group, **result}
+            for operation, result in rows
+        }
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps(everything, indent=1))
+        everything = {"machine": machine, "rounds": arguments.rounds, "trees": trees}
+        Path(arguments.json).write_text(json.dumps(everything) + "\n")
 
 
 if __name__ == "__main__":
