@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from tensordict.checkpoint.distributed import Ranks
+    from tensordict.checkpoint.writing import Plan
 
 
 __all__ = ["Checkpointer"]
@@ -239,10 +240,7 @@ class Checkpointer:
             dedupe=self.dedupe,
             num_threads=self.num_threads,
         )
-        if is_later:
-            self._writer.write_later(plan, new)
-        else:
-            self._writer.write(plan)
+        self._write(plan, new, is_later=is_later)
         self._steps.remember(path, meta, dict(plan[3])[META])
         if self.dedupe:
             self._last = new, meta
@@ -267,10 +265,7 @@ class Checkpointer:
             try:
                 is_free = self._is_free(is_later)
                 there = self._steps.saved()
-                orders = [self._last_order, *(each.order for each in there)]
-                # Where none is on its way, nothing moves or goes until this step is there.
-                before = there[-1][:2] if there and not self._writer.pending() else None
-                said = uuid.uuid4().hex[:12], max(orders) + 1, is_free, before
+                said = self._announcement(there, is_free)
             except OSError as found:
                 error = found
         said, processes = ranks.introduce(said)
@@ -287,19 +282,9 @@ class Checkpointer:
             if rank:
                 self._is_free(is_later)
             else:
-                tokens = [
-                    self._tokens.get(each.order, "") for each in self._writer.pending()
-                ]
-                sweep_parts(self.directory, [*tokens, token])
-                self._tokens = {order: token} | {
-                    each: known
-                    for each, known in self._tokens.items()
-                    if known in tokens
-                }
-            others = [
-                (str(ranks.part(self.directory, token, each)), processes[each])
-                for each in range(1, world)
-            ]
+                self._sweep_parts(order, token)
+            parts = [str(ranks.part(self.directory, token, i)) for i in range(world)]
+            others = list(zip(parts, processes, strict=True))[1:]
             plan, meta = plan_step(
                 self.directory,
                 step,
@@ -317,10 +302,7 @@ class Checkpointer:
                 target=own if rank else None,
                 gathered=([], 0.0) if rank else (others, self.rank_timeout),
             )
-            if is_later:
-                self._writer.write_later(plan, new)
-            else:
-                self._writer.write(plan)
+            self._write(plan, new, is_later=is_later)
             if self.dedupe:
                 self._last = new, meta
         except Exception as found:  # noqa: BLE001 (it is raised on all ranks)
@@ -334,6 +316,28 @@ class Checkpointer:
             if rank == 0:
                 sweep_parts(self.directory, [])
         return path
+
+    def _write(self, plan: Plan, new: Step, *, is_later: bool) -> None:
+        """Write a step now, or in the background."""
+        if is_later:
+            self._writer.write_later(plan, new)
+        else:
+            self._writer.write(plan)
+
+    def _announcement(self, there: list[Step], is_free: bool) -> tuple[Any, ...]:
+        """Return what rank 0 tells all: token, order, whether to save, last step."""
+        orders = [self._last_order, *(each.order for each in there)]
+        # Where none is on its way, nothing moves or goes until this step is there.
+        before = there[-1][:2] if there and not self._writer.pending() else None
+        return uuid.uuid4().hex[:12], max(orders) + 1, is_free, before
+
+    def _sweep_parts(self, order: int, token: str) -> None:
+        """Remove the parts of all saves but this one and those on their way."""
+        pending = [self._tokens.get(each.order, "") for each in self._writer.pending()]
+        sweep_parts(self.directory, [*pending, token])
+        self._tokens = {order: token} | {
+            each: known for each, known in self._tokens.items() if known in pending
+        }
 
     def _retired(self, there: list[Step], new: Step) -> list[Step]:
         """The steps that go when a new one is there."""

@@ -61,21 +61,9 @@ def apply_nest(
         or not td._is_dense
     ):
         return _apply_any(
-            td,
-            fn,
-            others,
-            batch_size,
-            device,
-            names,
-            default,
-            named,
-            nested_keys,
-            filter_empty,
-            is_leaf,
-            checked,
-            prefix,
-            on_unbatched,
-        )
+            td, fn, others, batch_size, device, names, default, named, nested_keys,
+            filter_empty, is_leaf, checked, prefix, on_unbatched,
+        )  # fmt: skip
     # The usual case: nothing but the function is asked of the leaves.
     size, names, is_bound = td._batch_size, td._td_dim_names, td._device is not None
     entries: dict[str, Any] = {}
@@ -113,9 +101,7 @@ def apply_nest(
                 result._hang(key, item)
                 continue
         entries[key] = item
-    if entries or filter_empty is False or (filter_empty is None and td.is_empty()):
-        return result
-    return None
+    return result if entries or _keeps_empty(td, filter_empty) else None
 
 
 def _apply_any(
@@ -137,20 +123,11 @@ def _apply_any(
     """:func:`apply_nest` of any container, with any arguments."""
     if not td._is_dense:
         return td._apply_nest(
-            fn,
-            *others,
-            batch_size=batch_size,
-            device=device,
-            names=names,
-            default=default,
-            named=named,
-            nested_keys=nested_keys,
-            filter_empty=filter_empty,
-            is_leaf=is_leaf,
-            checked=checked,
-            prefix=prefix,
+            fn, *others, batch_size=batch_size, device=device, names=names,
+            default=default, named=named, nested_keys=nested_keys,
+            filter_empty=filter_empty, is_leaf=is_leaf, checked=checked, prefix=prefix,
             call_on_unbatched=on_unbatched,
-        )
+        )  # fmt: skip
     if names is NO_DEFAULT:
         names = td._td_dim_names if batch_size is None else None
     result = new(
@@ -160,34 +137,28 @@ def _apply_any(
         td._device if device is NO_DEFAULT else device,
         None if names is None else list(names),
     )
-    entries, size, home = result._tensordict, result._batch_size, result._device
-    ndim = len(size)
+    entries, size = result._tensordict, result._batch_size
     keeps_unbatched = batch_size is not None and not on_unbatched
     # Nothing but the leaf is looked at before the call, and nothing else is passed.
     is_bare = is_leaf is None and len(others) == 0 and not named and not keeps_unbatched
-    is_free, plain = home is None, torch.Tensor
+    ndim, is_free, plain = len(size), result._device is None, torch.Tensor
     for key, value in list(td._tensordict.items()):
         if is_leaf is None:
             leaf = not isinstance(value, CollectionProtocol)
         else:
             leaf = is_leaf is True or is_leaf(type(value))
-        values: list[Any] = []
-        if is_bare:
-            item = fn(value) if leaf else None
-        else:
-            if leaf and keeps_unbatched and isinstance(value, UnbatchedTensor):
-                for other in others:
-                    _other_entry(other, key, default)
+        values = [_other_entry(other, key, default) for other in others]
+        if leaf:
+            if is_bare:
+                item = fn(value)
+            elif keeps_unbatched and isinstance(value, UnbatchedTensor):
                 entries[key] = value._with_batch_size(size)
                 continue
-            if others:
-                values = [_other_entry(other, key, default) for other in others]
-            if leaf and named:
+            elif named:
                 name = (*prefix, key) if nested_keys and prefix else key
                 item = fn(name, value, *_defaulted(values, default))
-            elif leaf:
+            else:
                 item = fn(value, *_defaulted(values, default))
-        if leaf:
             if item is None:
                 continue
             # What a plain tensor needs is looked at here, everything else there.
@@ -202,31 +173,21 @@ def _apply_any(
                     continue
         else:
             item = _apply_below(
-                value,
-                fn,
-                values,
-                batch_size,
-                device,
-                default,
-                named,
-                nested_keys,
-                filter_empty,
-                is_leaf,
-                checked,
-                (*prefix, key),
-                on_unbatched,
-            )
+                value, fn, values, batch_size, device, default, named, nested_keys,
+                filter_empty, is_leaf, checked, (*prefix, key), on_unbatched,
+            )  # fmt: skip
             if item is None:
                 continue
             if not checked and not _fits(result, value, item):
                 result._hang(key, validate(result, key, item))
                 continue
         entries[key] = item
-    if entries or filter_empty is False:
-        return result
-    if filter_empty is None and td.is_empty():
-        return result
-    return None
+    return result if entries or _keeps_empty(td, filter_empty) else None
+
+
+def _keeps_empty(td: Any, filter_empty: bool | None) -> bool:
+    """Return whether a result without entries is one, where ``td`` was walked."""
+    return filter_empty is False or (filter_empty is None and td.is_empty())
 
 
 def _defaulted(values: list[Any], default: object) -> list[Any]:

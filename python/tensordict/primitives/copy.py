@@ -294,19 +294,7 @@ def _pair(
             if keys is None and not prefix and len(targets) + len(held) == found:
                 _refuse_absent(absent[missing:])
         return
-    if isinstance(source, CollectionProtocol):
-        if not source._is_dense and td._is_dense:
-            _refuse_missing(td, source, keys, prefix)
-        if keys is not None and not source._is_dense:
-            # What is not copied need not be stacked.
-            firsts = {rest[0] for rest in keys if rest}
-            held_keys = [key for key in source._held_keys() if key in firsts]
-            pairs = {key: source._get_entry(key, None) for key in held_keys}.items()
-        else:
-            pairs = source._entries().items()
-    else:
-        pairs = source.items()
-    for key, value in list(pairs):
+    for key, value in _pairs_of(td, source, keys, prefix):
         path = (key,) if isinstance(key, str) else unravel_key_to_tuple(key)
         if not path:
             raise KeyError(MSG_BAD_KEY.format(key))
@@ -317,15 +305,7 @@ def _pair(
                 rests = None
             elif not rests:
                 continue
-        target: Any = td
-        for part in path:
-            if not isinstance(target, CollectionProtocol):
-                target = NO_DEFAULT
-                break
-            target = target._get_entry(part, NO_DEFAULT)
-            if target is NO_DEFAULT:
-                break
-        full = (*prefix, *path)
+        target, full = _entry_at(td, path), (*prefix, *path)
         if target is NO_DEFAULT:
             for leaf in leaf_paths(value, full):
                 below = leaf[len(full) :]
@@ -352,18 +332,51 @@ def _pair(
         elif isinstance(target, CollectionProtocol):
             raise _InplaceWriteError(MSG_INPLACE.format(full[-1], td))
         else:
-            if not isinstance(value, torch.Tensor):
-                try:
-                    value = torch.as_tensor(value, device=target.device)
-                except (RuntimeError, TypeError, ValueError):
-                    name = type(value).__name__
-                    raise TypeError(MSG_NOT_A_VALUE.format(full, name)) from None
-            if target.is_nested:
-                ragged_leaves.check_rows(target, slice(None), value)
-            else:
-                check_copy(full, value, target.shape)
+            values.append(_fitting(full, value, target))
             targets.append(target)
-            values.append(value)
+
+
+def _pairs_of(
+    td: Any, source: Any, keys: Any, prefix: tuple[str, ...]
+) -> list[tuple[Any, Any]]:
+    """List the direct entries of ``source`` of which something may be copied."""
+    if not isinstance(source, CollectionProtocol):
+        return list(source.items())
+    if not source._is_dense and td._is_dense:
+        _refuse_missing(td, source, keys, prefix)
+    if keys is None or source._is_dense:
+        return list(source._entries().items())
+    # What is not copied need not be stacked.
+    firsts = {rest[0] for rest in keys if rest}
+    held_keys = [key for key in source._held_keys() if key in firsts]
+    return [(key, source._get_entry(key, None)) for key in held_keys]
+
+
+def _entry_at(td: Any, path: tuple[str, ...]) -> Any:
+    """Return the entry at a nested key; NO_DEFAULT if there is none."""
+    target: Any = td
+    for part in path:
+        if not isinstance(target, CollectionProtocol):
+            return NO_DEFAULT
+        target = target._get_entry(part, NO_DEFAULT)
+        if target is NO_DEFAULT:
+            break
+    return target
+
+
+def _fitting(path: tuple[str, ...], value: Any, target: Any) -> torch.Tensor:
+    """Convert a value to a tensor that can be copied into the leaf ``target``."""
+    if not isinstance(value, torch.Tensor):
+        try:
+            value = torch.as_tensor(value, device=target.device)
+        except (RuntimeError, TypeError, ValueError):
+            name = type(value).__name__
+            raise TypeError(MSG_NOT_A_VALUE.format(path, name)) from None
+    if target.is_nested:
+        ragged_leaves.check_rows(target, slice(None), value)
+    else:
+        check_copy(path, value, target.shape)
+    return value
 
 
 def check_copy(path: tuple[str, ...], value: torch.Tensor, shape: torch.Size) -> None:

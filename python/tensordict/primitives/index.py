@@ -189,14 +189,7 @@ def _index_plan(
             out.append(item)
         elif isinstance(item, torch.Tensor):
             if item.dtype in _MASK_DTYPES:
-                shape = batch_size[dim : dim + item.dim()]
-                if item.shape != shape:
-                    at = _first_difference(item.shape, shape)
-                    raise IndexError(
-                        MSG_MASK.format(
-                            list(item.shape), at, list(batch_size), dim + at
-                        )
-                    )
+                _check_mask(item, batch_size, dim)
                 for part in item.nonzero(as_tuple=True):
                     dims.append(None)
                     tensors.append((part.shape, dim, True))
@@ -224,6 +217,16 @@ def _index_plan(
     dims += [(batch_size[d], d) for d in range(dim, ndim)]
     size = torch.Size([d[0] for d in dims])
     return out[0] if len(out) == 1 else tuple(out), size, tuple(d[1] for d in dims)
+
+
+def _check_mask(mask: torch.Tensor, batch_size: torch.Size, dim: int) -> None:
+    """Raise where a mask has not the sizes of the batch dims from ``dim`` on."""
+    shape = batch_size[dim : dim + mask.dim()]
+    if mask.shape != shape:
+        at = _first_difference(mask.shape, shape)
+        raise IndexError(
+            MSG_MASK.format(list(mask.shape), at, list(batch_size), dim + at)
+        )
 
 
 def _first_difference(shape: Any, other: Any) -> int:

@@ -382,7 +382,6 @@ def _generated_init(cls: Any) -> Any:
     arguments = {field.name for field in fields if field.init}
     # A field that has the name of an argument of collections takes its place.
     own = tuple(name for name in _OWN_ARGUMENTS if name not in names)
-    init_vars = tuple(passed_on)
     defaults = {
         field.name: default
         for field in fields
@@ -400,12 +399,44 @@ def _generated_init(cls: Any) -> Any:
     # What is given if nothing is left to do.
     complete = arguments if arguments.issuperset(optional) else None
     is_frozen = cls._frozen
+    fill = _filler(
+        names, positional, arguments, complete, required, optional, defaults, factories,
+        tuple(passed_on), is_frozen,
+    )  # fmt: skip
+    if own == _OWN_ARGUMENTS:
+        # How many arguments are all of them, where each can be given by position.
+        num_all = len(positional) if complete == set(positional) else -1
+        is_plain = sets_natively(cls) and not (
+            passed_on or is_frozen or hasattr(cls, "__post_init__")
+        )
+        __init__ = _init_of(cls, fill, positional, complete, num_all, is_plain)
+    else:
+        __init__ = _init_without(own, fill)
+
+    __init__.__qualname__ = f"{cls.__qualname__}.__init__"
+    __init__.__module__ = cls.__module__
+    __init__.__annotations__ = {
+        **{field.name: field.type for field in fields if field.init},
+        "return": None,
+    }
+    __init__.__signature__ = _signature_of(fields)
+    return __init__
+
+
+def _filler(
+    names: list[str],
+    positional: list[str],
+    arguments: set[str],
+    complete: set[str] | None,
+    required: frozenset[str],
+    optional: tuple[str, ...],
+    defaults: dict[str, Any],
+    factories: dict[str, Any],
+    init_vars: tuple[str, ...],
+    is_frozen: bool,
+) -> Any:
+    """Return the function that fills a new instance with arguments as they come."""
     num_positional = len(positional)
-    is_plain = sets_natively(cls) and not (
-        init_vars or is_frozen or hasattr(cls, "__post_init__")
-    )
-    # How many arguments are all of them, where each can be given by position.
-    num_all = num_positional if complete == set(positional) else -1
 
     def fill(
         self: Any,
@@ -451,46 +482,54 @@ def _generated_init(cls: Any) -> Any:
         if lock or is_frozen:
             self._tensordict.lock_()
 
-    if own == _OWN_ARGUMENTS:
+    return fill
 
-        def __init__(  # noqa: N807 - it is one
-            self: Any,
-            /,
-            *args: Any,
-            batch_size: Any = None,
-            device: Any = None,
-            names: Any = None,
-            lock: Any = None,
-            **values: Any,
-        ) -> None:
-            if args:
-                is_complete = len(args) == num_all and not values
-                if is_complete:
-                    values = dict(zip(positional, args))  # noqa: B905 - it is slower
-                    args = ()
-            else:
-                is_complete = values.keys() == complete
-            if is_complete and is_plain and not lock and type(self) is cls:
-                # In line what `fill` does where nothing is left to do.
-                _rust.fill_fields(self, values, batch_size, device, names)
-            else:
-                fill(self, args, values, batch_size, device, names, lock)
 
-    else:
+def _init_of(
+    cls: Any,
+    fill: Any,
+    positional: list[str],
+    complete: set[str] | None,
+    num_all: int,
+    is_plain: bool,
+) -> Any:
+    """Return an ``__init__`` that takes all arguments of a collection."""
 
-        def __init__(  # noqa: N807 - it is one
-            self: Any, /, *args: Any, **values: Any
-        ) -> None:
-            given = {name: values.pop(name, None) for name in own}
-            fill(self, args, values, *map(given.get, _OWN_ARGUMENTS))
+    def __init__(  # noqa: N807 - it is one
+        self: Any,
+        /,
+        *args: Any,
+        batch_size: Any = None,
+        device: Any = None,
+        names: Any = None,
+        lock: Any = None,
+        **values: Any,
+    ) -> None:
+        if args:
+            is_complete = len(args) == num_all and not values
+            if is_complete:
+                values = dict(zip(positional, args))  # noqa: B905 - it is slower
+                args = ()
+        else:
+            is_complete = values.keys() == complete
+        if is_complete and is_plain and not lock and type(self) is cls:
+            # In line what `fill` does where nothing is left to do.
+            _rust.fill_fields(self, values, batch_size, device, names)
+        else:
+            fill(self, args, values, batch_size, device, names, lock)
 
-    __init__.__qualname__ = f"{cls.__qualname__}.__init__"
-    __init__.__module__ = cls.__module__
-    __init__.__annotations__ = {
-        **{field.name: field.type for field in fields if field.init},
-        "return": None,
-    }
-    __init__.__signature__ = _signature_of(fields)  # type: ignore[attr-defined]
+    return __init__
+
+
+def _init_without(own: tuple[str, ...], fill: Any) -> Any:
+    """Return an ``__init__`` of a class whose fields have names of arguments."""
+
+    def __init__(  # noqa: N807 - it is one
+        self: Any, /, *args: Any, **values: Any
+    ) -> None:
+        given = {name: values.pop(name, None) for name in own}
+        fill(self, args, values, *map(given.get, _OWN_ARGUMENTS))
+
     return __init__
 
 
