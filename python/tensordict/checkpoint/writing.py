@@ -175,8 +175,8 @@ def _digests(
         for name, leaf in tensors.items()
         if isinstance(leaf, torch.Tensor)
     ]
-    sums = _rust.tensor_digests([leaf for *_, leaf in plain], num_threads)
-    for (place, name, leaf), digest in zip(plain, sums, strict=True):
+    digests = _rust.tensor_digests([leaf for *_, leaf in plain], num_threads)
+    for (place, name, leaf), digest in zip(plain, digests, strict=True):
         place[name] = f"{digest:016x} {str(leaf.dtype)[6:]} {list(leaf.shape)}"
     return found
 

@@ -64,7 +64,7 @@ class ConsolidatingOps(CollectionProtocol):
             pin_memory: whether the buffer is in pinned memory.
             metadata: taken for compatibility: the description is always made.
             durable: with ``filename``, whether the file is on the disk when this returns.
-            checks: with ``filename``, whether sums are kept in it. See
+            checks: with ``filename``, whether checksums are kept in it. See
                 :func:`tensordict.storage.verify`.
             pbar: with ``filename``, whether a progress bar is shown.
 

@@ -99,7 +99,7 @@ class SavingOps(CollectionProtocol):
             durable: whether the save is on the disk when this returns, and survives a
                 power cut.
             pbar: whether a progress bar is shown.
-            checks: whether sums are kept, to tell damage later. See
+            checks: whether checksums are kept, to tell damage later. See
                 :func:`tensordict.storage.verify`.
             ragged: ``"columns"`` to save rows that differ in shape as a few files a key,
                 values and shapes, and texts as one column of bytes: see
@@ -340,7 +340,7 @@ class SavingOps(CollectionProtocol):
             num_threads: the most native threads to map with. Default: the cores that
                 this process may use, at most 8.
             allow_pickle: whether values that were pickled are loaded.
-            verify: whether all files are read first and compared with their sums:
+            verify: whether all files are first read and compared with checksums:
                 damage is an error, a file that was modified since the save a warning.
 
         Returns:

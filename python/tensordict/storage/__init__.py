@@ -10,7 +10,7 @@ to containers:
 - :mod:`~tensordict.storage.tensors.mapped` is the tensor over a file, ``MemoryMappedTensor``;
 - :mod:`~tensordict.storage.leaves` makes the bytes of unusual tensors plain;
 - :mod:`~tensordict.storage.tensors.anonymous` is memory shared without a file name;
-- :mod:`~tensordict.storage.checksums` compares saves with their sums: :func:`verify`,
+- :mod:`~tensordict.storage.checksums` compares saves with checksums: :func:`verify`,
   :func:`seal`;
 - :mod:`~tensordict.primitives.registry` knows which class a directory was saved from.
 

@@ -1,4 +1,4 @@
-"""Comparing saves with the sums that were taken when they were written."""
+"""Compare saves with the checksums that were taken when they were written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def verify(
     deep: bool = False,
     pbar: bool = False,
 ) -> Report:
-    """Read the files of a save and compare them with their sums.
+    """Read the files of a save and compare them with their checksums.
 
     Nothing is raised where files are damaged: the report says it. Tensors that were
     filled through their mapping are *modified since the save*, and not damaged.
@@ -34,7 +34,7 @@ def verify(
             that was saved to.
         num_threads: the most native threads. Default: the cores of this process, at
             most 8.
-        deep: whether what no sum of ours covers is looked at, too: files without a sum
+        deep: whether what no checksum covers is looked at, too: files without a checksum
             are read to their end, entries of archives are compared with the CRC-32 that
             other tools go by, and pickles are gone through, without running them.
         pbar: whether a progress bar is shown.
@@ -61,24 +61,24 @@ def verify(
 
 
 def seal(path: str | Path, num_threads: int = 0, *, pbar: bool = False) -> int:
-    """Take the sums of a saved directory, or an archive, as it is now.
+    """Take the checksums of a saved directory, or an archive, as it is now.
 
     For a dataset that was made with :meth:`~tensordict.TensorDictBase.memmap_like`, or
     changed through its mapping, and is finished: from now on :func:`verify` compares
     with what is there today.
 
     Args:
-        path: the directory or archive. Nothing but the sums, and the times of files,
-            is written. An archive that was made without sums has those of its entries.
+        path: the directory or archive. Nothing but the checksums, and the times of files,
+            is written. An archive that was made without checksums has those of its entries.
         num_threads: as for :func:`verify`.
         pbar: whether a progress bar is shown.
 
     Returns:
-        How many files, or entries, have a sum.
+        How many files, or entries, have a checksum.
 
     Raises:
         OSError: a file is missing, too short, or cannot be read.
-        ValueError: it is a save of another layout, which has its sums from being saved.
+        ValueError: it is of another layout, which has its checksums from being saved.
 
     Examples:
         >>> import tempfile

@@ -43,7 +43,7 @@ def read_copies(root: SavedPath, loaded: CollectionProtocol, num_threads: int) -
     """Read the files of ``loaded`` into new tensors, which become its entries.
 
     Returns:
-        Whether all were read, and so compared with their sums.
+        Whether all were read, and so compared with their checksums.
 
     Raises:
         RuntimeError: a file is damaged.

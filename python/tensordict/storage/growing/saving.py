@@ -40,7 +40,7 @@ def write_columns(
     target: str,
     existsok: bool,
     is_durable: bool,
-    takes_sums: bool,
+    takes_checksums: bool,
 ) -> None:
     """Write a collection to a directory that then takes the place of ``target``.
 
@@ -71,7 +71,7 @@ def write_columns(
             tree.publish(is_durable)
         finally:
             tree.close()
-        if takes_sums:
+        if takes_checksums:
             _rust.seal_tree(made, 0, _rust.SaveProgress())
         _put(made, target)
     finally:

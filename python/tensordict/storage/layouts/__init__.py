@@ -126,7 +126,7 @@ class SaveOptions(NamedTuple):
 
     @property
     def how(self) -> tuple[int, bool, bool]:
-        """The most threads, whether it is on the disk at the end, whether sums are taken."""
+        """The most threads, and whether to sync to the disk and to take checksums."""
         return self.threads, self.durable, self.checks
 
 

@@ -92,7 +92,7 @@ class ArchiveLayout(DirectoryLayout):
     def seal(
         self, path: str | Path, num_threads: int, progress: _rust.SaveProgress
     ) -> int:
-        """Take the sums of all entries.
+        """Take the checksums of all entries.
 
         Raises:
             ValueError: it is a zip file of another program.
@@ -217,7 +217,7 @@ def pack_memmap(
     """Put a saved directory into one file, an archive.
 
     The archive appears in one step, or replaces the one that is there. Every file of the
-    directory goes into it, but for the sums, which are taken anew.
+    directory goes into it, but for the checksums, which are taken anew.
 
     Args:
         prefix: the directory of the save.

@@ -201,7 +201,7 @@ class DirectoryLayout(Layout):
         progress: _rust.SaveProgress,
         part: list[str] | None = None,
     ) -> Report:
-        """Compare the files with their sums; ``deep``, go through pickles, too."""
+        """Compare the files with their checksums; ``deep``, go through pickles, too."""
         report = super().verify(path, num_threads, deep, progress, part)
         if deep and report.layout == self.name:
             looked_at = [self._with_pickle_looked_at(f, path) for f in report.findings]
@@ -211,7 +211,7 @@ class DirectoryLayout(Layout):
     def seal(
         self, path: str | Path, num_threads: int, progress: _rust.SaveProgress
     ) -> int:
-        """Take the sums of all files."""
+        """Take the checksums of all files."""
         return _rust.seal_tree(os.fspath(path), max(0, num_threads), progress)
 
     def _file(self, path: str | Path, file: str) -> bytes:

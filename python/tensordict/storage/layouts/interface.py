@@ -30,7 +30,7 @@ CHANGED = ("modified since the save", "changed or damaged")
 
 MSG_CUT_OFF = "the end of the file is missing: it was cut off"
 MSG_SEAL = (
-    "{} is a {} file, whose sums are part of it: only directories and archives are "
+    "{} is a {} file, whose checksums are part of it: only directories and archives are "
     "sealed. `tensordict convert --force` writes a file again."
 )
 
@@ -59,7 +59,7 @@ class Finding(NamedTuple):
     path: str
     outcome: str
     """One of ``good``, ``damaged``, ``modified since the save``, ``changed or damaged``
-    (where the file system does not tell the two apart), ``unchecked`` (no sum)."""
+    (where the file system does not tell the two apart), ``unchecked`` (no checksum)."""
     detail: str
     """The problem in words; empty if there is none."""
     line: str
@@ -126,7 +126,7 @@ class Layout(ABC):
         progress: _rust.SaveProgress,
         part: list[str] | None = None,
     ) -> Report:
-        """Compare the files with their sums: all, or what is at the keys of ``part``."""
+        """Compare the files, or those at the keys of ``part``, with their checksums."""
         threads, place = max(0, num_threads), os.fspath(path)
         layout, generation, found = _rust.verify_save(
             place, threads, deep, progress, part
@@ -139,15 +139,15 @@ class Layout(ABC):
     def seal(
         self, path: str | Path, num_threads: int, progress: _rust.SaveProgress
     ) -> int:
-        """Take the sums anew, and say of how many files.
+        """Take the checksums anew, and say of how many files.
 
         Raises:
-            ValueError: the layout has its sums from being saved.
+            ValueError: the layout has its checksums from being saved.
         """
         raise ValueError(MSG_SEAL.format(path, self.name))
 
     def check_before(self, path: str | Path, options: LoadOptions, out: object) -> None:
-        """Compare a file with its sums where that was asked, or values are copied.
+        """Compare a file with its checksums where that was asked, or values are copied.
 
         Raises:
             RuntimeError: it is damaged.

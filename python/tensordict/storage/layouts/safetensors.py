@@ -185,7 +185,7 @@ def to_safetensors(
         num_threads: the most files that are written at a time. Default: the cores that
             this process may use, at most 8.
         durable: whether the save is on the disk when this returns.
-        checks: whether sums are kept. See :func:`tensordict.storage.verify`.
+        checks: whether checksums are kept. See :func:`tensordict.storage.verify`.
         pbar: whether a progress bar is shown.
 
     Raises:
