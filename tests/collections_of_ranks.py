@@ -90,7 +90,7 @@ COLLECTIONS: dict[str, Any] = {
 
 
 def state(td: Any) -> Any:
-    """What a collection holds, as plain Python."""
+    """Describe the content of a collection as plain Python."""
     if isinstance(td, torch.Tensor):
         return td.detach().resolve_conj().tolist()
     if isinstance(td, LazyStackedTensorDict):

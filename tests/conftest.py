@@ -1,4 +1,4 @@
-"""What every test shares: hypothesis profiles.
+"""Hypothesis profiles and fixtures that every test shares.
 
 ``quick`` is the default. ``HYPOTHESIS_PROFILE=thorough pytest tests/property`` looks ten
 times as far. Neither has a deadline: the machines that run tests are busy with others.

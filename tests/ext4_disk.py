@@ -17,10 +17,10 @@ SHUTDOWN = 0x8004587D
 """The ioctl that ends an ext4 file system as it is: nothing more reaches the disk."""
 
 WITHOUT_LOG = 2
-"""What the journal has not written yet is lost, too."""
+"""A way to shut down: lose what the journal has not written yet, too."""
 
 SECONDS = 120
-"""How long a command, and a child that is killed, may take."""
+"""The longest time that a command, and a child that is killed, may take."""
 
 
 class Disk:

@@ -11,7 +11,7 @@ import torch
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Whether two states are the same, types and bits included."""
+    """Return whether two states are the same, types and bits included."""
     if isinstance(left, torch.Tensor):
         same = left.dtype == right.dtype and left.shape == right.shape
         return same and torch.equal(

@@ -23,7 +23,7 @@ _SERVER.set_forkserver_preload(["tensordict", "torch.distributed.tensor"])
 
 
 class Raised(NamedTuple):
-    """What a rank raised."""
+    """An exception that a rank raised."""
 
     name: str
     text: str

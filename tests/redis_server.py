@@ -30,7 +30,7 @@ class RedisServer:
 
     @property
     def address(self) -> dict[str, str]:
-        """What a store is given to find the server."""
+        """Return the arguments with which a store finds the server."""
         return {"unix_socket_path": self.socket}
 
     def start(self) -> None:

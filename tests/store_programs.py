@@ -134,7 +134,7 @@ PROGRAMS = {
 
 
 def plain(value):
-    """What a store holds, as JSON: dictionaries of lists."""
+    """Describe the content of a store as JSON: dictionaries of lists."""
     if isinstance(value, torch.Tensor):
         if value.is_complex():
             value = torch.view_as_real(value)
@@ -151,7 +151,7 @@ def plain(value):
 
 
 def content(store):
-    """What reading a store gives: of a stack the entries of each member."""
+    """Return what reading a store gives: of a stack the entries of each member."""
     if isinstance(store, LazyStackedTensorDictStore):
         if store._stack_dim == 0:
             members = [store[i].to_tensordict() for i in range(store._count)]

@@ -296,7 +296,7 @@ def test_files_with_sums_of_their_own_are_written_again(layout, saved, capsys):
     capsys.readouterr()
     status, text = call(capsys, "seal", path)
     assert status == 2
-    assert f"{path} is a {layout} file, whose sums are part of it" in text
+    assert f"{path} is a {layout} file, whose checksums are part of it" in text
     assert call(capsys, "verify", path)[0] == 3
     again = "convert", path, path, "--force", "--layout", layout
     assert call(capsys, *again)[0] == 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,7 @@ PLACES = (
     "rust/tensordict-core/src",
     "rust/tensordict-core",
 )
-"""What a path in a document may be relative to."""
+"""The folders that a path in a document may be relative to."""
 
 PATH = re.compile(r"[\w.<>*-]+(?:/[\w.<>*-]+)*(?:\.(?:py|pyi|rs|md|toml)\b|/(?![\w(]))")
 
@@ -78,7 +80,7 @@ def named_paths(text: str) -> list[str]:
 
 
 def exists(path: str) -> bool:
-    """Whether there is such a file or folder; one without a folder may be anywhere."""
+    """Return whether there is such a path; one without a folder may be anywhere."""
     if "/" not in path.rstrip("/"):
         folders = [ROOT / "python", ROOT / "rust"]
         if any(next(folder.rglob(path.rstrip("/")), None) for folder in folders):
@@ -91,3 +93,58 @@ def test_what_a_document_names_exists(document: Path) -> None:
     paths = named_paths(document.read_text())
     assert paths
     assert [path for path in paths if not exists(path)] == []
+
+
+RIDDLE = re.compile(r"(As|How|Of|What|Where|Whether|Which|Who|Whose|Why)\b")
+"""The words with which no docstring begins: it says what the thing does, or is."""
+
+NOT_YET = (
+    "python/tensordict/containers/nontensor/",
+    "python/tensordict/containers/persistent/",
+    "python/tensordict/containers/store/",
+    "python/tensordict/data/",
+    "python/tensordict/distributed/",
+    "python/tensordict/interop/",
+    "python/tensordict/ops/arrays.py",
+    "python/tensordict/ops/tables.py",
+    "python/tensordict/storage/arrays/",
+)
+"""Folders and files whose docstrings are still to be rewritten. It only shrinks."""
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the docstrings of a file with their lines, those of variables included."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        body = getattr(node, "body", None)
+        for statement in body if isinstance(body, list) else ():
+            if isinstance(statement, ast.Expr) and isinstance(
+                statement.value, ast.Constant
+            ):
+                yield statement.lineno, str(statement.value.value).lstrip()
+
+
+def doc_comments(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the first line of each block of documentation in a file of Rust."""
+    is_within = False
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        found = re.match(r"\s*//[/!] ?(.*)", line)
+        if found and not is_within:
+            yield number, found[1]
+        is_within = bool(found)
+
+
+@pytest.mark.parametrize("folder", ["python/tensordict", "tests", "benches"])
+def test_no_docstring_begins_with_a_riddle(folder: str) -> None:
+    ends = {".py": docstrings, ".rs": doc_comments}
+    found = [
+        (path.relative_to(ROOT).as_posix(), line, text)
+        for path in sorted((ROOT / folder).rglob("*"))
+        if path.suffix in ends
+        for line, text in ends[path.suffix](path)
+    ]
+    assert len(found) > 50
+    assert [
+        f"{name}:{line}: {text[:60]}"
+        for name, line, text in found
+        if RIDDLE.match(text) and not name.startswith(NOT_YET)
+    ] == []

@@ -1,4 +1,4 @@
-"""What users read: texts of the package, and the lines that its warnings name."""
+"""Texts that users read: those of the package, and the lines that its warnings name."""
 
 import ast
 import contextlib

@@ -1,10 +1,10 @@
-"""Which torch this is, for the tests of what an earlier one cannot do by itself."""
+"""The version of torch, for the tests of what an earlier one cannot do by itself."""
 
 import pytest
 import torch
 
 OLDER = torch.__version__ < torch.torch_version.TorchVersion("2.15")
-"""Whether torch is one before that which recorded the answers of the release."""
+"""True if torch is older than the one that recorded the answers of the release."""
 
 
 def needs_torch(reason: str) -> pytest.MarkDecorator:

@@ -1,4 +1,4 @@
-"""What is saved comes back as what it was."""
+"""Items come back as what they were when they were saved."""
 
 import pathlib
 import random

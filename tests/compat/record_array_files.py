@@ -43,7 +43,7 @@ def collection() -> TensorDict:
 
 
 def only_zarr() -> TensorDict:
-    """What HDF5 does not hold in the release."""
+    """The cases that HDF5 does not hold in the release."""
     td = collection()
     td["mixed"] = NonTensorStack(1, "a", None)
     td["nothing"] = NonTensorData({"k": [1, None]})

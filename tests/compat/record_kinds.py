@@ -39,7 +39,7 @@ LOADS: dict[str, Any] = {
 
 
 LOST = {"value.consolidated"}
-"""What is loaded without an error, and without the value."""
+"""The cases that are loaded without an error, and without the value."""
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ import tensordict
 
 FILE = Path(__file__).parent / "pickled_kinds_0_15_3.zip"
 FOLDER = "/recorded"
-"""What stands in the pickles for the folder of the memory-mapped ones."""
+"""The text that stands in the pickles for the folder of the memory-mapped ones."""
 
 
 # Protocol 2, in which a text can be replaced by one of another length.
@@ -36,7 +36,7 @@ WAYS: dict[str, Any] = {
     "consolidated": lambda td, _: pickle.dumps(td.consolidate(metadata=True), 2),
 }
 KNOWN_WAYS = ("pickle", "consolidated")
-"""What ``kinds_0_15_3.zip`` has of the other kinds."""
+"""The ways of the other kinds that ``kinds_0_15_3.zip`` has."""
 
 MAPPED_KINDS = ("typed", "stack", "base", "values", "params", "part", "nested")
 

@@ -1,4 +1,4 @@
-"""What it means that a container came back from a file as it was."""
+"""Compare a container that came back from a file with the one that was written."""
 
 from __future__ import annotations
 

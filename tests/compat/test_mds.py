@@ -34,7 +34,8 @@ OURS = {
     "nested": [{"n.b": "float32"}, 2],
     "two batch dims": [{"a": "ndarray"}, 2],
 }
-"""Where ours is another answer: dtypes are kept, and what fails there is written."""
+"""The cases in which our answer differs: dtypes are kept, and what fails there is
+written."""
 
 
 @pytest.fixture(autouse=True)

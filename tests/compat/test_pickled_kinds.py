@@ -46,12 +46,12 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def is_safe(kind: str) -> bool:
-    """Whether ``torch.load(weights_only=True)`` reads a kind of container."""
+    """Return whether ``torch.load(weights_only=True)`` reads a kind of container."""
     return not kind.startswith(OF_USERS + OF_TORCH) and kind != "pickled_values"
 
 
 def has_class(kind: str, way: str) -> bool:
-    """Whether the class of a container survives a way of writing it."""
+    """Return whether the class of a container survives a way of writing it."""
     if way == "mapped":
         return not kind.startswith(("params", "tied"))
     return way != IN_ONE_BUFFER or not kind.startswith(VIEWS)

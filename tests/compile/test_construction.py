@@ -66,7 +66,7 @@ def test_containers_are_made_by_the_rule_as_without_it(name, monkeypatch):
 
 
 def logged(function, *args):
-    """What Dynamo's log says of changes while ``function`` is compiled."""
+    """Return what Dynamo's log says of changes while ``function`` is compiled."""
     found: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: found.append(record.getMessage())

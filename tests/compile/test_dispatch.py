@@ -86,7 +86,8 @@ MODULES = {
     "policy": (policy(), "_"),
     "two values": (policy(normal("x", "y")), "_"),
 }
-"""What is called, and what is between the parts of a nested key in a name."""
+"""The modules that are called, and what is between the parts of a nested key in a
+name."""
 
 
 def keys_of(module) -> list:

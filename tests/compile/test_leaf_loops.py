@@ -62,7 +62,7 @@ def tree(kind: str) -> TensorDict:
 
 
 def traced(function, td):
-    """What compiled code gives, and the calls in its graph."""
+    """Return the result of compiled code, and the calls in its graph."""
     calls = []
 
     def backend(graph, _inputs):

@@ -234,7 +234,7 @@ def test_other_calls_are_interpreted(name):
 
 
 def compiles(function, *calls) -> int:
-    """How many times a function is compiled for some calls."""
+    """Count how many times a function is compiled for some calls."""
     count = 0
 
     def backend(graph, _inputs):

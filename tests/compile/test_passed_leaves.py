@@ -60,7 +60,7 @@ FUNCTIONS = [swapped, replaced_below, written_in_place, popped, locked, listed]
 
 
 def described(value, known):
-    """What a value is, with the name of each tensor that is an object of ``known``."""
+    """Describe a value, with the name of each tensor that is an object of ``known``."""
     if isinstance(value, TensorDict):
         rest = {key: described(entry, known) for key, entry in value.items()}
         return list(value.batch_size), value.is_locked, rest

@@ -1,4 +1,4 @@
-"""What is called again with other values, or with other keys: compiled at most once each."""
+"""Calls with other values, or with other keys, are compiled at most once each."""
 
 from __future__ import annotations
 

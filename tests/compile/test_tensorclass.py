@@ -261,7 +261,7 @@ PROGRAMS = {
 
 
 def described(value):
-    """What two results must have in common."""
+    """Describe what two results must have in common."""
     if isinstance(value, torch.Tensor):
         return type(value), value.tolist()
     if isinstance(value, (list, tuple)):

@@ -90,7 +90,7 @@ PROGRAMS = {
 
 SOME = {"dims", "expand", "list", "number", "split", "write"}
 MAKERS = {grid: None, rows: SOME, part: SOME}
-"""What makes the arguments, and the programs that are run with them: all if None."""
+"""The makers of the arguments, and the programs that are run with them: all if None."""
 
 
 def described(value):
@@ -105,7 +105,7 @@ def described(value):
 
 
 def described_fields(value):
-    """As :func:`described`, of the inner collections of classes."""
+    """Describe as :func:`described` does the inner collections of classes."""
     if isinstance(value, (list, tuple)):
         return [described_fields(item) for item in value]
     return type(value), described(value.to_tensordict())

@@ -1,4 +1,4 @@
-"""How collections get to other processes: descriptors, shared memory, buffers of pickles."""
+"""Collections go to other processes: descriptors, shared memory, buffers of pickles."""
 
 import multiprocessing
 import pickle

@@ -1,4 +1,4 @@
-"""What the body of a tensorclass says, and what of a dataclass it stays."""
+"""The body of a tensorclass: what it declares, and what of a dataclass stays."""
 
 from __future__ import annotations
 

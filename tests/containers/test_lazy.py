@@ -1,4 +1,4 @@
-"""What is special to a lazy stack: members, ragged entries, exclusive keys."""
+"""Lazy stacks alone: members, ragged entries, exclusive keys."""
 
 import pickle
 
@@ -319,7 +319,7 @@ def test_a_lazy_view_refuses_a_permutation_as_torch_does():
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 def test_densify_takes_no_dtype_from_empty_members(layout):
-    """What holds no number says nothing about the type of those that are there."""
+    """Empty members say nothing about the dtype of those that hold numbers."""
     members = [TensorDict(a=torch.zeros(0)), TensorDict(a=torch.tensor([1, 2]))]
     for stack in (lazy_stack(members), lazy_stack(members[::-1])):
         assert stack.densify(layout=layout)["a"].dtype is torch.int64

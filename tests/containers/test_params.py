@@ -1,4 +1,4 @@
-"""What is special to a collection of parameters."""
+"""Collections of parameters alone."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def values(td):
 
 
 def in_fork(call):
-    """What a forked process answers to a call, in text."""
+    """Return the answer of a forked process to a call, as text."""
     source, target = os.pipe()
     pid = os.fork()
     if not pid:

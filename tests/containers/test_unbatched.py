@@ -58,7 +58,7 @@ def make(batch_size: tuple[int, ...] = (3, 2)) -> TensorDict:
 
 
 def same(first: Any, second: Any) -> bool:
-    """Whether keys, sizes, kinds of leaves and values are equal."""
+    """Return whether keys, sizes, kinds of leaves and values are equal."""
     if isinstance(first, (list, tuple)):
         return len(first) == len(second) and all(map(same, first, second))
     if first.batch_size != second.batch_size or list(first.keys()) != list(
@@ -138,7 +138,7 @@ def test_a_write_at_an_index_of_no_row_is_refused(index: Any) -> None:
 
 
 def test_apply_with_a_batch_size_skips_it_unless_asked() -> None:
-    """What a function for batched leaves would make of it is not tried."""
+    """The function, which is for batched leaves, is not tried with it."""
     td = make()
     result = td.apply(lambda x: x[0], batch_size=[2])
     assert result["u"].shape == (4,)
@@ -175,7 +175,7 @@ def test_writing_at_an_index_writes_it_whole() -> None:
 
 
 def test_mixed_entries_are_joined_as_tensors() -> None:
-    """Where only some containers hold it whole no value is lost."""
+    """No value is lost if only some containers hold it whole."""
     whole = TensorDict(u=UnbatchedTensor(torch.zeros(3)), batch_size=[3])
     plain = TensorDict(u=torch.ones(3), batch_size=[3])
     for pair in ([whole, plain], [plain, whole]):

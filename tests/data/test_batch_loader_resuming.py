@@ -236,7 +236,7 @@ def test_a_training_that_was_killed_has_the_same_losses(tmp_path: Path) -> None:
 
 
 def in_child(function: Any) -> Any:
-    """What a function gives in the child of a fork, which must not hang."""
+    """Return the result of a function in the child of a fork, which must not hang."""
     receiver, sender = fork.Pipe(duplex=False)
     process = fork.Process(target=lambda: sender.send(function()))
     process.start()

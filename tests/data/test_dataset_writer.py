@@ -22,7 +22,7 @@ from tensordict.data import DatasetReader, DatasetWriter
 from tensordict.storage.growing import file as files
 
 KILLS = int(os.environ.get("TENSORDICT_KILLS", "8"))
-"""How often a writer is killed. `make torture` sets more."""
+"""The number of times that a writer is killed. `make torture` sets more."""
 
 
 def row(value: int) -> TensorDict:
@@ -421,7 +421,7 @@ def write_for_ever(path, report: int) -> None:
 
 
 def check(found) -> int:
-    """Whether all rows are whole, and how many they are."""
+    """Check that all rows are whole; return their number."""
     count = found.batch_size[0]
     assert found["n", "b"].tolist() == list(range(count))
     if count:

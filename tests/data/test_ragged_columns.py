@@ -54,7 +54,7 @@ def stack(tmp_path):
 
 
 def is_untouched(stack) -> bool:
-    """Whether no list of all members was made."""
+    """Return whether no list of all members was made."""
     return "tensordicts" not in vars(stack)
 
 

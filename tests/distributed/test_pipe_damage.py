@@ -1,4 +1,4 @@
-"""What peers send that is no message: an error each time, no crash, no hang, no memory.
+"""Peers that send what is no message: an error each time, no crash, no hang, no memory.
 
 ``TENSORDICT_FUZZ=1000`` sends more damaged messages than a run of all tests does.
 """
@@ -77,7 +77,7 @@ async def recorded(td, count=2):
 
 
 async def received(content, ends=True, count=3, **options):
-    """What a pipe says of bytes that a peer sends before it closes the connection."""
+    """Return what a pipe says of bytes that a peer sends before it hangs up."""
     one, other = socket.socketpair()
     pipe = TensorDictPipe(other, **options)
     one.setblocking(False)

@@ -1,4 +1,4 @@
-"""What a collection is on a wire: described, made again, and damaged on the way."""
+"""Collections on a wire: described, made again, and damaged on the way."""
 
 from __future__ import annotations
 

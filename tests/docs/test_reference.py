@@ -20,7 +20,7 @@ def reference():
 
 @pytest.fixture(scope="module")
 def named(reference):
-    """What the pages document, each time it is documented."""
+    """List what the pages document, each time it is documented."""
     return [
         line.split(":: ", 1)[1]
         for text in reference.pages().values()

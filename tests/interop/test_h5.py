@@ -1,4 +1,4 @@
-"""What is special to files of HDF5."""
+"""Files of HDF5 alone."""
 
 import os
 import subprocess

@@ -56,7 +56,7 @@ def nested(rows: int = 3) -> TensorDict:
 def through(
     kind: str, td: Any, tmp_path: Any, cls: Any = TensorDict, **how: Any
 ) -> Any:
-    """What comes back of a collection that went to a table."""
+    """Return the collection that comes back from a table that a collection went to."""
     if kind in FILES:
         path = tmp_path / f"table.{kind}"
         getattr(td, f"to_{kind}")(path, separator=".")

@@ -1,4 +1,4 @@
-"""What is special to stores of Zarr."""
+"""Stores of Zarr alone."""
 
 import numpy as np
 import pytest

@@ -64,7 +64,7 @@ class TooLong(BaseException):
 
 
 class Hunt:
-    """What the groups share: the programs, the containers, and how many cases to draw."""
+    """State that the groups share: programs, containers, and the number of cases."""
 
     def __init__(self, folder: Path, times: int) -> None:
         self.folder = folder
@@ -838,7 +838,7 @@ GROUPS: dict[str, Callable[[Hunt], Iterator[Case]]] = {
 
 
 class Journal:
-    """What a group is doing, in a page of memory that outlives its process."""
+    """A note of what a group is doing, in memory that outlives its process."""
 
     def __init__(self) -> None:
         self._page = mmap.mmap(-1, 8192)

@@ -1,4 +1,4 @@
-"""What a callback of the hunt does to a container, and by what it is called.
+"""Callbacks of the hunt that change a container, and the ways in which they are called.
 
 An *action* changes a container in a way that whoever walks it does not expect: entries are
 cleared, deleted, added, replaced, the attributes of the instance are unset, the memory of a

@@ -1,4 +1,4 @@
-"""What the hunt does with containers: every public operation, with every parameter.
+"""Programs of the hunt: every public operation, with every parameter.
 
 The programs are those of ``tests/parity/parameters.txt``, which has each parameter of each
 public method, and the further ones below. A program is text over ``td``, a container, and
@@ -372,7 +372,7 @@ def programs() -> dict[str, CodeType]:
 
 
 def containers() -> dict[str, CodeType]:
-    """What makes each kind of container."""
+    """Return a function that makes a container, for each kind."""
     return {name: compile(MADE[name], "<container>", "exec") for name in KINDS}
 
 

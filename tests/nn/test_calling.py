@@ -99,7 +99,7 @@ MODULES = {
 
 
 def outcome(function, td):
-    """What a call gives, and what it leaves behind."""
+    """Return the result of a call, and what it leaves behind."""
     try:
         result = function(td)
     except Exception as error:  # noqa: BLE001 - whichever it is, both have it

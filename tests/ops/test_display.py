@@ -1,4 +1,4 @@
-"""How collections print."""
+"""The text of collections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an error says: what was asked, what was found, what to do; and nothing has changed.
+"""Errors say what was asked, what was found, what to do; and nothing has changed.
 
 Each row is a mistake: what is called with fresh data, the class of the error, and pieces of its
 text. The first piece is that of the published release.
@@ -134,7 +134,7 @@ def test_the_error_of_a_missing_key_can_be_pickled() -> None:
 
 
 def test_no_near_key_is_made_up() -> None:
-    """Where nothing is near, nothing is offered."""
+    """Nothing is offered if no key is near."""
     with pytest.raises(KeyError) as caught:
         data()["zzz"]
     text = "key \"zzz\" not found in TensorDict with keys ['obs', 'reward']"
@@ -189,7 +189,7 @@ def test_a_locked_collection_says_what_locked_it(call: Any, tmp_path: Any) -> No
 
 
 def test_a_locked_entry_names_its_parent() -> None:
-    """What is to be unlocked is the root."""
+    """The root is to be unlocked."""
     root = data().lock_()
     pieces = [
         LOCKED,

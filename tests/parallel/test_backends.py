@@ -1,4 +1,4 @@
-"""What holds for every backend: chunks, results, errors, iteration, journals."""
+"""Laws of every backend: chunks, results, errors, iteration, journals."""
 
 import concurrent.futures
 import inspect

@@ -1,4 +1,4 @@
-"""What a field of each annotation makes of values, under each option of tensorclasses."""
+"""Values given to fields of each annotation, under each option of tensorclasses."""
 
 from frame import cases, differing
 

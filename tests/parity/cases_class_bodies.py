@@ -1,4 +1,4 @@
-"""What the body of a class declares; typed dictionaries of a container."""
+"""Declarations in the body of a class; typed dictionaries of a container."""
 
 from frame import cases, differing
 

@@ -1,4 +1,4 @@
-"""How collections print, with every option."""
+"""The text of collections, with every option."""
 
 from frame import cases
 

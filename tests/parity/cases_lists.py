@@ -1,4 +1,4 @@
-"""What lists, tuples and scalars of numpy become, by the way in which they are given."""
+"""Lists, tuples and scalars of numpy as entries, by the way in which they are given."""
 
 from frame import cases, differing
 

@@ -1,4 +1,4 @@
-"""What modules write, and more programs of modules, parameters and distributions.
+"""Results of modules, and more programs of modules, parameters and distributions.
 
 As in ``cases_transforms`` a program is a paragraph.
 """

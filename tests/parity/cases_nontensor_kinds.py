@@ -1,4 +1,4 @@
-"""What the methods of values answer for values of many kinds.
+"""Methods of non-tensor data, called for values of many kinds.
 
 One case is one method and one class; its answer has a line for each kind of value. Not
 among them: what a save of a value by itself makes of its batch size, which the release

@@ -1,4 +1,4 @@
-"""What the rows of stacks of values become: one value, or a stack of values.
+"""Rows of stacks of non-tensor data: one value, or a stack of values.
 
 A row of a stack of values with batch dims is one value again when it is taken out, by an
 index, a split or a view, with elements and without.

@@ -1,4 +1,4 @@
-"""What keys and dims are refused: cases that random comparisons found."""
+"""Keys and dims that are refused: cases that random comparisons found."""
 
 from frame import cases
 

@@ -1,4 +1,4 @@
-"""What sequences, wrappers and chains of distributions leave in their input.
+"""Entries that sequences, wrappers and chains of distributions leave in their input.
 
 As in ``cases_transforms`` a program is a paragraph.
 """

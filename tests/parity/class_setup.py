@@ -114,7 +114,7 @@ class DecoratedFrozen:
 
 
 def loaded(dest, state, **options):
-    """What loading a state gives."""
+    """Load a state; return the result."""
     result = dest.load_state_dict(state, **options)
     return type(result).__name__, result is dest, dest
 
@@ -145,7 +145,7 @@ def plain(state):
 
 
 def about(state):
-    """What a state says of its collections."""
+    """Return what a state says of its collections."""
     return {
         **{key: about(each) for key, each in state.items() if isinstance(each, dict)},
         "": {
@@ -187,7 +187,7 @@ def defined(annotation, is_postponed, options=""):
 
 
 def in_class(annotation, is_postponed):
-    """What a field of an annotation makes of values, in each way to give them."""
+    """Give values in each way to a field of an annotation; return what it has."""
     answers = []
     entries = {"z": torch.ones(2)}
     collection = TensorDict(entries, batch_size=[2])

@@ -1,4 +1,4 @@
-"""What the programs find as the release had it when their answers were recorded."""
+"""Settings that the release had when the answers of the programs were recorded."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""How a value is described as JSON, under either implementation.
+"""Describe a value as JSON, under either implementation.
 
 A description holds what a user can rely on:
 
@@ -24,14 +24,14 @@ MAX_VALUES = 128
 
 
 def is_container(value: Any) -> bool:
-    """Whether ``value`` is a tensor collection of either implementation."""
+    """Return whether ``value`` is a tensor collection of either implementation."""
     from tensordict import is_tensor_collection
 
     return not isinstance(value, type) and is_tensor_collection(value)
 
 
 def _is_stack(value: Any) -> bool:
-    """Whether a container is a stack of others, whose members are described."""
+    """Return whether a container is a stack of others, whose members are described."""
     return type(value).__name__ == "LazyStackedTensorDict"
 
 

@@ -65,7 +65,7 @@ NAMES = """
 
 
 def refused():
-    """Which names a class refuses, in each form; and by an error of which class."""
+    """List the names that a class refuses, in each form, with the error's class."""
     answers = {}
     for name in NAMES:
         forms = (_by_base(name), _by_decorator(name), _shadowing(name))

@@ -1,4 +1,4 @@
-"""What a parity case is, the fixtures that cases start from, and how one is run.
+"""The frame of parity cases: the cases, the fixtures they start from, and a run of one.
 
 The same code runs under the published release (``record.py``) and under this package
 (``test_parity.py``), so it imports nothing but torch, numpy and ``tensordict``.
@@ -338,7 +338,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What identifies this case in the answers and as a test."""
+        """The name of this case in the answers and as a test."""
         return f"{self.method}/{self.fixture}: {self.program}"
 
 
@@ -401,7 +401,7 @@ def cases_of(topic: str) -> list[Case]:
 
 
 def answers_path(topic: str) -> Path:
-    """Where the recorded answers of a topic are."""
+    """Return the path of the recorded answers of a topic."""
     return FOLDER / "answers" / f"{topic}.json"
 
 
@@ -482,7 +482,7 @@ def without_order(answer: Any) -> Any:
 
 
 def differences(expected: Any, found: Any, path: str = "") -> Iterator[str]:
-    """Where two descriptions differ, as readable lines."""
+    """List the places where two descriptions differ, as readable lines."""
     if isinstance(expected, dict) and isinstance(found, dict):
         for key in [*expected, *(k for k in found if k not in expected)]:
             if key not in found:

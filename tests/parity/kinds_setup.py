@@ -31,7 +31,7 @@ def seen(x: Any) -> Any:
 
 
 def answers(make: Callable[[Any], Any], call: Callable[[Any], Any]) -> list[Any]:
-    """What ``call`` answers for what ``make`` makes of each value; of errors the class."""
+    """Call ``call`` with ``make`` of each value; of errors return the class."""
     found = []
     for value in VALUES:
         try:

@@ -1,5 +1,5 @@
 # ruff: noqa: F401, F403, N802, N814, RUF012 (short names, as programs have them)
-"""What the programs of ``cases_nn`` start from: they import all of it."""
+"""The start of the programs of ``cases_nn``, which import all of it."""
 
 import torch
 from torch import Tensor, nn

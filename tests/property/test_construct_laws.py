@@ -37,7 +37,7 @@ def shape_of(td):
 
 
 def same_values(left, right):
-    """Whether two containers have the same leaves, element by element."""
+    """Return whether two containers have the same leaves, element by element."""
     pairs = zip(left.items(True, True), right.items(True, True), strict=True)
     return all(
         one == other and torch.equal(first, second)

@@ -28,7 +28,7 @@ def members(draw):
 
 
 def told(value):
-    """What can be compared of a result."""
+    """Return what can be compared of a result."""
     if isinstance(value, torch.Tensor):
         return value.tolist()
     if isinstance(value, list):

@@ -215,7 +215,7 @@ CASES: dict[str, Any] = {
 
 
 def told(value: Any) -> Any:
-    """What there is to compare of an argument or a result."""
+    """Return what can be compared of an argument or a result."""
     if isinstance(value, torch.Tensor):
         return type(value), value.dtype, value.tolist()
     if isinstance(value, torch.nn.Module):

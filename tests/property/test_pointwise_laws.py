@@ -37,7 +37,7 @@ def pairs(draw: st.DrawFn) -> tuple[TensorDict, TensorDict]:
 
 
 def leafwise(function, *tds: TensorDict) -> dict:
-    """What ``function`` gives for the leaves of the same key."""
+    """Apply ``function`` to the leaves of the same key."""
     return {
         key: function(leaf, *(td.get(key) for td in tds[1:]))
         for key, leaf in tds[0].items(True, True)
@@ -45,7 +45,7 @@ def leafwise(function, *tds: TensorDict) -> dict:
 
 
 def same(td: TensorDict, expected: dict) -> bool:
-    """Whether ``td`` holds exactly these leaves."""
+    """Return whether ``td`` holds exactly these leaves."""
     found = dict(td.items(True, True))
     return found.keys() == expected.keys() and all(
         found[key].dtype == expected[key].dtype

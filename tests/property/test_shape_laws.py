@@ -25,7 +25,7 @@ def trees(draw: st.DrawFn) -> TensorDict:
 
 
 def equal(first: TensorDict, second: TensorDict) -> bool:
-    """Whether two trees agree in everything but their names."""
+    """Return whether two trees agree in everything but their names."""
     return (
         first.batch_size == second.batch_size
         and first["n"].batch_size == second["n"].batch_size

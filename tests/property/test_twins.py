@@ -91,7 +91,7 @@ def fresh(argument):
 
 
 def both_on_copies(name: str, td, *args) -> None:
-    """As :func:`both` for a primitive that changes the container, compared afterwards."""
+    """Compare both for a primitive that changes the container."""
     known = trees.known_objects(td)
     for key, value in list(known.items()):
         if not value.startswith("storage") and isinstance(value, CollectionProtocol):
@@ -105,7 +105,7 @@ def both_on_copies(name: str, td, *args) -> None:
 
 
 def both_on_deep_copies(name: str, td, *args) -> None:
-    """As :func:`both_on_copies` for a primitive that writes into the leaves."""
+    """Compare both for a primitive that writes into the leaves."""
     results = []
     for function in (TWINS[name], getattr(_rust, name)):
         copy = map_leaves_primitives.map_leaves(
@@ -346,7 +346,7 @@ def added(values, *lists):
 
 
 def add_into(values, *lists):
-    """As :func:`added`, into the leaves."""
+    """Add as :func:`added` does, into the leaves."""
     with torch.no_grad():
         for value, total in zip(values, added(values, *lists), strict=True):
             value.copy_(total)

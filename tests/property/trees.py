@@ -214,7 +214,7 @@ def known_objects(td: Any, known: dict[int, str] | None = None, path: str = "") 
 
 
 def outcome(function: Any, *args: Any, known: dict[int, str]) -> Any:
-    """What a call gives or raises, described."""
+    """Describe what a call gives or raises."""
     try:
         result = function(*args)
     except Exception as error:  # noqa: BLE001

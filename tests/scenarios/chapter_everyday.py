@@ -1,4 +1,4 @@
-"""What a training loop does: rollouts, batches, masks, gradients, dtypes."""
+"""The work of a training loop: rollouts, batches, masks, gradients, dtypes."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def nested() -> TensorDict:
 
 
 def exported(function: Any, *args: Any) -> Any:
-    """What the exported function gives for the arguments it was exported with."""
+    """Call an exported function with the arguments it was exported with."""
     module = function if isinstance(function, nn.Module) else Function(function)
     return export(module, args=args, strict=False).module()(*args)
 

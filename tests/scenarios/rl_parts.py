@@ -1,4 +1,4 @@
-"""What the programs of reinforcement learning share: networks, data, and a short view."""
+"""Parts that programs of reinforcement learning share: networks, data, a short view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scenario is, and how one is run and described."""
+"""Scenarios: what one has, and how it is run and described."""
 
 from __future__ import annotations
 

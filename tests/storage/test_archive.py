@@ -21,7 +21,7 @@ from tensordict import (
 )
 from tensordict.storage import verify
 
-SUMS = ".tensordict-sums.json"
+CHECKSUMS = ".tensordict-sums.json"
 METHODS = ["stored", "deflate", "bzip2", "lzma"]
 HERE = Path(__file__).parent.parent / "compat" / "archives_0_15_3"
 
@@ -249,7 +249,7 @@ def test_the_layout_is_that_of_the_release(tmp_path):
         "é%2F%20%25.memmap",
         "n/meta.json",
         "n/b.memmap",
-        SUMS,
+        CHECKSUMS,
     ]
     data = (tmp_path / "x.tdz").read_bytes()
     for info in infos:
@@ -322,7 +322,7 @@ def test_packing_and_unpacking(compression, tmp_path):
     names = zipfile.ZipFile(target).namelist()
     assert names[0] == "meta.json"
     assert "extra.txt" in names
-    assert names[-1] == SUMS
+    assert names[-1] == CHECKSUMS
     assert unpack_memmap(target, str(tmp_path / "y")) == tmp_path / "y"
     assert_same(TensorDict.load(tmp_path / "y"), make())
     assert (tmp_path / "y" / "extra.txt").read_text() == "mine"

@@ -21,7 +21,7 @@ from tensordict import (
 from tensordict.storage import seal, verify
 from tensordict.storage.future import TensorDictFuture
 
-SUMS = ".tensordict-sums.json"
+CHECKSUMS = ".tensordict-sums.json"
 
 
 @tensorclass
@@ -82,13 +82,13 @@ def test_a_save_is_good(tmp_path):
 
 def test_sums_are_json_with_the_sum_of_each_block(tmp_path):
     saved = make().memmap(tmp_path / "x")
-    sums = json.loads((tmp_path / "x" / SUMS).read_text())
-    length, modified, whole, blocks = sums["files"]["n/b.memmap"]
+    checksums = json.loads((tmp_path / "x" / CHECKSUMS).read_text())
+    length, modified, whole, blocks = checksums["files"]["n/b.memmap"]
     assert length == saved["n", "b"].numel() * 8
     assert modified == os.stat(tmp_path / "x" / "n" / "b.memmap").st_mtime_ns
     assert len(whole) == 8
     assert len(blocks) == 8 * 3
-    assert sums["block_bytes"] == 1 << 20
+    assert checksums["block_bytes"] == 1 << 20
 
 
 @pytest.mark.parametrize("at", [0, 1 << 20, 2_399_999])
@@ -166,7 +166,7 @@ def test_a_linked_leaf_keeps_its_sum(tmp_path):
 
 def test_files_without_sums_are_unchecked(tmp_path):
     make().memmap(tmp_path / "x", checks=False)
-    assert not (tmp_path / "x" / SUMS).exists()
+    assert not (tmp_path / "x" / CHECKSUMS).exists()
     assert set(outcomes(tmp_path / "x").values()) == {"unchecked"}
     assert verify(tmp_path / "x").generation == ""
 
@@ -270,8 +270,8 @@ def test_an_entry_added_in_place_is_unchecked(tmp_path):
 
 def test_unreadable_sums_are_an_error(tmp_path):
     make().memmap(tmp_path / "x")
-    (tmp_path / "x" / SUMS).write_text('{"version": 1}')
-    with pytest.raises(RuntimeError, match=SUMS):
+    (tmp_path / "x" / CHECKSUMS).write_text('{"version": 1}')
+    with pytest.raises(RuntimeError, match=CHECKSUMS):
         verify(tmp_path / "x")
 
 

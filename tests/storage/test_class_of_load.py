@@ -1,4 +1,4 @@
-"""Which class a load by a tensorclass gives."""
+"""The class of what a load by a tensorclass gives."""
 
 import json
 import pickle

@@ -359,7 +359,7 @@ def test_a_file_that_is_mounted_is_refused(name, bind_mount, tmp_path):
 # Kills ---------------------------------------------------------------------------------
 
 ROUNDS = int(os.environ.get("TENSORDICT_KILLS", "20"))
-"""How often a save is killed, per layout. `make torture` sets more."""
+"""The number of times that a save is killed, per layout. `make torture` sets more."""
 
 KILLED = {
     "tree of large leaves": ("x", [400_000, 300_000]),
@@ -437,7 +437,7 @@ def test_a_kill_leaves_the_old_save_or_the_new(layout, tmp_path):
 
 
 def save_files_for_ever(target: Path, report: int) -> None:
-    """As :func:`save_for_ever`, to a single file of the layout of its suffix."""
+    """Save for ever to a file of the layout of its suffix."""
     torch.set_num_threads(1)
     value = 0
     while True:

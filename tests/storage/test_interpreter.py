@@ -21,7 +21,7 @@ SAVES = {
 
 
 def is_shared_during(work):
-    """Whether another thread had its turn in the middle of the call."""
+    """Return whether another thread had its turn in the middle of the call."""
     ticks = []
     ended = threading.Event()
 

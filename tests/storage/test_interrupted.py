@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class AlarmError(Exception):
-    """What the handler of the signal raises."""
+    """The exception that the handler of the signal raises."""
 
 
 @pytest.fixture

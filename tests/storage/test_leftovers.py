@@ -1,4 +1,4 @@
-"""What killed processes leave of files that they were replacing: the next call sweeps it."""
+"""Leftovers of processes killed while replacing files: the next call sweeps them."""
 
 import fcntl
 import os

@@ -55,15 +55,15 @@ def make() -> TensorDict:
     )
 
 
-SUMS_FILE = ".tensordict-sums.json"
+CHECKSUMS_FILE = ".tensordict-sums.json"
 
 
 def files(folder) -> list[str]:
-    """The files of the published format: all but the sums."""
+    """The files of the published format: all but the checksums."""
     return sorted(
         str(path.relative_to(folder))
         for path in Path(folder).rglob("*")
-        if path.is_file() and path.name != SUMS_FILE
+        if path.is_file() and path.name != CHECKSUMS_FILE
     )
 
 
@@ -274,7 +274,7 @@ def test_saving_to_the_working_directory(tmp_path, monkeypatch):
     )
     assert Path("meta.json").exists()
     assert TensorDict.load_memmap(".")["a"][0, 0] == 1
-    assert [path.name for path in tmp_path.glob(".*")] == [SUMS_FILE]
+    assert [path.name for path in tmp_path.glob(".*")] == [CHECKSUMS_FILE]
 
 
 def test_saving_through_a_link_to_a_directory(tmp_path):

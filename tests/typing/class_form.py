@@ -1,4 +1,4 @@
-"""What type checkers say of tensorclasses of the class form; run as a test as well."""
+"""Programs for type checkers: tensorclasses of the class form; run as a test, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What mypy says of tensorclasses of the decorator form, with the plugin of this package; run as a test as well."""
+"""Programs for mypy with our plugin: tensorclasses of the decorator; a test as well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What type checkers say of classes in everyday code; run as a test as well."""
+"""Programs for type checkers: classes in everyday code; run as a test as well."""
 
 from __future__ import annotations
 

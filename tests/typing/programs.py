@@ -1,4 +1,4 @@
-"""What type checkers say of whole programs with typed containers; run as a test as well."""
+"""Programs for type checkers: typed containers throughout; run as a test as well."""
 
 from __future__ import annotations
 

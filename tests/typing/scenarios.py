@@ -1,4 +1,4 @@
-"""What type checkers say of programs as users write them; run as a test as well."""
+"""Programs for type checkers, as users write them; run as a test as well."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ CAUGHT = {
 
 
 def run(command: list[str]) -> str:
-    """What a checker says."""
+    """Return what a checker says."""
     environment = {**os.environ, "MYPYPATH": str(PACKAGE), "PYTHONPATH": str(PACKAGE)}
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment, check=False

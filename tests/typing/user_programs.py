@@ -1,4 +1,4 @@
-"""What type checkers say of programs around dictionaries and modules; run as a test, too."""
+"""Programs for type checkers: dictionaries and modules; run as a test as well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What type checkers say of code as users write it; run as a test as well."""
+"""Programs for type checkers: code as users write it; run as a test as well."""
 
 from __future__ import annotations
 

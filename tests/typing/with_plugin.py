@@ -1,4 +1,4 @@
-"""What mypy says with the plugin of this package; run as a test as well."""
+"""Programs for mypy with the plugin of this package; run as a test as well."""
 
 from __future__ import annotations
 
