@@ -30,7 +30,10 @@ PAGES = {
     "lazy-stacks": "in_place lazy",
     "locking": "locking",
     "modules": "modules module_results nn params_entries selecting transforms",
-    "non-tensor-data": "lists nontensor nontensor_kinds nontensor_stacks utils",
+    "non-tensor-data": (
+        "lists nontensor nontensor_alone nontensor_kinds nontensor_rows nontensor_setitem "
+        "nontensor_stacks utils"
+    ),
     "reductions": "reductions",
     "saving": "consolidating safetensors saving saving_arguments",
     "shape": "arguments shape",

@@ -1,6 +1,6 @@
 """Stacks of values by hand: what is written where, and how shapes change."""
 
-from frame import cases
+from frame import cases, differing
 
 PREFIX = (
     "from tensordict import MetaData, NonTensorData, NonTensorStack, lazy_stack; "
@@ -39,7 +39,7 @@ type(D.to_lazystack(0)).__name__, D.to_lazystack(0).tolist()
 show(V.to(batch_size=[1]))
 show(V.empty(batch_size=[2])), show(W.empty(batch_size=[2]))
 show(D + TensorDict(batch_size=[3, 2])), show(D + torch.ones(3, 2))
-show(pickle.loads(pickle.dumps(lazy_stack([NonTensorData(1, batch_size=[0, 2])] * 3))))
+show(pickle.loads(pickle.dumps(lazy_stack([NonTensorData(i, batch_size=[0, 2]) for i in (1, 2, 3)]))))
 W.names = ['x', 'y']; show(pickle.loads(pickle.dumps(W)))
 V.contiguous().is_contiguous()
 """
@@ -165,7 +165,7 @@ NAMED = "st = lambda: NonTensorStack(*[NonTensorStack('p', 'q')] * 3); x = Tenso
 
 NAMES = f"""
 {NAMED}; v = x._get_sub_tensordict(slice(1)); at(v + 1), at(v.clone()), at(v.isreal()), at(v.double()), at(v.select('s', 'n'))
-{NAMED}; v = x._get_sub_tensordict(([0],)); at(torch.stack([v, v])), at(torch.cat([v, v])), at(v.split(1)[0]), at(v > v)
+{NAMED}; v = x._get_sub_tensordict(([0],)); at(v > v)
 {NAMED}; at(x.unsqueeze(0).to_tensordict()), at(x._get_sub_tensordict(([0],)).to_tensordict())
 {NAMED}; v = x._get_sub_tensordict(([0],)); v['n', 'h'] = T([1, 2, 2]); at(v.abs()), at(v.unflatten(-1, (-1, 1)))
 """
@@ -204,7 +204,12 @@ CASES = [
     *cases("values.made", lines(MADE), on="flat"),
     *cases("values.kept", KEPT, on="none"),
     *cases("values.names", lines(NAMES), on="none"),
-    *cases("values.empty", lines(EMPTY), on="none"),
+    *differing(
+        cases("values.empty", lines(EMPTY), on="none"),
+        "unsqueeze(0); [type",
+        reason="one value without elements stays one, which keeps it",
+        ours="set(result) == {'NonTensorData'}",
+    ),
     *cases("values.spread", lines(SPREAD), on="none"),
 ]
 

@@ -14,7 +14,6 @@ from tensordict.containers.nontensor import (
     NonTensorData,
     NonTensorStack,
     convert,
-    empty_rows,
     joining,
     mapped,
     ragged,
@@ -34,7 +33,7 @@ __all__ = ["install"]
 
 # The first text of a process would import these one by one: two milliseconds, and
 # fifteen where the interpreter may not keep compiled modules.
-OF_VALUES = (convert, empty_rows, joining, mapped, ragged)
+OF_VALUES = (convert, joining, mapped, ragged)
 
 
 def install() -> None:

@@ -122,12 +122,6 @@ def plan_column(stack: Any, plan: Any, level: int) -> None:
     # Of several dims, or with lists as values, the data do not tell which is which.
     if len(size) > 1 or any(isinstance(value, (list, tuple)) for value in flat):
         notes["batch_size"] = size
-    rows = stack._noted_rows()
-    if rows:
-        notes["rows"] = rows
-        if not is_jsonable(rows) or typed_paths(rows):
-            plan.add_file(level, OTHER, _pickle_of({"rows": rows}))
-            notes["rows"] = OTHER
     text = json.dumps(fields, separators=(",", ":"))
     _add_notes(plan, level, text, notes)
     plan.close_level_as(level, text)
@@ -328,11 +322,6 @@ def load_column(cls: Any, path: SavedPath, options: Any) -> Any:
     dim = fields.get("stack_dim", 0)
     if isinstance(dim, int) and 0 < dim < len(loaded.batch_size):
         loaded.stack_dim = dim
-    rows = notes.get("rows")
-    if rows is not None:
-        if rows == OTHER:
-            rows = _read_pickle(path / OTHER, options.allow_pickle)["rows"]
-        loaded = loaded._with_noted_rows(rows)
     loaded._memmap_prefix = options.home_of(path)
     return loaded
 

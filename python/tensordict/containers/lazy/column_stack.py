@@ -27,7 +27,8 @@ from tensordict.containers.lazy.columns import (
 from tensordict.containers.lazy.construct import nested_stacks
 from tensordict.containers.lazy.ragged_column import RaggedColumn, padded
 from tensordict.containers.lazy.stack import LazyStackedTensorDict
-from tensordict.containers.nontensor.text_column import TextColumn
+from tensordict.containers.nontensor import NonTensorStack
+from tensordict.containers.nontensor.cells import EncodedCells
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage.layouts.directory import load_directory, make_level, path_of
 
@@ -171,7 +172,7 @@ class ColumnStack(LazyStackedTensorDict):
         if isinstance(column, RaggedColumn):
             if column.encoding is None or self._columns.num_dims:
                 return None
-            return TextColumn.of_column(column, rows)
+            return _texts(column, rows)
         if isinstance(column, torch.Tensor):
             if len(rows) == self._columns.num_rows and rows.step == 1:
                 return column
@@ -201,7 +202,7 @@ class ColumnStack(LazyStackedTensorDict):
             if found is None and path[0] in self._columns.entries:
                 found = self._stacked(path[0], self._group(path[0]) or [])
             if found is not None:
-                return found._value() if isinstance(found, TextColumn) else found
+                return found._value() if isinstance(found, NonTensorStack) else found
         if path and path[0] not in self._columns.entries:
             if default is NO_DEFAULT:
                 return _rust.getitem(self, path)
@@ -505,9 +506,14 @@ def _with_texts(
         else:
             values, table = tree.entries[key]
             column = RaggedColumn(values, table, encoding)
-            rows = range(len(column.table))
-            tree.entries[key] = TextColumn.of_column(column, rows)
+            tree.entries[key] = _texts(column, range(len(column.table)))
     return make_level(tree, path, options, others)
+
+
+def _texts(column: RaggedColumn, rows: range) -> NonTensorStack:
+    """The values of some rows of a column, which are decoded when they are read."""
+    cells: Any = EncodedCells(column, rows)
+    return NonTensorStack._of_cells(cells, torch.Size([len(rows)]), CPU)
 
 
 def _encoding(fields: dict[str, Any], key: str) -> str | None:

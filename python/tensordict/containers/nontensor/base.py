@@ -9,6 +9,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.collection import TensorCollection
+from tensordict.containers.nontensor.cells import LinkedCells
 from tensordict.containers.nontensor.equality import copied, is_interchangeable
 from tensordict.containers.nontensor.operations import (
     MSG_REDUCED,
@@ -171,9 +172,8 @@ class NonTensorOps(CollectionProtocol):
             safe_pickle.rewrite(self, places, new)
             return
         cells = self._cells
-        put = getattr(cells, "put", None)
-        if put is not None:
-            put(places, new)
+        if isinstance(cells, LinkedCells):
+            cells.put(places, new)
             return
         for place, value in zip(places, new, strict=True):
             cells[place] = value

@@ -259,9 +259,9 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
     def _value(self) -> Any:
         return self._cells[self._at]
 
-    def _home(self, at: int) -> tuple[Any, int]:
-        """Return the owner of the element ``at`` in its cells, and its place there."""
-        return self, self._at
+    def _homes(self) -> list[tuple[Any, int]]:
+        """The owner of each element in its cells, row by row, and its place there."""
+        return [(self, self._at)] * self._batch_size.numel()
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(MSG_NO_ATTRIBUTE.format(type(self).__name__, name))
@@ -744,7 +744,10 @@ class NonTensorData(NonTensorDataBase):
         self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int
     ) -> Any:
         result = super()._map_leaves(op, args, prefix, names, tail, lock, k)
-        if op not in ADDS_DIMS or len(result.batch_size) == len(self._batch_size):
+        # A stack without elements would lose the value.
+        if 0 in self._batch_size or op not in ADDS_DIMS:
+            return result
+        if len(result.batch_size) == len(self._batch_size):
             return result
         if op in REGROUPS and not isinstance(names, tuple):
             return result
@@ -758,10 +761,6 @@ class NonTensorData(NonTensorDataBase):
         elif op in REGROUPS:
             # Dims that lead, one after the other.
             stack.stack_dim = len(stack.batch_size) - len(self._batch_size) - 1
-        if 0 in self._batch_size:
-            from tensordict.containers.nontensor.empty_rows import with_value
-
-            stack = with_value(stack, self.data)
         if result._is_locked and op not in NEW_ELEMENTS:
             stack._lock_tree()
         return stack

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,12 +13,12 @@ from tensordict.containers.nontensor.base import (
     MSG_NO_SIZE,
     NonTensorOps,
 )
+from tensordict.containers.nontensor.cells import LinkedCells
 from tensordict.containers.nontensor.data import (
     MetaData,
     NonTensorData,
     NonTensorDataBase,
 )
-from tensordict.containers.nontensor.empty_rows import as_hollow, rows_of
 from tensordict.containers.nontensor.equality import is_interchangeable
 from tensordict.containers.nontensor.mapped import MappedStack, joined_with_mapped
 from tensordict.containers.nontensor.positions import on_real_tensors
@@ -33,33 +32,25 @@ from tensordict.primitives import options as options_primitives
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MSG_PART_OF_MEMBER = (
-    "A member of this lazy stack has one value for all of its elements, and some of them "
-    "were given another one. Write to the lazy stack at an index: stack[i] = ..."
-)
-
 __all__ = ["cat_values", "stack_values", "stacked"]
 
 
 def stack_values(members: Sequence[Any], dim: int) -> Any:
     """Stack non-tensor entries: one value where that is all there is.
 
-    Equal metadata become one, equal data only with ``set_capture_non_tensor_stack``.
+    Equal metadata become one, equal data only with ``set_capture_non_tensor_stack``, and
+    where they have no elements: their stack would have no value.
     """
     first = members[0]
     if any(not isinstance(member, NonTensorOps) for member in members):
         if any(isinstance(member, NonTensorDataBase) for member in members):
             raise AttributeError(MSG_NO_SIZE)
         raise RuntimeError(MSG_NO_NON_TENSOR)
+    captures = options_primitives.capture_non_tensor_stack() or 0 in first.batch_size
     collapses = all(isinstance(member, MetaData) for member in members) or (
-        options_primitives.capture_non_tensor_stack()
-        and all(isinstance(member, NonTensorDataBase) for member in members)
+        captures and all(isinstance(member, NonTensorDataBase) for member in members)
     )
-    same = (
-        is_interchangeable
-        if options_primitives.capture_non_tensor_stack()
-        else _same_metadata
-    )
+    same = is_interchangeable if captures else _same_metadata
     if collapses and all(
         member.data is first.data or same(first.data, member.data) for member in members
     ):
@@ -101,23 +92,17 @@ def shown_together(members: Sequence[Any], dim: int, of_rows: bool) -> Any:
             for member, start, stop in zip(members, starts, starts[1:], strict=False)
         ]
         order = torch.stack(numbers, dim).flatten().tolist()
-    if all(
-        member.batch_size.numel() == 1 or isinstance(member, NonTensorStack)
+    # Elements of a member that has one value have one home.
+    is_of_rows = any(
+        member.batch_size.numel() != 1 and not isinstance(member, NonTensorStack)
         for member in members
-    ):
-        pairs = zip(members, starts, starts[1:], strict=False)
-        flat = [
-            member._home(at)
-            for member, start, stop in pairs
-            for at in range(stop - start)
-        ]
-        stack._cells = LinkedCells(stack._cells, [flat[number] for number in order])
-    elif of_rows:
-        counts = [stop - start for start, stop in pairwise(starts)]
-        owner_of = [owner for owner, count in enumerate(counts) for _ in range(count)]
-        owners = [owner_of[number] for number in order]
-        stack._cells = LinkedRows(stack._cells, members, owners)
-        stack._is_of_members = True
+    )
+    if is_of_rows and not of_rows:
+        return stack
+    homes = [home for member in members for home in member._homes()]
+    stack._cells = LinkedCells(
+        stack._cells, [homes[number] for number in order], is_of_rows
+    )
     return stack
 
 
@@ -141,74 +126,6 @@ def _singles(members: Sequence[Any]) -> NonTensorStack:
     return stack._named(_names_with(members[0], 0))
 
 
-class LinkedCells(list[Any]):
-    """Cells whose values are those of other cells, which take what is written to these."""
-
-    def __init__(self, values: list[Any], homes: list[tuple[Any, int]]) -> None:
-        super().__init__(values)
-        self._homes = homes
-
-    def __setitem__(self, place: Any, value: Any) -> None:
-        """Set the value here and where it is from."""
-        member, at = self._homes[place]
-        member._put_cells([at], [value])
-        super().__setitem__(place, value)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle as a plain list: a copy is linked to nothing."""
-        return list, (list(self),)
-
-
-class LinkedRows(list[Any]):
-    """Cells of which several are one value of a member, which can be written as one."""
-
-    def __init__(
-        self, values: list[Any], members: Sequence[Any], owners: list[int]
-    ) -> None:
-        super().__init__(values)
-        self._members = members
-        # Which member has the value of each cell.
-        self._owners = owners
-
-    def put(self, places: Sequence[int], new: Sequence[Any]) -> None:
-        """Write one value to all cells of some members.
-
-        Raises:
-            ValueError: a member would have several values.
-        """
-        given: dict[int, dict[int, Any]] = {}
-        for place, value in zip(places, new, strict=True):
-            if value is not self[place]:
-                given.setdefault(self._owners[place], {})[place] = value
-        for owner, values in given.items():
-            first = next(iter(values.values()))
-            is_all = len(values) == self._owners.count(owner)
-            if not is_all or any(value is not first for value in values.values()):
-                raise ValueError(MSG_PART_OF_MEMBER)
-        for owner, values in given.items():
-            value = next(iter(values.values()))
-            member = self._members[owner]
-            if isinstance(member, NonTensorStack):
-                member._put_cells(*_all_places(member, value))
-            else:
-                member._put(value)
-        for place, value in zip(places, new, strict=True):
-            super().__setitem__(place, value)
-
-    def __setitem__(self, place: Any, value: Any) -> None:
-        """Set the value of a member that has one element."""
-        self.put([place], [value])
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle as a plain list: a copy is linked to nothing."""
-        return list, (list(self),)
-
-
-def _all_places(stack: NonTensorStack, value: Any) -> tuple[list[int], list[Any]]:
-    places = stack._numbers()
-    return places, [value] * len(places)
-
-
 def stacked(members: Sequence[Any], dim: int) -> Any:
     """The stack of collections of values along a new dim."""
     size = members[0].batch_size
@@ -224,8 +141,6 @@ def stacked(members: Sequence[Any], dim: int) -> Any:
     if size and all(isinstance(member, NonTensorDataBase) for member in members):
         stack._has_one_a_row = True
     _lock_as(stack, members)
-    if 0 in size:
-        stack = as_hollow(stack, stacked(list(map(rows_of, members)), dim))
     return stack._named(_names_with(members[0], dim))
 
 
@@ -240,8 +155,8 @@ def cat_values(members: Sequence[Any], dim: int) -> Any:
     if any(not isinstance(member, NonTensorOps) for member in members):
         raise RuntimeError(MSG_NO_NON_TENSOR)
     first = members[0]
-    is_hollow = not first.batch_size.numel() and not any(map(_is_ragged, members))
-    if is_hollow and not any(member.batch_size[dim] for member in members):
+    is_empty = not first.batch_size.numel() and not any(map(_is_ragged, members))
+    if is_empty and not any(member.batch_size[dim] for member in members):
         # Two values for the same elements, of which there are none.
         return first._twin()
     if all(isinstance(member, NonTensorDataBase) for member in members) and all(
@@ -281,8 +196,6 @@ def cat_values(members: Sequence[Any], dim: int) -> Any:
         _is_stack(member) and not member._has_one_a_row for member in members
     ):
         stack._has_one_a_row = True
-    if is_hollow and not size.numel():
-        stack = as_hollow(stack, cat_values(list(map(rows_of, members)), dim))
     return stack
 
 

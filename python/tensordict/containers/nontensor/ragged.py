@@ -78,10 +78,6 @@ class RaggedStack(NonTensorStack):
         places: list[int] = self._places[self._places >= 0].tolist()
         return places
 
-    @on_real_tensors
-    def _home(self, at: int) -> tuple[Any, int]:
-        return self, self._numbers()[at]
-
     def _index_tensor(self) -> torch.Tensor:
         return self._places
 

@@ -5,13 +5,10 @@ a name, which ``_rust.SharedValues`` reads and writes. One file holds all values
 collection. A forked process inherits it, and :mod:`multiprocessing` hands it over by its
 descriptor; it is gone when no process holds it. A value that a process has read stays in
 its memory until the slot says that there is another one.
-
-Values are kept as they are in files: as JSON where that says all of them, else pickled.
 """
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Sequence
 from multiprocessing import reduction
@@ -30,12 +27,8 @@ MSG_NOT_SENT = (
     "cannot be pickled. Set one that can."
 )
 
-JSON, PICKLE, NOT_SENT = b"j", b"p", b"-"
-"""The first byte of a slot: what the others are."""
-
-_PLAIN = frozenset({str, float, bool, type(None)})
-_DEPTH = 20
-"""How deep values are looked into: a deeper one is pickled."""
+NOT_SENT = b""
+"""The content of a slot whose value cannot be pickled."""
 
 
 class SharedCells(Sequence[Any]):
@@ -135,36 +128,14 @@ def _sent(value: Any) -> bytes:
 
 
 def _encoded(value: Any) -> bytes:
-    if _is_plain(value, _DEPTH):
-        return JSON + json.dumps(value).encode()
-    return PICKLE + pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def _decoded(content: bytes) -> Any:
-    kind = content[:1]
-    if kind == JSON:
-        return json.loads(content[1:])
-    if kind == PICKLE:
-        # Written by a process that was given the descriptor, as this one was.
-        return pickle.loads(content[1:])  # noqa: S301
-    raise RuntimeError(MSG_NOT_SENT)
-
-
-def _is_plain(value: Any, depth: int) -> bool:
-    """Whether JSON gives back the very same value, types included."""
-    kind = type(value)
-    if kind in _PLAIN:
-        return True
-    if kind is int:
-        # Longer ones are not always read again.
-        return -(1 << 63) <= value < 1 << 63
-    if not depth:
-        return False
-    if kind is list:
-        return all(_is_plain(item, depth - 1) for item in value)
-    return kind is dict and all(
-        type(key) is str and _is_plain(item, depth - 1) for key, item in value.items()
-    )
+    if content == NOT_SENT:
+        raise RuntimeError(MSG_NOT_SENT)
+    # Written by a process that was given the descriptor, as this one was.
+    return pickle.loads(content)  # noqa: S301
 
 
 # Sending -------------------------------------------------------------------------------

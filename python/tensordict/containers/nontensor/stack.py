@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
 import torch
 
 from tensordict import _rust
@@ -12,6 +11,7 @@ from tensordict.containers.collection import TensorDictBase
 from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.containers.lazy.apply import MSG_TO_SIZE, CombiningOps
 from tensordict.containers.nontensor.base import NonTensorOps, release
+from tensordict.containers.nontensor.cells import LinkedCells, RowCells
 from tensordict.containers.nontensor.comparing import ComparingOps
 from tensordict.containers.nontensor.data import (
     NonTensorData,
@@ -32,7 +32,7 @@ from tensordict.containers.nontensor.positions import (
     places_split,
     taken,
 )
-from tensordict.containers.nontensor.stack_dims import KEEPS_ROWS, NAMELESS, StackDims
+from tensordict.containers.nontensor.stack_dims import StackDims
 from tensordict.containers.nontensor.stack_files import StackFiles
 from tensordict.containers.nontensor.stack_writing import MSG_RESIZED, StackWriting
 from tensordict.containers.nontensor.write_through import LinkedList
@@ -55,9 +55,6 @@ MSG_NO_TENSORS = (
     "nothing to reduce."
 )
 MSG_NO_DTYPE = "{}() got an unexpected keyword argument 'dtype'"
-MSG_NAMES = (
-    "pop from empty list: {} names for {} dims. Give a name or None for each of them."
-)
 MSG_DIFFERENT_SIZES = (
     "batch sizes in tensordicts differs, LazyStackedTensorDict cannot be created. Got "
     "td[0].batch_size={} and td[i].batch_size={}."
@@ -102,9 +99,7 @@ _STATE = (
     "_member_class",
     "_has_one_a_row",
     "_is_locked",
-    "_is_of_members",
     "_places",
-    "_rows",
     "_saved_in",
     "stack_dim",
 )
@@ -257,19 +252,11 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             # The same for all that the function was called for.
             dim = args[2]
             return self._moved(_copied_along, (dim, prefix), prefix)
-        result = super()._map_leaves(op, args, prefix, names, tail, lock, k)
-        if isinstance(result, NonTensorStack) and result is not self:
-            if name in NAMELESS and not (self._has_one_a_row and name in KEEPS_ROWS):
-                result._td_dim_names = None
-            elif name == "narrow" and result._td_dim_names is not None:
-                result._td_dim_names[result.stack_dim] = None
-        return result
+        return super()._map_leaves(op, args, prefix, names, tail, lock, k)
 
-    def _home(self, at: int) -> tuple[Any, int]:
-        """Return the owner of the element ``at``, counted row by row, and its place."""
-        if self._layout is None:
-            return self, at
-        return self, self._numbers()[at]
+    def _homes(self) -> list[tuple[Any, int]]:
+        """The owner of each element in its cells, row by row, and its place there."""
+        return [(self, place) for place in self._numbers()]
 
     def _index_tensor(self) -> torch.Tensor:
         """The position in the cells of each element ``[*B]``. Not to be changed."""
@@ -346,8 +333,11 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     @property
     def _is_linked(self) -> bool:
-        # Cells that are no plain list write to others.
-        return not self._is_shared and hasattr(self._cells, "_homes")
+        return not self._is_shared and isinstance(self._cells, LinkedCells)
+
+    @property
+    def _is_of_members(self) -> bool:  # type: ignore[override] # told by the cells
+        return isinstance(self._cells, LinkedCells) and self._cells.is_of_rows
 
     def _stated(self) -> Any:
         return self.tolist()
@@ -482,41 +472,16 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         except IndexError as error:
             refuse_types(index, self.stack_dim, error)
             raise
-        if self._td_dim_names is not None:
-            self._forget_names(result, index)
-        if 0 in result._batch_size:
-            result = self._emptied(result, index)
         if self._is_locked:
-            self._lock_part(result, index)
+            self._lock_part(result)
         return result
 
-    def _lock_part(self, part: Any, index: Any) -> None:
-        """Lock ``part``, unless it is a copy, or is inside of a row that has one value."""
-        items = index if isinstance(index, tuple) else (index,)
-        is_part = not any(
-            isinstance(item, (list, range, np.ndarray))
-            or (isinstance(item, torch.Tensor) and item.dim())
-            for item in items
-        )
-        if isinstance(part, NonTensorStack):
-            is_part = is_part and part._batch_size[part.stack_dim] > 0
-        elif len(items) > 1 and self._has_one_a_row:
-            is_part = False
-        else:
-            is_part = is_part and not any(
-                item is None or item is True for item in items
-            )
+    def _lock_part(self, part: Any) -> None:
+        """Lock ``part`` of this locked stack where it writes to it."""
+        cells = part._cells
         part._is_locked = False
-        if is_part:
+        if cells is self._cells or isinstance(cells, RowCells):
             part._lock_tree()
-
-    def _emptied(self, result: Any, index: Any) -> Any:
-        """``result``, which has no elements, with the values of the rows at ``index``."""
-        if not self._has_one_a_row:
-            return result
-        from tensordict.containers.nontensor.empty_rows import rows_emptied
-
-        return rows_emptied(self, result, index)
 
     def flatten(
         self,
@@ -553,26 +518,6 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         # New members are like the first one, which has its value.
         new = torch.Size(size)
         return self._sized(new, [flat[0]] * new.numel())
-
-    @property
-    def names(self) -> list[str | None]:
-        """A name or None for each batch dim. See ``TensorDict.names``.
-
-        Raises:
-            IndexError: fewer names are assigned. What are more than the dims is ignored.
-            ValueError: the same, where each row is one value; here more are, too.
-        """
-        names: list[str | None] = TensorDictBase.names.fget(self)  # type: ignore[attr-defined]
-        return names
-
-    @names.setter
-    def names(self, value: Any) -> None:
-        ndim = len(self._batch_size)
-        if value is not None and not self._has_one_a_row:
-            if len(value) < ndim:
-                raise IndexError(MSG_NAMES.format(len(value), ndim))
-            value = list(value)[:ndim]
-        TensorDictBase.names.fset(self, value)  # type: ignore[attr-defined]
 
     def _split_leaves(
         self,

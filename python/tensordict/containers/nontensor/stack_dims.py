@@ -6,27 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict import _rust
 from tensordict.containers.nontensor.base import NonTensorOps
+from tensordict.containers.nontensor.cells import RowCells
 from tensordict.containers.nontensor.positions import (
     dim_of_parts,
     dims_taken,
     joined_dim,
     selects_one,
 )
-from tensordict.containers.nontensor.row import RowCells
 from tensordict.primitives.operations import REGROUPS, RESTACKS
 
 if TYPE_CHECKING:
     from tensordict.containers.nontensor.data import NonTensorDataBase
 
-__all__ = ["KEEPS_ROWS", "NAMELESS", "StackDims"]
-
-KEEPS_ROWS = frozenset({"_pad_leaf", "movedim", "permute", "unsqueeze"})
-"""The operations that keep the names of a stack of which each row is one value."""
-
-NAMELESS = RESTACKS | KEEPS_ROWS
-"""The operations after which the dims of any other stack have no names."""
+__all__ = ["StackDims"]
 
 
 class StackDims(NonTensorOps):
@@ -38,25 +31,6 @@ class StackDims(NonTensorOps):
         _member_class: type[NonTensorDataBase]
 
         def _numbers(self) -> list[int]: ...
-
-    def _forget_names(self, result: Any, index: Any) -> None:
-        """Take the names of the dims that stacks lose at an index from ``result``.
-
-        A stack keeps no name for its dim where that is indexed, and rows that are
-        stacks themselves keep none for theirs.
-        """
-        names = result._td_dim_names
-        plan = _rust.index_plan(self._batch_size, index)
-        if names is None or plan is None or not isinstance(result, StackDims):
-            return
-        items = index if isinstance(index, tuple) else (index,)
-        dims = plan[2]
-        inner = items[self.stack_dim + 1 :]
-        is_whole = all(isinstance(item, int) or item is Ellipsis for item in inner)
-        if not self._has_one_a_row and (-1 in dims or not is_whole):
-            result._td_dim_names = None
-        elif self.stack_dim in dims:
-            names[dims.index(self.stack_dim)] = None
 
     def _follow(self, source: Any, dims: tuple[int, ...] | None) -> None:
         is_stack = isinstance(source, StackDims)

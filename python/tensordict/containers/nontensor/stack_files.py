@@ -41,16 +41,6 @@ class StackFiles(NonTensorOps):
     def _load_tree(cls, directory: SavedPath, options: Any) -> Any:
         return safe_pickle.load_column(cls, directory, options)
 
-    def _noted_rows(self) -> list[list[Any]]:
-        """The value of each row that has one without elements: a list of it, or empty."""
-        return []
-
-    def _with_noted_rows(self, noted: list[list[Any]]) -> Any:
-        """This with the values of rows without elements: see :meth:`_noted_rows`."""
-        from tensordict.containers.nontensor.empty_rows import with_noted_rows
-
-        return with_noted_rows(self, noted)
-
     def _take_loaded(self, loaded: Any) -> Any:
         if type(loaded) is not type(self) or loaded.batch_size != self.batch_size:
             return loaded

@@ -9,7 +9,6 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.nontensor.base import (
-    MSG_WRITTEN_SIZE,
     NonTensorOps,
     expands_to,
 )
@@ -20,8 +19,6 @@ from tensordict.containers.nontensor.data import (
 )
 from tensordict.containers.nontensor.data_writing import (
     MSG_COPY_OF_OTHER,
-    MSG_PART,
-    MSG_UPDATE_BY_STACK,
 )
 from tensordict.containers.nontensor.equality import is_nothing
 from tensordict.containers.nontensor.positions import Layout, places_at
@@ -135,46 +132,7 @@ class StackWriting(NonTensorOps):
             self._set_data(value)
             return
         refuse_fractions(index)
-        self._check_rows_take(index, value)
-        if not is_nothing(value):
-            is_row = self._has_one_a_row and isinstance(value, NonTensorOps)
-            if not is_row:
-                self._check_selects(index, value)
-            # What a lazy stack shows of its members is written to these as a whole.
-            is_shown = hasattr(self._cells, "put")
-            if self._has_one_a_row and not is_shown and self._selects_rows(index):
-                self._check_row(index, value)
         self._write(index, value)
-
-    def _check_rows_take(self, index: Any, value: Any) -> None:
-        """Raise where ``value`` is a collection of entries, for rows that are stacks.
-
-        Raises:
-            NotImplementedError: it is; one without entries writes nothing elsewhere.
-            RuntimeError: it does not have the size of what is indexed.
-        """
-        if not isinstance(value, CollectionProtocol) or value._is_non_tensor:
-            return
-        if len(self._batch_size) < 2:
-            return
-        plan = _rust.index_plan(self._batch_size, index)
-        if plan is None:
-            # An empty tuple is an update of all of it.
-            is_update = isinstance(index, tuple) and not index
-            size, has_stacks = self._batch_size, is_update or not self._has_one_a_row
-        else:
-            _, size, dims = plan
-            inner = any(dim not in (self.stack_dim, -1) for dim in dims)
-            has_stacks = inner and not self._has_one_a_row
-        if has_stacks and value.batch_size == size:
-            raise NotImplementedError(MSG_NOT_SUPPORTED.format(type(value)))
-
-    def _check_selects(self, index: Any, value: Any) -> None:
-        """Raise where there is no element at an index, to which no value can be written."""
-        size = _rust.index_shape(self._batch_size, index)
-        if 0 in size and getattr(value, "_batch_size", None) != size:
-            own = self._batch_size
-            raise RuntimeError(MSG_WRITTEN_SIZE.format(size, own, index, ()))
 
     def _set_data(self, value: Any) -> None:
         """Give all elements one value as it is, or each its item of a list."""
@@ -376,7 +334,6 @@ class StackWriting(NonTensorOps):
         refuse_fractions(idx)
         size = _rust.index_shape(self._batch_size, idx)
         if isinstance(value, NonTensorOps):
-            self._check_rows(idx)
             if value._is_one:
                 value = NonTensorData(value)
             self._write(idx, value)
@@ -385,40 +342,9 @@ class StackWriting(NonTensorOps):
             # It has the batch size of what is indexed, or is refused.
             value = self._plain_type(value, size)
         if isinstance(value, CollectionProtocol):
-            self._check_rows_take(idx, value)
             raise RuntimeError(MSG_COPY_OF_OTHER)
         kind = ValueError if isinstance(value, (str, list, tuple)) else TypeError
         raise kind(MSG_NOT_SUPPORTED.format(type(value)))
-
-    def _check_rows(self, index: Any) -> None:
-        """Raise where an index selects a part of a row that has one value."""
-        if self._has_one_a_row and not self._selects_rows(index):
-            raise RuntimeError(MSG_PART)
-
-    def _check_row(self, index: Any, value: Any) -> None:
-        """Raise where rows that have one value each would not have one any more."""
-        if isinstance(value, NonTensorOps):
-            has_one = value._is_one or getattr(value, "_has_one_a_row", False)
-            size = _rust.index_shape(self._batch_size, index)
-            if has_one and value._batch_size == size:
-                return
-            if not value._is_one and value._batch_size != size:
-                own = self._batch_size
-                text = MSG_WRITTEN_SIZE.format(size, own, index, value._batch_size)
-                raise RuntimeError(text)
-        elif isinstance(value, CollectionProtocol):
-            self._check_item(_rust.index_shape(self._batch_size, index), value, index)
-        raise ValueError(MSG_UPDATE_BY_STACK)
-
-    def _selects_rows(self, index: Any) -> bool:
-        """Whether an index selects rows as a whole."""
-        own, dim = self._batch_size, self.stack_dim
-        size = rest = _rust.index_shape(own, index)
-        row = torch.Size([*own[:dim], *own[dim + 1 :]])
-        part = self._index(index)
-        if isinstance(part, StackWriting) and size:
-            rest = torch.Size([*size[: part.stack_dim], *size[part.stack_dim + 1 :]])
-        return rest == row
 
     def replace(self, *args: Any, **kwargs: Any) -> Any:
         """A copy with the values of another one. See :meth:`update`."""
