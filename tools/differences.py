@@ -34,6 +34,7 @@ PAGES = {
         "lists nontensor nontensor_alone nontensor_kinds nontensor_rows nontensor_setitem "
         "nontensor_stacks utils"
     ),
+    "printing": "display",
     "reductions": "reductions",
     "saving": "consolidating safetensors saving saving_arguments",
     "shape": "arguments shape",
