@@ -2,9 +2,8 @@
 
 Builds a wheel for each target and Python, by maturin with zig as the linker, so that it
 needs no newer C library than its tag says, and looks into each with auditwheel.
-``--sdist`` builds the source archive and, from it alone, one wheel. Two builds of one commit
-by the same compiler are equal to the last byte: archives have the time of the commit, and no
-path of the machine is in the code.
+``--sdist`` builds the source archive and, from it alone, one wheel. So that a second build of a
+commit can be compared, archives have its time, and no path of the machine is in the code.
 """
 
 from __future__ import annotations
