@@ -9,7 +9,7 @@
 VENV ?= .venv
 PYTHON ?= python3
 # Arguments for pytest: make test-python PYTEST='tests/ops -k select'
-PYTEST ?= -n 2
+PYTEST ?= -n 2 --dist loadfile --no-loadscope-reorder
 # Where the demo works: make demo DEMO='/data/demo --images 1000'
 DEMO ?=
 # Arguments for the benchmarks: make bench BENCH='--only view'; PEER= is a folder with
