@@ -606,6 +606,20 @@ def test_make_memmap_from_storage(tmp_path):
         td.make_memmap_from_storage("r", torch.ones(3).untyped_storage(), (3,))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the mappings of Linux")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("shape", [(3,), torch.tensor([[1, 2], [1, 1]])])
+def test_make_memmap_from_storage_of_a_file_that_a_save_replaced(tmp_path, shape):
+    path = tmp_path / "x"
+    old = TensorDict().memmap_(path)
+    values = old.make_memmap_from_tensor("q", torch.arange(3.0))
+    td = TensorDict(note="x").memmap_(path)
+    made = td.make_memmap_from_storage("q", values.untyped_storage(), shape)
+    assert made.filename == str(path / "q.memmap")
+    found = TensorDict.load_memmap(path)["q"]
+    assert torch.cat([row.flatten() for row in found]).tolist() == [0, 1, 2]
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_rows_of_a_nested_tensor_over_a_storage(tmp_path):
     td = TensorDict().memmap_()

@@ -14,6 +14,7 @@ from tensordict.storage import state as _state
 from tensordict.storage.layouts.directory import plan_dense, saved_dense
 from tensordict.storage.leaves import nested_table
 from tensordict.storage.take_loaded import load_into, take_loaded_dense
+from tensordict.storage.tensors.create import is_of_removed
 from tensordict.storage.tensors.mapped import MemoryMappedTensor
 
 if TYPE_CHECKING:
@@ -524,7 +525,8 @@ class SavingOps(CollectionProtocol):
 
         Args:
             key: where to.
-            storage: the memory, mapped from the file that the entry is to have.
+            storage: the memory, mapped from the file that the entry is to have. Where a
+                save took the place of the one with that file, the values are written.
             shape: the shape.
             dtype: the dtype. Default: torch's default dtype.
             robust_key: as for :meth:`memmap`.
@@ -540,6 +542,11 @@ class SavingOps(CollectionProtocol):
         def make(file: str | None) -> torch.Tensor:
             if file is None:
                 return made
+            if made._filename is None and is_of_removed(storage, file):
+                # A save took the place of the one with the file of this memory.
+                return MemoryMappedTensor.from_tensor(
+                    made, filename=file, existsok=True
+                )
             if made._filename is None:
                 warn_caller(MSG_NO_FILE.format(path[-1]))
                 return made
