@@ -457,15 +457,15 @@ def test_a_write_that_breaks_in_the_middle(file_kind, tmp_path, monkeypatch):
         next(tmp_path.glob(".table.*")).joinpath("table").write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    def broken_texts(*_: Any) -> Any:
-        yield "[{"
+    def broken_pieces(*_: Any) -> Any:
+        yield b"[{"
         broken()
 
     from pyarrow import parquet
 
     monkeypatch.setattr(parquet, "write_table", broken)
     monkeypatch.setattr(pd.DataFrame, "to_csv", broken)
-    monkeypatch.setattr("tensordict.interop.tables.json._texts", broken_texts)
+    monkeypatch.setattr("tensordict.interop.tables.json.records", broken_pieces)
     with pytest.raises(OSError, match="No space"):
         write(file_kind, TensorDict(a=torch.arange(3), batch_size=[3]), path)
     assert path.read_bytes() == before

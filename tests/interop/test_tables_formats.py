@@ -415,6 +415,48 @@ def parsed(tmp_path, text, **how):
     return from_json(path, **how)
 
 
+def every_column():
+    """Rows of each kind of column, and of each kind of number."""
+    numbers = [1.0, -0.0, 1e-7, 1e15, 1e16, 1e22, 5e-324, 2.0**53 + 2, 0.1]
+    whole = torch.tensor([*numbers, float("nan")], dtype=torch.float64)
+    torch.manual_seed(0)
+    return TensorDict(
+        {
+            "whole": whole,
+            "single": whole.float(),
+            "half": torch.randn(10).half(),
+            "integer": torch.randint(-(2**63), 2**63 - 1, (10,)),
+            "byte": torch.arange(10, dtype=torch.uint8),
+            "truth": torch.arange(10) % 2 == 0,
+            "block": torch.randn(10, 2, 3),
+            "empty": torch.zeros(10, 2, 0),
+            'a "name"': torch.ones(10),
+            "text": NonTensorStack(*[f'"é\n{at}' for at in range(10)]),
+            "object": NonTensorStack(*[{"a": [at, None]} for at in range(10)]),
+        },
+        batch_size=[10],
+    )
+
+
+@pytest.mark.parametrize("lines", [True, False])
+@pytest.mark.parametrize("size", [3, 1 << 14])
+def test_json_is_the_same_without_pyarrow(monkeypatch, lines, size):
+    monkeypatch.setattr("tensordict.interop.tables.json_texts.ROWS", size)
+    found = []
+    for _ in range(2):
+        written = io.StringIO()
+        every_column().to_json(written, lines=lines)
+        text = written.getvalue()
+        rows = map(json.loads, text.splitlines()) if lines else json.loads(text)
+        # Integers, floating point and the sign of zero are told apart.
+        found.append([repr(row) for row in rows])
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert found[0] == found[1]
+    assert len(found[0]) == 10
+    assert "'whole': -0.0" in found[0][1]
+    assert "'whole': None" in found[0][9]
+
+
 def test_numbers_of_json_keep_their_values(tmp_path):
     td = parsed(
         tmp_path,

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import bz2
-import datetime as dt
 import gzip
 import json
 import lzma
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +19,8 @@ from tensordict.interop.tables.columns import (
     flat_columns,
     rows_of,
     rules_of,
-    values_of,
 )
+from tensordict.interop.tables.json_texts import column_of, records
 from tensordict.interop.tables.pandas import from_pandas, import_pandas, to_pandas
 from tensordict.interop.tables.rules import Path, Rules, cells
 
@@ -41,19 +39,6 @@ MSG_NO_RECORDS = (
     "TensorDict.from_dict."
 )
 MSG_LINE = "{}: line {} is no record of JSON ({})."
-MSG_INFINITE = (
-    "to_json got the entry {!r} with an infinite number, which JSON does not have. "
-    "Replace it, or write the entry with to_parquet or to_csv."
-)
-MSG_DTYPE = (
-    "to_json got the entry {!r} of dtype {}, which JSON does not have. Cast it, or view "
-    "it as numbers."
-)
-MSG_VALUE = (
-    "to_json got the entry {!r} with a value of the class {}, which JSON does not have. "
-    "Convert it to text or numbers, or write the entry with to_parquet."
-)
-
 OPENERS: dict[str, Callable[..., Any]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
@@ -61,9 +46,6 @@ OPENERS: dict[str, Callable[..., Any]] = {
 }
 OF_PANDAS = (".zip", ".tar", ".zst")
 """Ends of names of compressed files that pandas opens."""
-
-ROWS = 1 << 14
-"""How many rows become text at once."""
 
 
 # Reading ------------------------------------------------------------------------------
@@ -247,10 +229,10 @@ def write(
         return
     columns = flat_columns("to_json", td, separator)
     rows = rows_of("to_json", td, columns)
-    made = {name: _listed(name, value, rows) for name, value in columns.items()}
-    text = _texts(made, rows if made else 0, lines)
+    made = {name: column_of(name, value, rows) for name, value in columns.items()}
+    pieces = records(made, rows if made else 0, lines)
     if hasattr(path, "write"):
-        _write_to(path, text)
+        _write_to(path, pieces)
         return
     with files.replacing(path) as place:
         if not _is_plain(path):
@@ -258,87 +240,14 @@ def write(
             frame.to_json(place, orient="records", lines=lines, double_precision=15)
             return
         opener = OPENERS.get(str(path)[str(path).rfind(".") :], open)
-        with opener(place, "wt", encoding="utf-8") as file:
-            file.writelines(text)
+        with opener(place, "wb") as file:
+            file.writelines(pieces)
 
 
-def _write_to(file: Any, texts: Iterator[str]) -> None:
+def _write_to(file: Any, pieces: Iterator[bytes]) -> None:
     """Write to an open file, of texts or of bytes."""
     is_text = hasattr(file, "encoding") or (
         hasattr(file, "getvalue") and isinstance(file.getvalue(), str)
     )
-    for text in texts:
-        file.write(text if is_text else text.encode())
-
-
-def _texts(columns: dict[str, list[Any]], rows: int, lines: bool) -> Iterator[str]:
-    names = list(columns)
-    if not lines:
-        yield "["
-    for start in range(0, rows, ROWS):
-        part = [values[start : start + ROWS] for values in columns.values()]
-        records = [
-            dict(zip(names, row, strict=True)) for row in zip(*part, strict=True)
-        ]
-        if lines:
-            yield from (_dumped(record) + "\n" for record in records)
-        else:
-            yield ("," if start else "") + _dumped(records)[1:-1]
-    if not lines:
-        yield "]"
-
-
-def _dumped(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-
-def _listed(name: str, value: object, rows: int) -> list[Any]:
-    """The values of an entry as those that JSON has.
-
-    Raises:
-        TypeError: it has a dtype, or values, that JSON does not have.
-        ValueError: a number is infinite.
-    """
-    if not isinstance(value, torch.Tensor):
-        return [_plain(name, each) for each in values_of(value, rows)]
-    dtype = value.dtype
-    if dtype.is_complex or dtype is torch.bfloat16 or "float8" in str(dtype):
-        raise TypeError(MSG_DTYPE.format(name, dtype))
-    if value.is_nested:
-        return [_numbers_listed(name, row) for row in value.unbind()]
-    return _numbers_listed(name, value)
-
-
-def _numbers_listed(name: str, value: torch.Tensor) -> list[Any]:
-    value = value.detach().cpu()
-    listed: list[Any] = value.tolist()
-    if value.is_floating_point() and not value.isfinite().all():
-        if value.isinf().any():
-            raise ValueError(MSG_INFINITE.format(name))
-        return _without_nan(listed)
-    return listed
-
-
-def _without_nan(value: object) -> Any:
-    if isinstance(value, list):
-        return [_without_nan(each) for each in value]
-    return None if value != value else value  # noqa: PLR0124 - it is NaN
-
-
-def _plain(name: str, value: object) -> Any:
-    """A value as one that JSON has."""
-    if value is None or isinstance(value, (str, bool, int)):
-        return value
-    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
-        return _plain(name, value.item())
-    if isinstance(value, float):
-        if math.isinf(value):
-            raise ValueError(MSG_INFINITE.format(name))
-        return None if math.isnan(value) else value
-    if isinstance(value, (list, tuple)):
-        return [_plain(name, each) for each in value]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: _plain(name, each) for key, each in value.items()}
-    if isinstance(value, (dt.date, dt.time)):
-        return value.isoformat()
-    raise TypeError(MSG_VALUE.format(name, type(value).__name__))
+    for piece in pieces:
+        file.write(piece.decode() if is_text else piece)

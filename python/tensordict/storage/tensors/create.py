@@ -70,7 +70,9 @@ def is_of_removed(storage: torch.UntypedStorage, path: str) -> bool:
     """
     address = storage.data_ptr()
     try:
-        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        with open(
+            "/proc/self/maps", encoding="utf-8", errors="surrogateescape"
+        ) as maps:
             lines = maps.readlines()
     except OSError:
         return False
