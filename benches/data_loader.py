@@ -1,12 +1,17 @@
-"""``python benches/data_loader.py --peer DIR``: a shuffled epoch of mapped data, in batches.
+"""``python benches/data_loader.py --peer DIR [--cold]``: a shuffled epoch of mapped data.
 
-Rows of 12 KiB, a label and six numbers, 256 of them a batch, warm. Each round runs all
+Rows of 12 KiB, a label and six numbers, 256 of them a batch. Each round runs all
 contestants in turns: :class:`~tensordict.data.BatchLoader`, ``td[index]`` by hand, NumPy by
-hand, a copy by two threads into memory that is used again, lmdb, torch's ``DataLoader`` of
-two workers over this package, and over the published release (``--peer``, the folder that
-it is installed in) in a process of its own. Printed are rows a second and seconds of CPU for
-a thousand rows, children counted: the median and the range over the rounds. Then the time
-to the first batch.
+hand, a copy by two threads into memory that is used again, lmdb and ArrayRecord where they
+are installed, torch's ``DataLoader`` of two workers over this package, and over the
+published release (``--peer``, the folder that it is installed in) in a process of its own.
+Printed are rows a second and seconds of CPU for a thousand rows, children counted: the
+median and the range over the rounds. Then the time to the first batch.
+
+With ``--cold`` the pages of all files are dropped before each epoch
+(``POSIX_FADV_DONTNEED`` after ``fsync``), the bytes that were read for each byte of a row
+are printed as well, and exact reads by 16 threads take part. The read-ahead of the disks is
+printed; it is set in ``/sys/block/*/queue/read_ahead_kb``.
 """
 
 from __future__ import annotations
@@ -52,16 +57,39 @@ def make_data(folder: Path, num_rows: int) -> None:
     sparse = folder / "sparse.memmap"
     sparse.touch()
     os.truncate(sparse, 4 * 10**9)
+    write_lmdb(folder, td)
+    write_array_record(folder, td)
+
+
+def row_bytes(td: Any, row: int) -> bytes:
+    return b"".join(leaf[row].numpy().tobytes() for leaf in td.values())
+
+
+def write_lmdb(folder: Path, td: Any) -> None:
     try:
         import lmdb
     except ImportError:
         return
+    num_rows = len(td)
     table = lmdb.open(str(folder / "lmdb"), map_size=2 * num_rows * ROW_BYTES)
     with table.begin(write=True) as transaction:
         for row in range(num_rows):
-            one = b"".join(leaf[row].numpy().tobytes() for leaf in td.values())
-            transaction.put(row.to_bytes(8, "big"), one)
+            transaction.put(row.to_bytes(8, "big"), row_bytes(td, row))
     table.close()
+
+
+def write_array_record(folder: Path, td: Any) -> None:
+    try:
+        from array_record.python import array_record_module
+    except ImportError:
+        return
+    # A group of one row, as random access wants it.
+    writer = array_record_module.ArrayRecordWriter(
+        str(folder / "array_record"), "group_size:1,uncompressed"
+    )
+    for row in range(len(td)):
+        writer.write(row_bytes(td, row))
+    writer.close()
 
 
 def loaded(folder: Path) -> Any:
@@ -118,18 +146,65 @@ def with_lmdb(folder: Path, num_rows: int) -> Callable[[], Iterable[Any]] | None
         import lmdb
     except ImportError:
         return None
-    table = lmdb.open(str(folder / "lmdb"), readonly=True, lock=False, readahead=False)
 
-    def batch(index: torch.Tensor) -> Any:
-        out = np.empty((len(index), ROW_BYTES + 32), np.uint8)
-        with table.begin(buffers=True) as transaction:
-            for place, row in enumerate(index.tolist()):
-                out[place] = np.frombuffer(
-                    transaction.get(row.to_bytes(8, "big")), np.uint8
-                )
-        return out
+    def batches() -> Iterable[Any]:
+        table = lmdb.open(
+            str(folder / "lmdb"), readonly=True, lock=False, readahead=False
+        )
+        for index in batches_of(num_rows):
+            out = np.empty((len(index), ROW_BYTES + 32), np.uint8)
+            with table.begin(buffers=True) as transaction:
+                for place, row in enumerate(index.tolist()):
+                    one = transaction.get(row.to_bytes(8, "big"))
+                    out[place] = np.frombuffer(one, np.uint8)
+            yield out
+        table.close()
 
-    return lambda: map(batch, batches_of(num_rows))
+    return batches
+
+
+def with_array_record(
+    folder: Path, num_rows: int
+) -> Callable[[], Iterable[Any]] | None:
+    try:
+        from array_record.python import array_record_module
+    except ImportError:
+        return None
+
+    def batches() -> Iterable[Any]:
+        reader = array_record_module.ArrayRecordReader(
+            str(folder / "array_record"), "readahead_buffer_size:0"
+        )
+        for index in batches_of(num_rows):
+            rows = reader.read(index.tolist())
+            yield np.stack([np.frombuffer(row, np.uint8) for row in rows])
+
+    return batches
+
+
+def with_exact_reads(folder: Path, num_rows: int) -> Callable[[], Iterable[Any]]:
+    """Positioned reads of exactly the rows, by 16 threads."""
+    pool = ThreadPoolExecutor(16)
+    paths = [folder / "td" / f"{name}.memmap" for name in ("x", "label", "numbers")]
+
+    def batches() -> Iterable[Any]:
+        files = [path.open("rb", buffering=0) for path in paths]
+        sizes = [path.stat().st_size // num_rows for path in paths]
+        for file in files:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+
+        def read(row: int) -> list[bytes]:
+            return [
+                os.pread(file.fileno(), size, row * size)
+                for file, size in zip(files, sizes, strict=True)
+            ]
+
+        for index in batches_of(num_rows):
+            yield list(pool.map(read, index.tolist()))
+        for file in files:
+            file.close()
+
+    return batches
 
 
 def with_data_loader(td: Any) -> Callable[[], Iterable[Any]]:
@@ -155,13 +230,35 @@ def cpu_s() -> float:
     return sum(one.ru_utime + one.ru_stime for one in found)
 
 
-def timed(make: Callable[[], Iterable[Any]], num_rows: int) -> tuple[float, float]:
-    """Rows a second, and seconds of CPU for a thousand rows."""
-    cpu, start = cpu_s(), time.perf_counter()
+def bytes_read() -> int:
+    """Count the bytes that this process has had read from disks, its children left out."""
+    text = Path("/proc/self/io").read_text()
+    line = next(line for line in text.splitlines() if line.startswith("read_bytes"))
+    return int(line.split()[1])
+
+
+def drop_pages(folder: Path) -> None:
+    """Have the kernel forget the pages of all files that are read."""
+    for path in folder.rglob("*"):
+        if path.is_file() and path.name != "sparse.memmap":
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def timed(make: Callable[[], Iterable[Any]], num_rows: int) -> tuple[float, ...]:
+    """Rows a second, seconds of CPU for a thousand rows, bytes read for each of a row."""
+    cpu, start, before = cpu_s(), time.perf_counter(), bytes_read()
     for _ in make():
         pass
     wall = time.perf_counter() - start
-    return num_rows / wall, (cpu_s() - cpu) / num_rows * 1e3
+    ratio = (bytes_read() - before) / (num_rows * (ROW_BYTES + 32))
+    return num_rows / wall, (cpu_s() - cpu) / num_rows * 1e3, ratio
+
+
+def cold(folder: Path) -> Any:
+    drop_pages(folder)
+    return loaded(folder)
 
 
 def warmed(folder: Path) -> Any:
@@ -171,15 +268,15 @@ def warmed(folder: Path) -> Any:
     return td
 
 
-def in_peer(peer: str, folder: Path) -> tuple[float, float]:
-    """One epoch of the published release, in a process of its own."""
+def in_peer(peer: str, folder: Path, is_cold: bool) -> tuple[float, ...]:
+    """Run one epoch of the published release, in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": peer}
     command = [sys.executable, __file__, "--one", str(folder)]
+    command += ["--cold"] if is_cold else []
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=True
     )
-    rate, cpu = json.loads(done.stdout.splitlines()[-1])
-    return rate, cpu
+    return tuple(json.loads(done.stdout.splitlines()[-1]))
 
 
 def first_batches(folder: Path) -> None:
@@ -201,6 +298,41 @@ def first_batches(folder: Path) -> None:
         print(f"first batch of {name}: {found} ms")
 
 
+def contestants_of(td: Any, folder: Path, is_cold: bool) -> dict[str, Any]:
+    """Name who takes part; None stands for a library that is not installed."""
+    found: dict[str, Any] = {
+        "BatchLoader": with_loader(td, 2),
+        "BatchLoader, prefetch=4": with_loader(td, 4),
+        "td[index] by hand": by_hand(td),
+        "NumPy by hand": with_numpy(td),
+        "lmdb": with_lmdb(folder, len(td)),
+        "ArrayRecord": with_array_record(folder, len(td)),
+    }
+    if is_cold:
+        found["16 exact reads"] = with_exact_reads(folder, len(td))
+    else:
+        found["threaded copy"] = with_threads(td)
+        found["DataLoader, 2 workers"] = with_data_loader(td)
+    return found
+
+
+def names_of(folder: Path, is_cold: bool) -> list[str]:
+    made = contestants_of(loaded(folder), folder, is_cold)
+    return [who for who, make in made.items() if make is not None]
+
+
+def report(found: dict[str, list[tuple[float, ...]]], is_cold: bool) -> None:
+    for who, results in found.items():
+        rates = [result[0] for result in results]
+        cpu = statistics.median(result[1] for result in results)
+        line = f"{statistics.median(rates):9.0f} ({min(rates):.0f} to {max(rates):.0f})"
+        line = f"{who:32} {line:32} rows/s   {cpu:.4f} CPU s / 1000 rows"
+        if is_cold:
+            ratio = statistics.median(result[2] for result in results)
+            line += f"   {ratio:.2f} bytes read / asked"
+        print(line, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer", help="the folder of the published release")
@@ -208,50 +340,48 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=40_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", help="file for all numbers")
+    parser.add_argument("--cold", action="store_true", help="drop the pages first")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.one:
-        td = warmed(Path(options.one))
+        folder = Path(options.one)
+        td = cold(folder) if options.cold else warmed(folder)
         print(json.dumps(timed(with_data_loader(td), len(td))))
         return
     with tempfile.TemporaryDirectory() as made:
         folder = Path(options.folder or made)
         folder.mkdir(exist_ok=True)
         make_data(folder, options.rows)
-        td = warmed(folder)
-        contestants: dict[str, Any] = {
-            "BatchLoader": with_loader(td, 2),
-            "BatchLoader, prefetch=4": with_loader(td, 4),
-            "td[index] by hand": by_hand(td),
-            "NumPy by hand": with_numpy(td),
-            "threaded copy": with_threads(td),
-            "lmdb": with_lmdb(folder, len(td)),
-            "DataLoader, 2 workers": with_data_loader(td),
-        }
-        found: dict[str, list[tuple[float, float]]] = {}
+        found: dict[str, list[tuple[float, ...]]] = {}
         machine = about()
         print("load", machine["load"], "of", machine["cores"], "processors")
+        for device in Path("/sys/block").glob("*/queue/read_ahead_kb"):
+            print(f"read-ahead of {device.parts[3]}: {device.read_text().strip()} KiB")
         for _ in range(options.rounds):
-            for who, make in contestants.items():
-                if make is not None:
-                    found.setdefault(who, []).append(timed(make, len(td)))
+            for who in names_of(folder, options.cold):
+                td = cold(folder) if options.cold else warmed(folder)
+                make = contestants_of(td, folder, options.cold)[who]
+                found.setdefault(who, []).append(timed(make, len(td)))
+                # Pages that are mapped are not dropped.
+                del td, make
             if options.peer:
-                peer = in_peer(options.peer, folder)
+                peer = in_peer(options.peer, folder, options.cold)
                 found.setdefault("DataLoader, 2 workers, release", []).append(peer)
-        for who, results in found.items():
-            rates = [rate for rate, _ in results]
-            cpu = statistics.median(cpu for _, cpu in results)
-            line = f"{statistics.median(rates):9.0f} ({min(rates):.0f} to {max(rates):.0f})"
-            print(f"{who:32} {line:32} rows/s   {cpu:.4f} CPU s / 1000 rows")
+        report(found, options.cold)
         if options.json:
             numbers = {
-                who: {"rows_per_s": [rate for rate, _ in results]}
+                who: {"rows_per_s": [result[0] for result in results]}
                 for who, results in found.items()
             }
-            everything = {"machine": machine, "rows": len(td), "contestants": numbers}
+            everything = {
+                "machine": machine,
+                "rows": options.rows,
+                "contestants": numbers,
+            }
             Path(options.json).write_text(json.dumps(everything, indent=1) + "\n")
-        first_batches(folder)
+        if not options.cold:
+            first_batches(folder)
 
 
 if __name__ == "__main__":
