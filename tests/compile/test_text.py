@@ -178,7 +178,9 @@ def test_values_moved_by_tensors_are_left_to_eager_code():
         return td.gather(1, torch.zeros(2, 2, dtype=torch.int64)) * 2
 
     td = grid()
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="moved by tensors"):
+    with pytest.raises(
+        torch._dynamo.exc.Unsupported, match="move non-tensor data by tensors"
+    ):
         torch.compile(program, backend="eager", fullgraph=True)(td)
     torch._dynamo.reset()
     found = torch.compile(program, backend="eager")(td)

@@ -210,7 +210,7 @@ def test_update_at_index_tensors_does_not_cast_for_members_that_differ() -> None
 def test_densify_of_a_collection_here_and_a_tensor_there_is_refused() -> None:
     nested = TensorDict(s={"k": torch.zeros(2)}, batch_size=[2])
     other = TensorDict({"s": UnbatchedTensor(torch.ones(3))}, [2])
-    with pytest.raises(TypeError, match="nothing that holds both"):
+    with pytest.raises(TypeError, match="Cannot densify"):
         lazy_stack([nested, other]).densify()
 
 

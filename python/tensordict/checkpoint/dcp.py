@@ -56,7 +56,7 @@ __all__ = ["CollectionState", "Reader", "Writer", "read_directory"]
 METADATA = "metadata.safetensors"
 DCP_METADATA = ".metadata"
 
-MSG_REFUSED = "it names {}.{}, which is no part of the metadata of a checkpoint"
+MSG_REFUSED = "it names {}.{}, which is not part of the metadata of a checkpoint"
 MSG_OUTSIDE = "'{}' names the file {!r}, which is not in its directory."
 
 

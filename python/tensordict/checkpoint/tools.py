@@ -147,7 +147,7 @@ def convert_to_step(source: str | Path, target: str | Path, *, durable: bool) ->
     target = Path(target).absolute()
     number = step_number(target.name)
     if number is None:
-        raise ValueError(f"'{target}' is no name of a step, such as step-100.")
+        raise ValueError(f"'{target}' is not the name of a step, such as step-100.")
     described = []
     for name, (kind, value) in _items_of(source).items():
         encoder = Encoder(name)

@@ -18,8 +18,8 @@ from tensordict.primitives.index import index_plan, known_plan
 from tensordict.primitives.unbatched import _BARE, UnbatchedTensor, _bare, _wrap
 
 MSG_UNKNOWN = (
-    "Values that are no tensors are moved by tensors, of which the compiler does not know "
-    "the elements: index them with numbers, slices and lists, or leave them out."
+    "Compiled code cannot move non-tensor data by tensors, whose elements the compiler does "
+    "not know: index it with numbers, slices or lists, or exclude the entry."
 )
 
 

@@ -279,7 +279,7 @@ class JoiningOps(CollectionProtocol):
         return torch.cat(_leaves_in_order(self, sorted), dim, out=out)
 
 
-MSG_NO_MEMBERS = "items cannot be empty: a batch dim of size 0 makes no stack."
+MSG_NO_MEMBERS = "items cannot be empty: a stack needs at least one member."
 MSG_LAZY_DIM = "Incompatible dim {} for tensordict with batch dims {}."
 
 

@@ -33,7 +33,7 @@ MSG_KEY_TYPE = "Expected {} to be a string or a tuple of strings but found {}"
 MSG_TAKEN = "key {} already present in TensorDict."
 MSG_DESTINATION_TAKEN = "The destination {} is already present and is not renamed away."
 MSG_DESTINATION_THROUGH = (
-    "The destination {} runs through the entry {}, which is no tensordict."
+    "The destination {} runs through the entry {}, which is not a tensordict."
 )
 MSG_DESTINATION_TWICE = "The key {} is a destination more than once."
 MSG_SOURCES_NESTED = (

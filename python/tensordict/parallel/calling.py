@@ -220,7 +220,7 @@ def _job(
     is_forked = isinstance(backend, ProcessesBackend)
     is_in_processes = is_forked or isinstance(backend, RayPool)
     if options.timeout is not None and not is_in_processes:
-        msg = "timeout needs worker processes: nothing else can be stopped in its work."
+        msg = "timeout needs worker processes: only these can be stopped during a task."
         raise ValueError(msg)
     if options.seed_per_chunk and isinstance(backend, ThreadsBackend):
         msg = "seed_per_chunk needs processes: threads share one generator."

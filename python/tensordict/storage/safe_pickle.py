@@ -63,7 +63,7 @@ NOTED_TYPES: dict[str, type[Any]] = {
 """The types that JSON turns into lists and dicts, by the names under which they are
 noted."""
 
-MSG_COLUMN = "{} names {!r} as its values, which is no file of values."
+MSG_COLUMN = "{} names the file {!r} for its non-tensor data, which is not such a file."
 
 
 # Saving -------------------------------------------------------------------------------

@@ -335,7 +335,7 @@ class ColumnStack(LazyStackedTensorDict):
             raise ValueError(MSG_RAGGED.format(ragged))
         places = _places(index, len(self._rows))
         if places is None:
-            raise IndexError(f"{index!r} does not number rows.")
+            raise IndexError(f"{index!r} is not an index of rows.")
         columns: Columns | None = self._columns
         if self._is_made:
             columns = None

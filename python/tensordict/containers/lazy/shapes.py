@@ -43,8 +43,8 @@ MSG_IN_PLACE = (
     ".to_tensordict() first or use inplace=False."
 )
 MSG_MIXED = (
-    "The members have collections under the key {!r}, and one has a {}: there is nothing "
-    "that holds both."
+    "Cannot densify: some members have a collection under the key {!r}, one a {}. "
+    "Give all members the same kind of entry."
 )
 MSG_DENSIFY = "stack_dim is {} but not 0. Densify cannot be done."
 

@@ -29,6 +29,6 @@ def _cast_transform_device(
         for name, value in vars(transform).items():
             setattr(transform, name, _cast_device(value, device))
     else:
-        msg = f"a {type(transform).__name__} cannot be moved: it is no transform."
+        msg = f"a {type(transform).__name__} cannot be moved: it is not a transform."
         raise TypeError(msg)
     return transform

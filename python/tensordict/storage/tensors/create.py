@@ -221,7 +221,9 @@ def parse_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any,
     if device is not None and torch.device(device).type != "cpu":
         raise RuntimeError("Only CPU tensors are supported.")
     if not isinstance(shape, torch.Tensor) and any(size < 0 for size in shape):
-        raise RuntimeError(f"{list(shape)} is no shape of a tensor.")
+        raise RuntimeError(
+            f"{list(shape)} is not the shape of a tensor: sizes are at least 0."
+        )
     dtype = checked_dtype(kwargs.pop("dtype", None))
     filename = kwargs.pop("filename", None)
     existsok = bool(kwargs.pop("existsok", False))

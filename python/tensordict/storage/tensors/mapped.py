@@ -583,7 +583,7 @@ def loaded_copy(tensor: torch.Tensor) -> MemoryMappedTensor:
         TypeError: ``tensor`` is no plain tensor.
     """
     if type(tensor) is not torch.Tensor:
-        msg = f"a mapped tensor is made of a plain tensor, not of {type(tensor)}."
+        msg = f"Only a plain tensor can be mapped, got {type(tensor)}."
         raise TypeError(msg)
     return MemoryMappedTensor.from_tensor(tensor)
 
