@@ -1,4 +1,4 @@
-"""What the methods of collections call: which messages, and what is returned."""
+"""Choose the messages of a transfer, and what is returned: what the methods call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _channel(
 
 
 def _answer(td: Any, options: Options) -> int | None:
-    """The tag of the last leaf, were each a message."""
+    """Tell the tag of the last leaf, were each a message."""
     if options.is_whole:
         return None
     count = len(parts_of(td).found)

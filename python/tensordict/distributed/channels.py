@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["Channel", "Transfer", "device_of", "in_order"]
 
 ANSWER = 1 << 30
-"""What is added to the tag of a message that goes against the direction of a transfer."""
+"""The number added to the tag of a message against the direction of a transfer."""
 
 PSEUDO_RANDOM = 1 << 29
-"""What is added to tags that are said to be random."""
+"""The number added to tags that are said to be random."""
 
 MSG_BOTH = "Exactly one of `{name}` and `group_{name}` must be provided."
 MSG_GROUP = "`group_{name}` requires `group` to be passed."
@@ -99,12 +99,12 @@ class Channel:
         return target.cpu().numpy().tobytes()
 
     def tensor_of(self, content: bytes) -> torch.Tensor:
-        """A tensor of bytes, where the backend takes it."""
+        """Make a tensor of bytes, where the backend takes it."""
         made = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         return made.to(self.device)
 
     def empty(self, num_bytes: int) -> torch.Tensor:
-        """A tensor to receive bytes."""
+        """Make a tensor to receive bytes."""
         return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
 
     @contextmanager
@@ -119,7 +119,7 @@ class Channel:
             raise type(error)(text) from error
 
     def key(self, direction: str) -> tuple[Any, ...]:
-        """What transfers have in common that are to follow one another."""
+        """Give what transfers have in common that are to follow one another."""
         return id(self.group), self.rank, self.tag, direction
 
 
@@ -131,7 +131,7 @@ def _warn_of_group() -> None:
 
 
 def device_of(group: Any) -> torch.device:
-    """Where the tensors have to be that a group takes: on the CPU, if it takes them there."""
+    """Find where tensors have to be for a group: on the CPU, if it takes them there."""
     types = getattr(group, "_device_types", None)
     if types is None:
         is_on_cpu = group.name() in ("gloo", "mpi")
@@ -143,7 +143,7 @@ def device_of(group: Any) -> torch.device:
 
 
 def _backend_of(group: Any) -> str:
-    """The name of what takes tensors on the CPU; empty where nothing does."""
+    """Name what takes tensors on the CPU; empty where nothing does."""
     try:
         backend = group._get_backend(torch.device("cpu"))
     except AttributeError:
@@ -186,7 +186,7 @@ class Transfer:
         except BaseException as error:  # noqa: BLE001 (who waits gets it)
             self._error = error
         finally:
-            # What was sent need not live longer.
+            # The leaves that were sent need not live longer.
             del self._work, self._after
             self._done.set()
 
@@ -213,11 +213,11 @@ class Transfer:
         return self._result
 
     def is_completed(self) -> bool:
-        """Whether it is over, well or not."""
+        """Tell whether it is over, well or not."""
         return self._done.is_set()
 
     def is_success(self) -> bool:
-        """Whether it is over and went well."""
+        """Tell whether it is over and went well."""
         return self._done.is_set() and self._error is None
 
     def exception(self) -> BaseException | None:

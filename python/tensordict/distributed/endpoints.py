@@ -40,11 +40,11 @@ __all__ = [
 LOGGER = logging.getLogger("tensordict")
 
 HANDSHAKE_TIMEOUT_S = 10.0
-"""How long a peer may take to say hello."""
+"""The time that a peer may take to say hello."""
 
 AT_LEAST_BYTES = 4 << 20
-"""How much of a large message is waited for before it is copied, as far as the system has room
-for it: waking up costs time."""
+"""The part of a large message that is waited for before it is copied, as far as the system has
+room for it: waking up costs time."""
 
 SMALL_BYTES = 64 << 10
 """Pieces below this size are joined before they are sent."""
@@ -320,7 +320,7 @@ def _array(view: memoryview) -> Any:
 
 
 def endpoint_of(endpoint: Any, timeout: float | None) -> Endpoint:
-    """The endpoint that a socket or an endpoint of UCXX is.
+    """Make an endpoint of a socket, or of an endpoint of UCXX.
 
     Raises:
         TypeError: it is neither.
@@ -338,7 +338,7 @@ def endpoint_of(endpoint: Any, timeout: float | None) -> Endpoint:
 
 
 def uses_ucxx(transport: str | None) -> bool:
-    """Whether connections are those of UCXX.
+    """Tell whether connections are those of UCXX.
 
     Raises:
         ImportError: they are to be, and ``ucxx`` is not installed.

@@ -62,7 +62,7 @@ def _content_of(td: Any, is_whole: bool) -> _Content:
 
 
 def state_of(td: Any) -> dict[str, Any]:
-    """What is known of the buffer of a consolidated collection.
+    """Give what is known of the buffer of a consolidated collection.
 
     Raises:
         AttributeError: it is not consolidated.

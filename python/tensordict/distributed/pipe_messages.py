@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["device_of", "place_of", "receive_bytes", "receive_into", "send_message"]
 
 PIECE_BYTES = 1 << 20
-"""How much of a description is taken from a peer before memory is made for more."""
+"""The part of a description that is taken from a peer before memory is made for more."""
 
 
 async def send_message(

@@ -56,7 +56,7 @@ MSG_END = "The peer at {} has closed the pipe."
 
 
 def available_bytes() -> int:
-    """The memory of this machine, which no message can be larger than."""
+    """Tell the memory of this machine, which no message can be larger than."""
     with contextlib.suppress(AttributeError, OSError, ValueError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 1 << 40
@@ -322,7 +322,7 @@ class TensorDictPipe:
     def _memory_of(
         self, td: Any, description: bytes, is_known: bool = False
     ) -> torch.Tensor | None:
-        """The buffer of a consolidated collection of the structure that is received."""
+        """Find the buffer of a consolidated collection of the structure that is received."""
         held = getattr(td, "_consolidated", None)
         if not held:
             return None

@@ -1,4 +1,4 @@
-"""What a collection consists of: its leaves in one order, and how they go through a wire.
+"""Plans of structures: the leaves in one order, and how they go through a wire.
 
 Leaves are in the order of their keys, level by level, members of a lazy stack one after
 the other: the order of tensordict 0.15, whatever the order in which they were set. A
@@ -141,7 +141,7 @@ class Parts(NamedTuple):
         return [self.found[number] for number in self.plan.order]
 
     def leaf(self, place: int) -> torch.Tensor:
-        """One of the leaves, by its place in the plan."""
+        """Get one of the leaves, by its place in the plan."""
         return self.found[self.plan.order[place]]
 
 
@@ -157,7 +157,7 @@ def _plan(known: Any, specs: list[Spec], order: list[int]) -> Plan:
 
 
 def parts_of(td: Any) -> Parts:
-    """The leaves of a collection, and the plan of its structure.
+    """Find the leaves of a collection, and the plan of its structure.
 
     Raises:
         TypeError: a leaf is neither dense nor jagged.
@@ -181,7 +181,7 @@ def parts_of(td: Any) -> Parts:
 
 
 def _paths(td: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The keys of the leaves of a plain collection, as they were set."""
+    """List the keys of the leaves of a plain collection, as they were set."""
     for key, value in td._entries().items():
         if isinstance(value, CollectionProtocol):
             yield from _paths(value, (*path, key))
@@ -190,7 +190,7 @@ def _paths(td: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def buffer_of(state: dict[str, Any]) -> Parts:
-    """The buffer of a consolidated collection as the only leaf: all its leaves at once.
+    """Take the buffer of a consolidated collection as the only leaf: all leaves at once.
 
     Args:
         state: what :func:`tensordict.storage.layouts.consolidated.state_of` gives.
@@ -200,7 +200,7 @@ def buffer_of(state: dict[str, Any]) -> Parts:
     if plan is None:
         plan = Plan([(("buffer",), "uint8", tuple(buffer.shape))], [0])
         rows = describing.keyed_rows(state["metadata"], ())
-        # Where each leaf lies is a part of the structure.
+        # The place of each leaf is a part of the structure.
         specs: list[Spec] = [
             ((key,), row[0].removeprefix("torch."), (*row[1], row[2]))
             for key, row in rows

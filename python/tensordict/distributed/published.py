@@ -109,7 +109,7 @@ class _Copied:
         return True
 
     def is_completed(self) -> bool:
-        """Whether the message is there."""
+        """Tell whether the message is there."""
         return bool(self._work.is_completed())
 
 

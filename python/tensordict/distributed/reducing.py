@@ -74,11 +74,11 @@ class Reduction:
         return True
 
     def is_completed(self) -> bool:
-        """Whether waiting would not take time."""
+        """Tell whether waiting would not take time."""
         return self._work is None or bool(self._work.is_completed())
 
     def is_success(self) -> bool:
-        """Whether it is over and went well."""
+        """Tell whether it is over and went well."""
         return self._work is None or bool(self._work.is_success())
 
     def exception(self) -> Any:

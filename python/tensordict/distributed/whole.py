@@ -141,7 +141,7 @@ def _take(channel: Channel, device: Any, requested: type | None = None) -> Any:
 
 
 def _head(channel: Channel) -> wire.Head:
-    """The head that a partner sends.
+    """Receive the head that a partner sends.
 
     Raises:
         RuntimeError: it could not send more.

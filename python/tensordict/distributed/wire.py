@@ -1,4 +1,4 @@
-"""What a collection is on a wire: a head, a description, and one buffer with its leaves.
+"""Collections on a wire: a head, a description, and one buffer with the leaves.
 
 ::
 
@@ -204,7 +204,7 @@ class _SentRemarks(extra_metadata.Remarks):
         self.encoder = encoding.Encoder("the values")
 
     def class_name(self, level: dict[str, Any], path: tuple[str, ...]) -> str:
-        """The name of a class; parameters are noted apart."""
+        """Name a class; parameters are noted apart."""
         cls = level["cls"]
         if isinstance(cls, type) and issubclass(cls, torch.nn.Module):
             self._add("parameters", path)
@@ -212,7 +212,7 @@ class _SentRemarks(extra_metadata.Remarks):
         return super().class_name(level, path)
 
     def value(self, value: Any, path: tuple[str, ...], kind: str, message: str) -> Any:
-        """A value as JSON holds it."""
+        """Make a value as JSON holds it."""
         try:
             return super().value(value, path, kind, message)
         except RuntimeError:
@@ -245,7 +245,7 @@ class _ReceivedRemarks(extra_metadata.Remarks):
         requested: type | None,
         filename: str | Path | None,
     ) -> Any:
-        """The class that a level names: one that this process has, nothing is imported."""
+        """Find the class that a level names: one that this process has, nothing is imported."""
         if self._of("parameters", path) is not None:
             return classes.TensorDictParams
         try:
@@ -254,7 +254,7 @@ class _ReceivedRemarks(extra_metadata.Remarks):
             raise WireError(MSG_CLASS.format(describing.shown(path), name)) from None
 
     def noted_value(self, value: Any, path: tuple[str, ...]) -> Any:
-        """A value as it was encoded, or else as JSON gave it."""
+        """Make a value as it was encoded, or else as JSON gave it."""
         found = self._of("encoded", path)
         if found is not None:
             return self.decoder.decode(found[0])
@@ -330,7 +330,7 @@ _DAMAGE = (
     ),
     *(RecursionError, RuntimeError, TypeError, ValueError),
 )
-"""What comes of JSON that makes no sense."""
+"""The errors that JSON without sense ends in."""
 
 
 def parse(
@@ -369,7 +369,7 @@ def _read(content: bytes, limit: int, max_levels: int) -> Parsed:
 
 
 def _depth(level: Any, limit: int) -> int:
-    """How deep levels are nested, or something above ``limit``."""
+    """Count how deep levels are nested; something above ``limit`` where it is more."""
     depth, levels = 0, [level]
     while levels and depth <= limit:
         depth += 1
@@ -460,7 +460,7 @@ def fill(
 
 
 def content_of(part: torch.Tensor) -> memoryview:
-    """The bytes of a tensor, without a copy where it is on the CPU and without gaps."""
+    """View the bytes of a tensor, without a copy where it is on the CPU and without gaps."""
     plain = part.detach().resolve_conj().resolve_neg().cpu().contiguous()
     flat = plain.as_subclass(torch.Tensor).reshape(-1)
     if not flat.numel():

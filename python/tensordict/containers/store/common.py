@@ -1,4 +1,4 @@
-"""What the collections on a server have in common."""
+"""The methods that all collections on a server share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MSG_FLATTEN = "Cannot call {} in_place with a {}."
 
 
 def device_of(device: Any) -> torch.device | None:
-    """The device that an argument means."""
+    """Find the device that an argument means."""
     return None if device is None else torch.device(device)
 
 
@@ -89,11 +89,11 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return with_named_values(self._shown_as_is())
 
     def _blank(self) -> Any:
-        """As :meth:`_shown_as_is`, with tensors whose values are not read."""
+        """Show the entries as :meth:`_shown_as_is`, with tensors whose values are not read."""
         raise NotImplementedError
 
     def _snapshot(self, plain: Any) -> Any:
-        """What tells later what was changed in a plain collection of the entries."""
+        """Note a plain collection of the entries, to tell later what was changed in it."""
         return Snapshot(plain)
 
     def _store_snapshot(self, snapshot: Any) -> None:
@@ -102,7 +102,7 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def _rewriting(self, blank: bool = False) -> Iterator[Any]:
-        """A plain collection of the entries; what is changed in it is then written.
+        """Give a plain collection of the entries; what is changed in it is then written.
 
         Nothing is after an error. With ``blank`` tensors have no values: for operations
         that only write whole ones.
@@ -209,7 +209,7 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
     # Copies ----------------------------------------------------------------------------
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
-        """A plain copy of all that the server holds, read at once."""
+        """Copy all that the server holds, read at once, to a plain collection."""
         return self._shown_as_is().to_tensordict(retain_none=retain_none)
 
     def to_dict(self, **kwargs: Any) -> Any:
@@ -217,11 +217,11 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return self._shown_as_is().to_dict(**kwargs)
 
     def to_local(self) -> Any:
-        """A plain copy: :meth:`to_tensordict`, which it is to be called."""
+        """Make a plain copy: :meth:`to_tensordict`, which it is to be called."""
         return self.to_tensordict()
 
     def contiguous(self, *args: Any, **kwargs: Any) -> Any:
-        """A plain copy of all that the server holds."""
+        """Copy all that the server holds to a plain collection."""
         return self._shown()
 
     def select(
@@ -255,7 +255,7 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def flatten_keys(
         self, separator: str = ".", inplace: bool = False, is_leaf: Any = None
     ) -> Any:
-        """All leaves under keys of one part, in an ordinary collection.
+        """Put all leaves under keys of one part, in an ordinary collection.
 
         Raises:
             ValueError: ``inplace`` is true.
@@ -265,7 +265,7 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return self._shown().flatten_keys(separator, is_leaf=is_leaf)
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Any:
-        """The entries regrouped by their keys, in an ordinary collection.
+        """Regroup the entries by their keys, in an ordinary collection.
 
         Raises:
             ValueError: ``inplace`` is true.
@@ -280,7 +280,7 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return self._shown().split_keys(*key_sets, **kwargs)
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """A plain copy on a device, or with a dtype. See ``TensorDict.to``."""
+        """Make a plain copy on a device, or with a dtype. See ``TensorDict.to``."""
         return self._shown().to(*args, **kwargs)
 
     def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Any:
@@ -293,7 +293,7 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return self._shown().where(condition, other, **kwargs)
 
     def replace(self, *args: Any, **kwargs: Any) -> Any:
-        """An ordinary collection of the entries, some of them replaced."""
+        """Replace some of the entries, in an ordinary collection of all."""
         return self._shown().replace(*args, **kwargs)
 
     def _apply_nest(self, fn: Any, *others: Any, **kwargs: Any) -> Any:
@@ -321,7 +321,7 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
         with self._rewriting() as plain:
             _rust.set_index(plain, index, value)
 
-    # What a store cannot do, or does differently ------------------------------------------
+    # Methods that a store lacks, or has in its own way ------------------------------------------
 
     def _refuse(self, op: Any) -> None:
         if op in REFUSED_BY_VIEWS:

@@ -138,7 +138,7 @@ class TensorDictStore(OpenedStore, PartialReads):  # type: ignore[misc]
         return self
 
     def _header(self, cls: type | None = None) -> list[tuple[Any, ...]]:
-        """The commands that write what is known of the whole store."""
+        """Make the commands that write what is known of the whole store."""
         server = self._server
         device = "" if self._reads_to is None else str(self._reads_to)
         commands: list[tuple[Any, ...]] = [
@@ -203,7 +203,7 @@ class TensorDictStore(OpenedStore, PartialReads):  # type: ignore[misc]
 
     @classmethod
     def _uploaded(cls, server: Server, td: Any, device: torch.device | None) -> Self:
-        """A store of copies of the entries of a collection."""
+        """Make a store of copies of the entries of a collection."""
         kind = type(td) if is_tensorclass(td) else None
         plain = td._tensordict if kind is not None else td
         names = list(td.names) if td._has_names() else None
@@ -438,7 +438,7 @@ class TensorDictStore(OpenedStore, PartialReads):  # type: ignore[misc]
         return decode(path, meta, data, self, self._server.allow_pickle)
 
     def _child(self, key: str, tree: Tree) -> Self:
-        """The nested collection at a key."""
+        """Make the nested collection at a key."""
         path = self._path(key)
         record = tree.extra.get(path, {})
         size = torch.Size(record.get("batch_size", self._size))
@@ -452,7 +452,7 @@ class TensorDictStore(OpenedStore, PartialReads):  # type: ignore[misc]
         choose: Callable[[dict[str, Meta]], Iterable[str]],
         is_fresh: bool = True,
     ) -> Any:
-        """All descriptions below, and the values of those paths that ``choose`` names."""
+        """Read all descriptions below, and the values of the paths that ``choose`` names."""
         prefix = self._prefix
 
         def wanted(tree: Tree) -> list[str]:
@@ -499,7 +499,7 @@ class TensorDictStore(OpenedStore, PartialReads):  # type: ignore[misc]
         return self._sampled(expanded)
 
     def _sampled(self, make: Callable[..., torch.Tensor], is_fresh: bool = True) -> Any:
-        """A plain collection with tensors that ``make`` makes; others are read."""
+        """Make a plain collection with tensors that ``make`` makes; others are read."""
         tree, leaves = self._loaded(_not_tensors, is_fresh)
         for key, path in without(self._prefix, tree.below(self._prefix)).items():
             if key not in leaves:
@@ -513,7 +513,7 @@ class TensorDictStore(OpenedStore, PartialReads):  # type: ignore[misc]
         return self._direct(_not_tensors)
 
     def _direct(self, choose: Callable[[dict[str, Meta]], Iterable[str]]) -> Any:
-        """The direct entries: values, samples of tensors, and nested stores."""
+        """Find the direct entries: values, samples of tensors, and nested stores."""
         start = len(self._prefix) + 1 if self._prefix else 0
 
         def direct(metas: dict[str, Meta]) -> list[str]:
@@ -547,7 +547,7 @@ class TensorDictStore(OpenedStore, PartialReads):  # type: ignore[misc]
         return self._look_up(key, NO_DEFAULT, False)
 
     def _look_up(self, key: str, default: Any, reads: bool) -> Any:
-        """One entry, of a tensor the values only if ``reads``.
+        """Find one entry, and of a tensor the values only if ``reads``.
 
         What is known here is tried first: an entry that is not known is asked for.
         """
@@ -680,7 +680,7 @@ class TensorDictStore(OpenedStore, PartialReads):  # type: ignore[misc]
             self._write(entries, [self._path(key) for key in gone], extra)
 
     def empty(self, *args: Any, **kwargs: Any) -> Any:
-        """An ordinary collection like this one without leaves."""
+        """Make an ordinary collection like this one without leaves."""
         return self._sampled(expanded).empty(*args, **kwargs)
 
     def clear_redis(self) -> None:
@@ -716,7 +716,7 @@ HEADER = (
     "__nested__",
     "__tensorclass__",
 )
-"""What is on the server beside the entries."""
+"""The keys that the server has beside the entries."""
 
 
 def _reopen(cls: Any, opening: Any, state: Any, is_locked: bool) -> Any:

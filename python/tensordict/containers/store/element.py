@@ -88,7 +88,7 @@ class _StoreStackElementView(StoreBase):
         return found
 
     def _read(self, paths: Any) -> tuple[Tree, dict[str, Any]]:
-        """The values of the entries at the paths that a function chooses."""
+        """Read the values of the entries at the paths that a function chooses."""
         number = self._number
 
         def plan(tree: Tree) -> list[tuple[Any, ...]]:
@@ -247,7 +247,7 @@ class _StoreStackElementView(StoreBase):
         raise RuntimeError(MSG_DELETE)
 
     def entry_class(self, key: Any) -> type:
-        """The type of an entry as it is read: a copy in memory, if it is a collection."""
+        """Tell the type of an entry as it is read: a copy in memory, if it is a collection."""
         return type(_rust.get(self, key))
 
     def clone(self, recurse: bool = True, **kwargs: Any) -> Any:
@@ -258,7 +258,7 @@ class _StoreStackElementView(StoreBase):
         return self._shown()
 
     def empty(self, *args: Any, **kwargs: Any) -> Any:
-        """An ordinary collection like this one without leaves."""
+        """Make an ordinary collection like this one without leaves."""
         return self._built({}).empty(*args, **kwargs)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What an entry is on the server: a string of bytes, and a hash that describes it."""
+"""Entries as they are on the server: a string of bytes, and a hash that describes it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Encoded(NamedTuple):
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The memory of a tensor on the CPU, which lives as long as the view does."""
+    """View the memory of a tensor on the CPU, which lives as long as the view does."""
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if not flat.numel():
         return memoryview(b"")
@@ -84,7 +84,7 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def encode(path: str, value: Any) -> Encoded:
-    """The bytes and the description of a tensor or of non-tensor data.
+    """Make the bytes and the description of a tensor or of non-tensor data.
 
     Raises:
         TypeError: neither JSON nor pickle can write the value, or the tensor has no
@@ -123,7 +123,7 @@ def _is_stack(value: Any) -> bool:
 
 
 def tensor_fields(path: str, tensor: torch.Tensor) -> dict[str, str]:
-    """The description of a tensor.
+    """Describe a tensor.
 
     Raises:
         TypeError: it has no strides, or rows of different lengths.
@@ -135,12 +135,12 @@ def tensor_fields(path: str, tensor: torch.Tensor) -> dict[str, str]:
 
 
 def fields_of(shape: Any, dtype: torch.dtype) -> dict[str, str]:
-    """The description of a tensor of a shape and dtype."""
+    """Describe a tensor of a shape and dtype."""
     return {"shape": json.dumps(list(shape)), "dtype": str(dtype)}
 
 
 def is_json(value: Any, depth: int = 32) -> bool:
-    """Whether JSON gives back the very same value, types included."""
+    """Tell whether JSON gives back the very same value, types included."""
     kind = type(value)
     if value is None or kind in (bool, int, float):
         return kind is not int or abs(value) < 1 << 63
@@ -159,7 +159,7 @@ def is_json(value: Any, depth: int = 32) -> bool:
 def tensor_of_bytes(
     path: str, data: bytes | None, shape: Any, dtype: torch.dtype, device: Any
 ) -> torch.Tensor:
-    """The tensor of a shape and dtype that ``data`` is; it has memory of its own.
+    """Make the tensor of a shape and dtype that ``data`` is, in memory of its own.
 
     Raises:
         RuntimeError: there are more or fewer bytes than it has.
@@ -179,7 +179,7 @@ def tensor_of_bytes(
 def decode(
     path: str, meta: Meta, data: bytes | None, owner: Any, allow_pickle: bool
 ) -> Any:
-    """The tensor or the non-tensor entry that a description and bytes stand for.
+    """Make the tensor or the non-tensor entry that a description and bytes stand for.
 
     Args:
         path: the name of the entry, for errors.

@@ -339,13 +339,13 @@ class LazyStackedTensorDictStore(OpenedStore):
     def _value(  # type: ignore[override]
         self, path: str, meta: Meta, data: bytes | None
     ) -> Any:
-        """The whole of one entry: a stacked tensor or non-tensor data."""
+        """Read the whole of one entry: a stacked tensor or non-tensor data."""
         if meta.is_tensor:
             return self._leaf(path, meta).whole(data, self._reads_to)
         return decode(path, meta, data, self, self._server.allow_pickle)
 
     def _stack(self) -> Any:
-        """All that the server holds, as a lazy stack in memory."""
+        """Read all that the server holds, as a lazy stack in memory."""
         tree, data = self._read_all()
         members: list[dict[tuple[str, ...], Any]] = [{} for _ in range(self._count)]
         for key, path in without("", tree.metas).items():
@@ -371,7 +371,7 @@ class LazyStackedTensorDictStore(OpenedStore):
         )
 
     def _shown_as_is(self) -> Any:
-        """An ordinary collection; a lazy stack where members differ in shape."""
+        """Make an ordinary collection, or a lazy stack where members differ in shape."""
         tree, data = self._read_all()
         if not all(self._leaf(p, m).is_even for p, m in tree.metas.items()):
             return self._stack()
@@ -429,7 +429,7 @@ class LazyStackedTensorDictStore(OpenedStore):
         return self._sample_entries().get(key, NO_DEFAULT)
 
     def _element(self, index: Any) -> Any:
-        """The view of the member that an index means; None if it means no single one."""
+        """View the member that an index means; None if it means no single one."""
         if isinstance(index, tuple) and len(index) == 1:
             index = index[0]
         if type(index) is not int or self._stack_dim:
@@ -514,7 +514,7 @@ class LazyStackedTensorDictStore(OpenedStore):
         )
 
     def empty(self, *args: Any, **kwargs: Any) -> Any:
-        """An ordinary collection like this one without leaves."""
+        """Make an ordinary collection like this one without leaves."""
         return build({}, {}, self._state()).empty(*args, **kwargs)
 
     def clear_redis(self) -> None:
@@ -546,12 +546,12 @@ def _reopen(cls: Any, opening: Any, state: Any, is_locked: bool) -> Any:
 
 
 def without_values(tree: Tree) -> list[tuple[str, Meta]]:
-    """The entries in the order of nested keys."""
+    """List the entries in the order of nested keys."""
     return [(path, tree.metas[path]) for path in without("", tree.metas).values()]
 
 
 def _of_members(members: list[Any]) -> tuple[dict[str, Encoded], dict[str, Any]]:
-    """The entries of all members together, and what is known of their collections."""
+    """Join the entries of all members, and what is known of their collections."""
     found: list[dict[str, Any]] = []
     extra: dict[str, Any] = {}
     for member in members:
@@ -571,7 +571,7 @@ def _of_members(members: list[Any]) -> tuple[dict[str, Encoded], dict[str, Any]]
 
 
 def _entries_of(path: str, value: Any) -> dict[str, Encoded]:
-    """The entries of a value that has the batch dims of the stack."""
+    """Encode the entries of a value that has the batch dims of the stack."""
     entries: dict[str, Any] = {}
     size = value.batch_size if is_nested(value) else torch.Size([])
     collect(path, value, (size, None), entries, {})
@@ -579,12 +579,12 @@ def _entries_of(path: str, value: Any) -> dict[str, Encoded]:
 
 
 def _encoded(plain: Any) -> dict[str, Encoded]:
-    """The entries of an ordinary collection of all that a store holds."""
+    """Encode the entries of an ordinary collection of all that a store holds."""
     if isinstance(plain, LazyStackedTensorDict):
         return _of_members(list(plain.tensordicts))[0]
     entries: dict[str, Any] = {}
     collect("", plain, (plain.batch_size, None), entries, {})
-    # What is encoded shares the memory of the tensors, which are about to be written to.
+    # Encoded entries share the memory of the tensors, which are about to be written to.
     found = {path: encode_whole(path, value) for path, value in entries.items()}
     return {path: each._replace(data=bytes(each.data)) for path, each in found.items()}
 
@@ -596,7 +596,7 @@ def _is_other(entry: Encoded, before: Encoded | None) -> bool:
 
 
 def _sampled(leaf: Leaf, owner: Any) -> Any:
-    """What an entry looks like, without its values."""
+    """Show an entry without its values."""
     meta = leaf.meta
     if not meta.is_tensor:
         return owner._non_tensor_type(None, batch_size=owner.batch_size)

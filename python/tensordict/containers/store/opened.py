@@ -32,11 +32,11 @@ class OpenedStore(StoreBase):
         def _path(self, *key: str) -> str: ...
 
     def _in_memory(self) -> Any:
-        """All that the store holds, as a collection in memory of its kind."""
+        """Read all that the store holds, as a collection in memory of its kind."""
         raise NotImplementedError
 
     def _sampled_whole(self) -> Any:
-        """A plain collection of what the entries look like, without their values."""
+        """Show the entries without their values, as a plain collection."""
         raise NotImplementedError
 
     def entry_class(self, key: NestedKeyLike) -> type:

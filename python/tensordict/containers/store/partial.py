@@ -39,7 +39,7 @@ class PartialReads(StoreBase):
         ) -> Any: ...
 
     def _rows(self, index: Any) -> Rows | None:
-        """The rows that an index means; None where it goes beyond the batch dims."""
+        """Find the rows that an index means; None where it goes beyond the batch dims."""
         try:
             return Rows(self._size, index)
         except (IndexError, TypeError, ValueError):
@@ -87,7 +87,7 @@ class PartialReads(StoreBase):
         return _rust.rebuild(shown, leaves, True, False)
 
     def get_at(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
-        """The part of an entry at an index, of which only that is read.
+        """Read the part of an entry at an index, and no more of it.
 
         See ``TensorDict.get_at``.
         """
@@ -98,7 +98,7 @@ class PartialReads(StoreBase):
         return super().get_at(key, *args, **kwargs)
 
     def _part(self, key: Any, index: Any) -> torch.Tensor | None:
-        """The part of a tensor; None where it is not read alone."""
+        """Read the part of a tensor; None where it is not read alone."""
         keys = _rust.unravel_key_to_tuple(key)
         rows = self._rows(index)
         if not keys or rows is None or self._server.in_batch:
@@ -179,7 +179,7 @@ class PartialReads(StoreBase):
 
 
 def sample(meta: Meta, make: Callable[..., torch.Tensor], owner: Any) -> Any:
-    """A tensor of the shape and dtype of an entry, which ``make`` makes."""
+    """Let ``make`` make a tensor of the shape and dtype of an entry."""
     shape: Any = meta.shape
     tensor = make(torch.Size(shape), dtype=meta.dtype, device=owner.device)
     if not meta.is_unbatched:
@@ -189,7 +189,7 @@ def sample(meta: Meta, make: Callable[..., torch.Tensor], owner: Any) -> Any:
 
 
 def expanded(shape: torch.Size, **options: Any) -> torch.Tensor:
-    """A tensor of a shape that takes the memory of one element."""
+    """Make a tensor of a shape that takes the memory of one element."""
     return torch.zeros((), **options).expand(shape)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Rows"]
 
 _WASTE = 4
-"""How many times as much may be read as is asked for, to read it as one piece."""
+"""The most that may be read to have one piece, in multiples of what is asked for."""
 
 
 class Rows:
@@ -45,7 +45,7 @@ class Rows:
         self.runs: list[tuple[int, int]] = _runs(self.numbers)
 
     def pieces(self, row_bytes: int) -> list[tuple[int, int]]:
-        """What is read of an entry: pairs of first byte and count of bytes.
+        """List what is read of an entry: pairs of first byte and count of bytes.
 
         One piece where that is not much more than what is asked for.
         """
@@ -62,7 +62,7 @@ class Rows:
     def read(
         self, path: str, data: bytes | None, meta: Meta, ndim: int, device: Any
     ) -> torch.Tensor:
-        """The tensor ``[*rows, *F]`` from the bytes of :meth:`pieces`."""
+        """Make the tensor ``[*rows, *F]`` from the bytes of :meth:`pieces`."""
         shape: Any = meta.shape
         dtype: Any = meta.dtype
         features = shape[ndim:]
@@ -81,7 +81,7 @@ class Rows:
     def written(
         self, path: str, value: torch.Tensor, meta: Meta, ndim: int
     ) -> list[tuple[str, int, Any]]:
-        """Where a tensor ``[*rows, *F]`` goes: path, first byte, and the bytes."""
+        """Tell where a tensor ``[*rows, *F]`` goes: path, first byte, and the bytes."""
         shape: Any = meta.shape
         dtype: Any = meta.dtype
         data = bytes_of(value.to(dtype))

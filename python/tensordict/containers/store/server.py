@@ -45,7 +45,7 @@ MSG_CHANGING = (
 )
 
 _TRIES = 100
-"""How often a call starts again because another process has changed what entries are."""
+"""The most times that a call starts again because another process has changed entries."""
 
 
 class Server:
@@ -118,7 +118,7 @@ class Server:
         return made
 
     def opening(self) -> dict[str, Any]:
-        """The arguments that open the store again."""
+        """Give the arguments that open the store again."""
         return {
             **self.settings,
             "backend": self.backend,
@@ -138,19 +138,19 @@ class Server:
     # Names -------------------------------------------------------------------------
 
     def key(self, suffix: str) -> str:
-        """A key of this store on the server."""
+        """Make a key of this store on the server."""
         return f"{self.prefix}:{{{self.td_id}}}:{suffix}"
 
     def data_key(self, path: str) -> str:
-        """The key of the bytes of an entry."""
+        """Make the key of the bytes of an entry."""
         return self.key(f"d:{path}")
 
     def meta_key(self, path: str) -> str:
-        """The key of the description of an entry."""
+        """Make the key of the description of an entry."""
         return self.key(f"m:{path}")
 
     def _keys_of(self, paths: Iterable[str], data: bool) -> Iterator[str]:
-        """All keys on the server of entries, or all but those of their bytes."""
+        """List the keys on the server of entries, or all but those of their bytes."""
         for path in paths:
             yield self.meta_key(path)
             if data:
@@ -159,7 +159,7 @@ class Server:
                 yield self.data_key(f"{path}:idx")
 
     def path_to(self, prefix: str, parts: Sequence[str]) -> str:
-        """The path of an entry on the server.
+        """Make the path of an entry on the server.
 
         Raises:
             KeyError: a part is empty.
@@ -216,14 +216,14 @@ class Server:
         return tree
 
     def tree(self) -> Tree:
-        """What the entries are now; in a batch, with what it is going to write."""
+        """Read what the entries are now; in a batch, with what it is going to write."""
         batch = self._batch
         if batch is not None:
             return batch.tree(self.known())
         return self._learn(self.run(self._describing())[0])
 
     def known(self) -> Tree:
-        """What the entries were when they were last read or written."""
+        """Give what the entries were when they were last read or written."""
         known = self._known
         if known is None or not self.cache_metadata:
             known = self._learn(self.run(self._describing())[0])
@@ -252,7 +252,7 @@ class Server:
         raise RuntimeError(MSG_CHANGING.format(self.td_id, self.address, _TRIES))
 
     def read_header(self, *names: str) -> tuple[Any, ...]:
-        """What the entries are, and strings that are there for the whole store."""
+        """Read what the entries are, and strings that are there for the whole store."""
         keys = map(self.key, names)
         text, found = self.run(self._describing(), ("MGET", *keys))
         return self._learn(text), *found
@@ -260,7 +260,7 @@ class Server:
     def read_data(
         self, choose: Callable[[Tree], list[str]], is_fresh: bool = True
     ) -> tuple[Tree, dict[str, bytes | None]]:
-        """The descriptions of all entries, and the bytes of those that ``choose`` names.
+        """Read the descriptions of all entries, and the bytes of those that ``choose`` names.
 
         Where nothing is chosen of what is known, and ``is_fresh`` is false, the server is
         not asked.
@@ -450,7 +450,7 @@ class _Batch:
         self.commands += commands
 
     def tree(self, tree: Tree) -> Tree:
-        """What the entries are going to be."""
+        """Tell what the entries are going to be."""
         if not (self.writes or self.removed or self.extra):
             return tree
         made = Tree.__new__(Tree)
@@ -471,7 +471,7 @@ _OF_SETTINGS = ("host", "port", "db", "username", "password")
 
 
 def _settings_of(found: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the client of which a pool has these settings, for pickles."""
+    """Find the arguments of the client of which a pool has these settings, for pickles."""
     kept = {name: found[name] for name in _OF_SETTINGS if found.get(name) is not None}
     if found.get("path") is not None:
         kept["unix_socket_path"] = found["path"]
@@ -480,7 +480,7 @@ def _settings_of(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _client_of(client: Any, settings: dict[str, Any]) -> Any:
-    """A client that waits for answers, and leaves trying again to :class:`Server`."""
+    """Make a client that waits for answers, and leaves trying again to :class:`Server`."""
     try:
         import redis
     except ImportError:

@@ -1,4 +1,4 @@
-"""What a leaf of a stack of collections is on the server: all of its members together."""
+"""Leaves of a stack of collections on the server: all of the members together."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Leaf:
         return self.meta.shape
 
     def shape_of(self, number: int) -> torch.Size:
-        """The shape of one member's tensor."""
+        """Find the shape of one member's tensor."""
         if not self.is_even:
             return torch.Size(self.shapes[number])
         shape = list(self._stored)
@@ -88,12 +88,12 @@ class Leaf:
         return number * count, count
 
     def rows_of(self, number: int) -> Rows:
-        """The rows of one member among those of the batch dims up to that of the stack."""
+        """Find the rows of one member among those of the batch dims up to that of the stack."""
         leading = torch.Size(self._stored[: self.dim + 1])
         return Rows(leading, (slice(None),) * self.dim + (number,))
 
     def members(self, data: bytes | None, device: Any) -> list[torch.Tensor]:
-        """The tensor of each member."""
+        """Make the tensor of each member."""
         dtype: Any = self.meta.dtype
         if self.is_even:
             return list(self.whole(data, device).unbind(self.dim))
@@ -108,7 +108,7 @@ class Leaf:
         return found
 
     def whole(self, data: bytes | None, device: Any) -> torch.Tensor:
-        """The tensors of all members as one, stacked.
+        """Stack the tensors of all members.
 
         Raises:
             _HeterogeneousKeyError: they differ in shape.
@@ -123,7 +123,7 @@ class Leaf:
 
 
 def encode_whole(path: str, value: Any) -> Encoded:
-    """An entry of a tensor that has the batch dims of the stack, or of non-tensor data."""
+    """Encode a tensor that has the batch dims of the stack, or non-tensor data."""
     written = encode(path, value)
     if written.fields.get("is_non_tensor") == "1":
         return written
@@ -132,7 +132,7 @@ def encode_whole(path: str, value: Any) -> Encoded:
 
 
 def encode_members(path: str, values: list[Any]) -> Encoded:
-    """An entry of one value for each member of the stack.
+    """Encode one value for each member of the stack.
 
     Raises:
         TypeError: they are of different dtypes or kinds.

@@ -17,12 +17,12 @@ MSG_NO_TENSORCLASS = "{!r} is no tensorclass."
 
 
 def name_of_class(cls: type) -> str:
-    """How the server names a class."""
+    """Name a class as the server does."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def class_named(name: type | str) -> Any:
-    """The tensorclass of a name ``module.ClassName``.
+    """Find the tensorclass of a name ``module.ClassName``.
 
     Raises:
         ImportError: there is no such class.

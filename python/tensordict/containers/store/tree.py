@@ -10,7 +10,7 @@ from tensordict.containers.store.encoding import Meta
 __all__ = ["KEY_SEPARATOR", "Tree"]
 
 KEY_SEPARATOR = "."
-"""What stands between the parts of a nested key on the server."""
+"""The text between the parts of a nested key on the server."""
 
 
 class Tree:
@@ -43,7 +43,7 @@ class Tree:
         return cls(text, list(entries), list(extra))
 
     def below(self, prefix: str) -> dict[str, Meta]:
-        """The leaves below a nested key, all for the empty one."""
+        """List the leaves below a nested key, all for the empty one."""
         if not prefix:
             return self.metas
         start = prefix + KEY_SEPARATOR
@@ -52,12 +52,12 @@ class Tree:
         }
 
     def records_below(self, prefix: str) -> list[str]:
-        """The collections below a nested key of which more is known than their leaves."""
+        """List the collections below a nested key of which more is known than their leaves."""
         start = prefix + KEY_SEPARATOR if prefix else ""
         return [path for path in self.extra if path and path.startswith(start)]
 
     def has_below(self, prefix: str) -> bool:
-        """Whether there is a collection at a nested key."""
+        """Tell whether there is a collection at a nested key."""
         start = prefix + KEY_SEPARATOR
         return prefix in self.extra or any(
             path.startswith(start) for path in (*self.metas, *self.extra)

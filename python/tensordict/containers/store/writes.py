@@ -21,7 +21,7 @@ __all__ = ["Snapshot", "build", "collect", "is_nested"]
 
 
 def is_nested(value: Any) -> bool:
-    """Whether a value is a collection of entries."""
+    """Tell whether a value is a collection of entries."""
     return isinstance(value, CollectionProtocol) and not value._is_non_tensor
 
 
@@ -73,7 +73,7 @@ def build(
     extra: dict[tuple[str, ...], Any],
     state: tuple[torch.Size, torch.device | None, list[str | None] | None],
 ) -> Any:
-    """The plain collection of leaves by path, and of what is known of its collections."""
+    """Make the plain collection of leaves by path, with what is known of its collections."""
     size, device, names = state
     entries: dict[str, Any] = {}
     below: dict[str, dict[tuple[str, ...], Any]] = {}
@@ -105,7 +105,7 @@ def build(
 def nested_names(
     record: dict[str, Any], names: list[str | None] | None, ndim: int
 ) -> list[str | None] | None:
-    """The names of the dims of a nested collection: its own, or those above it."""
+    """Name the dims of a nested collection: its own names, or those above it."""
     if "names" in record:
         found: list[str | None] | None = record["names"]
         return found
@@ -144,7 +144,7 @@ class Snapshot:
         return entries, extra
 
     def changes(self) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
-        """What is to be written.
+        """Tell what is to be written.
 
         Returns:
             The leaves that are new, written or replaced; the paths that are gone; and
@@ -176,17 +176,17 @@ def _differ(first: Encoded, second: Encoded) -> bool:
 def encoded(
     entries: dict[str, Any], write: Callable[[str, Any], Encoded]
 ) -> dict[str, Encoded]:
-    """The entries as they are written."""
+    """Encode the entries as they are written."""
     return {path: write(path, value) for path, value in entries.items()}
 
 
 def split(path: str) -> tuple[str, ...]:
-    """The nested key that a path is."""
+    """Split a path into the nested key that it is."""
     return tuple(path.split(KEY_SEPARATOR))
 
 
 def without(prefix: str, paths: Iterable[str]) -> dict[tuple[str, ...], str]:
-    """The nested keys below a prefix of the paths that go on from there."""
+    """Find the nested keys below a prefix, of the paths that go on from there."""
     start = len(prefix) + 1 if prefix else 0
     keys = {split(path[start:]): path for path in paths}
     return dict(sorted(keys.items()))
