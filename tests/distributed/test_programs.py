@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Sample(TensorClass):
-    """What an actor has seen, with a text."""
+    """The steps that an actor has seen, with a text."""
 
     obs: torch.Tensor
     task: str = "none"
