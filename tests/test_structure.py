@@ -105,8 +105,6 @@ NOT_YET = (
     "python/tensordict/data/",
     "python/tensordict/distributed/",
     "python/tensordict/interop/",
-    "python/tensordict/ops/arrays.py",
-    "python/tensordict/ops/tables.py",
     "python/tensordict/storage/arrays/",
 )
 """Folders and files whose docstrings are still to be rewritten. It only shrinks."""

@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _flat(
     td: CollectionProtocol, key: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every container and entry by key; of a lazy stack those of its members."""
+    """Every collection and entry by key; of a lazy stack those of its members."""
     from tensordict.primitives.protocol import CollectionProtocol
 
     yield key, td

@@ -173,7 +173,7 @@ def io_uring() -> str | None:
 
 
 def limits() -> dict[str, int | str | None]:
-    """Return the limits of the kernel that a large container meets first."""
+    """Return the limits of the kernel that a large collection meets first."""
     result: dict[str, int | str | None] = {
         # One mapping per leaf that was loaded from a directory.
         "vm.max_map_count": _number("/proc/sys/vm/max_map_count"),

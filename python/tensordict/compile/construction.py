@@ -1,4 +1,4 @@
-"""Make containers in compiled code without having the compiler interpret it.
+"""Make collections in compiled code without having the compiler interpret it.
 
 Each primitive in Python makes its result by :func:`tensordict.primitives.tree.new`. By the rule that
 Dynamo is given for it (:func:`install_rules`) it knows the new object and its state at
@@ -6,8 +6,8 @@ once.
 
 For its log of what a program changes, Dynamo notes where each object is changed, and
 looks through all frames of its own when it writes that: two milliseconds for each object.
-A container that compiled code makes is no change of the program, so the places where it
-gets its state are not noted.
+A collection that compiled code makes is no change of the program, so the places where
+it gets its state are not noted.
 
 Both need a little of Dynamo that is not public. Where that is not there, the function is
 interpreted as any other, and all places are noted.
@@ -25,7 +25,7 @@ from tensordict.primitives.protocol import CollectionProtocol
 __all__ = ["install_rules"]
 
 STATE = ("_tensordict", "_batch_size", "_device", "_td_dim_names")
-"""The attributes of a new container, in the order of the arguments of ``new``."""
+"""The attributes of a new collection, in the order of the arguments of ``new``."""
 
 
 def install_rules() -> bool:

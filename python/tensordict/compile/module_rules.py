@@ -121,7 +121,7 @@ def argument(args: Any, kwargs: Any) -> Any:
 
 
 def entries_of(tx: Any, td: Any) -> Any:
-    """The entries of a plain container; None of anything else."""
+    """The entries of a plain collection; None of anything else."""
     if type(getattr(td, "value", None)) is not TensorDict:
         return None
     held = attribute(tx, td, "_tensordict")
@@ -140,7 +140,7 @@ def called_by(tx: Any, module: Any) -> Any:
 
 
 def entry(tx: Any, td: Any, key: Any) -> Any:
-    """A tensor or a plain container at a nested key; None where there is neither."""
+    """A tensor or a plain collection at a nested key; None where there is neither."""
     for part in (key,) if type(key) is str else key:
         held = entries_of(tx, td)
         if held is None or not held.items:
@@ -163,7 +163,7 @@ def has_steps(module: Any, base: type, steps: tuple[str, ...]) -> bool:
 def values_of(
     tx: Any, module: Any, args: Any, kwargs: Any, skip: Any
 ) -> list[Any] | None:
-    """The inputs of a module, if each is there, and a tensor or a plain container."""
+    """The inputs of a module, if each is there, and a tensor or a plain collection."""
     td = argument(args, kwargs)
     if td is None or not isinstance(module, UnspecializedNNModuleVariable):
         return None

@@ -1,11 +1,11 @@
 """Add to Dynamo of torch 2.11 what the primitives in Python need to be traced.
 
-They give a new container its state as one dictionary (``result.__dict__ = {...}``),
+They give a new collection its state as one dictionary (``result.__dict__ = {...}``),
 which costs the least to compile. An older Dynamo does not know what that does: to it, the
-container then has no attributes. There the same functions are compiled with one store for
+collection then has no attributes. There the same functions are compiled with one store for
 each attribute. What is deleted of that dictionary it does not connect with what was
-stored before, so there a container that is unlocked keeps the attributes of a lock, with
-the values that they have without one. What is set through a property of a new container it
+stored before, so there a collection that is unlocked keeps the attributes of a lock, with
+the values that they have without one. What is set through a property of a new collection it
 stores as an attribute of that name, too. Nor can it hold the slices of a plan that was made while compiling, or
 unpack an object into a list (``[*td.keys(True)]``).
 """
@@ -58,7 +58,7 @@ def _undo_lock(td: CollectionProtocol) -> None:
 
 
 def _trace_setters() -> None:
-    """Teach Dynamo that a store to a property of a new container calls its setter.
+    """Teach Dynamo that a store to a property of a new collection calls its setter.
 
     It knows that of a mutable mapping. But what is a context manager, too, is only that
     to it, if it is made in compiled code.

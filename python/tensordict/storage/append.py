@@ -1,6 +1,6 @@
 """Changing a save in place: entries that are added to it, files that are opened again.
 
-Several processes may do so at once, each with a container of its own over the same
+Several processes may do so at once, each with a collection of its own over the same
 directory. Whoever reads the metadata of a level to write it again holds the level
 meanwhile (:class:`_rust.LockedLevel`), so that no entry is lost.
 """
@@ -56,9 +56,9 @@ MSG_ADDED = (
 
 
 def refresh(td: Any, allow_pickle: bool | None = None) -> Any:
-    """Load the files of a memory-mapped container again, nested ones kept.
+    """Load the files of a memory-mapped collection again, nested ones kept.
 
-    The batch sizes and names are those of the container, and the metadata gets those
+    The batch sizes and names are those of the collection, and the metadata gets those
     that were set since it was written. Rows that were appended since are there, too.
     """
     if not td._is_memmap or td._memmap_prefix is None:
@@ -73,7 +73,7 @@ def refresh(td: Any, allow_pickle: bool | None = None) -> Any:
         for level, size in before_growing:
             level._batch_size = size
         raise
-    # The innermost first, and all before anything of the container changes.
+    # The innermost first, and all before anything of the collection changes.
     for level, before in reversed(written):
         changes = dict(level._shape_fields().items() - before.items())
         if changes:
@@ -85,7 +85,7 @@ def refresh(td: Any, allow_pickle: bool | None = None) -> Any:
 
 
 def _levels(loaded: CollectionProtocol) -> Iterator[Any]:
-    """A container that was loaded, and those below it, that have a directory."""
+    """A collection that was loaded, and those below it, that have a directory."""
     if loaded._memmap_prefix is not None and not loaded._is_non_tensor:
         yield loaded
         for child in loaded._children():
@@ -95,10 +95,10 @@ def _levels(loaded: CollectionProtocol) -> Iterator[Any]:
 def _give_shape(
     td: Any, loaded: Any, before_growing: list[tuple[Any, torch.Size]]
 ) -> None:
-    """Give what was loaded the batch sizes and names of the containers it is for.
+    """Give what was loaded the batch sizes and names of the collections it is for.
 
-    A container whose files have more rows by now takes the batch size of those; what it
-    had is added to ``before_growing``.
+    A collection whose files have more rows by now takes the batch size of those; what
+    it had is added to ``before_growing``.
     """
     if loaded._is_non_tensor or type(td) is not type(loaded):
         return
@@ -163,13 +163,13 @@ def add_leaf_file(
     make: Callable[[str | None], Any],
     how: Adding,
 ) -> Any:
-    """Add a leaf to a memory-mapped container and to its directory.
+    """Add a leaf to a memory-mapped collection and to its directory.
 
-    A leaf of this shape and dtype that another container added to the directory is
+    A leaf of this shape and dtype that another collection added to the directory is
     shared with that one.
 
     Args:
-        td: the container, locked as it is.
+        td: the collection, locked as it is.
         key: where to.
         shape: the shape of the leaf, which must begin with the batch size.
         dtype: its dtype.
@@ -271,7 +271,7 @@ def _check_batch(td: CollectionProtocol, key: str, shape: torch.Size) -> None:
 
 
 def _add_child(td: Any, key: str, robust_key: bool | None) -> Any:
-    """A nested container, in ``td`` and in its directory.
+    """A nested collection, in ``td`` and in its directory.
 
     That of the directory, where there is one; else one without entries.
     """

@@ -65,7 +65,7 @@ def problem_of_row(row: object, num_bytes: int) -> str:
 
 
 class Rows(NamedTuple):
-    """The leaves of a container, in its order, with their places in the buffer."""
+    """The leaves of a collection, in its order, with their places in the buffer."""
 
     rows: list[list[tuple[str, Row]]]
     """For each leaf its parts: their prefix of the key, and the place. Mostly one."""

@@ -1,4 +1,4 @@
-"""The description of a consolidated container: which leaf lies where, level by level."""
+"""The description of a consolidated collection: which leaf lies where, level by level."""
 
 from __future__ import annotations
 
@@ -93,14 +93,14 @@ def as_pickled(level: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_special(cls: type) -> bool:
-    """Return whether a class is a program's subclass of the dense containers'."""
+    """Return whether a class is a program's subclass of the dense collections'."""
     return cls is not registry.dense_root() and registry.is_dense_class(cls)
 
 
 def describe_dense(
     td: CollectionProtocol, rows: Iterator[list[tuple[str, Row]]]
 ) -> dict[str, Any]:
-    """The level of a dense container."""
+    """The level of a dense collection."""
     leaves: dict[str, Row] = {}
     children: dict[str, Any] = {}
     non_tensors: dict[str, Any] = {}
@@ -186,7 +186,7 @@ def root_level(td: CollectionProtocol, described: Any) -> dict[str, Any]:
 
 
 def note_locks(level: dict[str, Any], td: Any) -> None:
-    """Note which containers of the source are locked."""
+    """Note which collections of the source are locked."""
     level["cls_metadata"]["is_locked"] = bool(td.is_locked)
     for name, child in level.items():
         if name not in RESERVED:
@@ -194,7 +194,7 @@ def note_locks(level: dict[str, Any], td: Any) -> None:
 
 
 def with_modules(level: dict[str, Any], td: Any) -> dict[str, Any]:
-    """A level that says which containers are modules, as whom pickles give them back."""
+    """A level that says which collections are modules, as whom pickles give them back."""
     cls = type(td) if isinstance(td, torch.nn.Module) else level["cls"]
     return {
         name: with_modules(field, td._described_child(key_of(name)))

@@ -2,7 +2,7 @@
 
 The text of a consolidated file, and that of ``__metadata__["tensordict"]`` in a
 safetensors file, is read by tensordict 0.15 too, and holds what that can
-understand. The rest is in remarks, by path: the class of a container that is no plain
+understand. The rest is in remarks, by path: the class of a collection that is no plain
 ``TensorDict``, the order of keys where tensors and nested collections alternate, and
 values that change when they go through JSON (a tuple becomes a list, ``{1: 2}``
 becomes ``{"1": 2}``).

@@ -81,10 +81,10 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def with_buffers(arguments: tuple[Any, Any]) -> tuple[Any, Any]:
-    """The arguments that make a container again, with buffers for its plain tensors."""
+    """Return the arguments that make a collection again, with buffers for tensors."""
     first, second = arguments
     if isinstance(second, torch.Tensor):
-        # The buffer of a consolidated container.
+        # The buffer of a consolidated collection.
         return first, _leaf_of(second)
     entries = second.get("_tensordict")
     if entries is not None:

@@ -1,4 +1,4 @@
-"""A part of a container, the view ``_SubTensorDict``, as a directory.
+"""A part of a collection, the view ``_SubTensorDict``, as a directory.
 
 The directory ``_source`` holds the whole container, ``meta.json`` the index of the part.
 Numbers, booleans and None stand for themselves there; anything else is a list that

@@ -1,8 +1,8 @@
 """Pickles that tensordict 0.15 reads, and reading those that it wrote.
 
-A dense container is pickled as a call of :func:`_make_td` with its class and its
+A dense collection is pickled as a call of :func:`_make_td` with its class and its
 instance dictionary, less what belongs to this process: write-back of a ``with`` block,
-caches, and the weak references of locks. A locked container is locked again on load.
+caches, and the weak references of locks. A locked collection is locked again on load.
 
 Everything here has ``tensordict._reductions`` or ``tensordict.utils`` as its module:
 pickles name it there.
@@ -40,19 +40,19 @@ _OF_THIS_PROCESS = frozenset(
 restored."""
 
 _ALWAYS = ["_tensordict", "_batch_size", "_device", "_td_dim_names"]
-"""The state of a dense container, nothing of which belongs to this process."""
+"""The state of a dense collection, nothing of which belongs to this process."""
 
 _OF_A_CONTAINER = frozenset(
     {*_ALWAYS, "_is_locked", "_is_memmap", "_is_shared", "_memmap_prefix"}
 )
-"""The attributes that a dense container has for itself; a program has set all
+"""The attributes that a dense collection has for itself; a program has set all
 others."""
 
 _TOLD_BY_MEMBERS = ("_is_memmap", "_is_shared")
-"""The attributes that a container that is not dense reads off its members."""
+"""The attributes that a collection that is not dense reads off its members."""
 
 _INSTALLED: set[type] = set()
-"""The containers that are pickled as a call of :func:`_make_td`."""
+"""The collections that are pickled as a call of :func:`_make_td`."""
 
 _StringOnlyDict = dict
 """The dictionary class that pickles of some releases name for ``_tensordict``."""
@@ -81,7 +81,7 @@ def state_of(td: CollectionProtocol) -> dict[str, Any]:
 
 
 def typed_state_of(td: CollectionProtocol, plain_type: Any) -> dict[str, Any]:
-    """The state of a container with declared keys: a plain one, as ``_source``.
+    """The state of a collection with declared keys: a plain one, as ``_source``.
 
     tensordict 0.15 has it so. Attributes that a program has set stand beside it.
     """
@@ -94,7 +94,7 @@ def typed_state_of(td: CollectionProtocol, plain_type: Any) -> dict[str, Any]:
 
 
 def restore_typed(td: Any, state: dict[str, Any]) -> None:
-    """Fill a container with declared keys from the state of a pickle."""
+    """Fill a collection with declared keys from the state of a pickle."""
     if "_source" not in state:
         restore(td, state)
         return
@@ -123,7 +123,7 @@ def restore(td: CollectionProtocol, state: dict[str, Any]) -> None:
 
 
 def _make_td(cls: Any, state: dict[str, Any]) -> Any:
-    """A container of type ``cls`` from a pickle's state."""
+    """A collection of type ``cls`` from a pickle's state."""
     # Most states are these four attributes, in the order of `new`.
     if cls in _INSTALLED and [*state] == _ALWAYS and state["_td_dim_names"] is None:
         return _rust.new(cls, *state.values())
@@ -135,7 +135,7 @@ def _make_td(cls: Any, state: dict[str, Any]) -> Any:
 def _rebuild_tensordict_files_consolidated(
     metadata: dict[str, Any], storage: torch.Tensor
 ) -> Any:
-    """A consolidated container of its description and its buffer."""
+    """A consolidated collection of its description and its buffer."""
     from tensordict.storage.layouts import consolidated
 
     return consolidated.rebuild(metadata, storage)
@@ -174,7 +174,7 @@ def _reduce_to_process(data: Any) -> tuple[Any, ...]:
 
 
 def _reduce_ex(data: Any, protocol: Any) -> tuple[Any, ...]:
-    """``__reduce_ex__`` of the containers that are installed.
+    """``__reduce_ex__`` of the collections that are installed.
 
     From protocol 5 on, the bytes of leaves are buffers, which a pickler may leave out of
     the pickle (:mod:`~tensordict.storage.out_of_band`).
@@ -194,7 +194,7 @@ for _target in (_make_td, _reduce_td, _rebuild_tensordict_files_consolidated):
 
 
 def install(*classes: type) -> None:
-    """Let containers be pickled by :func:`_reduce_td`.
+    """Let collections be pickled by :func:`_reduce_td`.
 
     Subclasses are not: they go through ``__getstate__`` and ``__setstate__`` by
     themselves, and may override both.

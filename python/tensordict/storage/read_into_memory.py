@@ -28,7 +28,7 @@ def read_into(
     Args:
         root: the opened directory of the save.
         loaded: what was loaded from it.
-        out: a container.
+        out: a collection.
         num_threads: the most threads.
 
     Raises:

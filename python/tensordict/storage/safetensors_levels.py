@@ -1,12 +1,12 @@
 """Collections as the levels that a safetensors file describes, and back.
 
 A :class:`Writer` collects tensors under their names, a :class:`Reader` has those of a
-file. A container takes part with two methods:
+file. A collection takes part with two methods:
 
 ``_to_level(writer, path)``
     its level, with the names that ``writer`` gives its tensors;
 ``_from_level(level, reader, path)``, a class method
-    the container of a level; ``reader`` has the tensors.
+    the collection of a level; ``reader`` has the tensors.
 
 What the fields of a level are: :mod:`tensordict.storage.layouts.safetensors`.
 """
@@ -185,7 +185,7 @@ class Writer:
 def dense_to_level(
     td: CollectionProtocol, writer: Writer, path: tuple[str, ...]
 ) -> dict[str, Any]:
-    """The level of a dense container."""
+    """The level of a dense collection."""
     level: dict[str, Any] = {
         "batch_size": list(td.batch_size),
         "names": list(td.names) if td._has_names() else None,
@@ -206,7 +206,7 @@ STREAMED_FROM = 16 << 20
 
 
 def stack_to_level(stack: Any, writer: Writer, path: tuple[str, ...]) -> dict[str, Any]:
-    """The level of a lazy stack, as that of the container of its stacked entries.
+    """The level of a lazy stack, as that of the collection of its stacked entries.
 
     Those of large stacks are joined as they are written.
     """
@@ -272,7 +272,7 @@ def _parts_of_members(
 
 
 class Reader:
-    """Gives the tensors of a file to the containers of its levels.
+    """Gives the tensors of a file to the collections of its levels.
 
     Args:
         tensors: the tensors by name.
@@ -294,7 +294,7 @@ class Reader:
     def container(
         self, level: Any, path: tuple[str, ...], is_part: bool = False
     ) -> Any:
-        """The container of a level; ``is_part`` where it is part of a lazy stack."""
+        """The collection of a level; ``is_part`` where it is part of a lazy stack."""
         try:
             return self._class(level, is_part)._from_level(level, self, path, is_part)
         except (AttributeError, TypeError, KeyError, IndexError) as error:
@@ -370,7 +370,7 @@ def dense_from_level(
     path: tuple[str, ...],
     is_part: bool,
 ) -> Any:
-    """The dense container of a level."""
+    """The dense collection of a level."""
     names = level.get("names")
     entries = reader.entries(level, path, is_part)
     size = torch.Size(level["batch_size"])

@@ -58,7 +58,7 @@ class Source:
         self._is_aligned = storage.storage_offset() % 16 == 0
 
     def container(self, level: Any, path: tuple[str, ...]) -> Any:
-        """The container of a level."""
+        """The collection of a level."""
         problem = problem_of(level)
         if problem:
             raise self._damaged(path, problem)
@@ -73,7 +73,7 @@ class Source:
             ) from error
 
     def inner(self, level: dict[str, Any], path: tuple[str, ...]) -> Any:
-        """The container inside a tensorclass: that of its level, were it alone."""
+        """The collection inside a tensorclass: that of its level, were it alone."""
         name = "LazyStackedTensorDict" if "stack_dim" in level["cls_metadata"] else None
         cls: Any = registry.dense_root()
         if name is not None:
@@ -106,7 +106,7 @@ class Source:
         return found
 
     def value(self, found: Any, path: tuple[str, ...]) -> Any:
-        """The container of a value that is no tensor."""
+        """The collection of a value that is no tensor."""
         data, batch_size, device = found
         data = self.notes.noted_value(data, path)
         text = f"tensordict:{self.notes.noted_kind(path)}"
@@ -136,7 +136,7 @@ class Source:
 def dense_from_description(
     cls: Any, level: dict[str, Any], source: Source, path: tuple[str, ...]
 ) -> Any:
-    """The dense container of a level."""
+    """The dense collection of a level."""
     fields = level["cls_metadata"]
     # The order of the published release, where the file notes no other.
     entries: dict[str, Any] = {
@@ -164,7 +164,7 @@ def dense_from_description(
 
 
 def locked_as(td: CollectionProtocol, fields: dict[str, Any]) -> Any:
-    """A container that was made, locked if its level says so."""
+    """A collection that was made, locked if its level says so."""
     if fields.get("is_locked"):
         td.lock_()
     return td

@@ -306,7 +306,7 @@ def _take_value(
                 owner._take_field(name, value, assign)
         return
     if not path:
-        # Of a value alone, which another container has no place for.
+        # Of a value alone, which another collection has no place for.
         if td._is_non_tensor:
             td._take_state(fields, about.get("_type") in SINGLE)
         return

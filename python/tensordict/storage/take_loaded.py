@@ -1,7 +1,7 @@
-"""Put what was loaded into a container that is there.
+"""Put what was loaded into a collection that is there.
 
-The functions ``*_dense`` are what dense containers do; others override the methods that
-call them.
+The functions ``*_dense`` are what dense collections do; others override the methods
+that call them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def check_out(out: Any, loaded: Any) -> None:
         names = out._td_dim_names
         if loaded._has_names() and (names is None or len(names) == loaded.batch_dims):
             loaded.names = names
-    # The lock of a memory-mapped container guards its tie to a directory, which is
+    # The lock of a memory-mapped collection guards its tie to a directory, which is
     # what changes here; any other lock guards its entries.
     if out.is_locked and not out.is_memmap():
         raise locked_error(out)
@@ -93,7 +93,7 @@ def _is_loaded_already(present: object, value: object) -> bool:
 
 
 def take_loaded_dense(out: Any, loaded: Any) -> Any:
-    """Give a dense container the entries that were loaded for it, nested ones kept."""
+    """Give a dense collection the entries that were loaded for it, nested ones kept."""
     if loaded._is_non_tensor:
         return loaded
     entries: dict[str, Any] = {}
@@ -117,7 +117,7 @@ def take_loaded_dense(out: Any, loaded: Any) -> Any:
 
 
 def mark_mapped(td: Any) -> None:
-    """Say of a container that was loaded, and of those below it, that it is saved."""
+    """Say of a collection that was loaded, and of those below it, that it is saved."""
     td._is_memmap = True
     td._is_shared = False
     td._is_locked = True

@@ -1,17 +1,17 @@
 """Collections with typed fields: ``@tensorclass`` and its base class.
 
 A tensorclass is declared as a dataclass is, and does all that a ``TensorDict`` does.
-It holds a container with an entry per field that is set, and implements the protocol of
-containers over it, so that it has their whole vocabulary by inheritance.
+It holds a collection with an entry per field that is set, and implements the protocol
+of collections over it, so that it has their whole vocabulary by inheritance.
 
 The base class, ``base``, has the options and is put together of
 
 - ``access``: fields as attributes and entries;
-- ``making``: instances around containers;
-- ``inner``: the protocol, over the container inside;
-- ``methods``: the public methods that differ from that container's;
+- ``making``: instances around collections;
+- ``inner``: the protocol, over the collection inside;
+- ``methods``: the public methods that differ from that collection's;
 - ``files``: what a save holds of a class;
-- ``delegation``: all other methods, which are those of the container inside.
+- ``delegation``: all other methods, which are those of the collection inside.
 
 What stands beside it:
 

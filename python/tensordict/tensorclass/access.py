@@ -72,7 +72,7 @@ def _refuse_key(index: object, hint: str) -> None:
 
 
 def _holds(td: CollectionProtocol, name: str) -> bool:
-    """Return whether a container, or some member of a stack of them, has an entry."""
+    """Return whether a collection, or some member of a stack of them, has an entry."""
     parts = td._member_operands(())
     if parts is None:
         return name in td._entries()
@@ -130,7 +130,7 @@ class FieldAccess(TensorCollection):
                 return object.__getattribute__(self, name)
             inner = self.__dict__.get("_tensordict")
             if name[0] != "_" and hasattr(type(inner), name):
-                # What only some containers have, such as `append` of a stack.
+                # What only some collections have, such as `append` of a stack.
                 return forwarded(self, name)
             cls, fields = type(self).__name__, sorted(self._field_names())
             raise AttributeError(MSG_NO_ATTRIBUTE.format(cls, name, fields))
@@ -463,7 +463,7 @@ class FieldAccess(TensorCollection):
             AttributeError: the key goes on below a field that holds no collection.
             IndexError: the key is no nested key.
             KeyError: there is no such entry.
-            RuntimeError: the container that holds it is locked.
+            RuntimeError: the collection that holds it is locked.
         """
         path = (key,) if isinstance(key, str) else _rust.unravel_key_to_tuple(key)
         if not path:

@@ -1,8 +1,8 @@
-"""The vocabulary of a tensorclass: each method is that of the container inside.
+"""The vocabulary of a tensorclass: each method is that of the collection inside.
 
 A method that works on one collection gives the same for a tensorclass as for the
-container that holds its fields, as an instance of the class. So it is called there: the
-names of fields are in nobody's way, whatever kind of container it is.
+collection that holds its fields, as an instance of the class. So it is called there:
+the names of fields are in nobody's way, whatever kind of collection it is.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__g
 
 
 def delegate(cls: Any) -> None:
-    """Give a class around a container, as ``_tensordict``, the methods of that.
+    """Give a class around a collection, as ``_tensordict``, the methods of that.
 
     Those that ``cls`` has in its own body stay, and so do class methods.
     """
@@ -154,7 +154,7 @@ def _delegated_property(name: str, own: property) -> property:
 
 
 def inside(value: Any) -> Any:
-    """The container inside a tensorclass; any other value as it is."""
+    """The collection inside a tensorclass; any other value as it is."""
     is_one = is_tensorclass(value) and not value._is_non_tensor
     return value._tensordict if is_one else value
 

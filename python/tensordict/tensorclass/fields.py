@@ -642,7 +642,7 @@ def _assign(tc: Any, name: str, value: Any) -> None:
 
 
 def _wrapped_init(cls: Any, own_init: Any) -> Any:
-    """The ``__init__`` of the class body, around which the container is set up."""
+    """The ``__init__`` of the class body, around which the collection is set up."""
 
     @functools.wraps(own_init)
     def __init__(  # noqa: N807 - it is one

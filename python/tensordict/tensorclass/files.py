@@ -1,6 +1,6 @@
 """A tensorclass as a directory.
 
-``meta.json`` names the class and nothing else; ``_tensordict/`` holds the container
+``meta.json`` names the class and nothing else; ``_tensordict/`` holds the collection
 inside. Files of early releases have further keys in ``meta.json``, or a file
 ``other.pickle``: fields that hold no tensors.
 """

@@ -1,4 +1,4 @@
-"""The protocol of containers, over the container that holds the fields."""
+"""The protocol of collections, over the collection that holds the fields."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["OverContainer"]
 
 
 def _forwarded(name: str, *, is_settable: bool = True) -> Any:
-    """The attribute ``name`` of the container inside."""
+    """The attribute ``name`` of the collection inside."""
 
     def read(self: Any) -> Any:
         return getattr(self._tensordict, name)
@@ -301,7 +301,7 @@ class OverContainer(Making):
     # Printing --------------------------------------------------------------------------
 
     def _repr_parts(self) -> list[str]:
-        # Of the container inside: a field may have the name of one of its properties.
+        # Of the collection inside: a field may have the name of one of its properties.
         properties = DisplayOps._repr_properties(self._tensordict)
         return [*describe_fields(self._repr_entries()), *properties]
 

@@ -1,4 +1,4 @@
-"""Instances around containers: of what an operation gives, of a pickle, of dictionaries."""
+"""Instances around collections: of what an operation gives, of a pickle, of dictionaries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STAYING = (bool, int, float, complex, list)
 
 
 def around(cls: Any, inner: object) -> Any:
-    """An instance of ``cls`` around a container that has no other keys than its fields."""
+    """An instance of ``cls`` around a collection that has no other keys than its fields."""
     made: Any = _rust.wrap_fields(cls, inner)
     if hasattr(cls, "__post_init__") and not cls._skip_post_init_on_rebuild:
         made.__post_init__(*_init_var_defaults(cls))
@@ -189,8 +189,8 @@ class Making(FieldAccess):
     def _check_keys(cls, entries: Any) -> None:
         """Raise where an entry is no field.
 
-        Of a dense container :func:`wrap_fields` looks at the keys, and calls this where
-        they are not all fields.
+        Of a dense collection :func:`wrap_fields` looks at the keys, and calls this
+        where they are not all fields.
         """
         expected = cls.__expected_keys__
         keys = {key if isinstance(key, str) else key[0] for key in entries.keys()}  # noqa: SIM118 - a collection's own
@@ -244,7 +244,7 @@ class Making(FieldAccess):
         return {**source, **changed} if changed else source
 
     def __getstate__(self) -> dict[str, Any]:
-        """The container inside, under the names that tensordict 0.15 reads."""
+        """The collection inside, under the names that tensordict 0.15 reads."""
         return {"tensordict": self._tensordict, "non_tensordict": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""The public methods in which a tensorclass differs from the container inside.
+"""The public methods in which a tensorclass differs from the collection inside.
 
-All others are that container's: see :mod:`tensordict.tensorclass.delegation`.
+All others are that collection's: see :mod:`tensordict.tensorclass.delegation`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class MethodsOfClass(OverContainer):
     ) -> Any:
         """Keep only the fields at ``keys``. See :meth:`TensorDict.select`.
 
-        With ``as_tensordict`` the container of them, without the class.
+        With ``as_tensordict`` the collection of them, without the class.
         """
         chosen = self._tensordict.select(*keys, inplace=inplace, strict=strict)
         if as_tensordict:
@@ -187,7 +187,7 @@ class MethodsOfClass(OverContainer):
     def cat_tensors(self, *keys: object, **kwargs: object) -> Any:
         """Join fields to one. See :meth:`TensorDict.cat_tensors`.
 
-        Returns the container inside, whose keys need not be fields.
+        Returns the collection inside, whose keys need not be fields.
         """
         return self._tensordict.cat_tensors(*keys, **kwargs)
 
@@ -202,7 +202,7 @@ class MethodsOfClass(OverContainer):
         """Copy all leaves to where ``idx`` points. See :meth:`TensorDict.copy_at_`.
 
         Raises:
-            RuntimeError: ``fast`` is set, and ``tensordict`` is no plain container.
+            RuntimeError: ``fast`` is set, and ``tensordict`` is no plain collection.
         """
         source = tensordict if fast else inside(tensordict)
         self._tensordict.copy_at_(source, idx, non_blocking, fast=fast)
@@ -234,7 +234,7 @@ class MethodsOfClass(OverContainer):
         """Answer a call of a torch function.
 
         Where a method gives the instance itself, as there is nothing to do, a function
-        gives another around the same container.
+        gives another around the same collection.
         """
         result = super().__torch_function__(func, types, args, kwargs)
         is_same = (

@@ -98,7 +98,7 @@ class SaveOptions(NamedTuple):
     preallocate: bool = False
     share_non_tensor: bool = False
     inplace: bool = False
-    """True if the container itself becomes the one over the files."""
+    """True if the collection itself becomes the one over the files."""
     max_shard_size: int | str | None = None
     shards: int | None = None
     ragged: str | None = None
@@ -142,13 +142,13 @@ class LoadOptions(NamedTuple):
     allow_pickle: bool | None
     non_blocking: bool = False
     subpath: Any = None
-    """The key of the nested container that is loaded instead of the whole save."""
+    """The key of the nested collection that is loaded instead of the whole save."""
     verify: bool = False
     size: torch.Size | None = None
-    """The batch size of the container that what is loaded is an entry of, if known."""
+    """The batch size of the collection that what is loaded is an entry of, if known."""
 
     def home_of(self, path: SavedPath) -> Path | None:
-        """The directory that a container loaded from ``path`` can grow in, if any."""
+        """The directory that a collection loaded from ``path`` can grow in, if any."""
         return None if self.mode == "r" else path.directory
 
     @property
@@ -170,7 +170,7 @@ def _is_fake() -> bool:
 
 
 def save(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Any:
-    """Write ``td`` to ``prefix``, in the layout of its suffix: the container, or a future.
+    """Write ``td`` to ``prefix``, in the layout of its suffix: the collection, or a future.
 
     Without ``prefix``: to the directory where it was saved before, or to shared memory
     without a name.
@@ -203,7 +203,7 @@ def _save_columns(td: CollectionProtocol, prefix: Any, options: SaveOptions) -> 
 
 
 def _chosen(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Layout:
-    """The layout that a container is saved in."""
+    """The layout that a collection is saved in."""
     if _directory_or_archive(prefix, options) is ARCHIVE:
         return ARCHIVE
     path = td._memmap_prefix if prefix is None else prefix
@@ -241,7 +241,7 @@ def load(
     allow_pickle: bool | None = None,
     verify: bool = False,
 ) -> Any:
-    """Make a container of a save; with ``out``, in the place of its entries."""
+    """Make a collection of a save; with ``out``, in the place of its entries."""
     if not isinstance(mode, str | None):
         raise ValueError(f"mode must be 'r', 'r+' or None, got {mode!r}.")
     options = LoadOptions(

@@ -65,7 +65,7 @@ class ArchiveLayout(DirectoryLayout):
         return begins or zipfile.is_zipfile(path)
 
     def save(self, td: Any, path: Any, options: SaveOptions) -> Any:
-        """Write to an archive: a plain container over it."""
+        """Write to an archive: a plain collection over it."""
         refuse_unbatched(td, MSG_MEMORY_MAPPED)
         return _save(td, path, options, is_sparse=False)
 
@@ -112,7 +112,7 @@ class ArchiveLayout(DirectoryLayout):
 def _save(
     td: CollectionProtocol, prefix: Any, options: SaveOptions, *, is_sparse: bool
 ) -> Any:
-    """Write ``td`` to the archive ``prefix``: a plain container over it, or a future."""
+    """Write ``td`` to the archive ``prefix``: a plain collection over it, or a future."""
     if prefix is None:
         raise ValueError("A path is required to write a memmap archive.")
     target = os.path.abspath(prefix)
@@ -133,7 +133,7 @@ def _save(
         with naming_the_entry(source):
             source._save_plan(plan, 0)
         leaves = plan.write_archive(number, options.preallocate, options.how, progress)
-        # Over an archive nothing can grow, so the container is an ordinary one.
+        # Over an archive nothing can grow, so the collection is an ordinary one.
         saved = source._saved(leaves, None, False)._unlock_saved()
         return with_device(saved, CPU)
 

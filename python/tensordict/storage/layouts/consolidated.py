@@ -1,27 +1,27 @@
-"""Consolidated containers: all leaves in one buffer, which may be a file.
+"""Consolidated collections: all leaves in one buffer, which may be a file.
 
 The file has three parts, as in tensordict 0.15: the bytes of the leaves, each
 padded to a multiple of 8; JSON that says which leaf lies where; and the length of that
 JSON, 8 bytes, little-endian. Between the first two lies a part of ours, which readers
 that look for the JSON from the end pass over: see :mod:`tensordict.storage.extra_metadata`.
 
-A consolidated container knows it by ``_consolidated`` in its instance dictionary: the
+A consolidated collection knows it by ``_consolidated`` in its instance dictionary: the
 buffer, the description that the JSON holds, and for a file its name. That holds only
 as long as the leaves are still those in the buffer, which is looked up and not
 remembered: see :func:`state_of`.
 
-A container takes part with these methods:
+A collection takes part with these methods:
 
 ``_describe(rows)``
     its level of the description; ``rows`` gives the place of each leaf;
 ``_described_child(name)``
-    the container that a nested level of its level is of;
+    the collection that a nested level of its level is of;
 ``_from_description(level, source, path)``, a class method
-    the container of a level, whose leaves ``source`` has;
+    the collection of a level, whose leaves ``source`` has;
 ``_put_leaves(leaves)``
     takes new leaves from an iterator in the place of its own;
 ``_consolidated_home()``
-    the container that knows of the buffer: itself, unless it is around another.
+    the collection that knows of the buffer: itself, unless it is around another.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ConsolidatedLayout(Layout):
         return os.path.isfile(path) and _rust.is_consolidated(path)
 
     def save(self, td: Any, path: Any, options: SaveOptions) -> Any:
-        """Write to a file: a locked container over it."""
+        """Write to a file: a locked collection over it."""
         later, threads = options.return_early, options.num_threads
         durable, checks, bar = options.durable, options.checks, options.pbar
         return consolidate(
@@ -124,7 +124,7 @@ class ConsolidatedLayout(Layout):
         )
 
     def load(self, path: str | Path, options: LoadOptions, out: object = None) -> Any:
-        """Make a container over the mapped file."""
+        """Make a collection over the mapped file."""
         self.check_before(path, options, out)
         return nested_at(load(path, options.requested, options.mode), path, options)
 
@@ -168,7 +168,7 @@ def consolidate(td: CollectionProtocol, options: Options) -> Any:
         # Now: the working directory may be another one when the work is done.
         options = options._replace(filename=os.path.abspath(options.filename))
     progress = _rust.SaveProgress()
-    # The entries are those at the time of the call, whatever becomes of the container.
+    # The entries are those at the time of the call, whatever becomes of the collection.
     source = described(td, inplace=options.inplace)
 
     def work() -> Any:
@@ -181,7 +181,7 @@ def consolidate(td: CollectionProtocol, options: Options) -> Any:
 
 
 def _is_same_place(state: dict[str, Any], filename: Path | str | None) -> bool:
-    """Return whether a consolidated container is where it is asked to be already."""
+    """Return whether a consolidated collection is where it is asked to be already."""
     if filename is None:
         return True
     return (
@@ -196,8 +196,8 @@ class Described(NamedTuple):
     leaves: list[torch.Tensor]
     rows: Rows
     result: Any
-    """A container of the class of the result, which need not be that of the source: a view
-    of a container becomes a container."""
+    """A collection of the class of the result, which need not be that of the source: a view
+    becomes a plain collection."""
     level: dict[str, Any]
     with_modules: dict[str, Any]
 
@@ -256,7 +256,7 @@ def _consolidate(
 
 
 def put_leaves(td: CollectionProtocol, leaves: Iterator[torch.Tensor]) -> None:
-    """Replace the leaves of a dense container, in their order."""
+    """Replace the leaves of a dense collection, in their order."""
     for key, value in list(td._entries().items()):
         if isinstance(value, CollectionProtocol):
             cast("Any", value)._put_leaves(leaves)
@@ -346,7 +346,7 @@ def _write(
 def load(
     filename: Path | str, requested: type | None = None, mode: str | None = None
 ) -> Any:
-    """The container that a consolidated file holds, over the mapped file.
+    """The collection that a consolidated file holds, over the mapped file.
 
     Args:
         filename: the file.
@@ -374,7 +374,7 @@ def load(
 def moved(
     td: CollectionProtocol, device: torch.device, non_blocking: bool | None
 ) -> Any:
-    """A consolidated container on another device, in one copy; None for any other."""
+    """A consolidated collection on another device, in one copy; None for any other."""
     state = state_of(td)
     if state is None:
         return None
@@ -391,7 +391,7 @@ def moved(
 
 
 def _order_as(made: Any, source: Any) -> None:
-    """Put the entries of dense containers in the order that they have in ``source``."""
+    """Put the entries of dense collections in the order of those of ``source``."""
     if hasattr(source, "stack_dim") and not source._is_non_tensor:
         # Nothing is stacked: members may differ in shape.
         for member, own in zip(made._children(), source._children(), strict=True):
@@ -409,13 +409,13 @@ def _order_as(made: Any, source: Any) -> None:
 
 
 def rebuild(description: dict[str, Any], storage: torch.Tensor) -> Any:
-    """The container of a description over a buffer: what pickles call."""
+    """The collection of a description over a buffer: what pickles call."""
     loaded = Source(storage).container(description, ())
     return marked(loaded, storage, description)
 
 
 def marked(td: Any, storage: torch.Tensor, description: dict[str, Any]) -> Any:
-    """Let a container know of its buffer."""
+    """Let a collection know of its buffer."""
     state = {"storage": storage, "metadata": description}
     td._consolidated_home().__dict__["_consolidated"] = state
     return td
@@ -424,8 +424,8 @@ def marked(td: Any, storage: torch.Tensor, description: dict[str, Any]) -> Any:
 def state_of(td: Any) -> dict[str, Any] | None:
     """Return the state of the buffer of a consolidated collection; None for any other.
 
-    A leaf or a nested container that was replaced, added, removed or renamed since ends
-    it, whoever did it.
+    A leaf or a nested collection that was replaced, added, removed or renamed since
+    ends it, whoever did it.
     """
     state = td._consolidated_home()._consolidated
     if state is None:

@@ -1,12 +1,12 @@
-"""Trees of files: a directory for each container, a file for each leaf.
+"""Trees of files: a directory for each collection, a file for each leaf.
 
-Saving lets the container add itself to a plan (``_save_plan``), has the engine write it,
-and lets the container take the tensors over its files (``_saved``).
+Saving lets the collection add itself to a plan (``_save_plan``), has the engine write it,
+and lets the collection take the tensors over its files (``_saved``).
 
 Loading has the engine read a directory with all that is below it, in one call, and makes
-the containers.
+the collections.
 
-The functions ``*_dense`` are what dense containers do; containers of other layouts
+The functions ``*_dense`` are what dense collections do; collections of other layouts
 override the methods that call them.
 """
 
@@ -84,7 +84,7 @@ COLUMNS = {TEXT: "text", BYTES: "bytes", VALUES: "JSON"}
 
 
 class DirectoryLayout(Layout):
-    """A directory for each container, with its metadata and a file for each leaf."""
+    """A directory for each collection, with its metadata and a file for each leaf."""
 
     name = "tree"
 
@@ -156,7 +156,7 @@ class DirectoryLayout(Layout):
         return now_or_later(td, work, options, _rust.SaveProgress())
 
     def load(self, path: str | Path, options: LoadOptions, out: object = None) -> Any:
-        """Make a container over the files, all of them of one save."""
+        """Make a collection over the files, all of them of one save."""
 
         def load_from(opened: SavedPath) -> Any:
             return self._load_from(opened, options, out)
@@ -257,13 +257,13 @@ class Directory(NamedTuple):
     escapes_keys: bool
 
     def child(self, key: str) -> Directory:
-        """The directory of a nested container."""
+        """The directory of a nested collection."""
         name = _rust.escape_key(key) if self.escapes_keys else key
         return Directory(self.path / name, self.escapes_keys)
 
 
 def plan_dense(td: Any, plan: Any, level: int) -> None:
-    """Add a dense container to the level of a plan."""
+    """Add a dense collection to the level of a plan."""
     for key, child_level, value in plan.add_entries(level, td._tensordict):
         if not isinstance(value, CollectionProtocol):
             raise TypeError(
@@ -286,7 +286,7 @@ def plan_dense(td: Any, plan: Any, level: int) -> None:
 def saved_dense(
     td: Any, leaves: _rust.SavedTensors, directory: Directory | None, inplace: bool
 ) -> Any:
-    """A dense container over the files of a save: ``td`` itself, or one like it."""
+    """A dense collection over the files of a save: ``td`` itself, or one like it."""
     # In the order of the plan: all leaves of a level, then what is below.
     entries, flat, others = leaves.take_level(td._tensordict)
     for key in flat:
@@ -325,7 +325,7 @@ def _as_nested(flat: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 
 
 def load_directory(path: SavedPath, options: LoadOptions) -> Any:
-    """Make a container from a directory that was saved from a container of any class."""
+    """Make a collection from a directory that was saved from a collection of any class."""
     known = registry.known_texts()
     how = options.num_threads, options.has_values
     tree = path.save.load_tree(path.full_name, known, options.robust_key, *how)
@@ -336,7 +336,7 @@ def load_directory(path: SavedPath, options: LoadOptions) -> Any:
 
 
 def _make_dense(tree: Any, path: SavedPath, options: LoadOptions) -> Any:
-    """The container of a level that was read, and of those below."""
+    """The collection of a level that was read, and of those below."""
     if tree.class_text == CLASS_TEXT and options.has_values:
         stack = registry.find_class(None, CLASS_TEXT, None, path)
         return stack._load_level(tree, path, options)
@@ -379,7 +379,7 @@ def make_level(tree: Any, path: SavedPath, options: LoadOptions, special: Any) -
 
 
 def _check_sizes(entries: dict[str, Any], size: torch.Size, path: SavedPath) -> None:
-    """Refuse what cannot be an entry of a container of this batch size.
+    """Refuse what cannot be an entry of a collection of this batch size.
 
     Raises:
         RuntimeError: the shape of an entry does not begin with it.

@@ -108,11 +108,11 @@ class Layout(ABC):
 
     @abstractmethod
     def save(self, td: CollectionProtocol, path: object, options: SaveOptions) -> Any:
-        """Write ``td``: the container over what was written, or a future of it."""
+        """Write ``td``: the collection over what was written, or a future of it."""
 
     @abstractmethod
     def load(self, path: str | Path, options: LoadOptions, out: object = None) -> Any:
-        """Make a container of the save, whose entries ``out`` can take, where given."""
+        """Make a collection of the save, with entries that ``out``, if given, can take."""
 
     @abstractmethod
     def inspect(self, path: str) -> Iterator[Entry]:

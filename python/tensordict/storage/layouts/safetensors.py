@@ -1,15 +1,15 @@
-"""Safetensors files: what other libraries read, and files of others as containers.
+"""Safetensors files: what other libraries read, and files of others as collections.
 
 The names of tensors are the keys, joined by dots. What names cannot say (batch sizes,
 names of dims, classes, values that are no tensors) is JSON in the entry ``tensordict``
 of the file's ``__metadata__``, as tensordict 0.15 writes it: a *level* for each
-container. Fields of ours in it, which tensordict 0.15 passes over:
+collection. Fields of ours in it, which tensordict 0.15 passes over:
 
 - ``stack_dim_name`` of a lazy stack, whose name tensordict 0.15 loses;
-- ``subclass``, the texts of a class of dense containers;
+- ``subclass``, the texts of a class of dense collections;
 - ``kind`` and ``value`` of an entry, for values that are no plain JSON.
 
-:mod:`tensordict.storage.safetensors_levels` makes the levels, and containers of them.
+:mod:`tensordict.storage.safetensors_levels` makes the levels, and collections of them.
 
 Shards are files beside an index, as Hugging Face has them:
 ``model-00001-of-00004.safetensors`` and ``model.safetensors.index.json``.
@@ -101,7 +101,7 @@ class SafetensorsLayout(Layout):
         return start[8:] == b"{" and length <= _LONGEST_HEADER
 
     def save(self, td: Any, path: Any, options: SaveOptions) -> Any:
-        """Write one file: a locked container over it. Or several, and load them.
+        """Write one file: a locked collection over it. Or several, and load them.
 
         Raises:
             ValueError: the name is that of the index of several, and one is written.
@@ -130,7 +130,7 @@ class SafetensorsLayout(Layout):
         return now_or_later(td, work, options, progress)
 
     def load(self, path: str | Path, options: LoadOptions, out: object = None) -> Any:
-        """Make a container over the mapped files."""
+        """Make a collection over the mapped files."""
         self.check_before(path, options, out)
         loaded = load(path, None, options.mode or "r", options.requested)
         return nested_at(loaded, path, options)
@@ -229,7 +229,7 @@ def _save_mapped(
     how: tuple[int, bool, bool],
     progress: _rust.SaveProgress,
 ) -> Any:
-    """Save to one file: a container over what was written.
+    """Save to one file: a collection over what was written.
 
     By its name the file could be that of another save already.
     """
@@ -590,7 +590,7 @@ def _described(
 
 
 def description_of(path: str | Path) -> str | None:
-    """The text that describes the containers; None in a file of others."""
+    """The text that describes the collections; None in a file of others."""
     index = index_of(path)
     if index is None:
         return dict(_rust.safetensors_header(os.fspath(path))[0]).get(ENTRY)

@@ -13,7 +13,7 @@ __all__ = ["save_anonymous"]
 
 
 def save_anonymous(td: Any, copy_data: bool, inplace: bool) -> Any:
-    """A container over shared memory: the values of ``td``, or zeros in their shapes."""
+    """A collection over shared memory: the values of ``td``, or zeros in their shapes."""
     plan = _AnonymousPlan(copy_data)
     td._save_plan(plan, 0)
     return td._saved(_rust.SavedTensors(plan.leaves), None, inplace)
