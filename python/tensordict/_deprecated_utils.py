@@ -158,7 +158,7 @@ def _convert_ellipsis_to_idx(idx: object, batch_size: Sequence[int]) -> Any:
 
 
 def _cache(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a method of a container whose answer holds while it is locked."""
+    """Mark a method of a collection whose answer holds while it is locked."""
 
     @functools.wraps(fun)
     def method(self: Any, *args: object, **kwargs: object) -> Any:
@@ -169,7 +169,7 @@ def _cache(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _erase_cache(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a method of a container after which nothing kept holds."""
+    """Mark a method of a collection after which nothing kept holds."""
 
     @functools.wraps(fun)
     def method(self: Any, *args: object, **kwargs: object) -> Any:
@@ -179,7 +179,7 @@ def _erase_cache(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _lock_blocked(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a method of a container refuse a locked one."""
+    """Make a method of a collection refuse a locked one."""
 
     @functools.wraps(func)
     def method(self: Any, *args: object, **kwargs: object) -> Any:

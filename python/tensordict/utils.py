@@ -417,7 +417,7 @@ class timeit:  # noqa: N801 - a public name
 
 
 class _LockedSchema(NamedTuple):
-    """The keys of a container whose set of entries is fixed."""
+    """The keys of a collection whose set of entries is fixed."""
 
     keys: tuple[str, ...]
 

@@ -1,6 +1,6 @@
-"""The base classes of every container: the whole vocabulary in one class.
+"""The base classes of every collection: the whole vocabulary in one class.
 
-Start with :mod:`tensordict.primitives.protocol` (what a container provides), then read any file
+Start with :mod:`tensordict.primitives.protocol` (what a collection provides), then read any file
 of :mod:`tensordict.ops` (what is written with it).
 """
 
@@ -70,7 +70,7 @@ def gather(cls: type, source: type, until: type = object) -> None:
     A compiled function checks before each call that no class before the one in which a
     method was found has got it since, and the compiler looks through all classes for
     some attributes. So a class per topic would cost those checks for each method, and
-    some hundred steps for each container.
+    some hundred steps for each collection.
     """
     for base in source.__mro__[: source.__mro__.index(until)]:
         for name, value in vars(base).items():
@@ -120,12 +120,12 @@ else:
 
 
 class TensorCollection(_Base):
-    """A group of tensors that share their leading dimensions: all containers' base."""
+    """A group of tensors that share their leading dimensions: all collections' base."""
 
     __slots__ = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Make a container; each class has arguments of its own."""
+        """Make a collection; each class has arguments of its own."""
         super().__init__()
 
 
@@ -138,7 +138,7 @@ class TensorDictBase(  # type: ignore[misc]
 ):
     """A collection that is also a mutable mapping from nested keys to values."""
 
-    # Not one to annotations: `update` and its like give the container, as published. Nor
+    # Not one to annotations: `update` and its like give the collection, as published. Nor
     # do its keys say what it iterates over, which is rows.
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""The dense container: entries in a plain dictionary."""
+"""The dense collection: entries in a plain dictionary."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class TensorDict(TensorDictBase):
         is_memmap: bool = False,
         **kwargs: Any,
     ) -> Self:
-        """Make a container from entries that are known to fit: nothing is checked."""
+        """Make a collection from entries that are known to fit: nothing is checked."""
         entries = dict(source if source is not None else kwargs)
         size = as_size(batch_size)
         device = None if device is None else torch.device(device)
@@ -241,7 +241,7 @@ class TensorDict(TensorDictBase):
 
 
 def _check_invariants(td: TensorDict) -> None:
-    """Check what was taken on trust: for programs that make containers unchecked.
+    """Check what was taken on trust: for programs that make collections unchecked.
 
     Raises:
         AssertionError: an entry does not have the batch size as its leading dims, or

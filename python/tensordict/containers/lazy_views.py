@@ -1,4 +1,4 @@
-"""Views of a container with other batch dims: what shape operations give in lazy mode.
+"""Views of a collection with other batch dims: what shape operations give in lazy mode.
 
 Under ``set_lazy_legacy(True)`` the operations ``permute``, ``view``, ``transpose``,
 ``squeeze`` and ``unsqueeze`` do nothing to the leaves. They give a view that applies them
@@ -61,10 +61,10 @@ SHAPE_TAIL = 1
 
 
 class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
-    """A container seen through an operation on its batch dims.
+    """A collection seen through an operation on its batch dims.
 
     Args:
-        source: the container.
+        source: the collection.
         custom_op: the operation.
         inv_op: the operation that undoes it.
         custom_op_kwargs: its arguments.
@@ -101,7 +101,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return cls(source, op, _VIEWS[op].inverse, kwargs, back)
 
     def _of_source(self, source: CollectionProtocol) -> Self:
-        """The same view of another container of the same batch size."""
+        """The same view of another collection of the same batch size."""
         copy = type(self).__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy.__dict__.pop("_last_op", None)
@@ -117,7 +117,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     # The operation and its inverse ---------------------------------------------------
 
     def _apply(self, td: object) -> Any:
-        """A container of the batch size of the source, with the operation applied."""
+        """A collection of the batch size of the source, with the operation applied."""
         if isinstance(td, _CustomOpTensorDict):
             td = td._shown()
         return _VIEWS[self.custom_op].show(td, self.custom_op_kwargs)
@@ -128,7 +128,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return _VIEWS[self.custom_op].undo(self, held)._tensordict[key]
 
     def _shown(self) -> Any:
-        """The container with the operation applied: its leaves are views."""
+        """The collection with the operation applied: its leaves are views."""
         return self._apply(self._source)
 
     # State, which is that of the source -------------------------------------------------
@@ -275,7 +275,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     ) -> None:
         child = self._source._get_entry(path[0], None)
         if len(path) > 1 and isinstance(child, CollectionProtocol):
-            # What reading gives is a container of its own: writes go to the one held.
+            # What reading gives is a collection of its own: writes go to the one held.
             view = lazy_view(child, self.custom_op, self.custom_op_kwargs)
             view._set_path(
                 path[1:], value, inplace, non_blocking, validated, ignore_lock
@@ -306,12 +306,12 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
                 self._set_entry(key, entry)
 
     def del_(self, key: NestedKeyLike) -> Self:
-        """Remove an entry of the container that is viewed."""
+        """Remove an entry of the collection that is viewed."""
         self._source.del_(key)
         return self
 
     def rename_key_(self, old_key: Any, new_key: Any, safe: bool = False) -> Self:
-        """Rename an entry of the container that is viewed."""
+        """Rename an entry of the collection that is viewed."""
         self._source.rename_key_(old_key, new_key, safe=safe)
         return self
 
@@ -352,12 +352,12 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return super().permute(*args, **kwargs)
 
     def unflatten(self, *args: object, **kwargs: object) -> Any:
-        """Split one batch dim into several, in an ordinary container."""
+        """Split one batch dim into several, in an ordinary collection."""
         result = self._shown().unflatten(*args, **kwargs)
         return self._remember(result, "unflatten", args, kwargs)
 
     def split_keys(self, *args: Any, **kwargs: Any) -> Any:
-        """Ordinary containers of the entries of sets of keys, and a view of the rest."""
+        """Ordinary collections of the entries of sets of keys, and a view of the rest."""
         if kwargs.get("inplace"):
             return super().split_keys(*args, **kwargs)
         parts = _rust.clone_structure(self._shown()).split_keys(*args, **kwargs)
@@ -371,7 +371,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         strict: bool = True,
         as_tensordict: bool = False,
     ) -> Any:
-        """Copies of the entries at ``keys``, in an ordinary container."""
+        """Copies of the entries at ``keys``, in an ordinary collection."""
         if inplace:
             raise RuntimeError(MSG_KEYS.format("select"))
         return self._shown().select(*keys, strict=strict).clone()
@@ -382,35 +382,35 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         inplace: bool = False,
         is_leaf: Callable[[Any], bool] | None = None,
     ) -> Any:
-        """All leaves under joined keys, in an ordinary container."""
+        """All leaves under joined keys, in an ordinary collection."""
         if inplace:
             raise RuntimeError(MSG_KEYS.format("exclude"))
         return super().flatten_keys(separator, is_leaf=is_leaf)
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Any:
-        """The same view of the container with its entries nested."""
+        """The same view of the collection with its entries nested."""
         nested = self._source.unflatten_keys(separator, inplace)
         return self if inplace else self._of_source(nested)
 
     def exclude(self, *keys: object, inplace: bool = False) -> Any:
-        """Copies of all but the entries at ``keys``, in an ordinary container."""
+        """Copies of all but the entries at ``keys``, in an ordinary collection."""
         if inplace:
             raise RuntimeError(MSG_KEYS.format("exclude"))
         return self._shown().exclude(*keys).clone()
 
     def empty(self, recurse: bool = False, **kwargs: Any) -> Any:
-        """An ordinary container without leaves. See ``TensorDict.empty``."""
+        """An ordinary collection without leaves. See ``TensorDict.empty``."""
         if recurse:
             # What is nested in the source has other batch dims.
             return self._shown().empty(True, **kwargs)
         return super().empty(**kwargs)
 
     def contiguous(self, **kwargs: object) -> Any:
-        """An ordinary container of contiguous leaves."""
+        """An ordinary collection of contiguous leaves."""
         return self._shown().contiguous(**kwargs)
 
     def to_padded_tensor(self, *args: object, **kwargs: object) -> Any:
-        """An ordinary container, its ragged entries padded."""
+        """An ordinary collection, its ragged entries padded."""
         return self._shown().to_padded_tensor(*args, **kwargs)
 
     def is_contiguous(self) -> bool:
@@ -418,7 +418,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return self._shown().is_contiguous()
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """The same view of the container moved. See ``TensorDict.to``.
+        """The same view of the collection moved. See ``TensorDict.to``.
 
         Raises:
             TypeError: ``batch_size`` or ``inplace`` is given.
@@ -432,11 +432,11 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return self._remember(result, "to", args, kwargs)
 
     def cpu(self, **kwargs: Any) -> Any:
-        """The same view of the container moved to the CPU."""
+        """The same view of the collection moved to the CPU."""
         return self._of_source(self._source.cpu(**kwargs))
 
     def cuda(self, device: Any = None, **kwargs: Any) -> Any:
-        """The same view of the container moved to a GPU."""
+        """The same view of the collection moved to a GPU."""
         return self._of_source(self._source.cuda(device, **kwargs))
 
     def entry_class(self, key: Any) -> type:
@@ -446,19 +446,19 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     # Files ---------------------------------------------------------------------------------
 
     def is_memmap(self) -> bool:
-        """Return whether the container that is viewed is memory-mapped."""
+        """Return whether the collection that is viewed is memory-mapped."""
         return self._source.is_memmap()
 
     def is_shared(self) -> bool:
-        """Return whether the container that is viewed is in shared memory."""
+        """Return whether the collection that is viewed is in shared memory."""
         return self._source.is_shared()
 
     def memmap_like(self, *args: object, **kwargs: object) -> Any:
-        """Make files of zeros of the shapes seen here, as an ordinary container."""
+        """Make files of zeros of the shapes seen here, as an ordinary collection."""
         return self._shown().memmap_like(*args, **kwargs)
 
     def share_memory_(self) -> Self:
-        """Move the container that is viewed to shared memory."""
+        """Move the collection that is viewed to shared memory."""
         self._source.share_memory_()
         return self
 
@@ -487,7 +487,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return self
 
     def detach_(self) -> Self:
-        """Detach the container that is viewed."""
+        """Detach the collection that is viewed."""
         self._source.detach_()
         return self
 
@@ -504,23 +504,23 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
 
 class _PermutedTensorDict(_CustomOpTensorDict):
-    """A container with its batch dims in another order."""
+    """A collection with its batch dims in another order."""
 
 
 class _TransposedTensorDict(_CustomOpTensorDict):
-    """A container with two of its batch dims swapped."""
+    """A collection with two of its batch dims swapped."""
 
 
 class _ViewedTensorDict(_CustomOpTensorDict):
-    """A container with other batch dims over the same elements."""
+    """A collection with other batch dims over the same elements."""
 
 
 class _SqueezedTensorDict(_CustomOpTensorDict):
-    """A container without a batch dim of size 1."""
+    """A collection without a batch dim of size 1."""
 
 
 class _UnsqueezedTensorDict(_CustomOpTensorDict):
-    """A container with one more batch dim of size 1."""
+    """A collection with one more batch dim of size 1."""
 
 
 Kwargs = dict[str, Any]
@@ -621,7 +621,7 @@ def lazy_view(source: CollectionProtocol, op: str, kwargs: dict[str, Any]) -> An
     """The view of ``source`` through ``op``; its own source where ``op`` undoes it.
 
     Args:
-        source: a container.
+        source: a collection.
         op: one of the operations of this module.
         kwargs: its arguments, dims counted from the front.
     """

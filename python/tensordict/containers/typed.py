@@ -1,4 +1,4 @@
-"""A dense container with declared keys."""
+"""A dense collection with declared keys."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
     _nocast: ClassVar[bool] = False
     _tensor_only: ClassVar[bool] = False
 
-    # Not an attribute of the state, which is that of a plain container.
+    # Not an attribute of the state, which is that of a plain collection.
     __slots__ = ("_linked_to",)
 
     if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
 
         @property
         def _source(self) -> TensorDict:
-            """The container that this one is by another class."""
+            """The collection that this one is by another class."""
             try:
                 return self._linked_to
             except AttributeError:
@@ -253,7 +253,7 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
 
         Args:
             mask: bool, with the leading dims of the batch size.
-            inplace: change this container.
+            inplace: change this collection.
         """
         plain = super().masked_select(mask, inplace=inplace)
         if plain is self:
@@ -278,12 +278,12 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         return cls.from_tensordict(made, check=False)
 
     def _undeclared(self, entries: dict[str, Any], is_named: bool = True) -> TensorDict:
-        """A plain container around entries, with the size and device of this one."""
+        """A plain collection around entries, with the size and device of this one."""
         names = list(self.names) if is_named else None
         return _rust.new(TensorDict, entries, self._batch_size, self._device, names)
 
     def _save_plan(self, plan: object, level: int) -> None:
-        # Files know nothing of the declaration: they are those of a plain container.
+        # Files know nothing of the declaration: they are those of a plain collection.
         self._undeclared(self._tensordict, self._has_names())._save_plan(plan, level)
 
 
@@ -352,7 +352,7 @@ _OTHER_VALUES = (
     *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
 )
 """The methods that return other values than the declaration speaks of, as plain
-containers."""
+collections."""
 
 
 def _undeclaring(method: Any) -> Any:
@@ -364,7 +364,7 @@ def _undeclaring(method: Any) -> Any:
 
 
 def _without_declaration(result: object) -> Any:
-    """A result with plain containers in place of typed ones."""
+    """A result with plain collections in place of typed ones."""
     if isinstance(result, tuple):
         return type(result)([_without_declaration(item) for item in result])
     if not isinstance(result, TensorDict):

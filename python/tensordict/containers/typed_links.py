@@ -1,8 +1,8 @@
-"""Typed containers over a lazy stack, a view or another container that is not dense.
+"""Typed collections over a lazy stack, a view or another collection that is not dense.
 
-A typed container has its entries in a dictionary, which it can share with a dense one
-alone. Over any other container it is one of the classes that :func:`linked` makes: a
-subclass of the declared one whose methods are those of the container, its ``_source``.
+A typed collection has its entries in a dictionary, which it can share with a dense one
+alone. Over any other collection it is one of the classes that :func:`linked` makes: a
+subclass of the declared one whose methods are those of the collection, its ``_source``.
 """
 
 from __future__ import annotations
@@ -119,13 +119,13 @@ _WALKS = frozenset(
         "_with_entries",
     ]
 )
-"""Methods of the protocol that give a container like this one, or several."""
+"""Methods of the protocol that give a collection like this one, or several."""
 
 
 class Linked:
     """A typed collection over another one, which does all that is done to it.
 
-    Its methods are set below, from those of the dense container.
+    Its methods are set below, from those of the dense collection.
     """
 
     _is_dense = False
@@ -235,7 +235,7 @@ def _is_public(name: str) -> bool:
 
 
 def _delegate() -> None:
-    """Give :class:`Linked` what dense containers have, from the source."""
+    """Give :class:`Linked` what dense collections have, from the source."""
     of_text = {name for name in vars(DisplayOps) if name.startswith("_repr")}
     for base in TensorDict.__mro__[:-1]:
         for name, member in list(vars(base).items()):
@@ -245,7 +245,7 @@ def _delegate() -> None:
                 setattr(Linked, name, _delegated(name, member))
             elif isinstance(member, property):
                 setattr(Linked, name, _delegated_property(name, member))
-    # Dense containers have no need of some.
+    # Dense collections have no need of some.
     for name in _WALKS - vars(Linked).keys():
         setattr(Linked, name, _delegated(name, None))
     for name in _STATE:
@@ -294,7 +294,7 @@ def _writer(name: str) -> Any:
 
 @functools.cache
 def linked(cls: Any) -> Any:
-    """The subclass of a typed class whose instances are over other containers."""
+    """The subclass of a typed class whose instances are over other collections."""
     names = ("__module__", "__qualname__", "__doc__")
     body = {name: getattr(cls, name) for name in names}
     for name in cls.__expected_keys__:

@@ -41,7 +41,7 @@ DEFAULT_OF_GET: Any = NONE_IF_MISSING
 
 
 MANY = 1 << 20
-"""So many containers are not made at once where they are asked for one by one."""
+"""So many collections are not made at once where they are asked for one by one."""
 
 
 class AccessOps(CollectionProtocol):
@@ -56,7 +56,7 @@ class AccessOps(CollectionProtocol):
     @overload
     def __getitem__(self, index: object) -> Any: ...
     def __getitem__(self, index: object) -> Any:
-        """The entry at a nested key, or the container of the entries indexed.
+        """The entry at a nested key, or the collection of the entries indexed.
 
         Args:
             index: a string or a tuple of strings, possibly nested; or an index of the
@@ -96,7 +96,7 @@ class AccessOps(CollectionProtocol):
         return batch_size[0] if batch_size else 0
 
     def __iter__(self) -> Iterator[Self]:
-        """The containers along the first batch dim.
+        """The collections along the first batch dim.
 
         Raises:
             TypeError: there is no batch dim.
@@ -225,7 +225,7 @@ class AccessOps(CollectionProtocol):
 
         Raises:
             RuntimeError: the value does not have the batch size as its leading dims, or
-                the container is locked.
+                the collection is locked.
 
         Examples:
             >>> td = TensorDict(batch_size=[3])
@@ -250,24 +250,24 @@ class AccessOps(CollectionProtocol):
         non_blocking: bool = False,
         **kwargs: object,
     ) -> Self:
-        """Store ``item`` under a nested key, making the containers on the way.
+        """Store ``item`` under a nested key, making the collections on the way.
 
-        Tensors, and containers whose batch size, device and names fit, are stored as
-        they are; others as new containers that share what they can. Numbers, arrays and
-        sequences become tensors, dictionaries containers.
+        Tensors, and collections whose batch size, device and names fit, are stored as
+        they are; others as new collections that share what they can. Numbers, arrays
+        and sequences become tensors, dictionaries collections.
 
         Args:
             key: where to store it.
             item: of shape ``[*B, *F]``, where ``[*B]`` is the batch size.
             inplace: write into the entry where there is one.
-            non_blocking: how ``item`` is moved to the device of the container.
-            **kwargs: for other containers.
+            non_blocking: how ``item`` is moved to the device of the collection.
+            **kwargs: for other collections.
 
         Raises:
             KeyError: ``key`` is no nested key, or goes on below a leaf.
             RuntimeError: ``item`` does not have the batch size as its leading dims, or
-                the container is locked (unless the entry is written in place).
-            ValueError: ``item`` holds the container that it is set in, or
+                the collection is locked (unless the entry is written in place).
+            ValueError: ``item`` holds the collection that it is set in, or
                 with ``inplace`` does not fit the entry.
 
         Examples:
@@ -283,7 +283,7 @@ class AccessOps(CollectionProtocol):
     ) -> Self:
         """Write ``item`` into the storage of the entry at a nested key.
 
-        Locked containers allow it.
+        Locked collections allow it.
 
         Raises:
             KeyError: there is no such entry.
@@ -357,7 +357,7 @@ class AccessOps(CollectionProtocol):
 
         Raises:
             KeyError: there is no such entry.
-            RuntimeError: the container that holds it is locked.
+            RuntimeError: the collection that holds it is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3), "b": torch.ones(3)}, [3])
@@ -395,7 +395,7 @@ class AccessOps(CollectionProtocol):
 
         Raises:
             KeyError: there is no such entry and no default.
-            RuntimeError: the container that holds it is locked.
+            RuntimeError: the collection that holds it is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3)}, [3])
@@ -437,7 +437,7 @@ class AccessOps(CollectionProtocol):
         """Remove all entries.
 
         Raises:
-            RuntimeError: the container is locked.
+            RuntimeError: the collection is locked.
         """
         if self.is_locked:
             raise locked_error(self)

@@ -344,7 +344,7 @@ class ApplyOps(CollectionProtocol):
     ) -> Self | None:
         """The walk of :meth:`apply` below ``prefix``, without the lock.
 
-        A container that is not dense overrides this, or is walked by its entries.
+        A collection that is not dense overrides this, or is walked by its entries.
         """
         source = self
         if not self._is_dense and not inplace and out is None:
@@ -369,7 +369,7 @@ class ApplyOps(CollectionProtocol):
         )
 
     def _as_dense(self) -> Any:
-        """A dense container that shares the direct entries of this one."""
+        """A dense collection that shares the direct entries of this one."""
         return _rust.new(
             classes.TensorDict,
             dict(self._entries()),
@@ -431,11 +431,11 @@ class ApplyOps(CollectionProtocol):
         return result
 
     def _leaves_owner(self) -> Any:
-        """The container whose leaves an operation in place writes to."""
+        """The collection whose leaves an operation in place writes to."""
         return self
 
     def _take_written(self) -> None:
-        """Make entries that were stored below this container what they are to be in it."""
+        """Make entries that were stored below this collection what they are to be in it."""
 
 
 def _warn_unknown(method: str, keywords: dict[str, Any]) -> None:

@@ -220,7 +220,7 @@ class AutogradOps(CollectionProtocol):
     # What leaves are ---------------------------------------------------------------
 
     def data_ptr(self, *, storage: bool = False) -> Any:
-        """The addresses of the leaves, as a plain container of integers on the CPU.
+        """The addresses of the leaves, as a plain collection of integers on the CPU.
 
         Args:
             storage: whether the addresses of their storages are given instead.

@@ -185,7 +185,7 @@ class BatchOps(CollectionProtocol):
     def _common_size(
         self, limit: int | None, keep: bool, sizes: list[tuple[Any, torch.Size]]
     ) -> torch.Size | None:
-        """Add this and all nested containers with the batch size that entries share.
+        """Add this and all nested collections with the batch size that entries share.
 
         Return that of this one; None where there is no leaf to tell it.
         """
@@ -284,7 +284,7 @@ class BatchOps(CollectionProtocol):
         return self._td_dim_names is not None
 
     def _check_names(self, names: list[str | None]) -> None:
-        """Raise where this container cannot have ``names``."""
+        """Raise where this collection cannot have ``names``."""
 
     def refine_names(self, *names: Any) -> Self:
         """Name the dims that have no name; ``...`` stands for those that stay as is.
@@ -403,7 +403,7 @@ def _collect_renamed(
     path: tuple[str, ...],
     changed: list[tuple[Any, list[str | None]]],
 ) -> None:
-    """Add ``td`` and all nested containers with their names; raise if some repeat."""
+    """Add ``td`` and all nested collections with their names; raise if some repeat."""
     depth = len(td.batch_size)
     own = [*names, *td.names[ndim:]] if depth > ndim else names[:depth]
     if len({*own, None}) + own.count(None) != len(own) + 1:
@@ -446,7 +446,7 @@ def _depth_of(td: CollectionProtocol) -> int:
 
 
 def with_named_values(td: CollectionProtocol) -> Any:
-    """``td``, a new container, with the names of its dims for its values, too.
+    """``td``, a new collection, with the names of its dims for its values, too.
 
     A value that has other names keeps them.
     """

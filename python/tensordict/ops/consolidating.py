@@ -125,19 +125,19 @@ class ConsolidatingOps(CollectionProtocol):
         """Return whether all leaves are in the one buffer of :meth:`consolidate`."""
         return _consolidated.state_of(self) is not None
 
-    # What the engine calls: dense containers; others override ----------------------
+    # What the engine calls: dense collections; others override ----------------------
 
     def _describe(self, rows: Iterator[Any]) -> Any:
-        """Describe this container. See :mod:`tensordict.storage.layouts.consolidated`."""
+        """Describe this collection. See :mod:`tensordict.storage.layouts.consolidated`."""
         return describing.describe_dense(self, rows)
 
     def _described_child(self, name: str) -> Any:
-        """The container of a nested level."""
+        """The collection of a nested level."""
         return self._entries()[name]
 
     @classmethod
     def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
-        """Make a container. See :mod:`tensordict.storage.layouts.consolidated`."""
+        """Make a collection. See :mod:`tensordict.storage.layouts.consolidated`."""
         return sources.dense_from_description(cls, level, source, path)
 
     def _put_leaves(self, leaves: Iterator[Any]) -> None:
@@ -145,20 +145,20 @@ class ConsolidatingOps(CollectionProtocol):
         _consolidated.put_leaves(self, leaves)
 
     def _consolidated_home(self) -> Any:
-        """The container that knows of the buffer."""
+        """The collection that knows of the buffer."""
         return self
 
     def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
-        """The level of this container. See :mod:`tensordict.storage.safetensors_levels`."""
+        """The level of this collection. See :mod:`tensordict.storage.safetensors_levels`."""
         return _safetensors.dense_to_level(self, writer, path)
 
     def _to_entry(self, writer: object, path: tuple[str, ...]) -> dict[str, Any]:
-        """The entry of this container in the level of another."""
+        """The entry of this collection in the level of another."""
         return {"td": self._to_level(writer, path)}
 
     @classmethod
     def _from_level(
         cls, level: dict[str, Any], reader: Any, path: Any, is_part: bool = False
     ) -> Any:
-        """Make a container. See :mod:`tensordict.storage.safetensors_levels`."""
+        """Make a collection. See :mod:`tensordict.storage.safetensors_levels`."""
         return _safetensors.dense_from_level(cls, level, reader, path, is_part)

@@ -201,7 +201,7 @@ class ConstructOps(CopyingOps):
         """Make a collection from a mapping, each nested one as this collection's is.
 
         As :meth:`from_dict`, but where this collection has an entry of the same name
-        that is a collection, that one makes the nested collection: so typed containers
+        that is a collection, that one makes the nested collection: so typed collections
         come back from the dictionaries that :meth:`to_dict` made of them. Of a collection
         it is a copy that shares the leaves; only ``batch_size`` counts then.
 

@@ -150,7 +150,7 @@ class ConvertOps(CollectionProtocol):
         return self.to_dict(convert_tensors="numpy", retain_none=False)
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> TensorDict:
-        """A copy whose containers are all plain :class:`TensorDict` ones; unlocked.
+        """A copy whose collections are all plain :class:`TensorDict` ones; unlocked.
 
         The leaves are cloned.
 

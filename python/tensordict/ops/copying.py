@@ -177,7 +177,7 @@ class CopyingOps(CollectionProtocol):
         return result
 
     def _dense_type(self) -> type:
-        """The type of the dense containers made from this one."""
+        """The type of the dense collections made from this one."""
         if self._is_dense:
             return type(self)
         return classes.TensorDict
@@ -417,7 +417,7 @@ class CopyingOps(CollectionProtocol):
         return result
 
     def _as_plain(self) -> Any:
-        """A dense container with the same leaves, not copied."""
+        """A dense collection with the same leaves, not copied."""
         entries = {}
         for key, value in list(self.items()):
             if isinstance(value, CollectionProtocol):
@@ -496,7 +496,7 @@ def _options(
 def _set_device(
     td: CollectionProtocol, device: torch.device | str | int | None
 ) -> None:
-    """Write the device of new containers whose leaves are there already."""
+    """Write the device of new collections whose leaves are there already."""
     device = None if device is None else torch.device(device)
     for container in _rust.containers(td):
         container._device = device

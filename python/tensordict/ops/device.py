@@ -275,7 +275,7 @@ class DeviceOps(CollectionProtocol):
         return self
 
     def _clear_device(self) -> None:
-        """Forget the device of this container alone."""
+        """Forget the device of this collection alone."""
         self._device = None
 
     # Memory for transfers ------------------------------------------------------------

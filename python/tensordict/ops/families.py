@@ -103,7 +103,7 @@ def elementwise_with(op: ForEach) -> Callable[[F], F]:
     """Fill ``method(self, other, default=None)`` with ``op(leaves, operand)``.
 
     ``op`` takes a list of leaves and either a list of as many operands, or one operand
-    for all. Names and lock are kept; nested containers that hold nothing are not, but
+    for all. Names and lock are kept; nested collections that hold nothing are not, but
     where the operand is a tensor with dims. The stub says whether ``default`` is
     keyword-only.
     """
@@ -295,7 +295,7 @@ def comparing(
 ) -> Callable[[F], F]:
     """Fill ``__op__(self, other)`` with ``op(leaf, operand)``, a comparison.
 
-    The result is a plain container without names, never locked. ``operator`` is the
+    The result is a plain collection without names, never locked. ``operator`` is the
     function of :mod:`operator` for two entries of which one is a collection, and
     ``otherwise`` the answer where ``other`` is nothing to compare with.
     """

@@ -54,7 +54,7 @@ class IndexingOps(CollectionProtocol):
     """
 
     def _get_index(self, index: object) -> Any:
-        """The container of every entry at ``index``: see ``__getitem__``."""
+        """The collection of every entry at ``index``: see ``__getitem__``."""
         result = _rust.index(self, index)
         if not self._is_locked or result is self:
             # What is in shared memory or a file is locked.
@@ -330,7 +330,7 @@ def getitem_batch_size(batch_size: Sequence[int], index: BatchIndex) -> torch.Si
 
 
 def _as_plain(td: CollectionProtocol) -> Any:
-    """``td`` as the plain type; nested containers keep theirs."""
+    """``td`` as the plain type; nested collections keep theirs."""
     if type(td) is td._plain_type:
         return td
     names = td._td_dim_names

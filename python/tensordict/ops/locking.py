@@ -23,7 +23,7 @@ MSG_IMPLICIT_SQUEEZE = (
 class LockingOps(CollectionProtocol):
     """Locks, and writing back at the end of a with block.
 
-    A locked container takes no new entries and loses none; its tensors can still be
+    A locked collection takes no new entries and loses none; its tensors can still be
     written in place. All that it holds is locked with it, and can be unlocked only
     through it while it lives.
     """
@@ -46,7 +46,7 @@ class LockingOps(CollectionProtocol):
             self.unlock_()
 
     def lock_(self) -> Self:
-        """Lock this container and all that it holds.
+        """Lock this collection and all that it holds.
 
         In a ``with`` statement it is unlocked again at the end.
 
@@ -69,12 +69,12 @@ class LockingOps(CollectionProtocol):
         return self
 
     def unlock_(self) -> Self:
-        """Unlock this container and all that it holds.
+        """Unlock this collection and all that it holds.
 
         In a ``with`` statement it is locked again at the end.
 
         Raises:
-            RuntimeError: it, or something in it, is held by another locked container.
+            RuntimeError: it, or something in it, is held by another locked collection.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3)}, [3]).lock_()
@@ -97,7 +97,7 @@ class LockingOps(CollectionProtocol):
         return self
 
     def clear_refs_for_compile_(self) -> Self:
-        """Forget what this container was made of and by what it is locked.
+        """Forget what this collection was made of and by what it is locked.
 
         Compiled code cannot return weak references.
         """
@@ -120,7 +120,7 @@ class LockingOps(CollectionProtocol):
     def __enter__(self) -> Self:
         """Open a block at whose end changes are written back.
 
-        The container that :meth:`view`, :meth:`permute`, :meth:`flatten_keys`,
+        The collection that :meth:`view`, :meth:`permute`, :meth:`flatten_keys`,
         :meth:`lock_` and the like return knows what it was made of: at the end of
         ``with td.view(-1) as flat:`` the entries of ``flat``, viewed back, are stored in
         ``td``, and what was locked or unlocked for the block no longer is. After an
@@ -134,7 +134,7 @@ class LockingOps(CollectionProtocol):
             tensor([[0, 1, 2],
                     [3, 4, 5]])
         """
-        # A queue, since a block may be opened on the same container within a block.
+        # A queue, since a block may be opened on the same collection within a block.
         queue = self._last_op_queue
         if queue is None:
             queue = self._last_op_queue = []
@@ -166,7 +166,7 @@ class LockingOps(CollectionProtocol):
         return False
 
     def _write_back(self, result: CollectionProtocol) -> None:
-        """Store the entries of ``result``, which has this container's batch size."""
+        """Store the entries of ``result``, which has this collection's batch size."""
         if result is self:
             return
         if self.is_locked:

@@ -134,28 +134,28 @@ class MergingOps(CollectionProtocol):
         ignore_lock: bool = False,
         **kwargs: object,
     ) -> Self:
-        """Merge the entries of another container or mapping into this one.
+        """Merge the entries of another collection or mapping into this one.
 
-        Nested containers are merged, everything else is replaced. All entries are
+        Nested collections are merged, everything else is replaced. All entries are
         stored, or where one does not fit none.
 
         Args:
             input_dict_or_td: the entries, in which keys may be nested.
             clone: store copies.
             inplace: write into the entries that there are.
-            non_blocking: how entries are moved to the device of this container.
-            keys_to_update: take only these. A key of a container takes all in it,
+            non_blocking: how entries are moved to the device of this collection.
+            keys_to_update: take only these. A key of a collection takes all in it,
                 unless there are keys that go on in it.
-            is_leaf: which types of nested containers replace what is there.
-            update_batch_size: take the batch size of the other container, which must
-                then have all leaves of this one, and those of the containers in it. A
+            is_leaf: which types of nested collections replace what is there.
+            update_batch_size: take the batch size of the other collection, which must
+                then have all leaves of this one, and those of the collections in it. A
                 lazy stack takes the number of its members.
-            ignore_lock: write to a locked container, too.
+            ignore_lock: write to a locked collection, too.
             **kwargs: more entries.
 
         Raises:
             RuntimeError: a value does not have the batch size as its leading dims, the
-                batch sizes differ, or the container is locked.
+                batch sizes differ, or the collection is locked.
 
         Examples:
             >>> td = TensorDict({"n": {"a": torch.zeros(3)}}, [3])
@@ -196,7 +196,7 @@ class MergingOps(CollectionProtocol):
         keys_to_update: Sequence[NestedKeyLike] | None = None,
         **kwargs: object,
     ) -> Self:
-        """Copy the values of another container or mapping into the entries of this one.
+        """Copy the values of a collection or mapping into the entries of this one.
 
         Values broadcast to the shape of the entry. Those that have no entry here are
         left out, unless no tensor is left or ``keys_to_update`` names them. Nothing is
@@ -206,7 +206,7 @@ class MergingOps(CollectionProtocol):
             input_dict_or_td: the values, in which keys may be nested.
             clone: has no effect, since values are copied.
             non_blocking: whether copies between devices may be asynchronous.
-            keys_to_update: copy only these, or this one. A key of a container copies
+            keys_to_update: copy only these, or this one. A key of a collection copies
                 all in it.
             **kwargs: more values.
 
@@ -242,7 +242,7 @@ class MergingOps(CollectionProtocol):
         return self
 
     def copy_(self, tensordict: CollectionProtocol, non_blocking: bool = False) -> Self:
-        """Copy the values of another container into the entries of this one.
+        """Copy the values of another collection into the entries of this one.
 
         As :meth:`update_`.
         """
@@ -338,7 +338,7 @@ class MergingOps(CollectionProtocol):
         non_blocking: bool = False,
         keys_to_update: Sequence[NestedKeyLike] | None = None,
     ) -> Self:
-        """Write the values of another container or mapping where ``idx`` points.
+        """Write the values of another collection or mapping where ``idx`` points.
 
         Args:
             input_dict_or_td: the values, of the shape that indexing the entries gives.
@@ -394,14 +394,14 @@ class MergingOps(CollectionProtocol):
         *,
         fast: bool = True,
     ) -> Self:
-        """Copy all leaves of another container to where ``idx`` points.
+        """Copy all leaves of another collection to where ``idx`` points.
 
         Args:
-            tensordict: a container with the leaves of this one.
+            tensordict: a collection with the leaves of this one.
             idx: integers, slices, None and ``...``; any index if not ``fast``.
             non_blocking: whether copies between devices may be asynchronous.
             fast: refuse what is not a plain copy of tensors to tensors, between two
-                containers that are no views, no stacks and of no other class.
+                collections that are no views, no stacks and of no other class.
 
         Raises:
             RuntimeError: ``fast`` is set, and the leaves or the index do not fit.
@@ -421,7 +421,7 @@ class MergingOps(CollectionProtocol):
     # Filling ---------------------------------------------------------------------
 
     def fill_(self, key: NestedKeyLike, value: float | bool) -> Self:
-        """Fill the entry at a nested key with one number; all leaves of a container.
+        """Fill the entry at a nested key with one number; all leaves of a collection.
 
         Raises:
             IndexError: ``key`` is no nested key.
@@ -538,7 +538,7 @@ def _goes_on(paths: list[tuple[str, ...]], key: tuple[str, ...]) -> bool:
 
 
 def restricted(source: Any, keys: list[tuple[str, ...]]) -> Any:
-    """The part of a container or mapping at ``keys``, flat paths, as a mapping."""
+    """The part of a collection or mapping at ``keys``, flat paths, as a mapping."""
     if isinstance(source, CollectionProtocol) and source._is_dense:
         wanted = {path[0] for path in keys if len(path) == 1}
         if len(wanted) == len(keys):

@@ -576,7 +576,7 @@ class RearrangingOps(CollectionProtocol):
 
 
 def _all_plain(td: CollectionProtocol) -> Any:
-    """``td`` with every container of the plain type, in place of subclasses."""
+    """``td`` with every collection of the plain type, in place of subclasses."""
     if not td._is_dense:
         return td
     entries = td._tensordict

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DEFAULT_OPTIONS = {"correction": 1}
 """The options of ``std`` and ``var`` unless others are given."""
 ALL_DIMS = 64
-"""More batch dims than a container can have: as ``k`` of a walk it cuts all of them."""
+"""More batch dims than a collection can have: as ``k`` of a walk it cuts all."""
 MSG_DIM = "Incompatible dim {} for tensordict with batch dims {}."
 MSG_DIM_ALL = (
     "dim must be greater than or equal to -tensordict.batch_dims and smaller than "
@@ -435,7 +435,7 @@ def cumulative(
 
 
 def truth(td: CollectionProtocol, name: str, dim: int) -> Any:
-    """Take ``all`` or ``any`` along one batch dim, in plain containers.
+    """Take ``all`` or ``any`` along one batch dim, in plain collections.
 
     Raises:
         RuntimeError: ``dim`` is no batch dim.
@@ -450,7 +450,7 @@ def truth(td: CollectionProtocol, name: str, dim: int) -> Any:
 
 
 def _plain(td: CollectionProtocol) -> Any:
-    """A fresh result with the dense container in place of its subclasses."""
+    """A fresh result with the dense collection in place of its subclasses."""
     held = td._entries()
     nested = {
         key: _plain(value)
@@ -469,7 +469,7 @@ def _plain(td: CollectionProtocol) -> Any:
 def _without_values(td: Any) -> tuple[Any, bool]:
     """The collection without its non-tensor entries, which nothing can reduce.
 
-    And whether there may be nested containers that hold nothing: the innermost of them
+    And whether there may be nested collections that hold nothing: the innermost of them
     has no entries.
     """
     if _rust.is_filled(td):

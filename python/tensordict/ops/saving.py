@@ -679,10 +679,10 @@ class SavingOps(CollectionProtocol):
         """Take a field that holds no tensor from the state of a tensorclass."""
         _state.take_field(self, name, value, assign)
 
-    # What the engine calls: dense containers; others override ----------------------
+    # What the engine calls: dense collections; others override ----------------------
 
     def _save_plan(self, plan: object, level: int) -> None:
-        """Add this container to a level of a plan. See :mod:`tensordict.storage`."""
+        """Add this collection to a level of a plan. See :mod:`tensordict.storage`."""
         plan_dense(self, plan, level)
 
     def _saved(self, leaves: SavedTensors, directory: Any, inplace: bool) -> Self:
@@ -690,12 +690,12 @@ class SavingOps(CollectionProtocol):
         return saved_dense(self, leaves, directory, inplace)
 
     def _unlock_saved(self) -> Self:
-        """Make what :meth:`_saved` gave an ordinary container, not tied to files."""
+        """Make what :meth:`_saved` gave an ordinary collection, not tied to files."""
         return self.unlock_()
 
     @classmethod
     def _load_tree(cls, directory: SavedPath, options: object) -> Self:
-        """Make a container from a directory. See :mod:`tensordict.storage`."""
+        """Make a collection from a directory. See :mod:`tensordict.storage`."""
         raise NotImplementedError(f"{cls} has no layout of its own")
 
     def _shape_fields(self) -> dict[str, str | None]:
@@ -703,25 +703,25 @@ class SavingOps(CollectionProtocol):
         return _growing.shape_fields_dense(self)
 
     def _take_loaded(self, loaded: CollectionProtocol) -> Any:
-        """Take what was loaded in the place of this container: what then stands there."""
+        """Take what was loaded in the place of this collection: what then stands there."""
         return take_loaded_dense(self, loaded)
 
     def _level_to_grow(self, key: str, method: str) -> Any:
-        """The dense container that takes a new entry.
+        """The dense collection that takes a new entry.
 
         Args:
             key: the entry.
             method: what adds it, for the message.
 
         Raises:
-            RuntimeError: this container is none that entries are added to.
+            RuntimeError: this collection is none that entries are added to.
         """
         if self._is_dense:
             return self
         raise RuntimeError(_growing.MSG_CANNOT.format(method, type(self).__name__))
 
     def _refuse_in_place(self) -> None:
-        """Raise where this container cannot become memory-mapped itself."""
+        """Raise where this collection cannot become memory-mapped itself."""
 
 
 def _path(key: NestedKeyLike) -> tuple[str, ...]:

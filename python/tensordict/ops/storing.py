@@ -24,7 +24,7 @@ MSG_INSIDE_ITSELF = (
 
 
 class StoringOps(CollectionProtocol):
-    """Storing of values: conversion, nested containers, writes in place."""
+    """Storing of values: conversion, nested collections, writes in place."""
 
     def _set_path(
         self,
@@ -48,7 +48,7 @@ class StoringOps(CollectionProtocol):
                 if not ignore_lock:
                     self._check_takes_entries()
                 # The new branch is filled before it is hung in: a value that does
-                # not fit leaves this container as it was.
+                # not fit leaves this collection as it was.
                 child = self._make_child()
                 child._set_path(rest, value, False, non_blocking, validated, True)
                 if isinstance(value, (CollectionProtocol, dict)):
@@ -90,13 +90,13 @@ class StoringOps(CollectionProtocol):
         """Raise where an entry cannot be stored.
 
         Raises:
-            RuntimeError: the container is locked.
+            RuntimeError: the collection is locked.
         """
         if self.is_locked:
             raise locked_error(self)
 
     def _hang(self, key: str, value: CollectionProtocol) -> None:
-        """Store a nested container that fits."""
+        """Store a nested collection that fits."""
         _rust.hang(self, key, value)
 
     def _write_into(
@@ -144,7 +144,7 @@ class StoringOps(CollectionProtocol):
         return type(self) if self._is_dense else self._plain_type
 
     def _convert_value(self, key: object, value: object, non_blocking: bool) -> Any:
-        """A tensor or a container made of a value that is neither."""
+        """A tensor or a collection made of a value that is neither."""
         if isinstance(value, dict):
             given = self._td_dim_names
             names = None if given is None else list(given)
@@ -182,7 +182,7 @@ class StoringOps(CollectionProtocol):
     def _fit_collection(
         self, key: object, value: Any, non_blocking: bool, is_fresh: bool = False
     ) -> CollectionProtocol:
-        """A nested container made to fit: batch size, device and names."""
+        """A nested collection made to fit: batch size, device and names."""
         batch_size = self.batch_size
         if not value._is_non_tensor:
             self._check_apart(key, value)

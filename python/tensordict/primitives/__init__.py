@@ -15,7 +15,7 @@ calls is mostly the guards. Hence conditions that do not change stand before loo
 no function is called where its result is known. What costs, in calls of Python: a
 function that is entered 1,000, and 250 each further time, with two for each of its
 instructions; a call of a built-in function 200, and 300 more the first time; an
-attribute of a container 120 to 600; a global 20 to 60; any other instruction 15 to 70.
+attribute of a collection 120 to 600; a global 20 to 60; any other instruction 15 to 70.
 
 A loop that only calls something with each leaf is :func:`.leaf_loops.on_plain`, which
 the compiler does not interpret. :func:`.leaf_loops.special_keys` tells in one step what
@@ -24,7 +24,7 @@ in torch's functions. Of a plain tensor that is only passed on nothing else may 
 it then costs next to nothing.
 
 In all of them ``k`` is the number of batch dims of the root of the walk (-1: this
-container is the root). A nested container has at least the dims of its parent, so a
+collection is the root). A nested collection has at least the dims of its parent, so a
 walk that turns the root's batch size into ``prefix`` turns a nested one into
 ``prefix + nested.batch_size[k:]``; one that was given fewer dims than the root keeps as
 many where the others stay in their places. Names follow the same rule.

@@ -23,7 +23,7 @@ def rebuild_as(
 ) -> Any:
     """Rebuild without names, for comparisons and reductions: see :func:`rebuild`.
 
-    ``cls`` is the class of all dense containers of the result (None: each keeps its
+    ``cls`` is the class of all dense collections of the result (None: each keeps its
     own), ``size`` the batch size of all of them (None: each keeps its own).
     """
     result = _rebuild_as(td, iter(values), cls, size)
@@ -70,7 +70,7 @@ def align(
 
 
 def leaf_batch_dims(td: CollectionProtocol, out: list[int] | None = None) -> list[int]:
-    """For each leaf, in the order of :func:`leaves`, how many batch dims its container has."""
+    """For each leaf, in the order of :func:`leaves`, how many batch dims its collection has."""
     if out is None:
         out = []
     if not td._is_dense:
@@ -90,5 +90,5 @@ def _entry_batch_dims(td: CollectionProtocol, out: list[int]) -> list[int]:
 
 
 def holds_any(td: CollectionProtocol, others: list[Any]) -> bool:
-    """Return whether one of ``others`` is ``td``, or a container below it."""
+    """Return whether one of ``others`` is ``td``, or a collection below it."""
     return any(each is other for each in containers(td) for other in others)

@@ -34,7 +34,7 @@ def apply_nest(
     prefix: tuple[str, ...] = (),
     on_unbatched: bool = False,
 ) -> Any:
-    """A container of what ``fn`` gives for each leaf, or None where nothing is left.
+    """A collection of what ``fn`` gives for each leaf, or None where nothing is left.
 
     ``fn`` is called with the leaf and the entries of ``others`` under the same key (a
     missing one is ``default``; an error without). With ``named`` the key comes first:
@@ -42,13 +42,13 @@ def apply_nest(
     the key out. Any other result is validated, unless ``checked``.
 
     ``is_leaf`` is asked about the type of each value; True takes every direct entry
-    as a leaf. The result has ``batch_size`` (nested containers too, and then no names)
+    as a leaf. The result has ``batch_size`` (nested collections too, and then no names)
     or the sizes of ``td``, and ``device`` and ``names`` where they are given.
 
     Where there is a ``batch_size`` a leaf that is held whole takes it, and ``fn`` is not
     called with it unless ``on_unbatched``.
 
-    A container without any results is left out: with ``filter_empty`` true always,
+    A collection without any results is left out: with ``filter_empty`` true always,
     with None unless it is empty in ``td`` too, with false never.
     """
     if (
@@ -120,7 +120,7 @@ def _apply_any(
     prefix: tuple[str, ...],
     on_unbatched: bool,
 ) -> Any:
-    """:func:`apply_nest` of any container, with any arguments."""
+    """:func:`apply_nest` of any collection, with any arguments."""
     if not td._is_dense:
         return td._apply_nest(
             fn, *others, batch_size=batch_size, device=device, names=names,
@@ -195,7 +195,7 @@ def _defaulted(values: list[Any], default: object) -> list[Any]:
 
 
 def _other_entry(other: Any, key: str, default: object) -> Any:
-    """The entry of a further container; NO_DEFAULT stands for the default."""
+    """The entry of a further collection; NO_DEFAULT stands for the default."""
     if other is NO_DEFAULT:
         return NO_DEFAULT
     value = other._get_entry(key, NO_DEFAULT)
@@ -219,7 +219,7 @@ def _apply_below(
     prefix: tuple[str, ...],
     on_unbatched: bool,
 ) -> Any:
-    """:func:`apply_nest` of a nested container."""
+    """:func:`apply_nest` of a nested collection."""
     if isinstance(value, CollectionProtocol) and value._is_dense:
         return apply_nest(
             value,

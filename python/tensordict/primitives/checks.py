@@ -164,6 +164,6 @@ for _function in (
 def _NESTED_TENSORS_AS_LISTS(val: type) -> bool:
     """Return whether a class is one of leaves; as ``is_leaf`` it enters lazy stacks.
 
-    The containers of a lazy stack are then walked one by one, under their numbers.
+    The collections of a lazy stack are then walked one by one, under their numbers.
     """
     return default_is_leaf(val)

@@ -214,7 +214,7 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor:
 def _spliced_size(
     old: torch.Size, prefix: torch.Size | None, k: int, names: object = None
 ) -> torch.Size:
-    """The new size of a container of size ``old`` whose root gets ``prefix``.
+    """The new size of a collection of size ``old`` whose root gets ``prefix``.
 
     One that was given fewer dims than the root keeps as many where those that it lacks
     stay in their places, which ``names`` tells; see :func:`map_leaves`.
@@ -239,7 +239,7 @@ def _spliced_size(
 def _spliced_names(
     old: list[str | None] | None, names: Any, k: int, size: torch.Size
 ) -> list[str | None] | None:
-    """The names of a container of the new batch size ``size``; see :func:`map_leaves`."""
+    """The names of a collection of the new batch size ``size``; see :func:`map_leaves`."""
     if names is True:
         return None if old is None else list(old)
     if names is None:

@@ -26,7 +26,7 @@ def tensor_of(value: object, device: torch.device | None = None) -> Any:
     """A tensor made of a number or an array, which it shares; None where it is neither.
 
     Integers become int64, floats the default dtype; numpy scalars and arrays keep their
-    dtype. A structured array becomes a container.
+    dtype. A structured array becomes a collection.
     """
     if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
         try:

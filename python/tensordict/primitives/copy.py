@@ -43,7 +43,7 @@ def write_tree(
     """Store every entry of ``tree`` in ``td``: all of them, or where one does not fit none.
 
     With ``inplace`` values are copied into the entries that are there. Without
-    ``nested`` a direct entry that is a container replaces the one that is there.
+    ``nested`` a direct entry that is a collection replaces the one that is there.
     """
     writes: list[Any] = []
     _plan_writes(td, tree, inplace, checked, nested, writes)
@@ -189,7 +189,7 @@ def copy_into(
     """Copy every leaf of ``source`` into the entry of ``td`` with the same path.
 
     Leaves that ``td`` does not have are left out; ``keys`` are the paths that are copied
-    (None: all), a container's path for all in it.
+    (None: all), a collection's path for all in it.
 
     Raises:
         KeyError: ``td`` lacks some of them, and ``keys`` names them or it has no tensor
@@ -433,7 +433,7 @@ def fill(td: CollectionProtocol, value: object) -> None:
 
 
 def _fill_entries(td: CollectionProtocol, value: object) -> None:
-    """:func:`fill` where a container may give copies of its entries."""
+    """:func:`fill` where a collection may give copies of its entries."""
     for key, item in list(td._entries().items()):
         if isinstance(item, CollectionProtocol):
             _fill_entries(item, value)

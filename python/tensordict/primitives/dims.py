@@ -255,7 +255,7 @@ def reduce_dim(td: Any, op: str, dim: int) -> Any:
 
 
 def extrema(td: Any, op: str, dim: int, stays: bool = False) -> list[Any]:
-    """The two containers that the method ``op`` of every leaf gives for the dim. Unlocked.
+    """The two collections that the method ``op`` of every leaf gives for the dim. Unlocked.
 
     They have the dim where it ``stays``.
     """
@@ -267,7 +267,7 @@ def extrema(td: Any, op: str, dim: int, stays: bool = False) -> list[Any]:
 
 
 def unbind(td: Any, dim: int) -> list[Any]:
-    """The containers along a batch dim, without that dim. Unlocked."""
+    """The collections along a batch dim, without that dim. Unlocked."""
     plan = unbind_plan(td._batch_size if td._is_dense else td.batch_size, dim)
     return split_leaves(td, "unbind", *plan, False, -1)
 

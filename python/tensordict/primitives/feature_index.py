@@ -1,4 +1,4 @@
-"""Indices of more dims than a container has: they reach into the features of its leaves.
+"""Indices of more dims than a collection has: they reach into the features of its leaves.
 
 ``td[:, 0]`` of a batch size ``[3]`` takes the first feature of every row. Where not all
 leaves have such a feature, or the batch size of the result would be another for each, it
@@ -56,8 +56,8 @@ def take_features(
 ) -> Any:
     """Take features without a warning: see :func:`features_at`.
 
-    With ``by_own_dims`` a nested container that has the dims of the index as batch dims
-    is indexed as one.
+    With ``by_own_dims`` a nested collection that has the dims of the index as batch
+    dims is indexed as one.
     """
     ndim = len(td._batch_size)
     at = _reaching(index, ndim)

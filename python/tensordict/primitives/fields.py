@@ -1,6 +1,6 @@
-"""Read and write the fields of tensorclasses, and make them around a container.
+"""Read and write the fields of tensorclasses, and make them around a collection.
 
-A tensorclass keeps its fields in one container, its ``_tensordict``. These primitives
+A tensorclass keeps its fields in one collection, its ``_tensordict``. These primitives
 are what reading and writing an attribute and calling the class do.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def get_field(name: str, tc: Any) -> Any:
     """The value of a field; None where it is not set.
 
-    Tensors and containers come as they are, of a non-tensor entry the value that it
+    Tensors and collections come as they are, of a non-tensor entry the value that it
     holds.
     """
     inner = tc._tensordict
@@ -51,7 +51,7 @@ def set_field(tc: Any, name: str, value: Any) -> None:
 
 
 def wrap_fields(cls: Any, inner: Any) -> Any:
-    """A tensorclass around the container ``inner``, without a call of ``__init__``.
+    """A tensorclass around the collection ``inner``, without a call of ``__init__``.
 
     Raises:
         ValueError: ``inner`` is dense and has an entry that is no field.
@@ -72,7 +72,7 @@ def fill_fields(
     device: torch.device | str | int | None,
     names: object,
 ) -> None:
-    """Set up a new tensorclass around a container of its own with the fields given.
+    """Set up a new tensorclass around a collection of its own with the fields given.
 
     A value of None leaves its field out.
     """

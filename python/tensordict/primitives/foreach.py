@@ -1,8 +1,8 @@
 """Call a function on the whole list of leaves.
 
 An operand is a number or a tensor without dims,
-which is passed on, or a container of the same batch size and keys, whose leaves are put
-in line. With anything else, nothing is called, and the function says so.
+which is passed on, or a collection of the same batch size and keys, whose leaves are
+put in line. With anything else, nothing is called, and the function says so.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def _of_each(lists: list[Any], count: int) -> list[Any]:
 def foreach(
     td: Any, op: Any, operands: tuple[Any, ...] = (), drop_empty: bool = False
 ) -> Any:
-    """A container of the leaves that ``op(leaves, *operands)`` gives.
+    """A collection of the leaves that ``op(leaves, *operands)`` gives.
 
     It keeps names and, where there are leaves, the lock; with ``drop_empty`` it is then
-    without the containers that hold nothing. None where ``op`` was not called because of
+    without the collections that hold nothing. None where ``op`` was not called because of
     an operand.
     """
     lists = []
@@ -134,7 +134,7 @@ def foreach_inplace(
 
 
 def compare(td: Any, op: Any, other: CollectionProtocol, cls: Any) -> Any:
-    """A container of the class ``cls`` of ``op(leaf, operand)`` for each leaf.
+    """A collection of the class ``cls`` of ``op(leaf, operand)`` for each leaf.
 
     It has no names and is not locked. None where ``op`` was not called because of
     ``other``.

@@ -280,7 +280,7 @@ def index_shape(batch_size: torch.Size, index: BatchIndex) -> torch.Size:
 
 
 def index(td: Any, index: Any) -> Any:
-    """The container of every entry of ``td`` at ``index``; ``td`` if that is all of it.
+    """The collection of every entry of ``td`` at ``index``; ``td`` if that is all.
 
     Unlocked. Leaves are views or copies, as torch makes them of such an index.
     """
@@ -301,7 +301,7 @@ def index(td: Any, index: Any) -> Any:
 def at_plan(
     td: Any, index: Any, size: torch.Size, names: Any, batch_size: torch.Size
 ) -> Any:
-    """A dense container at a planned index of the root of the walk.
+    """A dense collection at a planned index of the root of the walk.
 
     ``batch_size`` is that of the root, ``size`` what becomes of it.
     """
@@ -343,12 +343,12 @@ MSG_EXPANDED = (
 def set_index(td: Any, index: Any, value: Any) -> None:
     """Write ``value`` into every entry of ``td`` at ``index``.
 
-    ``value`` is a number or tensor, for every leaf, or a container: entries that only
+    ``value`` is a number or tensor, for every leaf, or a collection: entries that only
     ``td`` has stay as they are, those that only ``value`` has are made in ``td``, zero
     outside the index. Everything is checked before the first write.
 
     Raises:
-        RuntimeError: sizes do not fit, or an entry must be made in a locked container.
+        RuntimeError: sizes do not fit, or an entry must be made in a locked collection.
     """
     if not td._is_dense and td._writes_through():
         td._write_index(index, value)
@@ -409,7 +409,7 @@ def set_index(td: Any, index: Any, value: Any) -> None:
 def write_fitting(td: Any, index: BatchIndex, source: CollectionProtocol) -> bool:
     """Write the leaves of ``source`` into those of ``td`` at ``index``, if each fits.
 
-    Each must have a place of its shape there, and all containers one class; the index
+    Each must have a place of its shape there, and all collections one class; the index
     has no ellipsis, which each tensor reads in its own way. Says whether it did.
     """
     parts = index if isinstance(index, tuple) else (index,)
@@ -432,7 +432,7 @@ def write_fitting(td: Any, index: BatchIndex, source: CollectionProtocol) -> boo
 
 
 def write_members(members: list[Any], places: list[Any], parts: list[Any]) -> bool:
-    """Write a number or a container into each of ``members`` at its place, if all fit.
+    """Write a number or a collection into each of ``members`` at its place, if all fit.
 
     Says whether it did: nothing is written where one is no plain write.
     """

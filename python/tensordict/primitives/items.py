@@ -17,12 +17,12 @@ def walk(
     prefix: tuple[str, ...] = (),
     out: list[Any] | None = None,
 ) -> list[Any]:
-    """The keys (``kind`` 0), values (1) or pairs (2) of a container, nested ones too.
+    """The keys (``kind`` 0), values (1) or pairs (2) of a collection, nested ones too.
 
-    Keys are strings, or tuples below the root. A nested container comes after its own
+    Keys are strings, or tuples below the root. A nested collection comes after its own
     entries in a list of keys, and before them in the other two. With ``leaves_only``
     only what ``is_leaf`` accepts is listed: it is asked about the type of every value
-    (None: containers are no leaves). A container is entered whether it is a leaf or not.
+    (None: collections are no leaves). A collection is entered whether it is a leaf or not.
     """
     if out is None:
         out = []
@@ -46,7 +46,7 @@ def walk(
 
 
 def containers(td: CollectionProtocol, out: list[Any] | None = None) -> list[Any]:
-    """``td`` and every container below it, parents first."""
+    """``td`` and every collection below it, parents first."""
     if out is None:
         out = []
     if not td._is_dense:

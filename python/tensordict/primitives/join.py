@@ -43,12 +43,12 @@ MSG_STACK_KIND = (
 
 
 def stack(tds: Any, dim: int) -> Any:
-    """A new container of the type of the first of ``tds``, stacked along ``dim``.
+    """A new collection of the type of the first of ``tds``, stacked along ``dim``.
 
     ``dim`` counts from 0 to the number of batch dims.
 
     Raises:
-        AttributeError: an entry is a container in one and a tensor in another.
+        AttributeError: an entry is a collection in one and a tensor in another.
         RuntimeError: batch sizes, keys or shapes differ.
     """
     first = tds[0]
@@ -169,7 +169,7 @@ def _not_stacked(key: str, group: Sequence[Any], error: RuntimeError) -> Runtime
 def joined_leaves(group: Sequence[Any], dim: int, size: torch.Size, join: Any) -> Any:
     """``join`` of leaves; those that are all held whole are one, in a result of ``size``.
 
-    What only some containers hold whole is joined as the tensors that they are.
+    What only some collections hold whole is joined as the tensors that they are.
     """
     whole = [isinstance(item, UnbatchedTensor) for item in group]
     if not all(whole):
@@ -188,7 +188,7 @@ def joined_leaves(group: Sequence[Any], dim: int, size: torch.Size, join: Any) -
 
 
 def cat(tds: Any, dim: int) -> Any:
-    """A new container of the type of the first of ``tds``, joined along ``dim``.
+    """A new collection of the type of the first of ``tds``, joined along ``dim``.
 
     ``dim`` counts from 0 and is a batch dim.
 
@@ -264,7 +264,7 @@ def _cat_keys(position: int, other: Any, first: Any) -> KeyError:
 
 def _check_cat(first: Any, own: Any, dim: int, position: int) -> None:
     if len(own) != len(first):
-        # A nested container may be deeper in one than in another: leaves decide.
+        # A nested collection may be deeper in one than in another: leaves decide.
         if dim < len(own):
             return
         msg = (

@@ -53,10 +53,10 @@ def replace_entries(td: CollectionProtocol, entries: dict[str, Any]) -> None:
 def select(
     td: CollectionProtocol, keys: tuple[Any, ...], inplace: bool, strict: bool
 ) -> Any:
-    """A container of the entries at ``keys``, in that order; ``td`` itself if inplace.
+    """A collection of the entries at ``keys``, in that order; ``td`` itself if inplace.
 
-    Of a nested container of which only parts are asked for, a new one holds them. A key
-    that goes on below another one of ``keys`` narrows what that one keeps.
+    Of a nested collection of which only parts are asked for, a new one holds them. A
+    key that goes on below another one of ``keys`` narrows what that one keeps.
     """
     if td._is_dense and not inplace:
         entries = picked(td._tensordict, keys)
@@ -118,7 +118,7 @@ def _select(
 
 
 def _like(td: CollectionProtocol, entries: dict[str, Any]) -> Any:
-    """A container with the size, device and names of ``td`` around ``entries``."""
+    """A collection with the size, device and names of ``td`` around ``entries``."""
     if not td._is_dense:
         return td._with_entries(entries)
     names = td._td_dim_names
@@ -132,9 +132,9 @@ def _like(td: CollectionProtocol, entries: dict[str, Any]) -> Any:
 
 
 def exclude(td: CollectionProtocol, keys: tuple[Any, ...], inplace: bool) -> Any:
-    """A container without the entries at ``keys``; ``td`` itself if inplace.
+    """A collection without the entries at ``keys``; ``td`` itself if inplace.
 
-    Keys that are not there are ignored. Without keys the nested containers are new ones.
+    Keys that are not there are ignored. Without keys the nested collections are new ones.
     """
     if not keys:
         return td if inplace else clone_structure(td)
@@ -177,11 +177,11 @@ def _exclude(
 
 
 def flatten_keys(td: Any, separator: str, inplace: bool, is_leaf: Any = None) -> Any:
-    """All leaves in one container, under their paths joined by ``separator``.
+    """All leaves in one collection, under their paths joined by ``separator``.
 
-    ``is_leaf`` is asked about the type of every value: containers that it accepts are
-    leaves, what it refuses and is no container is left out. In place, the direct leaves
-    come first.
+    ``is_leaf`` is asked about the type of every value: collections that it accepts are
+    leaves, what it refuses and is no collection is left out. In place, the direct
+    leaves come first.
     """
     if inplace and td.is_locked:
         raise locked_error(td)
@@ -267,7 +267,7 @@ def _flatten(
 def unflatten_keys(td: Any, separator: str, inplace: bool) -> Any:
     """The entries of ``td`` regrouped: a key with ``separator`` in it becomes a path.
 
-    Entries without it come first. New containers have the batch size of ``td``; those
+    Entries without it come first. New collections have the batch size of ``td``; those
     that are there are entered, in place those of ``td``, else copies of them.
     """
     entries: dict[str, Any] = {}
@@ -283,7 +283,7 @@ def unflatten_keys(td: Any, separator: str, inplace: bool) -> Any:
         return td if inplace else _like(td, entries)
     if inplace and td.is_locked:
         raise locked_error(td)
-    # New entries of containers that are there wait until all keys are known to fit.
+    # New entries of collections that are there wait until all keys are known to fit.
     branches: dict[tuple[str, ...], Any] = {}
     waiting: dict[tuple[str, ...], dict[str, Any]] = {}
     for path, value in paths:
@@ -327,7 +327,7 @@ def _unflattened_branch(
     parent: CollectionProtocol,
     path: tuple[str, ...],
 ) -> Any:
-    """The container at ``path``, a new one where there is none; None through a leaf."""
+    """The collection at ``path``, a new one if there is none; None through a leaf."""
     key = path[-1]
     if parent is None:
         found = entries.get(key, NO_DEFAULT)

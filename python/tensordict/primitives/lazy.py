@@ -48,7 +48,7 @@ def stacked_values(
     """The leaves of all members at ``path`` in one tensor, stacked along ``dim``.
 
     None where that takes more than ``torch.stack``: a member has none there, or a
-    container, or one that is held whole, or they do not fit.
+    collection, or one that is held whole, or they do not fit.
     """
     values = member_values(members, path)
     return None if values is None else _stacked_leaves(values, dim)
@@ -87,7 +87,7 @@ def members_with_more(members: list[Any], num_common: int) -> list[int]:
 
 
 def first_misfit(members: list[Any]) -> int | None:
-    """The position of the first member that is no container, or on another device.
+    """The position of the first member that is no collection, or on another device.
 
     Devices are compared with that of the first member.
     """
@@ -103,7 +103,7 @@ def first_misfit(members: list[Any]) -> int | None:
 
 
 def stacked_members(members: list[Any], dim: int, cls: Any) -> Any:
-    """A dense container of the entries that all members have, stacked along ``dim``.
+    """A dense collection of the entries that all members have, stacked along ``dim``.
 
     None where that takes more than stacking tensors: members that are not dense or have
     names, entries that differ in kind or shape.
@@ -204,7 +204,7 @@ def cloned_members(members: list[Any]) -> list[Any]:
 
 
 def drop_empty_of_members(members: list[Any]) -> None:
-    """Take the containers that hold nothing out of each of the members, which are new."""
+    """Take the collections that hold nothing out of each of the members, which are new."""
     for member in members:
         # As above.
         if not member._is_dense or special_keys(member._tensordict.copy()):

@@ -31,7 +31,7 @@ def lock_tree(td: Any, parents: tuple[Any, ...] = ()) -> None:
 
 
 LOCK_STATE = ("_is_locked", "_lock_parents_weakrefs", "_is_shared", "_is_memmap")
-"""The attributes that an unlocked container does not have in its instance
+"""The attributes that an unlocked collection does not have in its instance
 dictionary."""
 
 
@@ -39,7 +39,7 @@ def unlock_tree(td: CollectionProtocol) -> None:
     """Unlock ``td`` and all that it holds, or nothing.
 
     Raises:
-        RuntimeError: one of them is part of another locked container that is alive.
+        RuntimeError: one of them is part of another locked collection that is alive.
     """
     members = containers(td)
     for member in members:
@@ -57,7 +57,7 @@ def unlock_tree(td: CollectionProtocol) -> None:
 
 
 def _forget_lock(td: CollectionProtocol) -> None:
-    """Take what only a locked container has out of its instance dictionary."""
+    """Take what only a locked collection has out of its instance dictionary."""
     state = td.__dict__
     for name in LOCK_STATE:
         if name in state:

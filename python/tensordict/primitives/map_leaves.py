@@ -32,7 +32,7 @@ def map_leaves(
     lock: bool = False,
     k: int = -1,
 ) -> Any:
-    """A container of the same structure with ``op`` called on every leaf.
+    """A collection of the same structure with ``op`` called on every leaf.
 
     ``op`` is the name of a method of the leaves, called as ``leaf.op(*args)``, or a
     callable, called as ``op(leaf, *args)``. With ``tail`` 1 the first argument is a
@@ -43,8 +43,8 @@ def map_leaves(
     ``prefix`` is the root's new batch size (None: all keep theirs). ``names`` is True
     (all keep theirs), None (nobody has any), a list (the root's new ones; nested ones
     append theirs from dim ``k`` on), or a tuple that gives for each dim of ``prefix``
-    the old dim whose name it takes, -1 for none: every container applies it to its own
-    names. With ``lock`` the result of a locked container is locked;
+    the old dim whose name it takes, -1 for none: every collection applies it to its own
+    names. With ``lock`` the result of a locked collection is locked;
     where there is a ``prefix``, so is that of a nested one which is locked on its own.
     """
     if not td._is_dense:

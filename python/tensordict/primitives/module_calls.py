@@ -56,7 +56,7 @@ def plain_inputs(
 ) -> tuple[Any, tuple[Any, ...]] | None:
     """Return what a module of tensors calls, and with what, if that is all it does.
 
-    The call has one argument, a plain container with all inputs. ``skip`` is the setting
+    The call has one argument, a plain collection with all inputs. ``skip`` is the setting
     by which modules are left out.
     """
     return None

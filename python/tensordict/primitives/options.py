@@ -5,7 +5,7 @@
 ``LAZY_LEGACY_OP``             whether shape operations and stacks are lazy (default: no)
 ``CAPTURE_NONTENSOR_STACK``    whether equal non-tensor values stack to one (default: no)
 ``TD_GET_DEFAULTS_TO_NONE``    whether ``get`` of a missing key is None (default: yes)
-``TD_CHECK_INVARIANTS``        whether containers made without checks are checked
+``TD_CHECK_INVARIANTS``        whether collections made without checks are checked
 ``TD_LOGGING_LEVEL``           the level of the package's logger (default: INFO)
 =============================  ==========================================================
 """

@@ -1,11 +1,11 @@
 """Define what a collection provides, and all public methods are written with.
 
 The public methods live in :mod:`tensordict.ops`, one file per topic, and know
-containers only through this protocol. The walks themselves (over nested
+collections only through this protocol. The walks themselves (over nested
 dictionaries, calling torch on each leaf) are primitives in ``tensordict._rust``
 with a namesake each in Python, in :mod:`tensordict.primitives`.
 
-A *dense* container (``_is_dense`` is true) keeps its state in four plain
+A *dense* collection (``_is_dense`` is true) keeps its state in four plain
 attributes of its instance dictionary, which the primitives read and write
 directly:
 
@@ -20,8 +20,8 @@ Further keys appear only where something is set: ``_is_locked``,
 ``_lock_parents_weakrefs``, ``_last_op``, ``_is_memmap``, ``_is_shared``,
 ``_memmap_prefix``. Class attributes hold their defaults.
 
-Any other container overrides the methods of :class:`CollectionProtocol` that
-share a primitive's name: a primitive that meets such a container, at the root
+Any other collection overrides the methods of :class:`CollectionProtocol` that
+share a primitive's name: a primitive that meets such a collection, at the root
 or nested, calls that method with its own arguments instead of walking it.
 """
 
@@ -80,34 +80,34 @@ NONE_IF_MISSING = _Missing.NONE
 MSG_REFINED = "refine_names: cannot coerce TensorDict names {} with {}."
 
 KEEP = True
-"""Passed as ``names`` to a primitive: each container keeps its own names."""
+"""Passed as ``names`` to a primitive: each collection keeps its own names."""
 
 
 class CollectionProtocol:
-    """The operations that a container provides to :mod:`tensordict.ops`.
+    """The operations that a collection provides to :mod:`tensordict.ops`.
 
-    Dense containers inherit all of this: their primitives are native. The
-    methods here are what a primitive falls back to for any other container.
+    Dense collections inherit all of this: their primitives are native. The
+    methods here are what a primitive falls back to for any other collection.
     """
 
-    # Compiled code sets the dictionary of each container that it makes, and guards all
-    # the classes in front of the one that has it: so it is not here, but in containers.
+    # Compiled code sets the dictionary of each collection that it makes, and guards all
+    # the classes in front of the one that has it: so it is not here, but in `containers`.
     __slots__ = ()
 
     _is_dense: ClassVar[bool] = False
     """True if the primitives may read the four state attributes directly."""
 
     _plain_type: ClassVar[Any]
-    """The dense container itself, not a subclass: what comparisons are made of."""
+    """The dense collection itself, not a subclass: what comparisons are made of."""
 
     _non_tensor_type: ClassVar[Any]
-    """The container of one value that is no tensor."""
+    """The collection of one value that is no tensor."""
 
     _non_tensor_stack_type: ClassVar[Any]
-    """The container of a value that is no tensor for each element."""
+    """The collection of a value that is no tensor for each element."""
 
     _is_non_tensor: ClassVar[bool] = False
-    """True if this container is one value that is no tensor: walks do not enter it."""
+    """True if this collection is one value that is no tensor: walks do not enter it."""
 
     _is_of_members: bool = False
     """True if this is what a lazy stack shows of members that have one value each."""
@@ -246,11 +246,11 @@ class CollectionProtocol:
     # Reading ---------------------------------------------------------------
 
     def _entries(self) -> dict[str, Any]:
-        """The direct entries, in order. For dense containers the live dictionary."""
+        """The direct entries, in order. For dense collections the live dictionary."""
         raise NotImplementedError
 
     def _entries_to_join(self) -> dict[str, Any]:
-        """The direct entries, to be joined with those of a dense container.
+        """The direct entries, to be joined with those of a dense collection.
 
         Raises:
             RuntimeError: this has something else that would be lost.
@@ -300,7 +300,7 @@ class CollectionProtocol:
         return self._stack_lazily(members, dim, name)
 
     def _children(self) -> list[Any]:
-        """The containers that this one directly holds."""
+        """The collections that this one directly holds."""
         return [
             value
             for value in list(self._entries().values())
@@ -321,7 +321,7 @@ class CollectionProtocol:
         raise NotImplementedError
 
     def _make_child(self) -> Any:
-        """An empty container of this kind, size, device and names, to be hung in here."""
+        """An empty collection of this kind, size, device and names, to be hung in here."""
         raise NotImplementedError
 
     def _child_type(self) -> type[Any]:
@@ -329,7 +329,7 @@ class CollectionProtocol:
         raise NotImplementedError
 
     def _with_entries(self, entries: dict[str, Any]) -> Any:
-        """A container around ``entries``, which are values of this one."""
+        """A collection around ``entries``, which are values of this one."""
         raise NotImplementedError
 
     def _write_at(
@@ -350,14 +350,14 @@ class CollectionProtocol:
         return False
 
     def _as_source(self) -> Any:
-        """The collection whose entries a new container made of this one gets."""
+        """The collection whose entries a new collection made of this one gets."""
         return self
 
     def _writes_through(self) -> bool:
         """Return whether entries set in a copy of the structure show in another one."""
         return False
 
-    # Walking: one method per primitive that meets foreign containers --------
+    # Walking: one method per primitive that meets foreign collections --------
 
     def _map_leaves(
         self,
@@ -393,7 +393,7 @@ class CollectionProtocol:
         return [self]
 
     def _containers(self, out: list[Any]) -> None:
-        """Append the containers that hold the state of this one and of all below it."""
+        """Append the collections that hold the state of this one and all below it."""
         out.append(self)
         for child in self._children():
             _rust.containers(child, out)
@@ -402,11 +402,11 @@ class CollectionProtocol:
         """Called when this one and all below it were unlocked."""
 
     def _rebuild(self, values: Iterator[Any], lock: bool) -> Self:
-        """A container of this structure with the leaves that ``values`` yields."""
+        """A collection of this structure with the leaves that ``values`` yields."""
         raise NotImplementedError
 
     def _drop_empty(self) -> None:
-        """Take the nested containers that hold nothing out of a result just made."""
+        """Take the nested collections that hold nothing out of a result just made."""
         for key, value in list(self._entries().items()):
             if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
                 value._drop_empty()
@@ -533,7 +533,7 @@ class CollectionProtocol:
         return out
 
     def _clone_structure(self) -> Self:
-        """New containers all the way down that share the leaves."""
+        """New collections all the way down that share the leaves."""
         raise NotImplementedError
 
     def _takes(self, value: object) -> bool:
@@ -578,7 +578,7 @@ class CollectionProtocol:
         return self._entries()
 
     def _refined(self, names: list[str | None], is_fresh: bool = False) -> Any:
-        """This as an entry of a container whose dims have ``names``.
+        """This as an entry of a collection whose dims have ``names``.
 
         ``is_fresh`` says that it was made for it, of a value of another type.
 
@@ -609,7 +609,7 @@ class CollectionProtocol:
     def _store_leaves(self, values: list[Any]) -> None:
         """Take back the leaves that :meth:`_leaves` gave, after they were written to.
 
-        Only a container whose leaves are copies has something to do here.
+        Only a collection whose leaves are copies has something to do here.
         """
         position = 0
         for value in list(self._entries().values()):
@@ -622,7 +622,7 @@ class CollectionProtocol:
 
 
 def entries_of(source: CollectionProtocol | Mapping[str, Any]) -> Mapping[str, Any]:
-    """The direct entries of a container or a plain mapping."""
+    """The direct entries of a collection or a plain mapping."""
     if isinstance(source, CollectionProtocol):
         return source._entries()
     return source

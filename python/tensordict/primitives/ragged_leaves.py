@@ -1,9 +1,9 @@
-"""Operations that torch lacks for nested tensors, as leaves of a container.
+"""Operations that torch lacks for nested tensors, as leaves of a collection.
 
 A jagged tensor ``[B, *, ...]`` has its rows side by side in one tensor of values. torch
 takes a single row of it and works on all elements; it cannot take several rows, join
 nested tensors along their first dim, or put them in a ``_foreach_`` call. The walks over
-containers come here for a leaf that torch has refused.
+collections come here for a leaf that torch has refused.
 """
 
 from __future__ import annotations

@@ -62,12 +62,12 @@ def register_family(root: type) -> None:
 
 
 def dense_root() -> type:
-    """The class of dense containers: the head of the family that programs subclass."""
+    """The class of dense collections: the head of the family that programs subclass."""
     return _CLASSES[_DENSE_TEXTS[0]]
 
 
 def is_dense_class(cls: type) -> bool:
-    """Return whether a class is the dense containers' or a program's subclass of it."""
+    """Return whether a class is that of dense collections or derives from it."""
     return issubclass(cls, dense_root())
 
 

@@ -55,7 +55,7 @@ def validate(td: Any, key: str, value: Any, non_blocking: bool = False) -> Any:
     """The form of ``value`` that may be stored in ``td``, or an error.
 
     Tensors must have the batch size as their leading dims and are moved to the
-    device. What is neither a tensor nor a container is converted by
+    device. What is neither a tensor nor a collection is converted by
     ``td._convert_value``, nested containers are fitted by ``td._fit_collection``.
     """
     if not isinstance(value, torch.Tensor):
@@ -88,11 +88,11 @@ def set_entry(
     validated: bool = False,
     ignore_lock: bool = False,
 ) -> None:
-    """Store ``value`` at a nested key, making the containers on the way.
+    """Store ``value`` at a nested key, making the collections on the way.
 
     ``inplace`` true writes into the entry where there is one and stores the value
     otherwise; None is the same, but refuses a missing entry (``set_``). A locked
-    container takes only writes into entries that it has.
+    collection takes only writes into entries that it has.
     """
     if key.__class__ is str:
         if inplace is False and td._is_dense:

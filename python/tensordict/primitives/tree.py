@@ -22,7 +22,7 @@ def new(
     device: torch.device | None,
     names: list[str | None] | None,
 ) -> Any:
-    """A dense container of type ``cls`` around ``entries``, unchecked, not copied."""
+    """A dense collection of type ``cls`` around ``entries``, unchecked, not copied."""
     td = object.__new__(cls)
     # Compiled code sets each attribute by a call of a function, but this by none. See
     # `construction` for the rule that stands for it there.
@@ -68,7 +68,7 @@ def is_empty(td: Any) -> bool:
 
 
 def is_filled(td: CollectionProtocol) -> bool:
-    """Return whether every container, nested or not, is dense and has entries."""
+    """Return whether every collection, nested or not, is dense and has entries."""
     return all([each._is_dense and each._tensordict for each in containers(td)])
 
 
@@ -97,11 +97,11 @@ def rebuild(
     lock: bool = False,
     drop_empty: bool = False,
 ) -> Any:
-    """A container of the structure of ``td`` with the leaves that ``values`` yields.
+    """A collection of the structure of ``td`` with the leaves that ``values`` yields.
 
     ``values`` is a list in the order of :func:`leaves`. ``names`` True keeps the names,
-    None drops them. With ``lock`` the result of a locked container is locked, with
-    ``drop_empty`` it is without the nested containers that hold nothing.
+    None drops them. With ``lock`` the result of a locked collection is locked, with
+    ``drop_empty`` it is without the nested collections that hold nothing.
     """
     result = _rebuild(td, iter(values), names)
     if drop_empty:
@@ -115,7 +115,7 @@ def rebuild(
 
 
 def _drop_empty(td: CollectionProtocol) -> None:
-    """Take the nested containers that hold nothing out of a result just made."""
+    """Take the nested collections that hold nothing out of a result just made."""
     if not td._is_dense:
         td._drop_empty()
         return
@@ -191,13 +191,13 @@ def _align_entries(td: Any, other: Any, is_complete: bool, out: list[Any]) -> bo
 
 
 def data(td: Any) -> Any:
-    """A container of ``leaf.data`` for each leaf, with names and the lock."""
+    """A collection of ``leaf.data`` for each leaf, with names and the lock."""
     values = [leaf.data for leaf in leaves(td)]
     return rebuild(td, values, True, True)
 
 
 def clone_structure(td: CollectionProtocol) -> Any:
-    """New containers all the way down that share the leaves; unlocked."""
+    """New collections all the way down that share the leaves; unlocked."""
     if not td._is_dense:
         return td._clone_structure()
     entries = td._tensordict.copy()

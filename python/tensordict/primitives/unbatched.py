@@ -1,4 +1,4 @@
-"""A tensor that the elements of a container share: it has no batch dims.
+"""A tensor that the elements of a collection share: it has no batch dims.
 
 Pickles name the class as ``tensordict._unbatched.UnbatchedTensor``. Nothing here knows of
 collections: the walks know of :class:`UnbatchedTensor`.
@@ -21,20 +21,20 @@ _BARE = torch._C.DisableTorchFunctionSubclass
 
 
 class UnbatchedTensor(torch.Tensor):
-    """A tensor that an entry of a container holds whole, whatever the batch size.
+    """A tensor that an entry of a collection holds whole, whatever the batch size.
 
-    All elements of the container share it, so its shape need not begin with the batch
+    All elements of the collection share it, so its shape need not begin with the batch
     size. What changes the batch size (an index, a view, a reduction, a stack) leaves the
     data as it is, shared with the original; what changes values (arithmetic, `to`,
     `apply`) changes it as any leaf. On its own it is an ordinary tensor, and what torch
     makes of it is unbatched, too.
 
-    A container stores a wrapper of its own around the same data, with the container's
+    A collection stores a wrapper of its own around the same data, with the collection's
     batch size.
 
     Args:
         data (torch.Tensor): the data, shared; anything else is made a tensor.
-        batch_size (sequence of int, optional): that of the container it belongs to,
+        batch_size (sequence of int, optional): that of the collection it belongs to,
             which sets it when the tensor is stored. Defaults to that of ``data`` where
             it is unbatched already, otherwise to no dims.
 
@@ -69,7 +69,7 @@ class UnbatchedTensor(torch.Tensor):
 
     @property
     def batch_size(self) -> torch.Size:
-        """The batch size of the container that this belongs to."""
+        """The batch size of the collection that this belongs to."""
         return self._batch_size
 
     @batch_size.setter
@@ -82,7 +82,7 @@ class UnbatchedTensor(torch.Tensor):
         return _bare(self)
 
     def _with_batch_size(self, size: torch.Size) -> Self:
-        """The same data in a container of batch size ``size``."""
+        """The same data in a collection of batch size ``size``."""
         return _wrap(self, size)
 
     @classmethod

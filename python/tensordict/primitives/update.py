@@ -42,7 +42,7 @@ def init(
     names: Sequence[str | None] | None,
     non_blocking: bool,
 ) -> None:
-    """Set up the state of the new dense container ``td``, and store what it is made of.
+    """Set up the state of the new dense collection ``td``, and store its entries.
 
     Entries under nested keys are stored after the others, in the order given.
 
@@ -85,7 +85,7 @@ MSG_UPDATE_SIZE = (
 
 
 class _Branch:
-    """A container that an update will write into, and what it will get.
+    """A collection that an update will write into, and what it will get.
 
     One that is new has what it will be part of as ``above``.
     """
@@ -106,9 +106,9 @@ def update(
     is_leaf: Any = None,
     ignore_lock: bool = False,
 ) -> None:
-    """Merge the entries of a container or mapping into ``td``: all of them, or none.
+    """Merge the entries of a collection or mapping into ``td``: all of them, or none.
 
-    Where both sides hold a container (or ``source`` a dict) the two are merged, unless
+    Where both sides hold a collection (or ``source`` a dict) the two are merged, unless
     ``is_leaf`` accepts the type of one and nothing is written in place; any other value
     replaces what is there, or with ``inplace`` is written into it.
     """
@@ -215,7 +215,7 @@ def _staged_or_present(branch: _Branch, key: str) -> Any:
 
 
 def _enter(branch: _Branch, key: str, ignore_lock: bool) -> _Branch:
-    """The branch of the container at ``key``, a new one where there is none."""
+    """The branch of the collection at ``key``, a new one where there is none."""
     td = branch.target
     found = _staged_or_present(branch, key)
     if isinstance(found, _Branch):
@@ -319,7 +319,7 @@ def _commit(branch: _Branch) -> None:
 
 
 def hang(td: Any, key: str, value: Any) -> None:
-    """Store a container that fits. A container without names takes those of ``value``."""
+    """Store a collection that fits. A collection without names takes those of ``value``."""
     td._set_entry(key, value)
     if value._has_names() and not td._has_names():
         td.names = value.names[: td.batch_dims]
@@ -328,7 +328,7 @@ def hang(td: Any, key: str, value: Any) -> None:
 def replace_all(td: CollectionProtocol, other: CollectionProtocol) -> None:
     """Make the entries of ``td`` those of ``other``, a copy of its structure.
 
-    Nested containers of ``td`` stay the same objects.
+    Nested collections of ``td`` stay the same objects.
     """
     entries: dict[str, Any] = {}
     for key, value in list(other._entries().items()):

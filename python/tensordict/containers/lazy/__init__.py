@@ -1,4 +1,4 @@
-"""Stacks of containers that are made when an entry is read, not before.
+"""Stacks of collections that are made when an entry is read, not before.
 
 ``stack.py`` has the container and ``making.py`` what makes one; ``reading.py`` reads
 entries, ``indexing.py`` says which members an index touches and

@@ -473,7 +473,7 @@ class CombiningOps(CollectionProtocol):
 
 
 def _stacked_first(name: str) -> Callable[..., Any]:
-    """A method that needs all members in one tensor: it is that of the dense container."""
+    """A method that needs all members in one tensor: it is that of the dense collection."""
 
     def method(self: Any, *args: object, **kwargs: object) -> Any:
         if kwargs.get("reduce") and not args and kwargs.get("dim") is None:

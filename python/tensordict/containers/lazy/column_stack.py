@@ -375,7 +375,7 @@ class ColumnStack(LazyStackedTensorDict):
 
     @staticmethod
     def _load_level(tree: Any, path: SavedPath, options: dict[str, Any]) -> Any:
-        """The container of a level whose metadata names this class."""
+        """The collection of a level whose metadata names this class."""
         return _load_level(tree, path, options)
 
     # How it prints --------------------------------------------------------------------
@@ -433,7 +433,7 @@ def _places(index: object, count: int) -> Any:
 
 
 def in_form(stack: Any, ragged: str, padding: float) -> Any:
-    """A lazy stack, or with ``"padded"`` and ``"jagged"`` a container of its rows so."""
+    """A lazy stack, or with ``"padded"`` and ``"jagged"`` a collection of its rows so."""
     if ragged == "stack":
         return stack
     if ragged == "jagged":
@@ -456,7 +456,7 @@ def in_form(stack: Any, ragged: str, padding: float) -> Any:
 
 
 def _load_level(tree: Any, path: SavedPath, options: dict[str, Any]) -> Any:
-    """The container of a level that has columns of rows that differ in size."""
+    """The collection of a level that has columns of rows that differ in size."""
     fields = _fields(path)
     if "_row_dims" not in fields:
         return _with_texts(tree, path, options, fields)
@@ -497,7 +497,7 @@ def _columns(
 def _with_texts(
     tree: Any, path: SavedPath, options: Any, fields: dict[str, Any]
 ) -> Any:
-    """A dense container, some of whose entries are columns of texts."""
+    """A dense collection, some of whose entries are columns of texts."""
     others = []
     for key in tree.special:
         encoding = _encoding(fields, key)

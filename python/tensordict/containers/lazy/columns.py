@@ -33,7 +33,7 @@ class Columns:
     """The columns of a level."""
 
     entries: dict[str, Any]
-    """By key: a tensor, a :class:`RaggedColumn`, further columns, or a container."""
+    """By key: a tensor, a :class:`RaggedColumn`, further columns, or a collection."""
     num_rows: int
     num_dims: int
     """The number of batch dims of a row."""
@@ -74,7 +74,7 @@ class Columns:
             file.check()
 
     def row(self, at: int) -> Any:
-        """The container of a row."""
+        """The collection of a row."""
         entries: dict[str, Any] = {}
         for key, column in self._plain.items():
             if isinstance(column, RaggedColumn):
@@ -181,7 +181,7 @@ class Columns:
 
 
 def value_of(data: object, size: torch.Size) -> Any:
-    """The container of a value of a row."""
+    """The collection of a value of a row."""
     return NonTensorData(data, batch_size=size)
 
 
@@ -202,7 +202,7 @@ def copied(columns: Columns, places: Any) -> Columns:
 
 
 def gathered(columns: Columns, places: Any, ragged: str, padding: float) -> Any:
-    """A container of some rows, those that differ in shape padded or jagged."""
+    """A collection of some rows, those that differ in shape padded or jagged."""
     index = torch.from_numpy(places)
     dense = columns.dense_rows(index)
     entries: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""A stack of containers that are kept apart: entries are stacked when they are read."""
+"""A stack of collections that are kept apart: entries are stacked when read."""
 
 from __future__ import annotations
 
@@ -650,7 +650,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     # Dense copies ----------------------------------------------------------------------
 
     def _as_dense(self) -> Any:
-        """A dense container of the entries stacked, down to the last."""
+        """A dense collection of the entries stacked, down to the last."""
         if self._hook_out is None:
             stacked = _rust.stacked_members(
                 self.tensordicts, self.stack_dim, TensorDict
@@ -678,7 +678,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return self
 
     def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Any:
-        """Stack every entry that all members have: an ordinary container, unlocked."""
+        """Stack every entry that all members have: an ordinary collection, unlocked."""
         if inplace:
             return super().contiguous(canonical=canonical, inplace=True)
         return self._as_dense()
