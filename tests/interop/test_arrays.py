@@ -785,3 +785,37 @@ def test_without_the_libraries_errors_say_what_to_install(tmp_path):
         """,
         tmp_path,
     )
+
+
+def test_rows_of_texts_and_numbers_are_read_alone(path, backend, opened, monkeypatch):
+    td = TensorDict(
+        text=NonTensorStack(*"abcdef"),
+        number=NonTensorStack(*range(6)),
+        object=NonTensorStack(*[{"at": at} for at in range(6)]),
+        n=TensorDict(text=NonTensorStack(*"ghijkl"), batch_size=[6]),
+        batch_size=[6],
+        names=["time"],
+    )
+    write(td, path, backend).close()
+    with opened(path, batch_size=[6]) as ptd:
+        read = []
+        kind = type(ptd._file)
+        decode = kind.decode
+
+        def watched(self, key, array, rows=None):
+            found = decode(self, key, array, rows)
+            read.append((key, len(found.values)))
+            return found
+
+        monkeypatch.setattr(kind, "decode", watched)
+        part = ptd[1:5:2]
+        assert part["text"] == ["b", "d"]
+        assert list(part.get("text").tolist()) == ["b", "d"]
+        assert part["n", "text"] == ["h", "j"]
+        expected = td[1:5:2].to_dict()
+        assert part.to_tensordict().to_dict() == expected
+        assert part.to_tensordict()["text"] == ["b", "d"]
+        assert part.to_tensordict().names == ["time"]
+        assert {number for key, number in read if key == "text"} == {2}
+        assert ptd[torch.tensor([4, 0])]["text"] == ["e", "a"]
+        assert ptd[3]["text"] == "d"

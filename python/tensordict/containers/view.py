@@ -313,7 +313,7 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         if self._source._reads_parts:
             found = self._read_alone(key)
             if found is not NO_DEFAULT:
-                return found
+                return value_of(found)
         value = _rust.get(self._source, key, default)
         if value is default or value is None:
             return value
@@ -350,6 +350,10 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         if len(args) > 1:
             raise TypeError(MSG_ONE_DEFAULT)
         default = args[0] if args else kwargs.get("default", NONE_IF_MISSING)
+        if self._source._reads_parts:
+            found = self._read_alone(key)
+            if found is not NO_DEFAULT:
+                return found
         found = self._get_path(key)
         if isinstance(found, CollectionProtocol) and found._is_non_tensor:
             return self._view_of(found)

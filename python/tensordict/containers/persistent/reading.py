@@ -12,7 +12,13 @@ from tensordict.containers.view import _SubTensorDict
 from tensordict.ops.batch import with_named_values
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.unbatched import UnbatchedTensor
-from tensordict.storage.arrays.interface import NUMBER, STACK, TEXT, UNBATCHED
+from tensordict.storage.arrays.interface import (
+    ENCODING,
+    NUMBER,
+    STACK,
+    TEXT,
+    UNBATCHED,
+)
 from tensordict.storage.arrays.selection import read_part
 from tensordict.storage.arrays.values import Stack
 
@@ -39,6 +45,20 @@ class _Unread:
 
 
 UNREAD = _Unread()
+
+
+def _rows_of_stack(array: Array, index: object) -> slice | None:
+    """Give the rows of a stack of values that an index reads; None where it reads all.
+
+    A stack that is one text of JSON, or one pickle, has no rows in the file.
+    """
+    items = index if isinstance(index, tuple) else (index,)
+    notes = array.attributes
+    if len(items) != 1 or STACK not in notes or ENCODING in notes:
+        return None
+    rows = items[0]
+    has_rows = tuple(notes[STACK]) == tuple(array.shape) != ()
+    return rows if has_rows and isinstance(rows, slice) else None
 
 
 class Reading(PersistentState):
@@ -91,9 +111,9 @@ class Reading(PersistentState):
             return UnbatchedTensor(leaf, self._batch_size)
         return leaf
 
-    def _value_of(self, key: str, array: Array) -> Any:
-        """The value that an array holds, or the stack of those that it holds."""
-        held = self._file.decode(key, array)
+    def _value_of(self, key: str, array: Array, rows: slice | None = None) -> Any:
+        """Read the value that an array holds, or the stack of those, or ``rows`` of it."""
+        held = self._file.decode(key, array, rows)
         size = self._batch_size
         if not isinstance(held, Stack) and self._non_tensor_as_stack:
             shape = getattr(held, "shape", ())
@@ -127,8 +147,11 @@ class Reading(PersistentState):
 
     def _part_at(self, key: str, index: Any) -> Any:
         array = self._group.array(key)
-        if array is None or array.is_value:
+        if array is None:
             return NO_DEFAULT
+        if array.is_value:
+            rows = _rows_of_stack(array, index)
+            return NO_DEFAULT if rows is None else self._value_of(key, array, rows)
         if UNBATCHED in array.attributes:
             whole = self._read_array(key, array, ())
             whole.batch_size = _rust.index_shape(self._batch_size, index)

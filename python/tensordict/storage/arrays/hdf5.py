@@ -341,8 +341,8 @@ class Hdf5File(ArrayFile):
             raise TypeError(MSG_VALUE.format(key, kind.__name__))
         return Content(text, {**notes, ENCODING: _JSON}, is_value=True)
 
-    def decode(self, key: str, array: Array, selection: object = None) -> Any:
-        """The value that an array holds."""
+    def decode(self, key: str, array: Array, rows: slice | None = None) -> Any:
+        """Give the value that an array holds. See :meth:`ArrayFile.decode`."""
         held: Any = array
         notes = held.attributes
         if held.dataset.shape is None:
@@ -354,8 +354,8 @@ class Hdf5File(ArrayFile):
                     return _stack_of(value, _shape(notes))
                 return tuple(value) if notes.get(NUMBER) == "tuple" else value
             if h5py.check_string_dtype(held.stored) is not None:
-                return self._text(held)
-            data = _native(held.read(()))
+                return self._text(held, rows)
+            data = _native(held.read(() if rows is None else (rows,)))
         except (OSError, ValueError) as error:
             if isinstance(error, OSError):
                 raise
@@ -365,7 +365,8 @@ class Hdf5File(ArrayFile):
             data = data.astype(np.dtype(data.dtype.str))
         note = notes.get(NUMBER)
         if STACK in notes:
-            return Stack(data.reshape(-1).tolist(), _shape(notes))
+            shape = _shape(notes) if rows is None else data.shape
+            return Stack(data.reshape(-1).tolist(), shape)
         if note in NUMBERS and data.shape == ():
             return NUMBERS[note](data[()])
         if note in SEQUENCES:
@@ -375,12 +376,14 @@ class Hdf5File(ArrayFile):
         return data if note == "ndarray" else data[()]
 
     @staticmethod
-    def _text(held: Hdf5Array) -> Any:
+    def _text(held: Hdf5Array, rows: slice | None) -> Any:
         notes = held.attributes
         if STACK in notes:
             is_bytes = held.stored.kind == "S"
-            data = held.dataset[()] if is_bytes else held.dataset.asstr()[()]
-            return Stack(data.reshape(-1).tolist(), _shape(notes))
+            texts = held.dataset if is_bytes else held.dataset.asstr()
+            data = texts[() if rows is None else rows]
+            shape = _shape(notes) if rows is None else data.shape
+            return Stack(data.reshape(-1).tolist(), shape)
         if TEXT in notes:
             return held.dataset.asstr()[()]
         data = held.dataset[()]

@@ -230,8 +230,11 @@ class ArrayFile(abc.ABC):
         """
 
     @abc.abstractmethod
-    def decode(self, key: str, array: Array, selection: object = None) -> Any:
-        """The value that an array holds, as a value, or as a list of those of a stack."""
+    def decode(self, key: str, array: Array, rows: slice | None = None) -> Any:
+        """Give the value that an array holds, or the stack of those that it holds.
+
+        ``rows`` are those to read of a stack whose values the array has one by one.
+        """
 
     @classmethod
     @abc.abstractmethod

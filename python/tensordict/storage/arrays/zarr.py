@@ -366,10 +366,13 @@ class ZarrFile(ArrayFile):
         notes[ENCODING] = {"encoding": encoding}
         return Content(np.frombuffer(data, dtype=np.uint8), notes, is_value=True)
 
-    def decode(self, key: str, array: Array, selection: object = None) -> Any:
-        """The value that an array holds."""
+    def decode(self, key: str, array: Array, rows: slice | None = None) -> Any:
+        """Give the value that an array holds. See :meth:`ArrayFile.decode`."""
         held: Any = array
         notes = held.attributes
+        if rows is not None:
+            data = held.read((rows, *(slice(None),) * (len(held.shape) - 1)))
+            return Stack(data.reshape(-1).tolist(), data.shape)
         data = held.read((slice(None),) * len(held.shape))
         shape = tuple(notes[STACK]) if STACK in notes else None
         if ENCODING not in notes:
