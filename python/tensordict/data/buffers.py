@@ -41,7 +41,7 @@ MSG_BLOCKED_LOOP = (
 
 
 class StreamBuffer:
-    """What a stream's producer writes into, as into an ``asyncio.Queue``.
+    """The queue that a stream's producer writes into, like an ``asyncio.Queue``.
 
     A value belongs to the window in which it arrives: windows are told apart when it is
     put, by the clock, and not when somebody comes to take them.
@@ -79,15 +79,15 @@ class StreamBuffer:
     # --- What producers call --------------------------------------------------------
 
     def qsize(self) -> int:
-        """How many values wait to be taken."""
+        """Count the values that wait to be taken."""
         return len(self._values)
 
     def empty(self) -> bool:
-        """Whether no value waits to be taken."""
+        """Tell whether no value waits to be taken."""
         return not self._values
 
     def full(self) -> bool:
-        """Whether as many values wait as the buffer holds."""
+        """Tell whether as many values wait as the buffer holds."""
         return len(self._values) >= self.capacity
 
     async def put(self, value: Any) -> None:
@@ -262,7 +262,7 @@ class _Column:
 
 
 def _numbers_to_tensor(values: list[Any], kinds: set[type]) -> Tensor:
-    """What ``torch.tensor`` gives of numbers of these types, ten times faster."""
+    """Make the tensor that ``torch.tensor`` makes of such numbers, ten times faster."""
     try:
         # Of one type NumPy need not look for the one that has room for all.
         kind = kinds.pop() if len(kinds) == 1 else None

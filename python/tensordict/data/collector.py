@@ -150,7 +150,7 @@ class StreamCollector:
 
     @property
     def num_dropped(self) -> dict[NestedKey, int]:
-        """How many values of each stream were dropped because it was full."""
+        """Count the values of each stream that were dropped because it was full."""
         return {stream: buffer.num_dropped for stream, buffer in self._buffers.items()}
 
     # --- Reading ----------------------------------------------------------------------

@@ -102,7 +102,7 @@ def columns_of(items: Sequence[Any], rows: Sequence[int]) -> Columns:
 
 
 def packed_columns(items: Sequence[Any], rows: Sequence[int]) -> Columns:
-    """As :func:`columns_of`, with a nested tensor where the first sizes differ."""
+    """Stack columns like :func:`columns_of`, nested where the first sizes differ."""
     structure, parts, others = _taken_apart(items)
     columns = [
         torch.stack(tensors)
@@ -174,7 +174,7 @@ def _column_of(values: list[Any]) -> Any:
 
 
 class RowNotes:
-    """What a batch says about its rows: ``reset``, ``valid``, ``stream_id`` and ``step``."""
+    """Make the entries about rows: ``reset``, ``valid``, ``stream_id`` and ``step``."""
 
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes

@@ -38,7 +38,7 @@ class StreamDataset(IterableDataset[Any]):
             different lengths become nested tensors.
         fill_value: instead of zeros: a number, or a whole item.
         lengths: the number of items of each stream, if it is known. The loader then has a
-            length, and plans ahead.
+            length, and plans further steps.
         shuffle: whether each epoch has the streams in another order.
         seed: what the orders follow from.
         rank: which part of the streams this process reads.
@@ -127,7 +127,7 @@ class StreamDataset(IterableDataset[Any]):
         return _rust.Lanes(order, num_rows, repeats, lengths, state)
 
     def name_of(self, number: int) -> str:
-        """What a stream is called in messages."""
+        """Return the name of a stream for messages."""
         text = repr(self.stream_list[number])
         return text if len(text) <= 80 else f"{text[:60]}... (number {number})"
 

@@ -58,7 +58,7 @@ class StreamDataLoader:
         collate_fn: makes the batch of a list of items. With workers it runs in this
             process.
         multiprocessing_context: how workers are started, such as ``"spawn"``.
-        prefetch_factor: how many steps workers are ahead at most, which bounds the memory.
+        prefetch_factor: how many steps workers prefetch at most, which bounds the memory.
             Without it as many as 16 MiB a worker have room for: between 4 and 64.
 
     Raises:
@@ -153,7 +153,7 @@ class StreamDataLoader:
         return lanes.num_steps
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the iteration is: behind the batch that was returned last.
+        """Return the place of the iteration: behind the batch that was returned last.
 
         It has numbers and lists only. What streams have inside is not in it: a loader that
         goes on opens them and skips what was read.
@@ -250,7 +250,7 @@ def _from_lists(state: dict[str, Any]) -> Any:
 
 @dataclass
 class Progress:
-    """Where an epoch is: what is needed of it when its iterator is gone."""
+    """The place in an epoch, kept when its iterator is gone."""
 
     epoch: int
     lanes: Lanes

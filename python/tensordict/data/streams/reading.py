@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from tensordict.data.streams.dataset import StreamDataset
 
 END: Final = object()
-"""What a row reads where its stream has no further item."""
+"""The item of a row whose stream has no further one."""
 
 MISSING: Final = object()
-"""What a row has that reads no stream."""
+"""The item of a row that reads no stream."""
 
 
 class StreamError(RuntimeError):
@@ -75,7 +75,7 @@ class RowReader:
         self._streams.pop(row, None)
 
     def is_reading(self, row: int) -> bool:
-        """Whether the row has a stream."""
+        """Tell whether the row has a stream."""
         return row in self._streams
 
     def read(self, row: int, step: int) -> Any:

@@ -222,7 +222,7 @@ class SlotWriter:
 
 
 def _placed(shapes: Sequence[Any]) -> tuple[tuple[Any, ...], int]:
-    """Where each tensor lies in a slot, and how many bytes all take."""
+    """Lay out the tensors in a slot, and count the bytes of all."""
     offset = 0
     placed = []
     for dtype, shape in shapes:
@@ -253,7 +253,7 @@ class SlotReader:
         self._next_segment += 1
 
     def read(self, step: int, segment_number: int, header_size: int) -> Any:
-        """What a slot has of a step: :class:`Columns` of views, or rows and own items."""
+        """Return a step of a slot: :class:`Columns` of views, or rows and own items."""
         if len(self._segments) > 1:
             for number in [n for n in self._segments if n < segment_number]:
                 del self._segments[number]
@@ -292,7 +292,7 @@ class Lent:
         return [item for part in self._parts for item in part.items()]
 
     def is_held(self) -> bool:
-        """Whether somebody still has a view, which tensors and arrays count as."""
+        """Tell whether somebody still has a view: a tensor or an array."""
         return self._count() != self._num_uses
 
     def _count(self) -> list[int]:
@@ -300,7 +300,7 @@ class Lent:
 
 
 def num_uses(tensors: Iterable[Tensor]) -> list[int]:
-    """How many tensors, and arrays over such, see the memory of each of some tensors."""
+    """Count the tensors, and arrays over such, that see the memory of each tensor."""
     return [
         torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
         for tensor in tensors
@@ -308,7 +308,7 @@ def num_uses(tensors: Iterable[Tensor]) -> list[int]:
 
 
 def side_by_side(parts: Sequence[Any], num_rows: int) -> Lent | None:
-    """What all workers have for a step, as it is, if every row has a tensor alike."""
+    """Return the items of all workers for a step as they are, if they are alike."""
     if not _are_alike(parts) or sum(len(part.rows) for part in parts) != num_rows:
         return None
     return Lent(parts)
@@ -328,7 +328,7 @@ def _are_alike(parts: Sequence[Any]) -> bool:
 
 
 def joined(parts: Sequence[Any], num_rows: int) -> list[Any] | Columns:
-    """What all workers have for a step, in memory of its own."""
+    """Copy the items of all workers for a step."""
     filled = [part for part in parts if isinstance(part, Columns) or part[0]]
     if _are_alike(filled):
         return Columns(

@@ -1,4 +1,4 @@
-"""What an item is made of: its tensors, its other values, and how they are arranged."""
+"""Take items apart into tensors and other values, and put them together again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker does: it reads some rows ahead of the main process.
+"""Read some rows in a worker, before the main process needs them.
 
 Rows whose stream ended wait for their turn, which the main process decides; meanwhile the
 others are read on, as far as there are slots.
@@ -63,7 +63,7 @@ def _portable_from(data: bytes) -> Portable:
 
 @dataclass(frozen=True)
 class Counters:
-    """Where each number lies in the memory that all processes share.
+    """The places of numbers in the memory that all processes share.
 
     A row has how far it was read and a worker how many steps are in its slots; the other
     numbers say how many messages were sent, so that nobody asks a pipe in vain.
@@ -89,11 +89,11 @@ class Counters:
         return 2 + 2 * self.num_rows + worker
 
     def reported(self, worker: int) -> int:
-        """How many messages the worker sent."""
+        """The number of messages that the worker sent."""
         return 2 + 2 * self.num_rows + self.num_workers + worker
 
     def told(self, worker: int) -> int:
-        """How many messages the worker was sent."""
+        """The number of messages that the worker was sent."""
         return 2 + 2 * self.num_rows + 2 * self.num_workers + worker
 
     def is_awaited(self, worker: int) -> int:
@@ -110,13 +110,13 @@ class Counters:
         return start + 2 * (worker * self.num_headers + step % self.num_headers)
 
     def count(self) -> int:
-        """How many numbers there are."""
+        """The number of all of them."""
         return self.header(self.num_workers, 0)
 
 
 @dataclass
 class Shared:
-    """What a worker and the main process share."""
+    """The memory that a worker and the main process share."""
 
     layout: Counters
     num_slots: int | None
@@ -171,7 +171,7 @@ class Worker:
         self._num_heard = 0
         # The step that is written next, and what the rows have from it on.
         self._step = step
-        self._ahead: list[list[Any]] = []
+        self._prefetched: list[list[Any]] = []
         # For each row the step that it is read for next.
         self._next = dict.fromkeys(rows, step)
         # Rows that read a stream; the others wait for a turn, or are idle for good.
@@ -208,9 +208,9 @@ class Worker:
 
     def _read_step(self, step: int) -> None:
         following, first = self._next, self._rows.start
-        while len(self._ahead) <= step - self._step:
-            self._ahead.append([MISSING] * len(self._rows))
-        items = self._ahead[step - self._step]
+        while len(self._prefetched) <= step - self._step:
+            self._prefetched.append([MISSING] * len(self._rows))
+        items = self._prefetched[step - self._step]
         read = self._reader.read
         ended = []
         for row in self._active:
@@ -279,7 +279,9 @@ class Worker:
         return True
 
     def _write(self, consumed: int) -> None:
-        items = self._ahead.pop(0) if self._ahead else [MISSING] * len(self._rows)
+        items = (
+            self._prefetched.pop(0) if self._prefetched else [MISSING] * len(self._rows)
+        )
         counters, layout, step = self._counters, self._layout, self._step
         size = self._writer.write(step, consumed, self._rows, items)
         header = layout.header(self._worker, step)

@@ -1,4 +1,4 @@
-"""What the main process does where workers read the streams.
+"""Take the steps that workers read, in the main process.
 
 It decides which stream comes next in which row, from what the workers report, and takes the
 steps in order from their slots.
@@ -207,7 +207,7 @@ class WorkerSteps:
         return num_steps is not None and step >= num_steps
 
     def _is_there(self, step: int) -> bool:
-        """Whether all workers have the step."""
+        """Tell whether all workers have the step."""
         get = self._counters.get
         first = self._layout.progress(0)
         return all([get(first + number) > step for number in range(self._num_workers)])
@@ -219,7 +219,7 @@ class WorkerSteps:
                 raise self._failures[failed]
 
     def _has_reached(self, step: int) -> bool:
-        """Whether each row was read for the step, or failed there."""
+        """Tell whether each row was read for the step, or failed there."""
         failed = {row for _, row in self._failures}
         get = self._counters.get
         return all(
