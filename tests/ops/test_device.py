@@ -125,3 +125,10 @@ def test_bytes_counts_shared_tensors_once_on_request(container) -> None:
     assert td.bytes(count_duplicates=False) == 12
     assert td.param_count() == 6
     assert td.param_count(count_duplicates=False) == 3
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_what_is_shared_is_told_whatever_device_is_named(container, device) -> None:
+    td = container({"a": torch.zeros(2)}, batch_size=[2], device=device)
+    assert not td.is_shared()
+    assert td.share_memory_().is_shared()

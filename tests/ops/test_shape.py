@@ -147,3 +147,10 @@ def test_view_as_a_dtype_of_a_stack(td):
     assert type(viewed) is type(stack)
     assert viewed["n", "b"].shape == (2, 2, 3, 8)
     assert stack.view(torch.int32, batch_size=[])["a"].shape == (2, 2, 3, 4)
+
+
+def test_tile_with_fewer_numbers_repeats_the_last_dims(container) -> None:
+    td = container({"a": torch.arange(6).view(2, 3)}, batch_size=[2, 3])
+    tiled = td.tile(2)
+    assert tiled.batch_size == torch.Size([2, 6])
+    assert torch.equal(tiled["a"], td["a"].tile(2))
