@@ -34,9 +34,8 @@ SHAPES = """
 [show(torch.cat([R, R], dim)[0]) for dim in (0, 1)]
 [show(torch.cat([D, NonTensorData('x', batch_size=[2])], 0)[0])]
 show(torch.cat([V, TensorDict(batch_size=[3])]))
-show(V.to_lazystack(0)), V.to_lazystack(0) is V, show(W.to_lazystack(1))
-type(D.to_lazystack(0)).__name__, D.to_lazystack(0).tolist()
-show(V.to(batch_size=[1]))
+show(V.to_lazystack(0)), show(W.to_lazystack(1))
+D.to_lazystack(0).tolist()
 show(V.empty(batch_size=[2])), show(W.empty(batch_size=[2]))
 show(D + TensorDict(batch_size=[3, 2])), show(D + torch.ones(3, 2))
 show(pickle.loads(pickle.dumps(lazy_stack([NonTensorData(i, batch_size=[0, 2]) for i in (1, 2, 3)]))))

@@ -11,12 +11,9 @@ from tensordict import _rust
 from tensordict.containers.collection import TensorCollection
 from tensordict.containers.nontensor.cells import LinkedCells
 from tensordict.containers.nontensor.equality import copied, is_interchangeable
-from tensordict.containers.nontensor.operations import (
-    MSG_REDUCED,
+from tensordict.containers.nontensor.positions import (
     has_tensors,
     moves_elements,
-)
-from tensordict.containers.nontensor.positions import (
     on_real_tensors,
     places_listed,
     places_moved,
@@ -43,7 +40,7 @@ from tensordict.storage import safe_pickle
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["NonTensorOps", "expands_to", "release"]
+__all__ = ["MSG_REDUCED", "NonTensorOps", "expands_to", "release"]
 
 MSG_WRITTEN_SIZE = (
     "indexed destination TensorDict batch size is {} (batch_size = {}, index={}), which "
@@ -56,6 +53,11 @@ MSG_NO_SIZE = (
     "collection of entries has no attribute 'data' to be one of them."
 )
 MSG_NO_ENTRIES = "A {} has no entries: {!r} cannot be set."
+MSG_REDUCED = (
+    "{0} requires this object to be cast to a regular TensorDict: a {1} has a value of "
+    "its own for each element, which nothing can reduce. Leave it out first, with "
+    "filter_non_tensor_data()."
+)
 MSG_UNEXPECTED = "Unexpected type {}"
 MSG_PART_OF_SAVE = (
     "Cannot update a leaf NonTensorDataBase from a memmaped parent NonTensorStack. To "

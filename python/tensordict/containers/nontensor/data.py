@@ -12,10 +12,9 @@ from tensordict import _rust
 from tensordict.containers.collection import TensorCollection
 from tensordict.containers.nontensor.base import MSG_NO_SIZE, NonTensorOps, release
 from tensordict.containers.nontensor.comparing import ComparingOps
-from tensordict.containers.nontensor.data_files import DataFiles
-from tensordict.containers.nontensor.data_writing import MSG_NAMES, DataWriting
+from tensordict.containers.nontensor.data_writing import DataWriting
 from tensordict.containers.nontensor.equality import same_value
-from tensordict.ops.keys import _key_path
+from tensordict.containers.nontensor.files import DataFiles
 from tensordict.primitives import classes, registry
 from tensordict.primitives.common import MSG_BAD_KEY, as_size
 from tensordict.primitives.operations import (
@@ -33,7 +32,7 @@ from tensordict.primitives.protocol import (
 from tensordict.tensorclass.base import TensorClass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["MetaData", "NonTensorData", "NonTensorDataBase"]
 
@@ -54,51 +53,6 @@ MSG_KEY = (
     "dimensions; get its value with the attribute data."
 )
 MSG_KEY_TYPE = "Supported type for key are str and tuple, got {} of type {}"
-MSG_DESTINATIONS = "The destinations {} are not fields of {} ({})."
-MSG_GRAD = "Expected a TensorDictBase instance but got <class 'NoneType'>: a {} has no gradient."
-
-FUNCTIONS = frozenset(
-    {
-        "atleast_1d",
-        "atleast_2d",
-        "atleast_3d",
-        "broadcast_to",
-        "cat",
-        "chunk",
-        "clone",
-        "empty_like",
-        "flatten",
-        "flip",
-        "fliplr",
-        "flipud",
-        "full_like",
-        "gather",
-        "moveaxis",
-        "movedim",
-        "narrow",
-        "ones_like",
-        "permute",
-        "rand_like",
-        "randn_like",
-        "repeat_interleave",
-        "reshape",
-        "roll",
-        "rot90",
-        "split",
-        "squeeze",
-        "stack",
-        "swapaxes",
-        "swapdims",
-        "tensor_split",
-        "tile",
-        "unbind",
-        "unflatten",
-        "unsqueeze",
-        "zeros_like",
-    }
-)
-"""The names of torch's functions that one value takes part in."""
-
 _STATE = frozenset(
     {
         "_at",
@@ -395,33 +349,6 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
     def _broadcast(self, shape: torch.Size) -> Self:
         return self._sized(shape)
 
-    def atleast_1d(self) -> Any:
-        """One with a leading batch dim where there is none; this itself else."""
-        return self._at_least(1)
-
-    def atleast_2d(self) -> Any:
-        """One with leading batch dims until there are 2; this itself where there are."""
-        return self._at_least(2)
-
-    def atleast_3d(self) -> Any:
-        """One with leading batch dims until there are 3; this itself where there are."""
-        return self._at_least(3)
-
-    def _at_least(self, ndim: int) -> Any:
-        missing = ndim - len(self._batch_size)
-        if missing <= 0:
-            return self
-        made = self._sized(torch.Size([*[1] * missing, *self._batch_size]))
-        names = self._td_dim_names
-        if self._is_locked:
-            made._lock_tree()
-        return made._named(None if names is None else [*[None] * missing, *names])
-
-    def to_lazystack(self, dim: int = 0) -> Any:
-        """One with the same value: what has one for all elements is no stack of them."""
-        as_stack = TensorCollection.to_lazystack(self, dim)
-        return self._twin() if self._batch_size else as_stack
-
     def _entries_to_join(self) -> dict[str, Any]:
         # Its value would be lost.
         raise AttributeError(MSG_NO_SIZE)
@@ -532,51 +459,9 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
     def __copy__(self) -> Self:
         return self._twin()
 
-    def __contains__(self, key: Any) -> bool:
-        """Whether ``key`` is one of the elements: there are no entries."""
-        return any(element is key or element == key for element in self)
-
     def __delitem__(self, key: Any) -> NoReturn:
         """Refused: there are no entries."""
         raise AttributeError(MSG_NO_ATTRIBUTE.format(type(self).__name__, key))
-
-    def rename_keys(self, mapping: Any, *, strict: bool = True) -> Any:
-        """One like this, which has no entries. See :meth:`TensorDict.rename_keys`.
-
-        Raises:
-            AttributeError: a new key does not begin with a field of the class.
-            KeyError: there is a key to rename, and ``strict`` is true.
-            TypeError: what is to be renamed is no key.
-        """
-        for key in mapping:
-            _key_path(key)
-        fields = self.__expected_keys__
-        paths = [_rust.unravel_key_to_tuple(key) for key in mapping.values()]
-        strange = sorted({path[0] for path in paths if path} - fields)
-        if strange:
-            cls = type(self).__name__
-            raise AttributeError(MSG_DESTINATIONS.format(strange, cls, sorted(fields)))
-        return TensorCollection.rename_keys(self, mapping, strict=strict)
-
-    def separates(
-        self,
-        *keys: Any,
-        default: Any = NO_DEFAULT,
-        strict: bool = True,
-        filter_empty: bool = True,
-    ) -> Self:
-        """Take entries out, of which there are none. See :meth:`TensorDict.separates`.
-
-        Raises:
-            KeyError: there is a key, and no default.
-            ValueError: there is a key, and a default.
-        """
-        if keys and not (strict and default is NO_DEFAULT):
-            raise ValueError(MSG_NAMES.format([*keys], ["data"]))
-        parts: Self = TensorCollection.separates(
-            self, *keys, default=default, strict=strict, filter_empty=filter_empty
-        )
-        return parts
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[Any, ...]:
         """The pairs of name and value of the fields of the class."""
@@ -585,103 +470,6 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
             ("_metadata", self._metadata),
             ("_is_non_tensor", True),
         )
-
-    def numpy(self) -> dict[str, Any]:
-        """The entries as arrays: there are none."""
-        return {}
-
-    @property
-    def grad(self) -> Any:
-        """Refused: a value has no gradient.
-
-        Raises:
-            RuntimeError: it is read.
-        """
-        raise RuntimeError(MSG_GRAD.format(type(self).__name__))
-
-    @grad.setter
-    def grad(self, value: Any) -> None:
-        TensorCollection.grad.fset(self, value)  # type: ignore[attr-defined]
-
-    def apply(self, fn: Callable[..., Any], *others: Any, **options: Any) -> Any:
-        """One like this. See :meth:`TensorDictBase.apply`.
-
-        None with ``filter_empty=True``: there are no entries.
-        """
-        made = TensorCollection.apply(self, fn, *others, **options)
-        return None if options.get("filter_empty") else made
-
-    def named_apply(self, fn: Callable[..., Any], *others: Any, **options: Any) -> Any:
-        """One like this, as :meth:`apply` gives it."""
-        made = TensorCollection.named_apply(self, fn, *others, **options)
-        return None if options.get("filter_empty") else made
-
-    def expand_as(self, other: Any) -> Any:
-        """One of the shape of a tensor or collection: see ``TensorDict.expand_as``."""
-        made = TensorCollection.expand_as(self, other)
-        names = made._td_dim_names
-        return self._sized(made.batch_size)._named(names)
-
-    def repeat_interleave(self, *args: Any, **kwargs: Any) -> Any:
-        """One with the same value: see :meth:`TensorDict.repeat_interleave`."""
-        made = TensorCollection.repeat_interleave(self, *args, **kwargs)
-        return made if made._is_one else self._sized(made.batch_size)
-
-    def masked_fill(self, mask: Any, value: Any) -> Any:
-        """One like this: there are no elements to fill."""
-        return self._twin()
-
-    def masked_fill_(self, mask: Any, value: Any) -> Self:
-        """Change nothing: there are no elements to fill."""
-        return self
-
-    def to_namedtuple(self, dest_cls: type | None = None) -> tuple[()]:
-        """The entries as a tuple: there are none."""
-        return ()
-
-    def _no_answer(self, *args: Any, **kwargs: Any) -> Any:
-        """None: what computes with the elements of leaves has no answer for a value."""
-
-    __mod__: Any = _no_answer
-    mod: Any = _no_answer
-    __and__: Any = _no_answer
-    __rand__: Any = _no_answer
-    bitwise_and: Any = _no_answer
-    logical_and: Any = _no_answer
-
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: tuple[type, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Answer a call of a torch function that moves elements, or makes others."""
-        if func.__name__ not in FUNCTIONS:
-            return NotImplemented
-        made = super().__torch_function__(func, types, args, kwargs)
-        if func in (torch.unsqueeze, torch.flatten) and not made._is_one:
-            # The function gives one value where the method gives one for each element.
-            return args[0]._sized(made.batch_size)._named(made._td_dim_names)
-        return made
-
-    def pad(
-        self,
-        pad_size: Sequence[int],
-        value: float = 0.0,
-        inplace: bool = False,
-        safe: bool = True,
-    ) -> Any:
-        """Add elements around those of the batch dims, which have the same value.
-
-        As an entry of a collection the elements that are added have none.
-        """
-        # Checked, and measured, as a collection without entries.
-        size = self._nothing().pad(pad_size, value, inplace, safe).batch_size
-        names = self._td_dim_names
-        made = self._sized(size)._named(None if names is None else list(names))
-        return self._replace_content(made) if inplace else made
 
 
 class NonTensorData(NonTensorDataBase):
@@ -717,28 +505,6 @@ class NonTensorData(NonTensorDataBase):
             and self._saved_in is None
             and type(self) is type(value) is NonTensorData
         )
-
-    def expand(self, *args: Any, **kwargs: Any) -> Any:
-        """Repeat along batch dims: see :meth:`TensorDictBase.expand`.
-
-        This itself where it has that size.
-        """
-        made = TensorCollection.expand(self, *args, **kwargs)
-        return self if made.batch_size == self._batch_size else made
-
-    def flatten(
-        self,
-        start_dim: int | None = None,
-        end_dim: int | None = None,
-        *,
-        inplace: bool = False,
-    ) -> Any:
-        """Join batch dims into one: see :meth:`TensorDictBase.flatten`.
-
-        One value is still one where there are no dims to join.
-        """
-        made = TensorCollection.flatten(self, start_dim, end_dim, inplace=inplace)
-        return made if self._batch_size or inplace else self._sized(made.batch_size)
 
     def _map_leaves(
         self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int

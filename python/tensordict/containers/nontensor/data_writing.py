@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict.containers.nontensor.base import MSG_WRITTEN_SIZE, NonTensorOps
+from tensordict.containers.nontensor.base import NonTensorOps
 from tensordict.containers.nontensor.equality import (
     bare,
     has_elements,
@@ -71,29 +71,11 @@ class DataWriting(NonTensorOps):
             ValueError: it is another one, or no collection.
         """
         self._check_index(index)
-        is_other = not is_nothing(value) and not self._is_value_of(value)
-        refused = ValueError(MSG_ONE_VALUE.format(type(self).__name__))
-        is_stack = isinstance(value, NonTensorOps) and not value._is_one
-        is_plain = isinstance(value, CollectionProtocol) and not value._is_non_tensor
-        # One value compares values first, and metadata sizes.
-        if is_stack:
-            has_size = is_other != self._fits_any_size
-        else:
-            has_size = is_plain and is_other
-        if has_size:
-            size = _rust.index_shape(self._batch_size, index)
-            if value.batch_size != size:
-                own = self._batch_size
-                text = MSG_WRITTEN_SIZE.format(size, own, index, value.batch_size)
-                raise RuntimeError(text)
         kinds = (CollectionProtocol, torch.Tensor, int, float)
-        is_value = isinstance(value, NonTensorOps) and self._fits_any_size
-        # What is written is complained of first, then where.
-        if not isinstance(value, kinds) or (is_other and is_value):
-            raise refused
+        is_same = is_nothing(value) or self._is_value_of(value)
+        if not is_same or not isinstance(value, kinds):
+            raise ValueError(MSG_ONE_VALUE.format(type(self).__name__))
         _rust.index_plan(self._batch_size, index)
-        if is_other:
-            raise refused
 
     def _is_value_of(self, value: Any) -> bool:
         """Whether this is all that ``value`` has."""

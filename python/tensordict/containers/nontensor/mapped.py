@@ -8,8 +8,7 @@ import torch
 
 from tensordict.containers.nontensor.base import NonTensorOps
 from tensordict.containers.nontensor.data import _nested
-from tensordict.containers.nontensor.operations import leaf_call
-from tensordict.containers.nontensor.positions import taken
+from tensordict.containers.nontensor.positions import leaf_call, taken
 from tensordict.containers.nontensor.stack import NonTensorStack
 from tensordict.containers.nontensor.write_through import LinkedList
 
@@ -157,7 +156,3 @@ def joined_with_mapped(
         member._member_class for member in members if isinstance(member, MappedStack)
     )
     return made
-
-
-MappedStack.__name__ = MappedStack.__qualname__ = "NonTensorStack"
-MappedStack.__module__ = "tensordict.tensorclass"

@@ -15,7 +15,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tensordict import _rust
-from tensordict.containers.nontensor.operations import leaf_call
+from tensordict.primitives.common import _call
+from tensordict.primitives.operations import MOVES_ELEMENTS, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +27,11 @@ __all__ = [
     "Layout",
     "dim_of_parts",
     "dims_taken",
+    "has_tensors",
     "is_view",
     "joined_dim",
+    "leaf_call",
+    "moves_elements",
     "on_real_tensors",
     "out_of_bounds",
     "places_at",
@@ -53,6 +57,29 @@ KEPT = 1 << 16
 """How many positions are kept, for all stacks that have no more cells than that."""
 
 MSG_INDEX = "index {} is out of bounds for the stack dim of size {}"
+
+
+def has_tensors(index: Any) -> bool:
+    """Whether there is a tensor among the items of an index."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, torch.Tensor) for part in parts)
+
+
+def moves_elements(op: Any) -> bool:
+    """Whether an operation on leaves moves elements, rather than compute with them."""
+    return name_of(op) in MOVES_ELEMENTS
+
+
+def leaf_call(
+    op: Any, args: tuple[Any, ...], tail: int, k: int, part: int | None = None
+) -> Any:
+    """An operation on leaves as a function of the positions of values alone."""
+
+    def call(positions: torch.Tensor) -> Any:
+        result = _call(positions, op, args, tail, k)
+        return result if part is None else result[part]
+
+    return call
 
 
 def on_real_tensors(function: Callable[..., Any]) -> Callable[..., Any]:

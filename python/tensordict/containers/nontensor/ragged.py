@@ -10,10 +10,11 @@ from torch.nn.functional import pad
 
 from tensordict import _rust
 from tensordict.containers.nontensor.base import NonTensorOps
-from tensordict.containers.nontensor.operations import leaf_call, moves_elements
 from tensordict.containers.nontensor.positions import (
     MSG_INDEX,
     is_view,
+    leaf_call,
+    moves_elements,
     on_real_tensors,
 )
 from tensordict.containers.nontensor.stack import (

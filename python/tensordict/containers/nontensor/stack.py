@@ -9,8 +9,12 @@ import torch
 from tensordict import _rust
 from tensordict.containers.collection import TensorDictBase
 from tensordict.containers.lazy import LazyStackedTensorDict
-from tensordict.containers.lazy.apply import MSG_TO_SIZE, CombiningOps
-from tensordict.containers.nontensor.base import NonTensorOps, release
+from tensordict.containers.lazy.apply import CombiningOps
+from tensordict.containers.nontensor.base import (
+    MSG_REDUCED,
+    NonTensorOps,
+    release,
+)
 from tensordict.containers.nontensor.cells import LinkedCells, RowCells
 from tensordict.containers.nontensor.comparing import ComparingOps
 from tensordict.containers.nontensor.data import (
@@ -19,8 +23,8 @@ from tensordict.containers.nontensor.data import (
     _nested,
 )
 from tensordict.containers.nontensor.equality import copied, is_interchangeable
+from tensordict.containers.nontensor.files import StackFiles
 from tensordict.containers.nontensor.making import stack_of, stack_of_lists
-from tensordict.containers.nontensor.operations import MSG_REDUCED
 from tensordict.containers.nontensor.positions import (
     Found,
     Layout,
@@ -33,7 +37,6 @@ from tensordict.containers.nontensor.positions import (
     taken,
 )
 from tensordict.containers.nontensor.stack_dims import StackDims
-from tensordict.containers.nontensor.stack_files import StackFiles
 from tensordict.containers.nontensor.stack_writing import MSG_RESIZED, StackWriting
 from tensordict.containers.nontensor.write_through import LinkedList
 from tensordict.primitives import registry
@@ -43,7 +46,7 @@ from tensordict.primitives.operations import DROPS_DIM, REDUCES
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["NonTensorStack"]
 
@@ -60,15 +63,6 @@ MSG_DIFFERENT_SIZES = (
     "td[0].batch_size={} and td[i].batch_size={}."
 )
 
-
-LOSSES = frozenset(
-    {
-        torch.nn.functional.l1_loss,
-        torch.nn.functional.mse_loss,
-        torch.nn.functional.smooth_l1_loss,
-    }
-)
-"""The functions that compute a loss, of which values have none."""
 
 SHOWN = 50
 """How many characters of its values the text of a stack has."""
@@ -483,42 +477,6 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         if cells is self._cells or isinstance(cells, RowCells):
             part._lock_tree()
 
-    def flatten(
-        self,
-        start_dim: int | None = None,
-        end_dim: int | None = None,
-        *,
-        inplace: bool = False,
-    ) -> Any:
-        """Join batch dims into one: see :meth:`TensorDictBase.flatten`.
-
-        This itself where there is only one to join.
-        """
-        ndim = len(self._batch_size)
-        first, last = start_dim or 0, -1 if end_dim is None else end_dim
-        if -ndim <= first < ndim and -ndim <= last < ndim and not (first - last) % ndim:
-            return self
-        return TensorDictBase.flatten(self, start_dim, end_dim, inplace=inplace)
-
-    def _new_leaves(
-        self,
-        method: str,
-        size: tuple[Any, ...],
-        args: tuple[Any, ...],
-        options: dict[str, Any],
-        device: Any,
-        empty_lazy: bool = False,
-    ) -> Any:
-        if len(size) == 1 and not isinstance(size[0], int):
-            size = tuple(size[0])
-        needed = self.stack_dim + 1 if self._has_one_a_row else len(self._batch_size)
-        flat = self._flat()
-        if not empty_lazy or len(size) < needed or not flat:
-            return super()._new_leaves(method, size, args, options, device)
-        # New members are like the first one, which has its value.
-        new = torch.Size(size)
-        return self._sized(new, [flat[0]] * new.numel())
-
     def _split_leaves(
         self,
         op: Any,
@@ -533,47 +491,6 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             for part in parts:
                 part._lock_tree()
         return parts
-
-    def permute(self, *args: Any, **kwargs: Any) -> Any:
-        """Reorder the batch dims: see :meth:`TensorDictBase.permute`."""
-        made = TensorDictBase.permute(self, *args, **kwargs)
-        return self.maybe_to_stack() if made is self else made
-
-    def gather(
-        self, dim: int, index: torch.Tensor, out: Any = None, *, inplace: bool = False
-    ) -> Any:
-        """Take elements along a batch dim: see :meth:`TensorDictBase.gather`.
-
-        An index of fewer dims stands for all of the others.
-        """
-        if isinstance(index, torch.Tensor) and index.numel():
-            rest = self._batch_size[index.dim() :]
-            index = index[(..., *[None] * len(rest))].expand(*index.shape, *rest)
-        return TensorDictBase.gather(self, dim, index, out, inplace=inplace)
-
-    def to_lazystack(self, dim: int = 0) -> Any:
-        """Stack along another batch dim; this itself where it is that one."""
-        ndim = len(self._batch_size)
-        if -ndim <= dim < ndim and dim % ndim == self.stack_dim:
-            return self
-        return TensorDictBase.to_lazystack(self, dim)
-
-    def to(self, *args: Any, **kwargs: Any) -> Any:
-        """Move to a device: see :meth:`TensorDictBase.to`.
-
-        Raises:
-            TypeError: ``batch_size`` is given.
-        """
-        if kwargs.get("batch_size") is not None:
-            raise TypeError(MSG_TO_SIZE)
-        if kwargs.get("inplace"):
-            # There is nothing to move.
-            return self._twin()
-        return TensorDictBase.to(self, *args, **kwargs)
-
-    def attrs(self, **kwargs: Any) -> Any:
-        """An empty collection: there are no tensors to tell of."""
-        return self._plain_type({}, (), device=self._device)
 
     def _resize_batch(self, size: torch.Size) -> None:
         if size != self._batch_size:
@@ -611,20 +528,6 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         if not rows:
             return super()._nothing()
         return LazyStackedTensorDict._of(rows, self.stack_dim, None)
-
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: tuple[type, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Answer a call of a torch function; a loss of values that is one is None."""
-        if func in LOSSES and (kwargs or {}).get("reduction") != "none":
-            return None
-        inherited: Any = TensorDictBase.__torch_function__
-        return inherited.__func__(cls, func, types, args, kwargs)
 
 
 def _refused(name: str) -> Any:
