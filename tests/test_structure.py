@@ -99,7 +99,6 @@ RIDDLE = re.compile(r"(As|How|Of|What|Where|Whether|Which|Who|Whose|Why)\b")
 """The words with which no docstring begins: it says what the thing does, or is."""
 
 NOT_YET = (
-    "python/tensordict/containers/nontensor/",
     "python/tensordict/containers/persistent/",
     "python/tensordict/containers/store/",
     "python/tensordict/data/",

@@ -78,10 +78,10 @@ class NonTensorOps(CollectionProtocol):
     _is_non_tensor: ClassVar[bool] = True
 
     _is_one: ClassVar[bool] = True
-    """Whether all elements share one value."""
+    """True where all elements share one value."""
 
     _fits_any_size: ClassVar[bool] = False
-    """Whether this is one value that can be written at any index."""
+    """True of one value that can be written at any index."""
 
     _cells: list[Any]
 
@@ -146,7 +146,7 @@ class NonTensorOps(CollectionProtocol):
     # Writing cells ---------------------------------------------------------------------
 
     def _has_files(self) -> bool:
-        """Whether the values are in the files of a save, which writes reach."""
+        """Tell whether the values are in the files of a save, which writes reach."""
         return self._is_memmap and self._memmap_prefix is not None
 
     def _check_cells(self, *new: Any) -> None:
@@ -568,7 +568,7 @@ class NonTensorOps(CollectionProtocol):
     # What follows from having no tensors ---------------------------------------------
 
     def is_empty(self) -> bool:
-        """Whether there is nothing in it: never, it holds values."""
+        """Tell whether there is nothing in it: never, it holds values."""
         return False
 
     def empty(
@@ -684,6 +684,6 @@ def release(cls: type, base: type, *without: type) -> None:
 
 
 def expands_to(size: torch.Size, target: torch.Size) -> bool:
-    """Whether torch expands a tensor of one size to the other."""
+    """Tell whether torch expands a tensor of one size to the other."""
     pairs = zip(reversed(size), reversed(target), strict=False)
     return len(size) <= len(target) and all(mine in (1, its) for mine, its in pairs)

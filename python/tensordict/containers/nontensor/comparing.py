@@ -20,7 +20,7 @@ __all__ = ["ComparingOps"]
 MSG_COMPARED_SIZES = "Could not compare tensordicts with shapes {} and {}"
 
 COMPARABLE = (CollectionProtocol, torch.Tensor, dict, numbers.Number)
-"""What a value is compared with, beside another one, as if it had no entries."""
+"""The types that a value is compared with as if it had no entries."""
 
 
 class ComparingOps(NonTensorOps):
@@ -35,11 +35,11 @@ class ComparingOps(NonTensorOps):
         return self._plain_type({}, self._batch_size, device=self._device)
 
     def __eq__(self, other: object) -> Any:
-        """Whether the values are equal, for each element: a bool tensor ``[*B]``."""
+        """Tell whether the values are equal, for each element: a bool tensor ``[*B]``."""
         return _compared(self, other, True)
 
     def __ne__(self, other: object) -> Any:
-        """Whether the values differ, for each element: a bool tensor ``[*B]``."""
+        """Tell whether the values differ, for each element: a bool tensor ``[*B]``."""
         return _compared(self, other, False)
 
     __hash__: ClassVar[Any] = None

@@ -133,7 +133,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
             self.names = names
 
     def _is_same_node(self, other: Self) -> bool:
-        """Whether two pytrees are of one structure where they have these in one place."""
+        """Tell whether two pytrees are of one structure where they have these in one place."""
         return (
             len(self._batch_size) == len(other._batch_size)
             and self._device == other._device
@@ -321,7 +321,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         return self._sized(size)
 
     def _is_bare(self) -> bool:
-        """Whether the value, size and device are all that there is to keep."""
+        """Tell whether the value, size and device are all that there is to keep."""
         return self._td_dim_names is None and self._metadata is None
 
     def _map_leaves(

@@ -78,7 +78,7 @@ class DataWriting(NonTensorOps):
         _rust.index_plan(self._batch_size, index)
 
     def _is_value_of(self, value: Any) -> bool:
-        """Whether this is all that ``value`` has."""
+        """Tell whether this is all that ``value`` has."""
         if isinstance(value, NonTensorOps) and not value._is_one:
             return all(is_interchangeable(each, self.data) for each in value._flat())
         return is_interchangeable(bare(value), self.data)
@@ -91,7 +91,7 @@ class DataWriting(NonTensorOps):
             raise RuntimeError(MSG_ONE_SHARED)
 
     def _stays_for(self, made: Any) -> bool:
-        """Whether this is left as it is where ``made`` is written to some elements."""
+        """Tell whether this is left as it is where ``made`` is written to some elements."""
         if made is self.data:
             return True
         return is_interchangeable(made, self.data) and not has_elements(made)

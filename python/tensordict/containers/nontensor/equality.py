@@ -52,7 +52,7 @@ def copied(held: Sequence[Any], is_lenient: bool = False) -> list[Any]:
 
 
 def same_value(first: Any, second: Any) -> bool:
-    """Whether two values are equal; arrays and tensors where all their elements are."""
+    """Tell whether two values are equal; arrays and tensors where all their elements are."""
     if type(first) is not type(second) and (
         isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor)
     ):
@@ -76,7 +76,7 @@ def same_value(first: Any, second: Any) -> bool:
 
 
 def is_interchangeable(first: Any, second: Any) -> bool:
-    """Whether nothing is lost where one value stands for both.
+    """Tell whether nothing is lost where one value stands for both.
 
     They are equal, and so are their types, in what they hold too: 1, 1.0 and True are
     three values.
@@ -97,7 +97,7 @@ def is_interchangeable(first: Any, second: Any) -> bool:
 
 
 def has_elements(value: Any) -> bool:
-    """Whether ``value`` is an array of other than one element.
+    """Tell whether ``value`` is an array of other than one element.
 
     Such a one is written at an index, whether the one there is equal or not: two of them
     have no one answer to whether they are.
@@ -106,7 +106,7 @@ def has_elements(value: Any) -> bool:
 
 
 def is_nothing(value: Any) -> bool:
-    """Whether a value is an empty collection, which writes nothing."""
+    """Tell whether a value is an empty collection, which writes nothing."""
     return (
         isinstance(value, CollectionProtocol)
         and not value._is_non_tensor

@@ -23,7 +23,7 @@ __all__ = ["DataFiles", "StackFiles"]
 
 
 class _Files(NonTensorOps):
-    """What the files of both kinds have in common."""
+    """The methods of files that both kinds share."""
 
     def _put_leaves(self, leaves: Any) -> None:
         """Do nothing: there are none."""
@@ -176,7 +176,7 @@ class StackFiles(_Files):
         )
 
     def _is_plain_column(self) -> bool:
-        """Whether each value is that of a plain member."""
+        """Tell whether each value is that of a plain member."""
         return (
             type(self) is self._non_tensor_stack_type
             and self._member_class is self._non_tensor_type

@@ -60,7 +60,7 @@ def stack_values(members: Sequence[Any], dim: int) -> Any:
 
 
 def _same_metadata(first: Any, second: Any) -> bool:
-    """Whether metadata is one: what can change is not shared because it is equal."""
+    """Tell whether metadata is one: what can change is not shared because it is equal."""
     if first is second:
         return True
     try:
@@ -107,7 +107,7 @@ def shown_together(members: Sequence[Any], dim: int, of_rows: bool) -> Any:
 
 
 def _are_single(members: Sequence[Any]) -> bool:
-    """Whether each is one value for one element, without batch dims."""
+    """Tell whether each is one value for one element, without batch dims."""
     return {type(member) for member in members} == {NonTensorData} and {
         len(member._batch_size) for member in members
     } == {0}

@@ -54,19 +54,19 @@ Found = tuple[Layout | None, list[int] | None]
 """A layout in the same cells, or the positions of what has cells of its own, row by row."""
 
 KEPT = 1 << 16
-"""How many positions are kept, for all stacks that have no more cells than that."""
+"""The number of positions that are kept, for all stacks that have no more cells."""
 
 MSG_INDEX = "index {} is out of bounds for the stack dim of size {}"
 
 
 def has_tensors(index: Any) -> bool:
-    """Whether there is a tensor among the items of an index."""
+    """Tell whether there is a tensor among the items of an index."""
     parts = index if isinstance(index, tuple) else (index,)
     return any(isinstance(part, torch.Tensor) for part in parts)
 
 
 def moves_elements(op: Any) -> bool:
-    """Whether an operation on leaves moves elements, rather than compute with them."""
+    """Tell whether an operation on leaves moves elements, rather than compute with them."""
     return name_of(op) in MOVES_ELEMENTS
 
 
@@ -99,7 +99,7 @@ def on_real_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _has_modes() -> bool:
-    """Whether a dispatch mode is on."""
+    """Tell whether a dispatch mode is on."""
     return bool(torch._C._len_torch_dispatch_stack())
 
 
@@ -197,7 +197,7 @@ def _found(moved: torch.Tensor, places: torch.Tensor, layout: Layout | None) -> 
 
 
 def dims_taken(item: Any) -> int:
-    """How many dims an item of an index selects along."""
+    """Count the dims that an item of an index selects along."""
     if item is None or isinstance(item, bool):
         return 0
     is_mask = isinstance(item, torch.Tensor) and item.dtype is torch.bool
@@ -205,7 +205,7 @@ def dims_taken(item: Any) -> int:
 
 
 def selects_one(at: Any, dim: int) -> bool:
-    """Whether an index, as a plan has it, has a number for a dim."""
+    """Tell whether an index, as a plan has it, has a number for a dim."""
     taken = 0
     for item in at if isinstance(at, tuple) else (at,):
         if taken == dim and dims_taken(item):
@@ -253,7 +253,7 @@ def out_of_bounds(places: list[int], length: int) -> IndexError:
 
 
 def is_view(moved: torch.Tensor, places: torch.Tensor) -> bool:
-    """Whether ``moved`` shows each element of ``places`` once at most, in its memory."""
+    """Tell whether ``moved`` shows each element of ``places`` once at most, in its memory."""
     if moved.untyped_storage()._cdata != places.untyped_storage()._cdata:
         return False
     return all(

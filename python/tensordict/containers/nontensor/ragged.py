@@ -87,7 +87,7 @@ class RaggedStack(NonTensorStack):
         self._places = other._index_tensor()
 
     def _is_along_rows(self) -> bool:
-        """Whether rows are those of a later dim, so that nested lists have them first."""
+        """Tell whether rows are those of a later dim, so that nested lists have them first."""
         return bool(self.stack_dim) and not _is_in_front(self._places)
 
     def _value(self) -> Any:
@@ -453,7 +453,7 @@ def _within(places: torch.Tensor) -> torch.Tensor:
 
 
 def _has(places: torch.Tensor, dim: int) -> torch.Tensor:
-    """Whether there is an element, or a row, at each place up to ``dim``."""
+    """Tell whether there is an element, or a row, at each place up to ``dim``."""
     inner = places.dim() - 1 - dim
     has = (places >= 0) | ((places <= EMPTY) & (places > EMPTY - inner))
     return has.flatten(dim + 1).any(-1) if inner else has
@@ -498,7 +498,7 @@ def _row_dim(members: Sequence[Any], dim: int, stacked: torch.Tensor) -> int:
 
 
 def _is_in_front(places: torch.Tensor) -> bool:
-    """Whether each row has its elements before those that it does not have."""
+    """Tell whether each row has its elements before those that it does not have."""
     for dim in range(places.dim()):
         here = _has(places, dim)
         if bool((here[..., 1:] & ~here[..., :-1]).any()):
@@ -518,7 +518,7 @@ def _nested_values(level: list[Any], ndim: int, cells: list[Any]) -> list[Any]:
 
 
 def _is_absent(row: Any, ndim: int) -> bool:
-    """Whether a row is one that is not there: its first position says so."""
+    """Tell whether a row is one that is not there: its first position says so."""
     while isinstance(row, list):
         if not row:
             return False
@@ -527,7 +527,7 @@ def _is_absent(row: Any, ndim: int) -> bool:
 
 
 def _selects(item: Any) -> bool:
-    """Whether an item of an index leaves elements of rows out, or adds a dim to them."""
+    """Tell whether an item of an index leaves elements of rows out, or adds a dim to them."""
     if isinstance(item, slice):
         return item != slice(None)
     return item is not Ellipsis

@@ -65,7 +65,7 @@ MSG_DIFFERENT_SIZES = (
 
 
 SHOWN = 50
-"""How many characters of its values the text of a stack has."""
+"""The number of characters of its values that the text of a stack has."""
 
 
 @on_real_tensors
@@ -80,7 +80,7 @@ def _copied_along(places: torch.Tensor, dim: int, size: torch.Size) -> torch.Ten
 
 
 def _holds_anything(data: Any) -> bool:
-    """Whether nested lists hold anything but lists."""
+    """Tell whether nested lists hold anything but lists."""
     return not isinstance(data, list) or any(map(_holds_anything, data))
 
 
@@ -97,7 +97,7 @@ _STATE = (
     "_saved_in",
     "stack_dim",
 )
-"""What a stack that was just made may have in its dictionary."""
+"""The attributes that a stack may have in its dictionary when it was just made."""
 
 
 class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
@@ -129,10 +129,10 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
     """The class of the element at an index."""
 
     _layout: Layout | None
-    """Where each element is in the cells; None where they are in order."""
+    """The place of each element in the cells; None where they are in order."""
 
     _has_one_a_row: bool = False
-    """Whether each row along ``stack_dim`` was one value for all of its elements."""
+    """True where each row along ``stack_dim`` was one value for all of its elements."""
 
     stack_dim: int = 0
     _batch_size = torch.Size([0])
@@ -315,7 +315,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         return self
 
     def is_contiguous(self) -> bool:
-        """Whether it is no stack of several: never."""
+        """Tell whether it is no stack of several: never."""
         return False
 
     def maybe_to_stack(self) -> Self:

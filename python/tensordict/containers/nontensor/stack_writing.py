@@ -52,7 +52,7 @@ MSG_NOT_SUPPORTED = "The data type {} is not supported within NonTensorStack.upd
 
 
 WHOLE = (NonTensorOps, UnbatchedTensor)
-"""What each element is given as it is, though it has batch dims."""
+"""The types that each element is given as they are, though they have batch dims."""
 
 
 class StackWriting(NonTensorOps):
