@@ -32,6 +32,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 LONG = (
     *("test_typing", "test_hunt", "test_parity", "test_doctests", "test_damage"),
     *("test_scenarios", "test_twins", "test_conformance", "test_stateful"),
+    *("test_examples", "test_collectives", "test_shared_values"),
 )
 """The files that take longest."""
 

@@ -14,7 +14,7 @@ from tensordict import TensorDict, set_printoptions
 KEYS = st.sampled_from(["a", "b", "c", "n", "m", "a.b", ""])
 SIZES = st.lists(st.integers(0, 3), max_size=3)
 
-relaxed = settings(max_examples=60, deadline=None)
+relaxed = settings(deadline=None)
 
 
 @st.composite

@@ -21,7 +21,7 @@ from tensordict import (
 sys.path.insert(0, str(Path(__file__).parent))
 import trees  # noqa: E402
 
-relaxed = settings(max_examples=60, deadline=None)
+relaxed = settings(deadline=None)
 dense = trees.containers(foreign=False)
 
 

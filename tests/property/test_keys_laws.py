@@ -14,7 +14,7 @@ from tensordict import TensorDict, unravel_key_to_tuple
 sys.path.insert(0, str(Path(__file__).parent))
 import trees  # noqa: E402
 
-relaxed = settings(max_examples=60, deadline=None)
+relaxed = settings(deadline=None)
 dense = trees.containers(foreign=False)
 
 

@@ -65,7 +65,7 @@ TWINS = {
 }
 NATIVE = [name for name in TWINS if hasattr(_rust, name)]
 
-relaxed = settings(max_examples=60, deadline=None)
+relaxed = settings(deadline=None)
 
 
 def both(name: str, td, *args, any_error: bool = False) -> None:
