@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import distributed
 
-from collections_of_ranks import dense, state
+from collections_of_ranks import COLLECTIONS, dense, state
 from ranks import Raised
 from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict
 from tensordict.distributed.tags import published_tags
@@ -197,6 +197,36 @@ def test_broadcasts_are_a_description_and_a_buffer(pair: Ranks) -> None:
     refused = pair.try_all(_broadcast, "code")[1]
     assert isinstance(refused, Raised)
     assert "getenv" in refused.text
+
+
+def _described(rank: int, name: str, use_broadcast: bool) -> Any:
+    td = COLLECTIONS[name](1)
+    if rank == 0:
+        td.init_remote(dst=1, use_broadcast=use_broadcast, wire="0.15")
+        return None
+    box: list[Any] = [None]
+    if use_broadcast:
+        distributed.broadcast_object_list(box, src=0)
+    else:
+        distributed.recv_object_list(box, src=0)
+    storage = torch.empty(box[0]["_total_bytes"], dtype=torch.uint8)
+    if use_broadcast:
+        distributed.broadcast(storage, src=0)
+    else:
+        distributed.recv(storage, src=0)
+    members = [box[0][key]["cls"] for key in ("0", "1") if key in box[0]]
+    return box[0]["cls"], members, box[0].get("_tensorclass_type")
+
+
+@pytest.mark.parametrize("use_broadcast", [False, True])
+def test_a_tensorclass_is_described_as_what_it_is_over(
+    pair: Ranks, use_broadcast: bool
+) -> None:
+    found = pair.all(_described, "class", use_broadcast)[1]
+    assert found == ("TensorDict", [], "collections_of_ranks.Sent")
+    found = pair.all(_described, "stack of classes", use_broadcast)[1]
+    expected = ["TensorDict", "TensorDict"]
+    assert found == ("LazyStackedTensorDict", expected, "collections_of_ranks.Sent")
 
 
 # Tags -------------------------------------------------------------------------------------

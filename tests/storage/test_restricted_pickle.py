@@ -11,6 +11,7 @@ import os
 import pathlib
 import pickle
 import subprocess
+import sys
 import types
 import uuid
 from typing import NamedTuple
@@ -21,7 +22,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensordict import NonTensorData, TensorDict, tensorclass
+from tensordict import NonTensorData, TensorDict, TensorDictParams, tensorclass
 from tensordict.storage.restricted_pickle import RefusedPickleError, loads
 
 
@@ -214,6 +215,12 @@ def test_methods_of_classes_are_not_called(held):
     with pytest.raises(RefusedPickleError):
         loads(pickle.dumps(held))
     assert not type(held).ran
+
+
+def test_a_class_of_this_package_has_the_path_of_the_release(monkeypatch):
+    monkeypatch.delitem(sys.modules, "tensordict.nn.params", raising=False)
+    content = b"\x80\x04ctensordict.nn.params\nTensorDictParams\n."
+    assert loads(content) is TensorDictParams
 
 
 def test_nothing_is_imported():

@@ -173,11 +173,12 @@ def receive_broadcast(src: int, group: Any, device: Any) -> Any:
 
 def _message(td: Any) -> tuple[dict[str, Any], torch.Tensor]:
     """Make the description of a collection, as tensordict 0.15 does, and its buffer."""
-    state = state_of(td.consolidate())
+    # A tensorclass is described as what it is over, which may be a stack.
+    one = (td._tensordict if is_tensorclass(td) else td).consolidate()
+    state = state_of(one)
     metadata = describing.as_pickled(describing.without_modules(state["metadata"]))
     metadata["_total_bytes"] = len(state["storage"])
     if is_tensorclass(td):
-        metadata["cls"] = "TensorDict"
         cls = type(td)
         metadata["_tensorclass_type"] = f"{cls.__module__}.{cls.__qualname__}"
     return metadata, state["storage"]

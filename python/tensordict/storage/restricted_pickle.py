@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from tensordict.primitives import classes
 from tensordict.primitives.deprecation import warn_caller
 
 if TYPE_CHECKING:
@@ -133,6 +134,9 @@ _KNOWN: dict[str, Any] = {
 _WITH_STATE = (np.ndarray, np.dtype, uuid.UUID)
 """The types whose own way to set a state is data alone."""
 
+_OWN_CLASSES = {"tensordict.nn.params.TensorDictParams": "TensorDictParams"}
+"""Classes of this package by the paths of release 0.15, which are not imported at the start."""
+
 _CALLABLE = frozenset(map(id, _KNOWN.values()))
 _IMMUTABLE_TYPE = 1 << 8
 """The flag of types whose attributes nothing can set."""
@@ -188,6 +192,8 @@ class _Reader(_PythonUnpickler):  # type: ignore[misc]
         full = f"{module}.{name}"
         if full in _KNOWN:
             return _KNOWN[full]
+        if full in _OWN_CLASSES:
+            return getattr(classes, _OWN_CLASSES[full])
         if module not in sys.modules:
             msg = f"it names {full}, and {module} is not imported"
             raise RefusedPickleError(msg)
