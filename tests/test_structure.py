@@ -99,12 +99,9 @@ RIDDLE = re.compile(r"(As|How|Of|What|Where|Whether|Which|Who|Whose|Why)\b")
 """The words with which no docstring begins: it says what the thing does, or is."""
 
 NOT_YET = (
-    "python/tensordict/containers/persistent/",
     "python/tensordict/containers/store/",
     "python/tensordict/data/",
     "python/tensordict/distributed/",
-    "python/tensordict/interop/",
-    "python/tensordict/storage/arrays/",
 )
 """Folders and files whose docstrings are still to be rewritten. It only shrinks."""
 

@@ -1,1 +1,1 @@
-"""How containers meet the rest of the ecosystem: torch functions, pytrees, compile."""
+"""Meet the rest of the ecosystem: torch functions, pytrees, other libraries."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["from_dlpack", "to_dlpack"]
 
 MODULES = {"cupy": "cupy", "jax": "jax.numpy", "numpy": "numpy"}
-"""Where the libraries that are given by name have ``from_dlpack``."""
+"""The modules that have ``from_dlpack``, by the name of the library."""
 
 MSG_NAMESPACE = (
     "to_dlpack expects {names} or a module with a from_dlpack function, got {given!r}."

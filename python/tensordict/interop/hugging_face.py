@@ -37,14 +37,14 @@ DTYPES = frozenset(
         *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
     }
 )
-"""What Arrow can hold."""
+"""The dtypes that Arrow can hold."""
 
 MSG_DTYPE = (
     "to_hf got the dtype {dtype} at {key!r}, which Arrow lacks. Convert the entry first, for "
     "example with .float(), or view it as integers."
 )
 MOST_VALUES = 2**31 - 1
-"""Of a column of arrays, whose lists have offsets of 32 bits."""
+"""The limit of a column of arrays, whose lists have offsets of 32 bits."""
 
 MSG_VALUES = (
     "to_hf cannot make one column of Arrow of the values at {key!r}: {error}. Convert them, "
@@ -317,7 +317,7 @@ def _readable(pa: Any, array: Any) -> Any:
 
 
 def _lacks(pa: Any, array: Any) -> bool:
-    """Whether tensors would lack values: None is a value of what is no tensor."""
+    """Tell whether tensors would lack values: None is a value of what is no tensor."""
     kind, types = array.type, pa.types
     if types.is_struct(kind):
         parts = array.flatten() if kind.num_fields else []

@@ -1,4 +1,4 @@
-"""What conversions to other libraries share: extras, leaves as arrays, errors with keys."""
+"""Share what conversions need: extras, leaves as arrays, errors with keys."""
 
 from __future__ import annotations
 

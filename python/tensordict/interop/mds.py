@@ -325,7 +325,7 @@ def _encoding_of_values(name: str, path: tuple[str, ...], cells: list[Any]) -> s
 
 
 def _is_written(array: np.ndarray[Any, Any]) -> bool:
-    """Whether MDS writes an array: it has a dim, elements, and a dtype of numbers."""
+    """Tell whether MDS writes an array: it has a dim, elements, and a dtype of numbers."""
     return array.dtype.kind in "iuf" and array.ndim > 0 and array.size > 0
 
 
@@ -453,5 +453,5 @@ def _entry(cells: list[Any]) -> Any:
 
 
 def _is_ragged(shapes: set[tuple[int, ...]]) -> bool:
-    """Whether shapes differ in their first dim alone, as the rows of a jagged tensor."""
+    """Tell whether shapes differ in their first dim alone, as rows of a jagged tensor."""
     return len({shape[1:] for shape in shapes}) == 1 and all(shapes)

@@ -74,7 +74,7 @@ class _BatchSize(NamedTuple):
 
 
 def _is_open(size: object) -> bool:
-    """Whether an exported program takes any number of rows here."""
+    """Tell whether an exported program takes any number of rows here."""
     return type(size) is not int
 
 
@@ -139,7 +139,7 @@ TRACED = (
     (_noted, _noted_as_constant),
     (_value_in_spec, _value_as_constant),
 )
-"""What :mod:`tensordict.compile.registration` registers."""
+"""The classes that :mod:`tensordict.compile.registration` registers."""
 
 
 def install() -> None:
@@ -455,7 +455,7 @@ def _unflatten(values: Sequence[Any], context: dict[str, Any]) -> Any:
 
 
 def _is_one_value(value: Any) -> bool:
-    """Whether this is a value for all elements, which has any batch size."""
+    """Tell whether this is a value for all elements, which has any batch size."""
     return bool(getattr(value, "_is_non_tensor", False) and value._is_one)
 
 
@@ -481,7 +481,7 @@ def _closed(sizes: tuple[int | None, ...], shapes: list[torch.Size]) -> torch.Si
 
 
 def _has_one_more(value: object, before: tuple[int | None, ...]) -> bool:
-    """Whether a leaf of the shape ``before`` has got one dim more, in front."""
+    """Tell whether a leaf of the shape ``before`` has got one dim more, in front."""
     if not isinstance(value, torch.Tensor):
         return False
     sizes = (*value.shape, *before)

@@ -84,7 +84,7 @@ def _mapped_size(td: CollectionProtocol, dim: object = None) -> Any:
 
 
 def _has_plain_leaves(td: CollectionProtocol, dim: int) -> bool:
-    """Whether ``dim`` is a dim of features of all leaves, which are plain tensors."""
+    """Tell whether ``dim`` is a dim of features of all leaves, which are plain tensors."""
     return not any_special(*_leaves(td)) and all(
         (part._is_dense or (part._is_non_tensor and part._is_one))
         and part.batch_dims <= dim
@@ -97,7 +97,7 @@ def _leaves(td: Any) -> Any:
 
 
 def _has_batch_dims(value: Any) -> bool:
-    """Whether a batch dim of a collection is mapped over; otherwise its leaves are."""
+    """Tell whether a batch dim of a collection is mapped over; otherwise its leaves are."""
     return _is_collection(value) and value.batch_dims > 0
 
 
@@ -123,7 +123,7 @@ def _process_batched_inputs(
 
 
 _FLAT_SPECS = [_pytree.tree_flatten((0,) * count)[1] for count in range(8)]
-"""What a pytree says of so many arguments none of which is a tree."""
+"""Make the structure of so many arguments none of which is a tree."""
 
 
 def _plan_flat(in_dims: object, args: tuple[Any, ...]) -> tuple[int, list[Any]] | None:
@@ -212,7 +212,7 @@ _stacks = threading.local()
 
 
 def _is_stack_along(td: CollectionProtocol, dim: int) -> bool:
-    """Whether members of ``td`` are what is mapped over."""
+    """Tell whether members of ``td`` are mapped over."""
     if torch.compiler.is_compiling() or td._is_non_tensor or td._is_dense:
         return False
     return getattr(td, "stack_dim", None) == dim

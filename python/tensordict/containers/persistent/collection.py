@@ -354,7 +354,7 @@ class PersistentTensorDict(Reading, Writing, Differences, TensorDictBase):  # ty
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        """Where the file is: what is unpickled opens it again, for reading.
+        """Keep the path of the file: what is unpickled opens it again, for reading.
 
         Raises:
             TypeError: it has no path.
@@ -474,7 +474,7 @@ class PersistentTensorDict(Reading, Writing, Differences, TensorDictBase):  # ty
         return super().squeeze(*args, **kwargs)
 
     def __repr__(self) -> str:
-        """What is in the file; of one that is closed, which it is."""
+        """Show what is in the file; of a closed one, which it is."""
         if not self._file.is_open:
             return f"{type(self).__name__}(closed file {self._file.name})"
         return super().__repr__()

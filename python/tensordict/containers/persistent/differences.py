@@ -1,4 +1,4 @@
-"""What a file cannot do, and what gives an ordinary collection."""
+"""Refuse what a file cannot do, and give ordinary collections elsewhere."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MSG_MAKE = (
 
 
 class Differences(PersistentState):
-    """What a file cannot do, and what gives an ordinary collection."""
+    """Refuse what a file cannot do, and give ordinary collections elsewhere."""
 
     def unflatten(
         self, dim: int, unflattened_size: Sequence[int], *, inplace: bool = False

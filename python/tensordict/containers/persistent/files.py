@@ -1,4 +1,4 @@
-"""What a collection is in a file of arrays, and what a file says of a collection."""
+"""Translate between collections and files of arrays."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def noted(size: torch.Size, names: Any) -> dict[str, Any]:
-    """What a file notes of a collection."""
+    """Read what a file notes of a collection."""
     metadata: dict[str, Any] = {"batch_size": list(size), "version": 1}
     if names is not None and any(name is not None for name in names):
         metadata["names"] = list(names)
@@ -42,7 +42,7 @@ def noted(size: torch.Size, names: Any) -> dict[str, Any]:
 
 
 def metadata_to_write(source: Any) -> dict[str, Any]:
-    """What a file notes of a collection that is written to it."""
+    """Give the notes of a collection that is written to a file."""
     return noted(source.batch_size, source.names if source._has_names() else None)
 
 
@@ -145,7 +145,7 @@ def _shared(first: Sequence[int], second: Sequence[int]) -> Sequence[int]:
 
 
 def content_of(file: ArrayFile, key: Any, value: Any) -> Content:
-    """What the array of an entry holds.
+    """Give the content of the array of an entry.
 
     Raises:
         TypeError: the format does not have it; the error names the key.

@@ -38,7 +38,7 @@ MSG_KEYS = (
 
 
 class _Unread:
-    """What stands for a value that is in the file."""
+    """A stand-in for a value that is in the file."""
 
     def __repr__(self) -> str:
         return "<in the file>"
@@ -133,7 +133,7 @@ class Reading(PersistentState):
         return entry if names is None else entry._refined(list(names), True)
 
     def _unread_value(self, array: Array) -> Any:
-        """What stands for a value that is not read: one of its type, size and names."""
+        """Make a stand-in for a value that is not read, of its type, size and names."""
         size = self._batch_size
         if STACK in array.attributes:
             shape = torch.Size(array.attributes[STACK])
@@ -213,7 +213,7 @@ class Reading(PersistentState):
         )
 
     def _chosen(self, choose: Callable[[Any], Any]) -> Any:
-        """What ``choose`` leaves of an ordinary container, read."""
+        """Read what ``choose`` leaves of an ordinary container."""
         return self._filled(choose(self._sampled()))
 
     def _filled(self, chosen: Any) -> Any:
@@ -251,7 +251,7 @@ class Reading(PersistentState):
         return self._chosen(lambda td: td.exclude(*keys))
 
     def is_empty(self) -> bool:
-        """Whether there is no tensor in the file."""
+        """Tell whether there is no tensor in the file."""
         empty: bool = self._sampled().is_empty()
         return empty
 

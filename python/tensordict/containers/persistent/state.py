@@ -1,4 +1,4 @@
-"""What a collection of a file knows, and the collections that are nested in it."""
+"""The state of a collection of a file, and the collections that are nested in it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["PersistentState"]
 
 
 class PersistentState(PlainWalks):
-    """What a collection of a file knows, and the collections that are nested in it."""
+    """The state of a collection of a file, and the collections that are nested in it."""
 
     filename: Any
     """The path of the file, or the store that was given."""
     mode: str
-    """How it was opened."""
+    """The mode that it was opened with."""
     backend: str
     """``"h5"`` or ``"zarr"``."""
 
@@ -84,7 +84,7 @@ class PersistentState(PlainWalks):
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        """How arrays are made, as given."""
+        """The options of new arrays, as given."""
         return self._options
 
     def close(self) -> None:

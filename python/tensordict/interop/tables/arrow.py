@@ -316,7 +316,7 @@ class Reader:
             warn_caller(MSG_NULLS_INSIDE)
 
     def _nulls_inside(self, array: Any) -> tuple[int, int]:
-        """How many nulls are inside lists and structs, and inside anything else."""
+        """Count the nulls inside lists and structs, and inside anything else."""
         types, kind = self.pa.types, array.type
         if types.is_dictionary(kind):
             return 0, array.dictionary_decode().null_count - array.null_count
@@ -356,7 +356,7 @@ class Reader:
         )
 
     def _is_block(self, kind: Any) -> bool:
-        """Whether every value of a type is a tensor of one shape."""
+        """Tell whether every value of a type is a tensor of one shape."""
         if isinstance(kind, self.pa.FixedShapeTensorType):
             return self._is_number(kind.value_type)
         if self.pa.types.is_fixed_size_list(kind):

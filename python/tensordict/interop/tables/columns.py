@@ -68,7 +68,7 @@ MSG_NON_TENSOR = (
 
 
 class Asked(NamedTuple):
-    """What a caller asked of a table that is read."""
+    """The arguments of a caller who reads a table."""
 
     method: str
     auto_batch_size: bool = False
@@ -257,7 +257,7 @@ def _walk(
 
 
 def _is_flat(value: Any) -> bool:
-    """Whether a tensorclass has leaves, and each one value in a row."""
+    """Tell whether a tensorclass has leaves, and each one value in a row."""
     leaves = list(value.values(True, True))
     return bool(leaves) and all(leaf.ndim == 1 for leaf in leaves)
 
@@ -280,7 +280,7 @@ def nested_of(fields: dict[str, Any], rows: int) -> Any:
 
 
 def rows_of(method: str, td: CollectionProtocol, columns: dict[str, Any]) -> int:
-    """How many rows the table of a collection has.
+    """Count the rows that the table of a collection has.
 
     Raises:
         ValueError: it has no batch dim, and its entries do not say it together.

@@ -82,7 +82,7 @@ NOT_PLAIN = re.compile(r"[+-]?0\d|\+\d", re.ASCII)
 """Begins a text that is another one after it was read as a number."""
 
 PIECE = 1 << 18
-"""How many bytes of a file are looked at together: the processor caches them."""
+"""The number of bytes of a file that are looked at together: the processor caches them."""
 
 _NUMBER = re.compile(
     r"\s*[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|inf(?:inity)?)\s*",
@@ -349,7 +349,7 @@ def write(
 
 
 def _has_returns(text: object) -> bool:
-    """Whether a text, or one of a list, has a carriage return."""
+    """Tell whether a text, or one of a list, has a carriage return."""
     if isinstance(text, list):
         return any(map(_has_returns, text))
     return isinstance(text, str) and "\r" in text

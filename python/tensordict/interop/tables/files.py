@@ -17,7 +17,7 @@ __all__ = ["is_local", "local_file", "replacing"]
 
 
 def is_local(path: object) -> bool:
-    """Whether ``path`` is one of this machine, and neither an open file nor an address."""
+    """Tell whether ``path`` is of this machine, and neither an open file nor an address."""
     return isinstance(path, (str, os.PathLike)) and "://" not in os.fspath(path)
 
 

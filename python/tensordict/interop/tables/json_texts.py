@@ -38,9 +38,9 @@ MSG_VALUE = (
 )
 
 ROWS = 1 << 14
-"""How many rows become text at once, at most."""
+"""The most rows that become text at once."""
 NUMBERS = 1 << 22
-"""How many numbers become text at once, at most, unless one row has more."""
+"""The most numbers that become text at once, unless one row has more."""
 
 _encoded = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 

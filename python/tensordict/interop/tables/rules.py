@@ -1,4 +1,4 @@
-"""What becomes of missing values and dtypes in columns of tables."""
+"""Decide about missing values and dtypes in columns of tables."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def mask_path(method: str, nulls: str | None, mask_key: object) -> Path:
 
 
 class Rules:
-    """What becomes of missing values and of dtypes.
+    """The decisions about missing values and dtypes.
 
     Args:
         nulls: see :meth:`TensorDict.from_pandas`. None: floating point has NaN, integers
@@ -94,7 +94,7 @@ class Rules:
 
     @property
     def fills(self) -> bool:
-        """Whether the caller told what to do with nulls, and it is no error."""
+        """Tell whether the caller said what to do with nulls, and it is no error."""
         return self.nulls in ("fill", "mask")
 
     def refuse(self, path: Path, count: int) -> None:
@@ -149,7 +149,7 @@ class Rules:
 
     @property
     def casts_to_integers(self) -> bool:
-        """Whether numbers are cast to a dtype without NaN."""
+        """Tell whether numbers are cast to a dtype without NaN."""
         dtype = self.dtype
         return dtype is not None and not (dtype.is_floating_point or dtype.is_complex)
 
@@ -180,7 +180,7 @@ class Rules:
 
 
 def _is_beyond(values: np.ndarray[Any, Any]) -> bool:
-    """Whether an integer is not exact as float64."""
+    """Tell whether an integer is not exact as float64."""
     beyond = values > EXACT
     if values.dtype.kind == "i":
         beyond |= values < -EXACT

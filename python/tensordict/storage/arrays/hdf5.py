@@ -164,7 +164,7 @@ class Hdf5Group(Group):
         return made
 
     def _is_there(self, key: str, known: Hdf5Array | Hdf5Group) -> bool:
-        """Whether what was found under a name is what is there now."""
+        """Tell whether what was found under a name is there now."""
         try:
             info = h5py.h5o.get_info(self.handle.id, key.encode())
         except (KeyError, RuntimeError):
@@ -277,29 +277,29 @@ class Hdf5File(ArrayFile):
 
     @classmethod
     def of_open(cls, handle: Any) -> Self:
-        """What somebody else has opened."""
+        """Wrap a file that somebody else has opened."""
         made = cls(handle, handle.file.filename, handle.file.mode)
         made.is_own = False
         return made
 
     @property
     def root(self) -> Group:
-        """What the file holds."""
+        """The group that holds everything in the file."""
         return Hdf5Group(self.handle, self)
 
     @property
     def is_open(self) -> bool:
-        """Whether entries can be read."""
+        """Tell whether entries can be read."""
         return bool(self.handle)
 
     @property
     def is_writable(self) -> bool:
-        """Whether entries can be changed."""
+        """Tell whether entries can be changed."""
         return self.may_write and self.is_open
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name of the file in errors."""
         return repr(str(self.filename))
 
     def flush(self) -> None:
@@ -314,7 +314,7 @@ class Hdf5File(ArrayFile):
 
     @classmethod
     def encode(cls, key: str, value: Any) -> Content:
-        """What the array of a value holds. See :meth:`ArrayFile.encode`."""
+        """Encode a value for its array. See :meth:`ArrayFile.encode`."""
         if isinstance(value, Stack):
             return _encoded_stack(key, value)
         kind = type(value)
@@ -444,7 +444,7 @@ def _opened(filename: Any, mode: str) -> h5py.File:
 
 
 def _why(error: OSError, filename: str | os.PathLike[str]) -> str:
-    """What is wrong with a file, in words."""
+    """Say in words what is wrong with a file."""
     text = str(error)
     if isinstance(error, FileNotFoundError):
         return "there is no such file"

@@ -1,4 +1,4 @@
-"""What a file of arrays, a group and an array in it can do."""
+"""The interface of a file of arrays, and of a group and an array in it."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ __all__ = [
 # The attributes by which files say what an array or a group was. The first four are
 # those of tensordict 0.15, which does not read the others.
 METADATA = "__tensordict__"
-"""Of a group: batch size and names."""
+"""On a group: batch size and names."""
 STACK = "__tensordict_stack__"
-"""Of values that are no tensors: the shape of the stack of them."""
+"""On values that are no tensors: the shape of the stack of them."""
 TEXT = "__tensordict_str__"
-"""Of one text in HDF5."""
+"""On one text in HDF5."""
 ENCODING = "__tensordict_non_tensor__"
-"""Of a value that is no array: whether it is JSON or a pickle."""
+"""On a value that is no array: whether it is JSON or a pickle."""
 NUMBER = "__tensordict_type__"
-"""Of a value that is stored as an array: what it was."""
+"""On a value that is stored as an array: what it was."""
 DTYPE = "__tensordict_dtype__"
-"""Of a tensor whose dtype the file does not have: what it was."""
+"""On a tensor whose dtype the file does not have: what it was."""
 UNBATCHED = "__tensordict_unbatched__"
-"""Of a tensor without batch dims."""
+"""On a tensor without batch dims."""
 
 WIDER = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
-"""What dtypes that files do not have are stored as, without a loss."""
+"""The dtypes, without a loss, in place of those that files do not have."""
 
 MSG_KEY = (
     "The key {!r} cannot be the name of an array or group in {}: it is empty, '.' or "
@@ -79,25 +79,25 @@ MSG_CLOSED = "The file {} is closed: open it again to use its entries."
 
 
 class Content(NamedTuple):
-    """What an array is to hold, and what is noted beside it."""
+    """The content of an array, and what is noted beside it."""
 
     data: Any
     """An array of NumPy, or a text."""
     attributes: dict[str, Any]
     is_value: bool = False
-    """Whether it is no tensor."""
+    """True where it is no tensor."""
 
 
 class Array(abc.ABC):
     """One array in a file."""
 
     attributes: dict[str, Any]
-    """What is noted beside it, of the names above."""
+    """The notes beside it, of the names above."""
     shape: tuple[int, ...]
     dtype: torch.dtype | None
     """The dtype of a tensor of it; None where there is none."""
     is_value: bool
-    """Whether it holds no tensor."""
+    """True where it holds no tensor."""
 
     @abc.abstractmethod
     def read(self, selection: tuple[slice, ...]) -> np.ndarray[Any, Any]:
@@ -121,7 +121,7 @@ class Group(abc.ABC):
     path: str
     """The names that lead to it, joined by slashes; empty for the root."""
     handle: Any
-    """What the library has opened."""
+    """The object of the library."""
 
     @abc.abstractmethod
     def names(self) -> list[str]:
@@ -153,7 +153,7 @@ class Group(abc.ABC):
 
     @abc.abstractmethod
     def metadata(self) -> Any:
-        """What :data:`METADATA` notes; None where there is nothing."""
+        """Read what :data:`METADATA` notes; None where there is nothing."""
 
     @abc.abstractmethod
     def note(self, metadata: dict[str, Any]) -> None:
@@ -168,14 +168,14 @@ class ArrayFile(abc.ABC):
     """The name of its format."""
 
     handle: Any
-    """What the library has opened."""
+    """The object of the library."""
     filename: Any
     """Its path, or the store that was given; None for what was given open."""
     mode: str
     allow_pickle: bool | None = None
-    """Whether pickles are read; None does it with a warning."""
+    """True to read pickles, False to refuse them; None reads them with a warning."""
     is_own: bool = True
-    """Whether it was opened here, and is closed with what uses it."""
+    """True where it was opened here, and is closed with what uses it."""
 
     @classmethod
     @abc.abstractmethod
@@ -190,27 +190,27 @@ class ArrayFile(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def of_open(cls, handle: object) -> Self:
-        """What was opened by somebody else, who closes it."""
+        """Wrap a file that was opened by somebody else, who closes it."""
 
     @property
     @abc.abstractmethod
     def root(self) -> Group:
-        """What the file holds."""
+        """The group that holds everything in the file."""
 
     @property
     @abc.abstractmethod
     def is_open(self) -> bool:
-        """Whether entries can be read."""
+        """Tell whether entries can be read."""
 
     @property
     @abc.abstractmethod
     def is_writable(self) -> bool:
-        """Whether entries can be changed."""
+        """Tell whether entries can be changed."""
 
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """What errors call it."""
+        """The name of the file in errors."""
 
     @abc.abstractmethod
     def flush(self) -> None:
@@ -223,7 +223,7 @@ class ArrayFile(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def encode(cls, key: str, value: object) -> Content:
-        """What the array of a value that is no tensor holds.
+        """Encode a value that is no tensor as the content of an array.
 
         Raises:
             TypeError: the format cannot hold it.
@@ -273,7 +273,7 @@ class ArrayFile(abc.ABC):
 
 
 def is_name(key: str) -> bool:
-    """Whether a key can be a name in a file."""
+    """Tell whether a key can be a name in a file."""
     return key not in {"", ".", ".."} and "/" not in key and "\0" not in key
 
 
@@ -305,7 +305,7 @@ def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype | None:
 
 
 def numpy_of(key: object, value: torch.Tensor, kind: str) -> Content:
-    """What the array of a tensor holds.
+    """Give the content of the array of a tensor.
 
     Raises:
         RuntimeError: it requires grad.

@@ -1,4 +1,4 @@
-"""Which part of an array an index of the batch dims reads, and no more than that."""
+"""Read the part of an array that an index of the batch dims names, and no more."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def write_part(array: Array, index: object, value: torch.Tensor) -> None:
 def _written_box(
     items: tuple[Any, ...], shape: tuple[int, ...]
 ) -> tuple[tuple[slice, ...], tuple[Any, ...]]:
-    """As :func:`_box`, with what lies between positions along the first dim, too."""
+    """Extend :func:`_box` by what lies between positions along the first dim."""
     box, rows, local = _box(items, shape)
     if local is None:
         return box, (WHOLE,)

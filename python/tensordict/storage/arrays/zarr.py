@@ -277,7 +277,7 @@ class ZarrFile(ArrayFile):
 
     @classmethod
     def of_open(cls, handle: Any) -> Self:
-        """What somebody else has opened."""
+        """Wrap a file that somebody else has opened."""
         store = handle.store
         root = getattr(store, "root", None)
         filename = str(root / handle.path) if isinstance(root, Path) else store
@@ -287,22 +287,22 @@ class ZarrFile(ArrayFile):
 
     @property
     def root(self) -> Group:
-        """What the file holds."""
+        """The group that holds everything in the file."""
         return ZarrGroup(self.handle, self)
 
     @property
     def is_open(self) -> bool:
-        """Whether entries can be read."""
+        """Tell whether entries can be read."""
         return self._is_open
 
     @property
     def is_writable(self) -> bool:
-        """Whether entries can be changed."""
+        """Tell whether entries can be changed."""
         return self._is_open and not self.handle.read_only
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name of the file in errors."""
         return repr(str(self.filename))
 
     def flush(self) -> None:
@@ -329,7 +329,7 @@ class ZarrFile(ArrayFile):
         root.update_attributes({})
 
     def is_plain(self, array: Any) -> bool:
-        """Whether an array is one chunk of the bytes that memory has."""
+        """Tell whether an array is one chunk of the bytes that memory has."""
         found = self._plain.get(array.path)
         if found is None:
             metadata = array.metadata
@@ -350,7 +350,7 @@ class ZarrFile(ArrayFile):
 
     @classmethod
     def encode(cls, key: str, value: object) -> Content:
-        """What the array of a value holds. See :meth:`ArrayFile.encode`."""
+        """Encode a value for its array. See :meth:`ArrayFile.encode`."""
         notes: dict[str, Any] = {}
         if isinstance(value, Stack):
             notes[STACK] = list(value.shape)
