@@ -126,16 +126,17 @@ def test_get_of_a_missing_key_follows_the_setting():
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "expected"),
+    ("variables", "expected"),
     [
-        ("LIST_TO_STACK", "0", "False False False INFO"),
-        ("LIST_TO_STACK", "1", "True False False INFO"),
-        ("LAZY_LEGACY_OP", "true", "True True False INFO"),
-        ("CAPTURE_NONTENSOR_STACK", "yes", "True False True INFO"),
-        ("TD_LOGGING_LEVEL", "debug", "True False False DEBUG"),
+        (
+            {"LIST_TO_STACK": "0", "TD_LOGGING_LEVEL": "debug"},
+            "False False False DEBUG",
+        ),
+        ({"LIST_TO_STACK": "1", "LAZY_LEGACY_OP": "true"}, "True True False INFO"),
+        ({"CAPTURE_NONTENSOR_STACK": "yes"}, "True False True INFO"),
     ],
 )
-def test_the_environment_sets_the_defaults(variable, value, expected):
+def test_the_environment_sets_the_defaults(variables, expected):
     program = (
         "import logging; from tensordict import utils as u;"
         "print(u.list_to_stack(), u.lazy_legacy(), u.capture_non_tensor_stack(),"
@@ -143,7 +144,7 @@ def test_the_environment_sets_the_defaults(variable, value, expected):
     )
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
-        env={**os.environ, variable: value},
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         check=True,
