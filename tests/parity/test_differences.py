@@ -23,4 +23,4 @@ def test_a_page_has_the_recorded_cases_of_its_topics(name: str) -> None:
 
 def test_every_topic_that_differs_has_a_page() -> None:
     told = {topic for topics in tool.PAGES.values() for topic in topics.split()}
-    assert tool.topics_with_reasons() == told
+    assert tool.topics_with_reasons() <= told
