@@ -432,6 +432,7 @@ def parameters() -> None:
     optimizer = torch.optim.SGD(params.parameters(), lr=0.1)
     optimizer.step()
     assert module is params
+    assert_type(params.data, TensorDictBase)
     made = TensorDict.from_module(nn.Linear(3, 4))
     made.data
 
@@ -441,8 +442,11 @@ def modules() -> None:
     both = TensorDictSequential(
         layer, TensorDictModule(nn.ReLU(), in_keys=["y"], out_keys=["z"])
     )
-    out: TensorDict = both(TensorDict(x=torch.zeros(2, 3), batch_size=[2]))
+    out = both(TensorDict(x=torch.zeros(2, 3), batch_size=[2]))
+    assert_type(out, TensorDict)
     assert out["z"].shape == (2, 4)
+    assert layer(torch.zeros(2, 3)).shape == (2, 4)
+    assert [value.shape for value in out.values()]
 
 
 def in_place() -> None:

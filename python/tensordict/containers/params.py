@@ -706,7 +706,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return result
 
     @property
-    def data(self) -> Any:
+    def data(self) -> TensorDictBase:
         """The data of the parameters, as a plain collection. It cannot be assigned."""
         return self._param_td.data
 

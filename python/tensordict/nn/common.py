@@ -6,7 +6,7 @@ import functools
 import pickle
 from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
 from textwrap import indent
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import torch
 from torch import nn
@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 NestedKey = Any
+_C = TypeVar("_C", bound=CollectionProtocol)
 
 MSG_NOT_CALLABLE = (
     "Module {module} if type {type} is not callable. Typical accepted types are nn.Module "
@@ -528,6 +529,15 @@ class TensorDictModule(TensorDictModuleBase):
         if self.method_kwargs:
             return module(*tensors, **kwargs, **self.method_kwargs)
         return module(*tensors, **kwargs)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(self, tensordict: _C, *args: Any, **kwargs: Any) -> _C: ...
+        @overload
+        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Call :meth:`forward`: a collection gives one of its class."""
 
     @_rust.call_natively
     @dispatch(auto_batch_size=False)

@@ -9,6 +9,7 @@ from collections.abc import (
     Iterator,
     KeysView,
     Mapping,
+    ValuesView,
 )
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
@@ -270,6 +271,17 @@ class KeysOps(CollectionProtocol):
         """Return what IPython and notebooks complete ``td["<TAB>`` with."""
         return list(self.keys())
 
+    @overload
+    def values(self) -> ValuesView[Any]: ...
+    @overload
+    def values(
+        self,
+        include_nested: bool = ...,
+        leaves_only: bool = ...,
+        is_leaf: Callable[[type], bool] | None = ...,
+        *,
+        sort: bool = ...,
+    ) -> Any: ...
     def values(
         self,
         include_nested: bool = False,
