@@ -52,7 +52,7 @@ class StreamBuffer:
 
     def __init__(
         self,
-        stream: Any,
+        stream: object,
         capacity: int,
         when_full: WhenFull,
         dtype: torch.dtype | None,
@@ -90,7 +90,7 @@ class StreamBuffer:
         """Tell whether as many values wait as the buffer holds."""
         return len(self._values) >= self.capacity
 
-    async def put(self, value: Any) -> None:
+    async def put(self, value: object) -> None:
         """Add a value; wait for room where the buffer is full and is to block."""
         while not self._try_put(value):
             future = asyncio.get_running_loop().create_future()
@@ -101,7 +101,7 @@ class StreamBuffer:
                 if future in self._waiting:
                     self._waiting.remove(future)
 
-    def put_nowait(self, value: Any) -> None:
+    def put_nowait(self, value: object) -> None:
         """Add a value at once.
 
         Raises:
@@ -110,7 +110,7 @@ class StreamBuffer:
         if not self._try_put(value):
             raise asyncio.QueueFull
 
-    def push(self, value: Any, timeout_s: float | None = None) -> None:
+    def push(self, value: object, timeout_s: float | None = None) -> None:
         """Add a value from any thread; block for room where the buffer is to block.
 
         Args:
@@ -135,7 +135,7 @@ class StreamBuffer:
                 )
                 raise TimeoutError(message)
 
-    def _try_put(self, value: Any) -> bool:
+    def _try_put(self, value: object) -> bool:
         if not isinstance(value, _SCALARS | _ARRAYS):
             kind = type(value).__name__
             raise TypeError(MSG_VALUE.format(stream=self.stream, kind=kind))
@@ -225,7 +225,7 @@ class _Column:
     Remembers their dtype and shape for windows in which nothing came.
     """
 
-    def __init__(self, stream: Any, dtype: torch.dtype | None) -> None:
+    def __init__(self, stream: object, dtype: torch.dtype | None) -> None:
         self.stream = stream
         self.declared = dtype
         self.empty = torch.empty(0, dtype=dtype)

@@ -136,7 +136,7 @@ class StreamCollector:
     # --- Writing ----------------------------------------------------------------------
 
     def push(
-        self, stream: NestedKey, value: Any, timeout_s: float | None = None
+        self, stream: NestedKey, value: object, timeout_s: float | None = None
     ) -> None:
         """Add a value to a stream from any thread; see :meth:`StreamBuffer.push`.
 

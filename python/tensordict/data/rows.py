@@ -32,7 +32,7 @@ Ragged = Literal["stack", "padded", "jagged"]
 
 def gather(
     td: Collection,
-    indices: Any,
+    indices: object,
     out: Any = None,
     keys: Iterable[NestedKey] | None = None,
     *,
@@ -93,7 +93,7 @@ def gather(
     return out
 
 
-def _ragged(source: Any, indices: Any, out: Any, ragged: str, padding: float) -> Any:
+def _ragged(source: Any, indices: Any, out: object, ragged: str, padding: float) -> Any:
     """Copy rows of a lazy stack in the form that was asked for."""
     if out is not None:
         msg = "The shapes of ragged rows are not known before: they have no out."
@@ -116,8 +116,8 @@ def _ragged(source: Any, indices: Any, out: Any, ragged: str, padding: float) ->
 
 def gather_slices(
     td: Collection,
-    starts: Any,
-    lengths: Any,
+    starts: object,
+    lengths: object,
     *,
     out: Any = None,
     layout: Layout = "padded",
@@ -201,7 +201,7 @@ def gather_slices(
     return windows
 
 
-def _check_layout(layout: str, mask: Any, out: Any) -> None:
+def _check_layout(layout: str, mask: object, out: object) -> None:
     """Refuse a layout that there is not, or that has no mask or no out."""
     if layout not in ("padded", "stacked", "jagged"):
         msg = f"layout is 'padded', 'stacked' or 'jagged', not {layout!r}."
@@ -245,7 +245,7 @@ def _with_padding(
     return out
 
 
-def _positions(indices: Any) -> Any:
+def _positions(indices: object) -> Any:
     """Convert a list or a range to the tensor that the native code takes."""
     if isinstance(indices, range):
         return torch.arange(indices.start, indices.stop, indices.step)
@@ -255,7 +255,7 @@ def _positions(indices: Any) -> Any:
 
 
 def _checked_windows(
-    source: Any, starts: Any, lengths: Any
+    source: Any, starts: object, lengths: object
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Convert starts and lengths to tensors of int64, and refuse those outside."""
     if not source.batch_dims:

@@ -21,6 +21,7 @@ from tensordict.data.loader.samplers import SamplerRows, seed_of
 
 if TYPE_CHECKING:
     from tensordict.data.loader.loader import BatchLoader
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["Epoch", "EpochState"]
 
@@ -277,5 +278,5 @@ class Epoch:
                 self.close()
 
 
-def _unchanged(batch: Any) -> Any:
+def _unchanged(batch: CollectionProtocol) -> Any:
     return batch

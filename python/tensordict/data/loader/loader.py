@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tensordict.data.loader.source import Source
     from tensordict.data.rows import Ragged
     from tensordict.parallel.processes import ProcessesBackend
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["BatchLoader"]
 
@@ -105,7 +106,7 @@ class BatchLoader:
 
     def __init__(
         self,
-        td: Any,
+        td: CollectionProtocol,
         batch_size: int,
         *,
         shuffle: bool | Literal["blocks"] = False,
@@ -337,7 +338,7 @@ def _dealing(
     return Dealing(batch_size, rank, world_size, drop_last, uneven)
 
 
-def _block_size(shuffle: Any, block_size: int | None, sampler: Any) -> int | None:
+def _block_size(shuffle: object, block_size: int | None, sampler: object) -> int | None:
     if shuffle not in (True, False, "blocks"):
         msg = f"shuffle must be True, False or 'blocks', got {shuffle!r}."
         raise ValueError(msg)

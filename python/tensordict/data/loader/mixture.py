@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tensordict.containers.dense import TensorDict
     from tensordict.data.loader.order import Order, RandomAccess
     from tensordict.data.loader.source import Dense
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["Mixture"]
 
@@ -97,7 +98,7 @@ class Mixture:
         """Count the rows of an epoch."""
         return self._epoch_rows
 
-    def select(self, *keys: Any) -> Mixture:
+    def select(self, *keys: object) -> Mixture:
         """Return the same mixture of some entries."""
         chosen = [source.select(*keys) for source in self.sources]
         return Mixture(chosen, self._weights, num_rows=self._epoch_rows)
@@ -164,7 +165,7 @@ class _DenseMixture:
         """Find the parts that some rows are in, and their numbers there."""
         return self._mixture._split(self.parts, rows)
 
-    def completed(self, batch: Any, rows: torch.Tensor) -> Any:
+    def completed(self, batch: CollectionProtocol, rows: torch.Tensor) -> Any:
         """Make tensorclasses where the first collection has them."""
         return self._template.completed(batch, None)
 

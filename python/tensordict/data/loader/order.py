@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 
@@ -131,7 +131,7 @@ class Dealing:
         return drawn[torch.arange(start, start + count) % len(drawn)]
 
 
-def checked_number(name: str, value: Any, least: int) -> int:
+def checked_number(name: str, value: object, least: int) -> int:
     """Check an argument that is a whole number.
 
     Raises:

@@ -56,7 +56,7 @@ class WeightedSampler:
     """
 
     def __init__(
-        self, weights: Any, num_samples: int | None = None, *, seed: int = 0
+        self, weights: object, num_samples: int | None = None, *, seed: int = 0
     ) -> None:
         self.weights: torch.Tensor = torch.as_tensor(weights, dtype=torch.float64)
         if self.weights.dim() != 1 or not len(self.weights):
@@ -77,7 +77,7 @@ class WeightedSampler:
     def __len__(self) -> int:
         return self.num_samples
 
-    def update(self, weights: Any, indices: Any = None) -> None:
+    def update(self, weights: object, indices: object = None) -> None:
         """Set the weights of all rows, or of some.
 
         Raises:

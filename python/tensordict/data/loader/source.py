@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tensordict.data.loader.order import Order, RandomAccess
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = [
     "Dense",
@@ -65,12 +66,12 @@ class Dense(Protocol):
         """Return the parts that some rows are in, and their numbers there."""
         ...  # pragma: no cover
 
-    def completed(self, batch: Any, rows: torch.Tensor) -> Any:
+    def completed(self, batch: CollectionProtocol, rows: torch.Tensor) -> Any:
         """Make a batch of the source of one that has the tensors."""
         ...  # pragma: no cover
 
 
-def tensors_of(td: Any) -> TensorDict | None:
+def tensors_of(td: CollectionProtocol) -> TensorDict | None:
     """Return the tensors of a collection as nested tensordicts, which share them.
 
     Tensorclasses become tensordicts, and non-tensor data is left out. None where a part is
@@ -93,7 +94,7 @@ def tensors_of(td: Any) -> TensorDict | None:
     )
 
 
-def has_non_tensors(td: Any) -> bool:
+def has_non_tensors(td: CollectionProtocol) -> bool:
     """Tell whether a collection has non-tensor data, at any depth."""
     return any(
         is_non_tensor(value)
@@ -109,11 +110,11 @@ class Template:
         td: the collection.
     """
 
-    def __init__(self, td: Any) -> None:
+    def __init__(self, td: CollectionProtocol) -> None:
         self._td = td.clone(False)
         self.has_only_tensors: bool = _has_only_tensors(td)
 
-    def completed(self, batch: Any, rows: torch.Tensor | None) -> Any:
+    def completed(self, batch: CollectionProtocol, rows: torch.Tensor | None) -> Any:
         """Make a batch with the structure of the collection.
 
         Args:
@@ -123,7 +124,7 @@ class Template:
         return batch if self.has_only_tensors else _completed(self._td, batch, rows)
 
 
-def _has_only_tensors(td: Any) -> bool:
+def _has_only_tensors(td: CollectionProtocol) -> bool:
     return isinstance(td, TensorDict) and all(
         isinstance(value, torch.Tensor)
         or (not is_non_tensor(value) and _has_only_tensors(value))
@@ -148,7 +149,7 @@ def _completed(source: Any, batch: Any, rows: torch.Tensor | None) -> Any:
     return type(source)._from_tensordict(made) if inner is not source else made
 
 
-def checked_rows(td: Any) -> int:
+def checked_rows(td: CollectionProtocol) -> int:
     """Count the rows of a collection.
 
     Raises:
@@ -224,6 +225,6 @@ class _DenseOne:
         """Return the one part, with all rows."""
         return [(self.parts[0], rows)]
 
-    def completed(self, batch: Any, rows: torch.Tensor) -> Any:
+    def completed(self, batch: CollectionProtocol, rows: torch.Tensor) -> Any:
         """Add the tensorclasses and the non-tensor data."""
         return self._template.completed(batch, rows)

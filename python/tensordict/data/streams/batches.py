@@ -49,7 +49,7 @@ class Columns:
         ]
 
 
-def fill_rows(items: Sequence[Any], padding_mode: str, fill_value: Any) -> list[Any]:
+def fill_rows(items: Sequence[Any], padding_mode: str, fill_value: object) -> list[Any]:
     """The items of all rows, with padding where a row has none, or without that row."""
     if not any(item is MISSING for item in items):
         return list(items)

@@ -60,7 +60,7 @@ class StreamDataset(IterableDataset[Any]):
         streamer: Callable[[Any], Iterable[Any]],
         batch_size: int,
         padding_mode: PaddingMode = "zeros",
-        fill_value: Any = None,
+        fill_value: object = None,
         *,
         lengths: Sequence[int] | None = None,
         shuffle: bool = False,
@@ -116,7 +116,7 @@ class StreamDataset(IterableDataset[Any]):
             numbers = list(range(count))
         return numbers[self.rank :: self.world_size]
 
-    def plan(self, epoch: int, state: Any = None) -> _rust.Lanes:
+    def plan(self, epoch: int, state: object = None) -> _rust.Lanes:
         """The plan of an epoch, from its beginning or from a state of it."""
         return self._plan(self.order(epoch), self.batch_size, state)
 

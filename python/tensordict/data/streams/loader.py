@@ -93,11 +93,11 @@ class StreamDataLoader:
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         padding_mode: PaddingMode = "data",
-        padding_value: Any = None,
+        padding_value: object = None,
         *,
         multiprocessing_context: str | BaseContext | None = None,
         prefetch_factor: int | None = None,
-        **options: Any,
+        **options: object,
     ) -> None: ...
 
     def __init__(

@@ -335,7 +335,7 @@ class Worker:
                 os._exit(1)  # nobody is there to hear of it
         counters.set(wake_at, FOREVER)
 
-    def report(self, message: Any) -> None:
+    def report(self, message: object) -> None:
         """Send a message to the main process."""
         self._shared.connection.send(message)
         self._count_report()

@@ -32,7 +32,7 @@ def as_row(item: Any) -> Any:
     return TensorDict({key: _as_value(value) for key, value in item.items()})
 
 
-def _as_value(value: Any) -> Any:
+def _as_value(value: object) -> Any:
     if isinstance(value, (torch.Tensor, CollectionProtocol)):
         return value
     if isinstance(value, (bool, int, float, complex)):

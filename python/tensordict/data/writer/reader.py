@@ -62,7 +62,7 @@ class DatasetReader:
         """Count the rows that it sees."""
         return 0 if self._data is None else self._data.batch_size[0]
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         """Return the entry at a key, or the rows at an index."""
         return self.data[index]
 

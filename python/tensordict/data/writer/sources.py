@@ -48,7 +48,7 @@ class Sources:
 
     if TYPE_CHECKING:
 
-        def __init__(self, path: str | Path, **options: Any) -> None: ...
+        def __init__(self, path: str | Path, **options: object) -> None: ...
         def __enter__(self) -> Self: ...
         def __exit__(self, *_raised: object) -> None: ...
         def __len__(self) -> int: ...
@@ -177,7 +177,7 @@ class Sources:
         resume: bool = False,
         pbar: bool = False,
         total: int | None = None,
-        **options: Any,
+        **options: object,
     ) -> int:
         """Write the rows of a table of Arrow: a table, a reader, or record batches.
 

@@ -70,7 +70,7 @@ class DatasetWriter(sources.Sources):
         self,
         path: str | Path,
         *,
-        like: Any = None,
+        like: object = None,
         rows_hint: int | None = None,
         durable: bool = False,
         part: str | int | None = None,
@@ -250,5 +250,5 @@ class DatasetWriter(sources.Sources):
         return self._tree
 
 
-def _is_collection(td: Any) -> bool:
+def _is_collection(td: CollectionProtocol) -> bool:
     return isinstance(td, CollectionProtocol) and not td._is_non_tensor
