@@ -12,6 +12,8 @@ from tensordict.distributed.tags import published_tags
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = ["Options", "from_remote_init", "init_remote", "receive", "send"]
 
 
@@ -25,7 +27,7 @@ class Options(NamedTuple):
 
 
 def _channel(
-    name: str, rank: int | None, group: Any, group_rank: int | None, options: Options
+    name: str, rank: int | None, group: object, group_rank: int | None, options: Options
 ) -> Channel:
     tag = options.tag
     if options.is_random and not options.is_published:
@@ -33,7 +35,7 @@ def _channel(
     return Channel(name, rank, group, group_rank, tag)
 
 
-def _answer(td: Any, options: Options) -> int | None:
+def _answer(td: CollectionProtocol, options: Options) -> int | None:
     """Tell the tag of the last leaf, were each a message."""
     if options.is_whole:
         return None
@@ -46,7 +48,7 @@ def _answer(td: Any, options: Options) -> int | None:
 def send(
     td: Any,
     dst: int | None,
-    group: Any,
+    group: object,
     group_dst: int | None,
     options: Options,
     *,
@@ -59,9 +61,9 @@ def send(
 
 
 def receive(
-    td: Any,
+    td: CollectionProtocol,
     src: int | None,
-    group: Any,
+    group: object,
     group_src: int | None,
     options: Options,
     *,
@@ -74,7 +76,7 @@ def receive(
 
 
 def _transfer(
-    td: Any,
+    td: CollectionProtocol,
     channel: Channel,
     options: Options,
     later: bool,

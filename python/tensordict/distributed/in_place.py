@@ -11,7 +11,7 @@ they fit; large leaves follow as they are::
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -28,6 +28,9 @@ from tensordict.distributed.plans import (
 )
 from tensordict.distributed.values import describe_values, take_values
 from tensordict.storage.layouts import consolidated
+
+if TYPE_CHECKING:
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["receive", "send", "state_of"]
 
@@ -55,13 +58,13 @@ class _Content(NamedTuple):
     parts: Parts
 
 
-def _content_of(td: Any, is_whole: bool) -> _Content:
+def _content_of(td: CollectionProtocol, is_whole: bool) -> _Content:
     if not is_whole:
         return _Content(LEAVES, parts_of(td))
     return _Content(WHOLE, buffer_of(state_of(td)))
 
 
-def state_of(td: Any) -> dict[str, Any]:
+def state_of(td: CollectionProtocol) -> dict[str, Any]:
     """Give what is known of the buffer of a consolidated collection.
 
     Raises:
@@ -86,7 +89,9 @@ def send(td: Any, channel: Channel, *, is_whole: bool, later: bool) -> Any:
     return in_order(channel.key("send"), work, later=later)
 
 
-def receive(td: Any, channel: Channel, *, is_whole: bool, later: bool) -> Any:
+def receive(
+    td: CollectionProtocol, channel: Channel, *, is_whole: bool, later: bool
+) -> Any:
     """Receive into the leaves of a collection.
 
     Raises:

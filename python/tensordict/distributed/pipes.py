@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import os
 import sys
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -26,6 +26,9 @@ from tensordict.distributed.pipe_messages import (
     send_message,
 )
 from tensordict.distributed.wire import Head, WireError
+
+if TYPE_CHECKING:
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = [
     "TensorDictPipe",
@@ -109,7 +112,7 @@ class TensorDictPipe:
 
     def __init__(
         self,
-        endpoint: Any,
+        endpoint: object,
         *,
         consolidated: bool = True,
         listener: Any | None = None,
@@ -212,7 +215,7 @@ class TensorDictPipe:
 
     # Sending ---------------------------------------------------------------------------
 
-    async def asend(self, td: Any) -> None:
+    async def asend(self, td: CollectionProtocol) -> None:
         """Send a collection.
 
         Its description is sent where it is another one than before.
@@ -320,7 +323,7 @@ class TensorDictPipe:
         return made
 
     def _memory_of(
-        self, td: Any, description: bytes, is_known: bool = False
+        self, td: CollectionProtocol, description: bytes, is_known: bool = False
     ) -> torch.Tensor | None:
         """Find the buffer of a consolidated collection of the structure that is received."""
         held = getattr(td, "_consolidated", None)
@@ -422,8 +425,8 @@ class TensorDictPipe:
 
 
 async def send_tensordict(
-    endpoint: Any,
-    td: Any,
+    endpoint: object,
+    td: CollectionProtocol,
     *,
     consolidated: bool = True,  # noqa: ARG001 - of release 0.15
 ) -> None:
@@ -447,7 +450,7 @@ async def send_tensordict(
 
 
 async def recv_tensordict(
-    endpoint: Any,
+    endpoint: object,
     td: Any | None = None,
     *,
     device: torch.device | str | int | None = None,

@@ -148,7 +148,7 @@ class Parts(NamedTuple):
 _PLANS: dict[Any, Plan] = {}
 
 
-def _plan(known: Any, specs: list[Spec], order: list[int]) -> Plan:
+def _plan(known: object, specs: list[Spec], order: list[int]) -> Plan:
     plan = Plan(specs, order)
     if len(_PLANS) >= MAX_PLANS:
         _PLANS.pop(next(iter(_PLANS)), None)
@@ -156,7 +156,7 @@ def _plan(known: Any, specs: list[Spec], order: list[int]) -> Plan:
     return plan
 
 
-def parts_of(td: Any) -> Parts:
+def parts_of(td: CollectionProtocol) -> Parts:
     """Find the leaves of a collection, and the plan of its structure.
 
     Raises:
@@ -180,7 +180,7 @@ def parts_of(td: Any) -> Parts:
     return Parts(plan, walk.leaves, walk.values, walk.views)
 
 
-def _paths(td: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _paths(td: CollectionProtocol, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """List the keys of the leaves of a plain collection, as they were set."""
     for key, value in td._entries().items():
         if isinstance(value, CollectionProtocol):

@@ -26,6 +26,7 @@ from tensordict.storage.layouts import consolidated
 
 if TYPE_CHECKING:
     from tensordict.distributed.channels import Channel
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = [
     "broadcast_whole",
@@ -96,7 +97,9 @@ def receive(
 class _Copied:
     """A message that is copied to a leaf with gaps when it is there."""
 
-    def __init__(self, work: Any, target: Any, staged: Any, view: Any) -> None:
+    def __init__(
+        self, work: Any, target: torch.Tensor, staged: torch.Tensor, view: Any
+    ) -> None:
         self._work, self._target, self._staged, self._view = work, target, staged, view
 
     def wait(self, *timeout: Any) -> bool:
@@ -116,7 +119,9 @@ class _Copied:
 # Whole collections ------------------------------------------------------------------------
 
 
-def send_whole(td: Any, channel: Channel, group: Any, device: Any) -> None:
+def send_whole(
+    td: CollectionProtocol, channel: Channel, group: Any, device: Any
+) -> None:
     """Send a collection to a process that does not know what it consists of."""
     metadata, storage = _message(td)
     distributed.send_object_list(
@@ -125,7 +130,7 @@ def send_whole(td: Any, channel: Channel, group: Any, device: Any) -> None:
     channel.send(storage).wait()
 
 
-def receive_whole(channel: Channel, device: Any) -> Any:
+def receive_whole(channel: Channel, device: object) -> Any:
     """Receive a collection that a process of tensordict 0.15 sends.
 
     Raises:
@@ -142,7 +147,7 @@ def receive_whole(channel: Channel, device: Any) -> Any:
     return _collection(metadata, storage, device)
 
 
-def broadcast_whole(td: Any, group: Any) -> None:
+def broadcast_whole(td: CollectionProtocol, group: Any) -> None:
     """Send a collection to all processes of a group."""
     metadata, storage = _message(td)
     metadata["_storage_device"] = str(storage.device)
@@ -152,7 +157,7 @@ def broadcast_whole(td: Any, group: Any) -> None:
     distributed.broadcast(storage.to(place), src=own, group=group)
 
 
-def receive_broadcast(src: int, group: Any, device: Any) -> Any:
+def receive_broadcast(src: int, group: Any, device: object) -> Any:
     """Receive a collection that a process of tensordict 0.15 sends to all of a group.
 
     Raises:

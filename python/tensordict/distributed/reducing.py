@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import distributed
@@ -23,6 +23,9 @@ from tensordict.distributed.plans import (
     difference,
     parts_of,
 )
+
+if TYPE_CHECKING:
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["Reduction", "all_reduce", "reduce"]
 
@@ -87,7 +90,7 @@ class Reduction:
 
 
 def all_reduce(
-    td: Any,
+    td: CollectionProtocol,
     op: Any = None,
     group: Any = None,
     *,
@@ -107,7 +110,7 @@ def all_reduce(
 
 
 def reduce(
-    td: Any,
+    td: CollectionProtocol,
     dst: int,
     op: Any = None,
     group: Any = None,
@@ -128,7 +131,7 @@ def reduce(
     return None
 
 
-def _op(op: Any) -> Any:
+def _op(op: object) -> Any:
     return distributed.ReduceOp.SUM if op is None else op
 
 
@@ -145,7 +148,7 @@ def _wait(begun: list[Reduction]) -> None:
 
 
 def _begin(
-    td: Any,
+    td: CollectionProtocol,
     group: Any,
     call: _Call,
     bucket_bytes: int | None,
@@ -175,7 +178,7 @@ def _begin(
     return begun
 
 
-def _alone(leaf: torch.Tensor, group: Any, call: _Call, is_kept: bool) -> Reduction:
+def _alone(leaf: torch.Tensor, group: object, call: _Call, is_kept: bool) -> Reduction:
     device = device_of(group or c10d._get_default_group())
     if leaf.is_contiguous() and (leaf.device == device or device.type == "cpu"):
         return Reduction(call(leaf, True), None)

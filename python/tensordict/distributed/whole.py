@@ -9,7 +9,7 @@ raise.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
@@ -18,6 +18,9 @@ from torch.distributed import distributed_c10d as c10d
 from tensordict.distributed import wire
 from tensordict.distributed.channels import Channel, device_of
 from tensordict.primitives import classes
+
+if TYPE_CHECKING:
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["all_gather", "broadcast", "gather_and_stack", "receive", "scatter", "send"]
 
@@ -43,7 +46,7 @@ def _text_of(error: Exception) -> bytes:
 # One to one -------------------------------------------------------------------------------
 
 
-def _begin(channel: Channel, td: Any) -> list[tuple[Any, torch.Tensor]]:
+def _begin(channel: Channel, td: CollectionProtocol) -> list[tuple[Any, torch.Tensor]]:
     """Begin to send a collection: what is to be waited for, with what it needs."""
     try:
         message = wire.describe(td)
@@ -81,7 +84,7 @@ def _begin_refusal(channel: Channel, error: Exception) -> None:
 def send(
     td: Any,
     dst: int | None,
-    group: Any = None,
+    group: object = None,
     device: torch.device | None = None,
     *,
     use_broadcast: bool = False,
@@ -103,7 +106,7 @@ def send(
 def receive(
     cls: type,
     src: int,
-    group: Any = None,
+    group: object = None,
     device: torch.device | None = None,
     *,
     use_broadcast: bool = False,
@@ -118,7 +121,7 @@ def receive(
         return _take(channel, device, cls)
 
 
-def _take(channel: Channel, device: Any, requested: type | None = None) -> Any:
+def _take(channel: Channel, device: object, requested: type | None = None) -> Any:
     head = _head(channel)
     content = channel.receive_bytes(head.description_bytes)
     (count,) = struct.unpack_from("<Q", content)
@@ -314,7 +317,7 @@ def _gathered_buffers(
     return found
 
 
-def gather_and_stack(td: Any, dst: int, group: Any = None) -> Any:
+def gather_and_stack(td: CollectionProtocol, dst: int, group: Any = None) -> Any:
     """Write the collections of all other processes to the rows of one collection."""
     if distributed.get_rank() != dst:
         channel = Channel("dst", dst, group, tag=TAG)

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = [
     "HEAD_BYTES",
     "Head",
@@ -148,7 +150,7 @@ class Message(NamedTuple):
     """The length of the buffer. Bytes between the parts are padding."""
 
 
-def describe(td: Any) -> Message:
+def describe(td: CollectionProtocol) -> Message:
     """Describe a collection of any kind; its leaves are neither copied nor moved.
 
     A consolidated collection is one part: its buffer.
@@ -211,7 +213,9 @@ class _SentRemarks(extra_metadata.Remarks):
             return "TensorDict"
         return super().class_name(level, path)
 
-    def value(self, value: Any, path: tuple[str, ...], kind: str, message: str) -> Any:
+    def value(
+        self, value: object, path: tuple[str, ...], kind: str, message: str
+    ) -> Any:
         """Make a value as JSON holds it."""
         try:
             return super().value(value, path, kind, message)
@@ -234,7 +238,7 @@ class _SentRemarks(extra_metadata.Remarks):
 class _ReceivedRemarks(extra_metadata.Remarks):
     """Remarks that were received."""
 
-    def __init__(self, fields: Any, decoder: encoding.Decoder) -> None:
+    def __init__(self, fields: object, decoder: encoding.Decoder) -> None:
         super().__init__(fields)
         self.decoder = decoder
 
@@ -253,7 +257,7 @@ class _ReceivedRemarks(extra_metadata.Remarks):
         except RuntimeError:
             raise WireError(MSG_CLASS.format(describing.shown(path), name)) from None
 
-    def noted_value(self, value: Any, path: tuple[str, ...]) -> Any:
+    def noted_value(self, value: object, path: tuple[str, ...]) -> Any:
         """Make a value as it was encoded, or else as JSON gave it."""
         found = self._of("encoded", path)
         if found is not None:
