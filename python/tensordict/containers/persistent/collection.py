@@ -111,15 +111,15 @@ class PersistentTensorDict(Reading, Writing, Differences, TensorDictBase):  # ty
         self,
         *,
         batch_size: Sequence[int] | torch.Size | int | None = None,
-        filename: Any = None,
-        group: Any = None,
+        filename: object = None,
+        group: object = None,
         mode: str = "r",
         backend: str = "h5",
         device: torch.device | str | int | None = None,
         validate_batch_size: bool = True,
         non_tensor_as_stack: bool = False,
         allow_pickle: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         if (filename is None) == (group is None):
             raise RuntimeError(MSG_SOURCE.format(group, filename))
@@ -161,7 +161,7 @@ class PersistentTensorDict(Reading, Writing, Differences, TensorDictBase):  # ty
         backend: str = "h5",
         batch_dims: int | None = None,
         allow_pickle: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Self:
         """Write a mapping or a collection to a new file, and give what is in it, opened.
 
@@ -217,7 +217,7 @@ class PersistentTensorDict(Reading, Writing, Differences, TensorDictBase):  # ty
     @classmethod
     def _from_file(
         cls,
-        filename: Any,
+        filename: object,
         backend: str,
         mode: str,
         size: torch.Size | None,
@@ -324,7 +324,7 @@ class PersistentTensorDict(Reading, Writing, Differences, TensorDictBase):  # ty
         value = value.detach().to(present.dtype).expand(present.shape)
         array.write(..., content_of(self._file, key, value).data)
 
-    def clone(self, recurse: bool = True, **kwargs: Any) -> Self:
+    def clone(self, recurse: bool = True, **kwargs: object) -> Self:
         """Copy the file to a temporary one; without ``recurse`` this one is shared.
 
         The temporary file goes with the last collection of it.
@@ -400,11 +400,11 @@ class PersistentTensorDict(Reading, Writing, Differences, TensorDictBase):  # ty
         if state["is_locked"]:
             self.lock_()
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         """Make it again from its state."""
         return _new, (type(self),), self.__getstate__()
 
-    def to(self, *args: Any, **kwargs: Any) -> Any:
+    def to(self, *args: object, **kwargs: object) -> Any:
         """To another device: the same file, whose entries are read to there.
 
         With a dtype all entries are read: the result is an ordinary collection.
@@ -431,7 +431,7 @@ class PersistentTensorDict(Reading, Writing, Differences, TensorDictBase):  # ty
         self._take_sizes(plain)
         return self
 
-    def _take_sizes(self, plain: Any) -> None:
+    def _take_sizes(self, plain: CollectionProtocol) -> None:
         if plain.batch_size != self._batch_size:
             self._resize_batch(plain.batch_size)
         for key, child in list(self._nested.items()):
@@ -465,7 +465,7 @@ class PersistentTensorDict(Reading, Writing, Differences, TensorDictBase):  # ty
             return self._shown().view(*shape, **kwargs)
         return super().view(*shape, **kwargs)
 
-    def squeeze(self, *args: Any, **kwargs: Any) -> Self:
+    def squeeze(self, *args: object, **kwargs: object) -> Self:
         """Refused, but for a dim that stays."""
         if not (
             args or kwargs.get("dim") is not None or options_primitives.lazy_legacy()
@@ -488,7 +488,7 @@ def _new(cls: type[PersistentTensorDict]) -> PersistentTensorDict:
     return cls.__new__(cls)
 
 
-def _remove(handle: Any, directory: Any) -> None:
+def _remove(handle: object, directory: Any) -> None:
     """Remove the temporary file of a copy, which is closed first where it can be."""
     if hasattr(handle, "close"):
         handle.close()

@@ -78,40 +78,40 @@ class Differences(PersistentState):
             raise NotImplementedError(MSG_CONTENT)
         return self._shown().masked_select(mask)
 
-    def where(self, condition: torch.Tensor, other: Any, **kwargs: Any) -> Any:
+    def where(self, condition: torch.Tensor, other: object, **kwargs: object) -> Any:
         """Choose between this and another collection, in an ordinary, unlocked one."""
         return self._shown().where(condition, other, **kwargs)
 
-    def memmap(self, *args: Any, **kwargs: Any) -> Any:
+    def memmap(self, *args: object, **kwargs: object) -> Any:
         """Save what is there as memory-mapped files, and give an ordinary collection."""
         return self._shown().memmap(*args, **kwargs)
 
-    def memmap_like(self, *args: Any, **kwargs: Any) -> Any:
+    def memmap_like(self, *args: object, **kwargs: object) -> Any:
         """Make files of zeros of the shapes that are here, as an ordinary collection."""
         return self._sampled().memmap_like(*args, **kwargs)
 
-    def _save_plan(self, plan: Any, level: int) -> None:
+    def _save_plan(self, plan: object, level: int) -> None:
         # What was planned is what is saved.
         self._planned = self._shown()
         self._planned._save_plan(plan, level)
 
-    def _saved(self, leaves: SavedTensors, directory: Any, inplace: bool) -> Any:
+    def _saved(self, leaves: SavedTensors, directory: object, inplace: bool) -> Any:
         planned = self.__dict__.pop("_planned")
         return planned._saved(leaves, directory, False)
 
-    def memmap_(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def memmap_(self, *args: object, **kwargs: object) -> NoReturn:
         """Refused: the entries are in another file."""
         raise RuntimeError(MSG_MEMMAP)
 
-    def make_memmap(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def make_memmap(self, *args: object, **kwargs: object) -> NoReturn:
         """Refused: the entries are in another file."""
         raise RuntimeError(MSG_MAKE.format("make_memmap"))
 
-    def make_memmap_from_storage(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def make_memmap_from_storage(self, *args: object, **kwargs: object) -> NoReturn:
         """Refused: the entries are in another file."""
         raise RuntimeError(MSG_MAKE.format("make_memmap_from_storage"))
 
-    def make_memmap_from_tensor(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def make_memmap_from_tensor(self, *args: object, **kwargs: object) -> NoReturn:
         """Refused: the entries are in another file."""
         raise RuntimeError(MSG_MAKE.format("make_memmap_from_tensor"))
 
@@ -119,7 +119,7 @@ class Differences(PersistentState):
         """Refused: the entries are in a file."""
         raise NotImplementedError(MSG_SHARE)
 
-    def pin_memory(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def pin_memory(self, *args: object, **kwargs: object) -> NoReturn:
         """Refused: the entries are in a file."""
         raise RuntimeError(MSG_PIN)
 
@@ -127,15 +127,15 @@ class Differences(PersistentState):
         """No effect: what is in a file has no history."""
         return self
 
-    def is_contiguous(self, *args: Any, **kwargs: Any) -> bool:
+    def is_contiguous(self, *args: object, **kwargs: object) -> bool:
         """False: the entries are not in memory."""
         return False
 
-    def permute(self, *args: Any, **kwargs: Any) -> Self:
+    def permute(self, *args: object, **kwargs: object) -> Self:
         """Refused: read what is there first."""
         raise RuntimeError(MSG_REFUSED.format("permute", ""))
 
-    def _refuse(self, op: Any) -> None:
+    def _refuse(self, op: object) -> None:
         if op in REFUSED_BY_VIEWS:
             hint = "`reshape` or " if op in ONLY_VIEWS else ""
             raise RuntimeError(MSG_REFUSED.format(op, hint))

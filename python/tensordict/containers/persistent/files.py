@@ -88,7 +88,7 @@ def own_size(
 
 
 def common_sizes(
-    td: Any, limit: int | None, keep_noted: bool
+    td: CollectionProtocol, limit: int | None, keep_noted: bool
 ) -> list[tuple[Any, torch.Size]]:
     """Each collection of a file with the leading dims that its arrays share.
 
@@ -128,7 +128,9 @@ def _common(
     return shared if known is None else known[0]
 
 
-def _cap(td: Any, sizes: dict[int, torch.Size], least: Sequence[int]) -> None:
+def _cap(
+    td: CollectionProtocol, sizes: dict[int, torch.Size], least: Sequence[int]
+) -> None:
     """Give collections without arrays the batch size of what they are in."""
     own = sizes[id(td)]
     if own[: len(least)] != torch.Size(least):

@@ -92,14 +92,14 @@ class Reading(PersistentState):
         found = {key: self._get_entry(key, NO_DEFAULT) for key in keys}
         return {key: value for key, value in found.items() if value is not NO_DEFAULT}
 
-    def _get_entry(self, key: str, default: Any) -> Any:
+    def _get_entry(self, key: str, default: object) -> Any:
         array = self._group.array(key)
         if array is not None:
             return self._read_array(key, array, ())
         child = self._child(key)
         return default if child is None else child
 
-    def _read_array(self, key: str, array: Array, index: Any) -> Any:
+    def _read_array(self, key: str, array: Array, index: object) -> Any:
         if array.is_value:
             return self._value_of(key, array)
         leaf = read_part(array, () if UNBATCHED in array.attributes else index)
@@ -145,7 +145,7 @@ class Reading(PersistentState):
         names = self._td_dim_names
         return made if names is None else made._refined(list(names), True)
 
-    def _part_at(self, key: str, index: Any) -> Any:
+    def _part_at(self, key: str, index: object) -> Any:
         array = self._group.array(key)
         if array is None:
             return NO_DEFAULT
@@ -176,10 +176,10 @@ class Reading(PersistentState):
             return UnbatchedTensor(stand_in, self._batch_size)
         return stand_in
 
-    def _index(self, index: Any) -> Any:
+    def _index(self, index: object) -> Any:
         return _SubTensorDict(self, (index,) if isinstance(index, list) else index)
 
-    def _get_index(self, index: Any) -> Any:
+    def _get_index(self, index: object) -> Any:
         return self._index(index)
 
     def _shown(self) -> Any:

@@ -30,7 +30,7 @@ __all__ = ["Writing"]
 class Writing(PersistentState):
     """Writing entries to a file."""
 
-    def _set_entry(self, key: str, value: Any) -> None:
+    def _set_entry(self, key: str, value: object) -> None:
         group = self._group
         self._file.check_writable(key)
         array = group.array(key)
@@ -77,19 +77,19 @@ class Writing(PersistentState):
         group.delete(key)
         group.move(work, group, key)
 
-    def _check_entry(self, key: str, value: Any) -> None:
+    def _check_entry(self, key: str, value: object) -> None:
         self._file.check_writable(key)
         if not isinstance(value, CollectionProtocol) or value._is_non_tensor:
             content_of(self._file, key, value)
 
-    def _hang(self, key: str, value: Any) -> None:
+    def _hang(self, key: str, value: object) -> None:
         self._set_entry(key, value)
 
     def _del_entry(self, key: str) -> None:
         self._group.delete(key)
         self._nested.pop(key, None)
 
-    def _write_part(self, key: str, index: Any, value: Any) -> None:
+    def _write_part(self, key: str, index: object, value: object) -> None:
         self._file.check_writable(key)
         array: Any = self._group.array(key)
         if UNBATCHED in array.attributes:
@@ -105,7 +105,7 @@ class Writing(PersistentState):
         data = content_of(self._file, key, value).data
         write_part(array, index, torch.from_numpy(data))
 
-    def _write_index(self, index: Any, value: Any) -> None:
+    def _write_index(self, index: object, value: Any) -> None:
         part = self._index(index)
         if isinstance(value, CollectionProtocol):
             size = _rust.index_shape(self._batch_size, index)
@@ -127,7 +127,7 @@ class Writing(PersistentState):
             elif not isinstance(sample, CollectionProtocol) or isinstance(value, str):
                 part._set_entry(key, value)
 
-    def _copy_into(self, source: Any, keys: Any, non_blocking: bool) -> None:
+    def _copy_into(self, source: object, keys: object, non_blocking: bool) -> None:
         plain = self._shown()
         _rust.copy_into(plain, source, keys, non_blocking)
         self._store_leaves(_rust.leaves(plain))
@@ -148,5 +148,5 @@ class Writing(PersistentState):
     def _writes_through(self) -> bool:
         return True
 
-    def _replace_content(self, result: Any) -> NoReturn:
+    def _replace_content(self, result: object) -> NoReturn:
         raise NotImplementedError(MSG_CONTENT)

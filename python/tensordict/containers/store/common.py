@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tensordict.containers.store.server import Server
-    from tensordict.primitives.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import CollectionProtocol, NestedKeyLike
 
 __all__ = ["StoreBase", "device_of"]
 
@@ -70,7 +70,7 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
         held = self._lock_of
         return () if held is None or not held._is_locked else (weakref.ref(held),)
 
-    def _lock_tree(self, parents: Any = ()) -> None:
+    def _lock_tree(self, parents: object = ()) -> None:
         self._is_locked = True
 
     def _after_unlock(self) -> None:
@@ -92,7 +92,7 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
         """Show the entries as :meth:`_shown_as_is`, with tensors whose values are not read."""
         raise NotImplementedError
 
-    def _snapshot(self, plain: Any) -> Any:
+    def _snapshot(self, plain: CollectionProtocol) -> Any:
         """Note a plain collection of the entries, to tell later what was changed in it."""
         return Snapshot(plain)
 
@@ -132,16 +132,16 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def _leaf_batch_dims(self, out: list[int]) -> None:
         self._shown_as_is()._leaf_batch_dims(out)
 
-    def _align_leaves(self, other: Any, out: list[Any], is_complete: bool) -> bool:
+    def _align_leaves(self, other: object, out: list[Any], is_complete: bool) -> bool:
         return self._shown_as_is()._align_leaves(other, out, is_complete)
 
     def _spread(self, operand: torch.Tensor) -> list[torch.Tensor]:
         return self._shown_as_is()._spread(operand)
 
-    def _hang(self, key: str, value: Any) -> None:
+    def _hang(self, key: str, value: object) -> None:
         self._set_entry(key, value)
 
-    def _copy_into(self, source: Any, keys: Any, non_blocking: bool) -> None:
+    def _copy_into(self, source: object, keys: object, non_blocking: bool) -> None:
         try:
             with self._rewriting(blank=True) as plain:
                 _rust.copy_into(plain, source, keys, non_blocking)
@@ -153,10 +153,10 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     def update(  # type: ignore[override]
         self,
-        input_dict_or_td: Any = None,
+        input_dict_or_td: object = None,
         clone: bool = False,
         inplace: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Self:
         """Merge another collection or a mapping. See ``TensorDict.update``.
 
@@ -168,7 +168,7 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
             plain.update(input_dict_or_td, clone, inplace, **kwargs)
         return self
 
-    def update_at_(self, *args: Any, **kwargs: Any) -> Self:
+    def update_at_(self, *args: object, **kwargs: object) -> Self:
         """Write values where an index points. See ``TensorDict.update_at_``."""
         with self._rewriting() as plain:
             plain.update_at_(*args, **kwargs)
@@ -195,7 +195,7 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
         with self._server.batch():
             return super().popitem()
 
-    def _replace_content(self, result: Any) -> NoReturn:
+    def _replace_content(self, result: object) -> NoReturn:
         raise NotImplementedError(
             MSG_UNSUPPORTED.format(
                 "an operation that replaces tensors in place", self._name()
@@ -212,7 +212,7 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
         """Copy all that the server holds, read at once, to a plain collection."""
         return self._shown_as_is().to_tensordict(retain_none=retain_none)
 
-    def to_dict(self, **kwargs: Any) -> Any:
+    def to_dict(self, **kwargs: object) -> Any:
         """Nested dictionaries of copies of the entries. See ``TensorDict.to_dict``."""
         return self._shown_as_is().to_dict(**kwargs)
 
@@ -220,7 +220,7 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
         """Make a plain copy: :meth:`to_tensordict`, which it is to be called."""
         return self.to_tensordict()
 
-    def contiguous(self, *args: Any, **kwargs: Any) -> Any:
+    def contiguous(self, *args: object, **kwargs: object) -> Any:
         """Copy all that the server holds to a plain collection."""
         return self._shown()
 
@@ -253,7 +253,7 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
             raise NotImplementedError(MSG_UNSUPPORTED.format(name, self._name()))
 
     def flatten_keys(
-        self, separator: str = ".", inplace: bool = False, is_leaf: Any = None
+        self, separator: str = ".", inplace: bool = False, is_leaf: object = None
     ) -> Any:
         """Put all leaves under keys of one part, in an ordinary collection.
 
@@ -274,12 +274,14 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
             raise ValueError(MSG_FLATTEN.format("unflatten_keys", self._name()))
         return self._shown().unflatten_keys(separator)
 
-    def split_keys(self, *key_sets: Any, inplace: bool = False, **kwargs: Any) -> Any:
+    def split_keys(
+        self, *key_sets: object, inplace: bool = False, **kwargs: object
+    ) -> Any:
         """Deal copies of the entries out. See ``TensorDict.split_keys``."""
         self._refuse_inplace(inplace, "split_keys")
         return self._shown().split_keys(*key_sets, **kwargs)
 
-    def to(self, *args: Any, **kwargs: Any) -> Any:
+    def to(self, *args: object, **kwargs: object) -> Any:
         """Make a plain copy on a device, or with a dtype. See ``TensorDict.to``."""
         return self._shown().to(*args, **kwargs)
 
@@ -288,15 +290,15 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
         self._refuse_inplace(inplace, "masked_select")
         return self._shown().masked_select(mask)
 
-    def where(self, condition: torch.Tensor, other: Any, **kwargs: Any) -> Any:
+    def where(self, condition: torch.Tensor, other: object, **kwargs: object) -> Any:
         """Choose between the entries and others, in an ordinary collection."""
         return self._shown().where(condition, other, **kwargs)
 
-    def replace(self, *args: Any, **kwargs: Any) -> Any:
+    def replace(self, *args: object, **kwargs: object) -> Any:
         """Replace some of the entries, in an ordinary collection of all."""
         return self._shown().replace(*args, **kwargs)
 
-    def _apply_nest(self, fn: Any, *others: Any, **kwargs: Any) -> Any:
+    def _apply_nest(self, fn: object, *others: object, **kwargs: object) -> Any:
         return self._shown()._apply_nest(fn, *others, **kwargs)
 
     def _apply_with(
@@ -317,34 +319,34 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
             found = plain._apply_with(fn, others, *options, **kwargs)
         return None if found is None else self
 
-    def _write_index(self, index: Any, value: Any) -> None:
+    def _write_index(self, index: object, value: object) -> None:
         with self._rewriting() as plain:
             _rust.set_index(plain, index, value)
 
     # Methods that a store lacks, or has in its own way ------------------------------------------
 
-    def _refuse(self, op: Any) -> None:
+    def _refuse(self, op: object) -> None:
         if op in REFUSED_BY_VIEWS:
             hint = "`reshape` or " if op in ONLY_VIEWS else ""
             raise RuntimeError(MSG_SHAPE.format(op, self._name(), hint))
 
-    def view(self, *shape: Any, **kwargs: Any) -> Any:
+    def view(self, *shape: object, **kwargs: object) -> Any:
         """Refused, but for a dtype: use :meth:`reshape`."""
         if shape and isinstance(shape[0], torch.dtype):
             return self._shown().view(*shape, **kwargs)
         raise RuntimeError(MSG_SHAPE.format("view", self._name(), "`reshape` or "))
 
-    def squeeze(self, *args: Any, **kwargs: Any) -> Any:
+    def squeeze(self, *args: object, **kwargs: object) -> Any:
         """Refused, but for a dim that stays: make an ordinary collection of it first."""
         if not (args or kwargs.get("dim") is not None):
             raise RuntimeError(MSG_SHAPE.format("squeeze", self._name(), ""))
         return super().squeeze(*args, **kwargs)
 
-    def permute(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def permute(self, *args: object, **kwargs: object) -> NoReturn:
         """Refused: make an ordinary collection of it first."""
         raise RuntimeError(MSG_SHAPE.format("permute", self._name(), ""))
 
-    def unflatten(self, *args: Any, **kwargs: Any) -> Any:
+    def unflatten(self, *args: object, **kwargs: object) -> Any:
         """Split one batch dim into several, in an ordinary collection."""
         return self._shown().unflatten(*args, **kwargs)
 
@@ -360,34 +362,34 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
         """False: nothing is in memory."""
         return False
 
-    def memmap(self, *args: Any, **kwargs: Any) -> Any:
+    def memmap(self, *args: object, **kwargs: object) -> Any:
         """Save a copy of the entries. See ``TensorDict.memmap``."""
         return self._shown().memmap(*args, **kwargs)
 
-    def memmap_like(self, *args: Any, **kwargs: Any) -> Any:
+    def memmap_like(self, *args: object, **kwargs: object) -> Any:
         """Make files of zeros of the shapes of the entries."""
         return self._shown().memmap_like(*args, **kwargs)
 
-    def _save_plan(self, plan: Any, level: int) -> None:
+    def _save_plan(self, plan: object, level: int) -> None:
         self._shown()._save_plan(plan, level)
 
-    def memmap_(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def memmap_(self, *args: object, **kwargs: object) -> NoReturn:
         """Refused: use :meth:`memmap`."""
         raise RuntimeError(MSG_MEMMAP.format(self._name()))
 
-    def make_memmap(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def make_memmap(self, *args: object, **kwargs: object) -> NoReturn:
         """Refused: there is no file."""
         raise RuntimeError(MSG_MAKE.format("make_memmap", self._name()))
 
-    def make_memmap_from_tensor(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def make_memmap_from_tensor(self, *args: object, **kwargs: object) -> NoReturn:
         """Refused: there is no file."""
         raise RuntimeError(MSG_MAKE.format("make_memmap_from_tensor", self._name()))
 
-    def make_memmap_from_storage(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def make_memmap_from_storage(self, *args: object, **kwargs: object) -> NoReturn:
         """Refused: there is no file."""
         raise RuntimeError(MSG_MAKE.format("make_memmap_from_storage", self._name()))
 
-    def pin_memory(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def pin_memory(self, *args: object, **kwargs: object) -> NoReturn:
         """Refused: make an ordinary collection of it first."""
         raise RuntimeError(MSG_PIN.format(self._name()))
 
@@ -416,6 +418,6 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
         """
         raise NotImplementedError
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         """Pickle how the store is opened, and not its entries."""
         return self.__reduce__()

@@ -100,7 +100,7 @@ class TensorDictStore(OpenedStore, PartialReads):  # type: ignore[misc]
         prefix: str = "tensordict",
         batch_size: Sequence[int] | None = None,
         device: torch.device | str | int | None = None,
-        client: Any = None,
+        client: object = None,
         td_id: str | None = None,
         cache_metadata: bool = True,
         **redis_kwargs: Any,
@@ -421,7 +421,7 @@ class TensorDictStore(OpenedStore, PartialReads):  # type: ignore[misc]
         self._names = names
         self._record(names=names)
 
-    def _record(self, **fields: Any) -> None:
+    def _record(self, **fields: object) -> None:
         """Keep what is known of this collection on the server."""
         known = self._server.tree().extra.get(self._prefix, {})
         self._server.write({}, extra={self._prefix: {**known, **fields}})
@@ -540,13 +540,13 @@ class TensorDictStore(OpenedStore, PartialReads):  # type: ignore[misc]
             for key, value in sorted(found.items())
         }
 
-    def _get_entry(self, key: str, default: Any) -> Any:
+    def _get_entry(self, key: str, default: object) -> Any:
         return self._look_up(key, default, True)
 
     def _sample_entry(self, key: str) -> Any:
         return self._look_up(key, NO_DEFAULT, False)
 
-    def _look_up(self, key: str, default: Any, reads: bool) -> Any:
+    def _look_up(self, key: str, default: object, reads: bool) -> Any:
         """Find one entry, and of a tensor the values only if ``reads``.
 
         What is known here is tried first: an entry that is not known is asked for.
@@ -587,7 +587,7 @@ class TensorDictStore(OpenedStore, PartialReads):  # type: ignore[misc]
         encoded = {path: encode(path, value) for path, value in entries.items()}
         self._server.write(encoded, list(removed), extra, commands)
 
-    def _set_entry(self, key: str, value: Any) -> None:
+    def _set_entry(self, key: str, value: object) -> None:
         path = self._path(key)
         entries: dict[str, Any] = {}
         extra: dict[str, Any] = {}
@@ -611,7 +611,7 @@ class TensorDictStore(OpenedStore, PartialReads):  # type: ignore[misc]
     def _set_path(
         self,
         path: tuple[str, ...],
-        value: Any,
+        value: object,
         inplace: bool | None,
         non_blocking: bool,
         validated: bool,
@@ -679,7 +679,7 @@ class TensorDictStore(OpenedStore, PartialReads):  # type: ignore[misc]
             extra = {self._path(key): record for key, record in news.items()}
             self._write(entries, [self._path(key) for key in gone], extra)
 
-    def empty(self, *args: Any, **kwargs: Any) -> Any:
+    def empty(self, *args: object, **kwargs: object) -> Any:
         """Make an ordinary collection like this one without leaves."""
         return self._sampled(expanded).empty(*args, **kwargs)
 

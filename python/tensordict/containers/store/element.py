@@ -138,7 +138,7 @@ class _StoreStackElementView(StoreBase):
     def _sample_entries(self) -> dict[str, Any]:
         return self._entries()
 
-    def _get_entry(self, key: str, default: Any) -> Any:
+    def _get_entry(self, key: str, default: object) -> Any:
         def chosen(tree: Tree) -> list[str]:
             return [key] if key in tree.metas else list(tree.below(key))
 
@@ -213,7 +213,7 @@ class _StoreStackElementView(StoreBase):
             raise RuntimeError(MSG_DELETE)
         self._write(changed)
 
-    def _set_entry(self, key: str, value: Any) -> None:
+    def _set_entry(self, key: str, value: object) -> None:
         entries: dict[str, Any] = {}
         above = (self._batch_size, None)
         collect(self._server.path_to("", (key,)), value, above, entries, {})
@@ -222,7 +222,7 @@ class _StoreStackElementView(StoreBase):
     def _set_path(
         self,
         path: tuple[str, ...],
-        value: Any,
+        value: object,
         inplace: bool | None,
         non_blocking: bool,
         validated: bool,
@@ -242,7 +242,7 @@ class _StoreStackElementView(StoreBase):
     def _del_entry(self, key: str) -> NoReturn:
         raise RuntimeError(MSG_DELETE)
 
-    def rename_key_(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def rename_key_(self, *args: object, **kwargs: object) -> NoReturn:
         """Refused: all members have the same keys."""
         raise RuntimeError(MSG_DELETE)
 
@@ -250,14 +250,14 @@ class _StoreStackElementView(StoreBase):
         """Tell the type of an entry as it is read: a copy in memory, if it is a collection."""
         return type(_rust.get(self, key))
 
-    def clone(self, recurse: bool = True, **kwargs: Any) -> Any:
+    def clone(self, recurse: bool = True, **kwargs: object) -> Any:
         """Copy the entries to an ordinary collection."""
         return self._shown().clone(recurse, **kwargs)
 
     def _clone_structure(self) -> Any:
         return self._shown()
 
-    def empty(self, *args: Any, **kwargs: Any) -> Any:
+    def empty(self, *args: object, **kwargs: object) -> Any:
         """Make an ordinary collection like this one without leaves."""
         return self._built({}).empty(*args, **kwargs)
 

@@ -95,7 +95,7 @@ class LazyStackedTensorDictStore(OpenedStore):
         stack_dim: int = 0,
         inner_batch_size: Sequence[int],
         device: torch.device | str | int | None = None,
-        client: Any = None,
+        client: object = None,
         td_id: str | None = None,
         cache_metadata: bool = True,
         **redis_kwargs: Any,
@@ -150,7 +150,7 @@ class LazyStackedTensorDictStore(OpenedStore):
     @classmethod
     def from_lazy_stack(
         cls,
-        lazy_td: Any,
+        lazy_td: object,
         *,
         backend: str = "redis",
         host: str = "localhost",
@@ -211,7 +211,7 @@ class LazyStackedTensorDictStore(OpenedStore):
         return cls.from_lazy_stack(td, **kwargs)
 
     @classmethod
-    def from_dict(cls, input_dict: Any, **kwargs: Any) -> NoReturn:
+    def from_dict(cls, input_dict: object, **kwargs: object) -> NoReturn:
         """Refused: a mapping has no members. Use :meth:`from_lazy_stack`."""
         raise NotImplementedError(MSG_NO_DICT)
 
@@ -408,7 +408,7 @@ class LazyStackedTensorDictStore(OpenedStore):
         }
         return build(leaves, {}, self._state())
 
-    def _get_entry(self, key: str, default: Any) -> Any:
+    def _get_entry(self, key: str, default: object) -> Any:
         server = self._server
 
         def chosen(tree: Tree) -> list[str]:
@@ -428,7 +428,7 @@ class LazyStackedTensorDictStore(OpenedStore):
     def _sample_entry(self, key: str) -> Any:
         return self._sample_entries().get(key, NO_DEFAULT)
 
-    def _element(self, index: Any) -> Any:
+    def _element(self, index: object) -> Any:
         """View the member that an index means; None if it means no single one."""
         if isinstance(index, tuple) and len(index) == 1:
             index = index[0]
@@ -439,20 +439,20 @@ class LazyStackedTensorDictStore(OpenedStore):
             raise IndexError(msg)
         return _StoreStackElementView(self, index % self._count)
 
-    def _get_index(self, index: Any) -> Any:
+    def _get_index(self, index: object) -> Any:
         found = self._element(index)
         return self._shown()[index] if found is None else found
 
     # Writing ---------------------------------------------------------------------------
 
-    def _write_index(self, index: Any, value: Any) -> None:
+    def _write_index(self, index: object, value: object) -> None:
         element = self._element(index)
         if element is not None and isinstance(value, CollectionProtocol):
             element._take(value)
             return
         super()._write_index(index, value)
 
-    def _snapshot(self, plain: Any) -> Any:
+    def _snapshot(self, plain: CollectionProtocol) -> Any:
         return plain, _encoded(plain)
 
     def _store_snapshot(self, snapshot: Any) -> None:
@@ -467,10 +467,10 @@ class LazyStackedTensorDictStore(OpenedStore):
                 [path for path in before if path not in after],
             )
 
-    def _set_entry(self, key: str, value: Any) -> None:
+    def _set_entry(self, key: str, value: object) -> None:
         self._store(self._server.path_to("", (key,)), value)
 
-    def _store(self, path: str, value: Any) -> None:
+    def _store(self, path: str, value: object) -> None:
         entries = _entries_of(path, value)
         tree = self._server.known()
         below = [path, *tree.below(path)]
@@ -486,7 +486,7 @@ class LazyStackedTensorDictStore(OpenedStore):
     def _set_path(
         self,
         path: tuple[str, ...],
-        value: Any,
+        value: object,
         inplace: bool | None,
         non_blocking: bool,
         validated: bool,
@@ -513,7 +513,7 @@ class LazyStackedTensorDictStore(OpenedStore):
             }
         )
 
-    def empty(self, *args: Any, **kwargs: Any) -> Any:
+    def empty(self, *args: object, **kwargs: object) -> Any:
         """Make an ordinary collection like this one without leaves."""
         return build({}, {}, self._state()).empty(*args, **kwargs)
 
@@ -578,7 +578,7 @@ def _entries_of(path: str, value: Any) -> dict[str, Encoded]:
     return {each: encode_whole(each, item) for each, item in entries.items()}
 
 
-def _encoded(plain: Any) -> dict[str, Encoded]:
+def _encoded(plain: CollectionProtocol) -> dict[str, Encoded]:
     """Encode the entries of an ordinary collection of all that a store holds."""
     if isinstance(plain, LazyStackedTensorDict):
         return _of_members(list(plain.tensordicts))[0]

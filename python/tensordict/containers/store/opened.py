@@ -54,7 +54,7 @@ class OpenedStore(StoreBase):
         return type(value)
 
     @classmethod
-    def _opened(cls, *args: Any, **kwargs: Any) -> Self:
+    def _opened(cls, *args: object, **kwargs: object) -> Self:
         return cls.__new__(cls)._fill(*args, **kwargs)
 
     @property
@@ -65,7 +65,7 @@ class OpenedStore(StoreBase):
     def _clear_device(self) -> None:
         self._device = None
 
-    def clone(self, recurse: bool = True, **kwargs: Any) -> Any:
+    def clone(self, recurse: bool = True, **kwargs: object) -> Any:
         """Copy the store to a new one on the same server; or open it once more.
 
         Args:

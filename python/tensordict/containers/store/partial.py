@@ -38,7 +38,7 @@ class PartialReads(StoreBase):
             self, path: str, meta: Meta, data: dict[str, Any], tree: Tree
         ) -> Any: ...
 
-    def _rows(self, index: Any) -> Rows | None:
+    def _rows(self, index: object) -> Rows | None:
         """Find the rows that an index means; None where it goes beyond the batch dims."""
         try:
             return Rows(self._size, index)
@@ -86,7 +86,7 @@ class PartialReads(StoreBase):
         ]
         return _rust.rebuild(shown, leaves, True, False)
 
-    def get_at(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
+    def get_at(self, key: NestedKeyLike, *args: object, **kwargs: object) -> Any:
         """Read the part of an entry at an index, and no more of it.
 
         See ``TensorDict.get_at``.
@@ -97,7 +97,7 @@ class PartialReads(StoreBase):
                 return found
         return super().get_at(key, *args, **kwargs)
 
-    def _part(self, key: Any, index: Any) -> torch.Tensor | None:
+    def _part(self, key: object, index: object) -> torch.Tensor | None:
         """Read the part of a tensor; None where it is not read alone."""
         keys = _rust.unravel_key_to_tuple(key)
         rows = self._rows(index)
@@ -118,11 +118,11 @@ class PartialReads(StoreBase):
             return None
         return rows.read(path, answers[0], tree.metas[path], ndim, self._reads_to)
 
-    def _write_index(self, index: Any, value: Any) -> None:
+    def _write_index(self, index: object, value: object) -> None:
         if not self._write_rows(index, value):
             super()._write_index(index, value)
 
-    def _write_rows(self, index: Any, value: Any) -> bool:
+    def _write_rows(self, index: object, value: Any) -> bool:
         """Write tensors into the rows at an index; whether that is all of the value."""
         rows = self._rows(index)
         if rows is None or self._server.in_batch or not is_nested(value):
@@ -157,7 +157,12 @@ class PartialReads(StoreBase):
         return done
 
     def set_at_(
-        self, key: NestedKeyLike, value: Any, index: Any, *, non_blocking: bool = False
+        self,
+        key: NestedKeyLike,
+        value: object,
+        index: object,
+        *,
+        non_blocking: bool = False,
     ) -> Self:
         """Write a tensor into a part of an entry, of which only that is sent.
 

@@ -81,11 +81,11 @@ class Server:
         db: int = 0,
         unix_socket_path: str | None = None,
         prefix: str = "tensordict",
-        client: Any = None,
+        client: object = None,
         td_id: str | None = None,
         cache_metadata: bool = True,
         allow_pickle: bool = True,
-        **options: Any,
+        **options: object,
     ) -> None:
         self.backend: str = backend
         self.prefix: str = prefix
@@ -479,7 +479,7 @@ def _settings_of(found: dict[str, Any]) -> dict[str, Any]:
     return {**kept, **({"ssl": True, **secure} if secure else {})}
 
 
-def _client_of(client: Any, settings: dict[str, Any]) -> Any:
+def _client_of(client: object, settings: dict[str, Any]) -> Any:
     """Make a client that waits for answers, and leaves trying again to :class:`Server`."""
     try:
         import redis

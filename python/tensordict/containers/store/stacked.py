@@ -92,7 +92,7 @@ class Leaf:
         leading = torch.Size(self._stored[: self.dim + 1])
         return Rows(leading, (slice(None),) * self.dim + (number,))
 
-    def members(self, data: bytes | None, device: Any) -> list[torch.Tensor]:
+    def members(self, data: bytes | None, device: object) -> list[torch.Tensor]:
         """Make the tensor of each member."""
         dtype: Any = self.meta.dtype
         if self.is_even:
@@ -107,7 +107,7 @@ class Leaf:
             found.append(part.reshape(shape))
         return found
 
-    def whole(self, data: bytes | None, device: Any) -> torch.Tensor:
+    def whole(self, data: bytes | None, device: object) -> torch.Tensor:
         """Stack the tensors of all members.
 
         Raises:
@@ -122,7 +122,7 @@ class Leaf:
         return tensor.movedim(0, self.dim).contiguous()
 
 
-def encode_whole(path: str, value: Any) -> Encoded:
+def encode_whole(path: str, value: object) -> Encoded:
     """Encode a tensor that has the batch dims of the stack, or non-tensor data."""
     written = encode(path, value)
     if written.fields.get("is_non_tensor") == "1":

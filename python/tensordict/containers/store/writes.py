@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Snapshot", "build", "collect", "is_nested"]
 
 
-def is_nested(value: Any) -> bool:
+def is_nested(value: object) -> bool:
     """Tell whether a value is a collection of entries."""
     return isinstance(value, CollectionProtocol) and not value._is_non_tensor
 
@@ -121,7 +121,7 @@ class Snapshot:
         plain: the collection, which may be written to.
     """
 
-    def __init__(self, plain: Any) -> None:
+    def __init__(self, plain: CollectionProtocol) -> None:
         self.plain: Any = plain
         self._size = plain.batch_size
         self._names = list(plain.names) if plain._has_names() else None
@@ -159,7 +159,7 @@ class Snapshot:
         news.update({path: None for path in self._extra if path not in extra})
         return changed, gone, news
 
-    def _is_new(self, path: str, value: Any) -> bool:
+    def _is_new(self, path: str, value: object) -> bool:
         before: Any = self._before.get(path)
         if isinstance(value, CollectionProtocol) and path in self._written:
             return _differ(encode(path, value), self._written[path])
