@@ -88,7 +88,7 @@ class NonTensorOps(CollectionProtocol):
     _saved_in: Any = None
     """The stack that this is a part of, if that one has its values in files."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         """Make a subclass as it is: it declares no fields."""
         object.__init_subclass__(**kwargs)
 
@@ -105,7 +105,7 @@ class NonTensorOps(CollectionProtocol):
 
     def _moved(
         self,
-        op: Any,
+        op: object,
         args: tuple[Any, ...],
         size: torch.Size,
         tail: int = 0,
@@ -120,7 +120,7 @@ class NonTensorOps(CollectionProtocol):
         raise NotImplementedError
 
     def _moved_parts(
-        self, op: Any, args: tuple[Any, ...], sizes: list[torch.Size], k: int
+        self, op: object, args: tuple[Any, ...], sizes: list[torch.Size], k: int
     ) -> list[Any]:
         """The containers of some sizes that ``op`` makes of this one."""
         return [
@@ -149,7 +149,7 @@ class NonTensorOps(CollectionProtocol):
         """Tell whether the values are in the files of a save, which writes reach."""
         return self._is_memmap and self._memmap_prefix is not None
 
-    def _check_cells(self, *new: Any) -> None:
+    def _check_cells(self, *new: object) -> None:
         """Raise where these values cannot be written here.
 
         Raises:
@@ -161,7 +161,7 @@ class NonTensorOps(CollectionProtocol):
         if self._has_files():
             safe_pickle.check_content(new)
 
-    def _check_source(self, value: Any) -> None:
+    def _check_source(self, value: object) -> None:
         """Check a value, or a collection of values, as :meth:`_check_cells` does."""
         if self._has_files() or self._saved_in is not None:
             new = value._flat() if isinstance(value, NonTensorOps) else (value,)
@@ -185,7 +185,7 @@ class NonTensorOps(CollectionProtocol):
     def _entries(self) -> dict[str, Any]:
         return {}
 
-    def _get_entry(self, key: str, default: Any) -> Any:
+    def _get_entry(self, key: str, default: object) -> Any:
         return default
 
     def _with_entries(self, entries: dict[str, Any]) -> Any:
@@ -210,7 +210,7 @@ class NonTensorOps(CollectionProtocol):
         op: str | Callable[..., Any],
         args: tuple[Any, ...],
         prefix: torch.Size | None,
-        names: Any,
+        names: object,
         tail: int,
         lock: bool,
         k: int,
@@ -253,22 +253,22 @@ class NonTensorOps(CollectionProtocol):
             _rust.lock_tree(result)
         return result
 
-    def _follow(self, source: Any, dims: tuple[int, ...] | None) -> None:
+    def _follow(self, source: object, dims: tuple[int, ...] | None) -> None:
         """Take the stack dim of ``source``, of whose dims this has those in ``dims``.
 
         None where each dim stands for itself, if there are as many.
         """
 
-    def _follow_block(self, source: Any, index: Any) -> None:
+    def _follow_block(self, source: object, index: object) -> None:
         """Take the stack dim of ``source`` where tensors in ``index`` select along it."""
 
-    def _settle(self, name: str, source: Any, keeps_dims: bool) -> None:
+    def _settle(self, name: str, source: object, keeps_dims: bool) -> None:
         """Note that this was made by an operation of ``source``.
 
         ``keeps_dims`` where the operation says which dims stand for which.
         """
 
-    def _padded(self, op: Any, pads: Any, size: torch.Size) -> Any:
+    def _padded(self, op: object, pads: object, size: torch.Size) -> Any:
         """The values with None around them."""
         flat = self._flat()
         count, args = len(flat), (pads, -1)
@@ -283,7 +283,7 @@ class NonTensorOps(CollectionProtocol):
         op: str | Callable[..., Any],
         args: tuple[Any, ...],
         prefixes: list[torch.Size],
-        names: Any,
+        names: object,
         lock: bool,
         k: int,
     ) -> list[Any]:
@@ -314,14 +314,14 @@ class NonTensorOps(CollectionProtocol):
 
     def _apply_nest(
         self,
-        fn: Any,
-        *others: Any,
+        fn: object,
+        *others: object,
         batch_size: Any = None,
         device: Any = NO_DEFAULT,
-        names: Any = NO_DEFAULT,
+        names: object = NO_DEFAULT,
         inplace: bool = False,
-        out: Any = None,
-        **kwargs: Any,
+        out: object = None,
+        **kwargs: object,
     ) -> Any:
         """This, which has no leaf to call ``fn`` with, or one of the size asked for.
 
@@ -346,10 +346,10 @@ class NonTensorOps(CollectionProtocol):
     def where(
         self,
         condition: torch.Tensor,
-        other: Any,
+        other: object,
         *,
         out: Any = None,
-        pad: Any = None,
+        pad: object = None,
         update_batch_size: bool = False,
     ) -> Any:
         """The values of this where ``condition`` is true, and those of ``other`` elsewhere.
@@ -367,7 +367,7 @@ class NonTensorOps(CollectionProtocol):
         return result if out is None else out.update(result)
 
     @on_real_tensors
-    def _chosen(self, condition: torch.Tensor, other: Any) -> Any:
+    def _chosen(self, condition: torch.Tensor, other: object) -> Any:
         if not isinstance(other, NonTensorOps):
             made = self._twin()
             if self._is_locked:
@@ -401,7 +401,7 @@ class NonTensorOps(CollectionProtocol):
         """The values row by row. Not to be changed: it may be the list of cells."""
         raise NotImplementedError
 
-    def _reduced(self, op: Any, size: torch.Size) -> Any:
+    def _reduced(self, op: object, size: torch.Size) -> Any:
         """The values where an operation computes with leaves to make fewer of them.
 
         Raises:
@@ -412,7 +412,7 @@ class NonTensorOps(CollectionProtocol):
         self._check_reduces(op)
         return self._plain_type({}, size, device=self._device)
 
-    def _resized(self, op: Any, size: torch.Size) -> Any:
+    def _resized(self, op: object, size: torch.Size) -> Any:
         """Return what stands here in a new collection of other content."""
         if self._is_one:
             return self._fitted(size)
@@ -421,7 +421,7 @@ class NonTensorOps(CollectionProtocol):
     def _new_tensors_from(self, data: Any, options: dict[str, Any]) -> Any:
         return self._resized(None, data.batch_size)
 
-    def _check_reduces(self, op: Any, refused: frozenset[str] = SUMS) -> None:
+    def _check_reduces(self, op: object, refused: frozenset[str] = SUMS) -> None:
         """Raise where an operation computes one value of the values of the elements."""
         name = name_of(op)
         if name in refused and not self._is_one:
@@ -430,7 +430,7 @@ class NonTensorOps(CollectionProtocol):
     def _leaves(self, out: list[Any]) -> None:
         """Add nothing: there is no tensor."""
 
-    def _rebuild(self, values: Any, lock: bool) -> Any:
+    def _rebuild(self, values: object, lock: bool) -> Any:
         result = self._twin()
         if lock and self._is_locked:
             _rust.lock_tree(result)
@@ -442,7 +442,7 @@ class NonTensorOps(CollectionProtocol):
     def _drop_empty(self) -> None:
         """Take nothing out: what there is is the value."""
 
-    def _rebuild_as(self, values: Any, cls: Any, size: Any) -> Any:
+    def _rebuild_as(self, values: object, cls: Any, size: Any) -> Any:
         if size is None or size == self._batch_size:
             result = self._twin()
             # What has another class than this collection has no names either.
@@ -461,7 +461,7 @@ class NonTensorOps(CollectionProtocol):
                 self._lock_parents_weakrefs, parents
             )
 
-    def _index(self, index: Any) -> Any:
+    def _index(self, index: object) -> Any:
         plan = _plan_of(self, index)
         if plan is None:
             # All of it, as one of its own with the same elements.
@@ -478,22 +478,22 @@ class NonTensorOps(CollectionProtocol):
             return self._with_new_dims(result, dims, at)
         return self._part_of_row(result, at)
 
-    def _part_of_row(self, result: Any, at: Any) -> Any:
+    def _part_of_row(self, result: object, at: object) -> Any:
         """``result`` of an index, as one value where that selects one row of this."""
         return result
 
-    def _with_new_dims(self, result: Any, dims: tuple[int, ...], at: Any) -> Any:
+    def _with_new_dims(self, result: object, dims: tuple[int, ...], at: object) -> Any:
         """``result`` of an index with None, of whose dims those in ``dims`` are of this."""
         return result
 
-    def _as_row(self, result: Any, dims: tuple[int, ...]) -> Any:
+    def _as_row(self, result: object, dims: tuple[int, ...]) -> Any:
         """``result``, of whose dims those in ``dims`` are of this, or as one value."""
         return result
 
-    def _get_index(self, index: Any) -> Any:
+    def _get_index(self, index: object) -> Any:
         return self._index(index)
 
-    def _set_entry(self, key: str, value: Any) -> None:
+    def _set_entry(self, key: str, value: object) -> None:
         raise KeyError(MSG_NO_ENTRIES.format(type(self).__name__, key))
 
     def _state_fields(self) -> dict[str, Any]:
@@ -506,7 +506,7 @@ class NonTensorOps(CollectionProtocol):
 
     # Files ---------------------------------------------------------------------------
 
-    def _saved(self, leaves: Iterator[Any], directory: Any, inplace: bool) -> Any:
+    def _saved(self, leaves: Iterator[Any], directory: object, inplace: bool) -> Any:
         return safe_pickle.saved_values(self, directory, inplace)
 
     def _loaded_in(
@@ -538,7 +538,7 @@ class NonTensorOps(CollectionProtocol):
 
     # Writing at an index ---------------------------------------------------------------
 
-    def _check_item(self, size: torch.Size, value: Any, at: Any = ...) -> None:
+    def _check_item(self, size: torch.Size, value: object, at: object = ...) -> None:
         """Raise where ``value`` cannot be written at an index, of shape ``size``."""
         self._check_source(value)
         if isinstance(value, NonTensorOps) and (
@@ -575,9 +575,9 @@ class NonTensorOps(CollectionProtocol):
         self,
         recurse: bool = False,
         *,
-        batch_size: Any = None,
-        device: Any = NO_DEFAULT,
-        names: Any = NO_DEFAULT,
+        batch_size: object = None,
+        device: object = NO_DEFAULT,
+        names: object = NO_DEFAULT,
     ) -> Any:
         """A container of its own with the same values: it has no entries to leave out.
 
@@ -598,7 +598,7 @@ class NonTensorOps(CollectionProtocol):
         self._check_unlocked()
         return self
 
-    def set_non_tensor(self, key: Any, value: Any) -> Self:
+    def set_non_tensor(self, key: object, value: object) -> Self:
         """Set the value, under the key ``"data"``."""
         if key in ("data", ("data",)):
             this: Any = self

@@ -44,15 +44,15 @@ class ComparingOps(NonTensorOps):
 
     __hash__: ClassVar[Any] = None
 
-    def __or__(self, other: Any) -> Any:
+    def __or__(self, other: object) -> Any:
         """The truth of ``value | value`` for each element: a bool tensor ``[*B]``."""
         return self._combined(operator.or_, other)
 
-    def __xor__(self, other: Any) -> Any:
+    def __xor__(self, other: object) -> Any:
         """The truth of ``value ^ value`` for each element: a bool tensor ``[*B]``."""
         return self._combined(operator.xor, other)
 
-    def _combined(self, op: Callable[[Any, Any], Any], other: Any) -> Any:
+    def _combined(self, op: Callable[[Any, Any], Any], other: object) -> Any:
         if not isinstance(other, NonTensorOps):
             if not isinstance(other, COMPARABLE):
                 self._incomparable(f"__{op.__name__.strip('_')}__", other, False)

@@ -23,7 +23,7 @@ _COLUMN_KINDS = "USOMmVT"
 
 
 def non_tensor_of(
-    value: Any, size: Sequence[int] = ()
+    value: object, size: Sequence[int] = ()
 ) -> NonTensorData | NonTensorStack | torch.Tensor:
     """The non-tensor entry that a value becomes; its batch size is still open.
 
@@ -49,7 +49,7 @@ def non_tensor_of(
     return NonTensorData(value) if stack is None else stack
 
 
-def stack_of_array(value: Any, size: Sequence[int]) -> NonTensorStack | None:
+def stack_of_array(value: object, size: Sequence[int]) -> NonTensorStack | None:
     """Make a column with a value per row of an array of texts, dates or objects.
 
     Args:

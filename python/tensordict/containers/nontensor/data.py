@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 
     class _Named(TensorCollection):
         @classmethod
-        def _check_keys(cls, entries: Any) -> None: ...
+        def _check_keys(cls, entries: object) -> None: ...
 else:
     _Named = TensorClass
 
@@ -109,11 +109,11 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
 
     def __init__(
         self,
-        data: Any,
+        data: object,
         _metadata: dict[str, Any] | None = None,
         _is_non_tensor: bool = True,
         *,
-        batch_size: Any = None,
+        batch_size: object = None,
         device: Any = None,
         names: Sequence[str | None] | None = None,
     ) -> None:
@@ -141,7 +141,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         )
 
     @classmethod
-    def __class_getitem__(cls, item: Any) -> Any:
+    def __class_getitem__(cls, item: object) -> Any:
         """The class in annotations, with the type of the value: ``NonTensorData[str]``."""
         return types.GenericAlias(cls, item)
 
@@ -164,7 +164,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         return made
 
     @classmethod
-    def _entry_of(cls, value: Any, size: Sequence[int] = ()) -> Any:
+    def _entry_of(cls, value: object, size: Sequence[int] = ()) -> Any:
         """The non-tensor entry that a value becomes in a collection of batch size ``size``.
 
         One value for all rows has no batch size yet.
@@ -174,7 +174,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         return non_tensor_of(value, size)
 
     @classmethod
-    def _rows_of(cls, value: Any, size: Sequence[int]) -> Any:
+    def _rows_of(cls, value: object, size: Sequence[int]) -> Any:
         """Make a column of an array with a row per element of ``size``; else ``value``."""
         from tensordict.containers.nontensor.convert import stack_of_array
 
@@ -201,11 +201,11 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         return self._cells[self._at]
 
     @data.setter
-    def data(self, value: Any) -> None:
+    def data(self, value: object) -> None:
         self._check_unlocked()
         self._put(value)
 
-    def _put(self, value: Any) -> None:
+    def _put(self, value: object) -> None:
         if isinstance(value, NonTensorOps):
             value = value.data
         self._put_cells([self._at], [value])
@@ -220,7 +220,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(MSG_NO_ATTRIBUTE.format(type(self).__name__, name))
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name == "is_locked" or (
             name not in _STATE and not hasattr(type(self), name)
         ):
@@ -254,7 +254,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
             f"device={self.device})"
         )
 
-    def get(self, key: Any, *args: Any, **kwargs: Any) -> Any:
+    def get(self, key: object, *args: object, **kwargs: object) -> Any:
         """The value under the key ``"data"``; the default under any other.
 
         Raises:
@@ -272,7 +272,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
             raise KeyError(key)
         return None if default is NONE_IF_MISSING else default
 
-    def set(self, key: Any, item: Any, *args: Any, **kwargs: Any) -> Self:
+    def set(self, key: object, item: object, *args: object, **kwargs: object) -> Self:
         """Set the value, under the key ``"data"``."""
         if key != "data":
             path = _rust.unravel_key_to_tuple(key)
@@ -311,7 +311,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
 
     def _moved(
         self,
-        op: Any,
+        op: object,
         args: tuple[Any, ...],
         size: torch.Size,
         tail: int = 0,
@@ -339,7 +339,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
             return self._of([self._cells[self._at]], 0, prefix, self._device)
         return super()._map_leaves(op, args, prefix, names, tail, lock, k)
 
-    def _index(self, index: Any) -> Any:
+    def _index(self, index: object) -> Any:
         # As above. A plan without the values is one that the compiler does not follow.
         if type(index) is int and self._is_bare():
             plan: Any = _rust.index_plan(self._batch_size, index, True)
@@ -370,7 +370,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         names = self._td_dim_names
         return made._named(None if names is None else list(names))
 
-    def tolist(self, *, as_linked_list: bool = False, **kwargs: Any) -> Any:
+    def tolist(self, *, as_linked_list: bool = False, **kwargs: object) -> Any:
         """The value, in as many nested lists as there are batch dims.
 
         Examples:
@@ -381,7 +381,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
             return self._to_stack()._value()
         return _nested(self._flat(), self._batch_size)
 
-    def to_dict(self, **kwargs: Any) -> Any:
+    def to_dict(self, **kwargs: object) -> Any:
         """The value."""
         return self.data
 
@@ -391,7 +391,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
     @classmethod
     def _from_tensordict(
         cls,
-        tensordict: Any,
+        tensordict: CollectionProtocol,
         non_tensordict: dict[str, Any] | None = None,
         safe: bool | None = True,
     ) -> Self:
@@ -409,7 +409,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
     @classmethod
     def from_tensordict(
         cls,
-        tensordict: Any,
+        tensordict: CollectionProtocol,
         non_tensordict: dict[str, Any] | None = None,
         safe: bool | None = None,
     ) -> Self:
@@ -433,7 +433,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
     def _repr_short(self) -> str:
         return type(self.data).__name__
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         """The part at an index of the batch dims.
 
         Raises:
@@ -450,7 +450,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
         return result
 
     @staticmethod
-    def _check_index(index: Any) -> None:
+    def _check_index(index: object) -> None:
         if isinstance(index, str) or (
             isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
         ):
@@ -459,7 +459,7 @@ class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
     def __copy__(self) -> Self:
         return self._twin()
 
-    def __delitem__(self, key: Any) -> NoReturn:
+    def __delitem__(self, key: object) -> NoReturn:
         """Refused: there are no entries."""
         raise AttributeError(MSG_NO_ATTRIBUTE.format(type(self).__name__, key))
 
@@ -498,7 +498,7 @@ class NonTensorData(NonTensorDataBase):
 
     _fits_any_size: ClassVar[bool] = True
 
-    def _can_put(self, value: Any) -> bool:
+    def _can_put(self, value: object) -> bool:
         is_own = type(self._cells) is list and not self._is_memmap
         return (
             is_own
@@ -507,7 +507,14 @@ class NonTensorData(NonTensorDataBase):
         )
 
     def _map_leaves(
-        self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int
+        self,
+        op: object,
+        args: Any,
+        prefix: object,
+        names: object,
+        tail: int,
+        lock: bool,
+        k: int,
     ) -> Any:
         result = super()._map_leaves(op, args, prefix, names, tail, lock, k)
         # A stack without elements would lose the value.
@@ -546,7 +553,7 @@ class MetaData(NonTensorDataBase):
     def _repr_short(self) -> str:
         return type(self).__name__
 
-    def _chosen(self, condition: torch.Tensor, other: Any) -> Any:
+    def _chosen(self, condition: torch.Tensor, other: object) -> Any:
         # What belongs to a collection as a whole is not chosen for some elements.
         if isinstance(other, NonTensorOps):
             return self._twin()
@@ -554,11 +561,11 @@ class MetaData(NonTensorDataBase):
 
     # A tensor is meant for the elements, not for what belongs to them as a whole.
 
-    def _check_item(self, size: torch.Size, value: Any, at: Any = ...) -> None:
+    def _check_item(self, size: torch.Size, value: object, at: object = ...) -> None:
         if not isinstance(value, (torch.Tensor, int, float)):
             super()._check_item(size, value, at)
 
-    def _written_at(self, at: Any, value: Any) -> Any:
+    def _written_at(self, at: object, value: object) -> Any:
         if isinstance(value, (torch.Tensor, int, float)):
             return self
         return super()._written_at(at, value)

@@ -58,9 +58,9 @@ class DataWriting(NonTensorOps):
     if TYPE_CHECKING:
 
         def _to_stack(self) -> Any: ...
-        def _put(self, value: Any) -> None: ...
+        def _put(self, value: object) -> None: ...
         @classmethod
-        def _check_index(cls, index: Any) -> None: ...
+        def _check_index(cls, index: object) -> None: ...
         def _sized(self, size: torch.Size) -> Self: ...
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -77,13 +77,13 @@ class DataWriting(NonTensorOps):
             raise ValueError(MSG_ONE_VALUE.format(type(self).__name__))
         _rust.index_plan(self._batch_size, index)
 
-    def _is_value_of(self, value: Any) -> bool:
+    def _is_value_of(self, value: object) -> bool:
         """Tell whether this is all that ``value`` has."""
         if isinstance(value, NonTensorOps) and not value._is_one:
             return all(is_interchangeable(each, self.data) for each in value._flat())
         return is_interchangeable(bare(value), self.data)
 
-    def _check_item(self, size: torch.Size, value: Any, at: Any = ...) -> None:
+    def _check_item(self, size: torch.Size, value: object, at: object = ...) -> None:
         super()._check_item(size, value, at)
         if not self._is_memmap and not self._is_shared:
             return
@@ -96,7 +96,7 @@ class DataWriting(NonTensorOps):
             return True
         return is_interchangeable(made, self.data) and not has_elements(made)
 
-    def _written_at(self, at: Any, value: Any) -> Any:
+    def _written_at(self, at: object, value: Any) -> Any:
         if not self._batch_size:
             return self._written_whole(at, value)
         stack = self._to_stack()
@@ -111,7 +111,7 @@ class DataWriting(NonTensorOps):
         # What selects nothing writes nothing.
         return stack if size.numel() else self
 
-    def _written_whole(self, at: Any, value: Any) -> Any:
+    def _written_whole(self, at: object, value: object) -> Any:
         """This, whose one element is written, or one with another value.
 
         Raises:
@@ -129,13 +129,13 @@ class DataWriting(NonTensorOps):
         result._put(made)
         return result
 
-    def _preallocated(self, at: Any, size: torch.Size) -> Any:
+    def _preallocated(self, at: object, size: torch.Size) -> Any:
         return self._sized(size)
 
-    def _takes(self, value: Any) -> bool:
+    def _takes(self, value: object) -> bool:
         return isinstance(value, NonTensorOps) and value._is_one
 
-    def _copied(self, value: Any) -> Any:
+    def _copied(self, value: object) -> Any:
         if isinstance(value, NonTensorOps) and value._is_one:
             self._check_source(value)
             return value
@@ -150,7 +150,9 @@ class DataWriting(NonTensorOps):
         made: Any = type(self)
         return made(value)
 
-    def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+    def update(
+        self, input_dict_or_td: object = None, *args: object, **kwargs: object
+    ) -> Self:
         """Take the value of another one.
 
         Args:
@@ -179,7 +181,9 @@ class DataWriting(NonTensorOps):
             raise RuntimeError(MSG_UPDATE_TYPE.format(type(other)))
         return self
 
-    def update_(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+    def update_(
+        self, input_dict_or_td: object = None, *args: object, **kwargs: object
+    ) -> Self:
         """Take the value of another one, which a lock allows.
 
         Raises:
@@ -193,7 +197,7 @@ class DataWriting(NonTensorOps):
         self._put(other)
         return self
 
-    def _write_back(self, result: Any) -> None:
+    def _write_back(self, result: object) -> None:
         """Take the value of ``result``, which can be a stack that has it everywhere."""
         flat = result._flat() if isinstance(result, NonTensorOps) else ()
         if flat and all(value is flat[0] for value in flat):
@@ -202,7 +206,7 @@ class DataWriting(NonTensorOps):
             super()._write_back(result)  # type: ignore[misc]
 
     def update_at_(
-        self, input_dict_or_td: Any, idx: Any, *args: Any, **kwargs: Any
+        self, input_dict_or_td: object, idx: object, *args: object, **kwargs: object
     ) -> Self:
         """Take the value of another one, if the index is ``:`` or ``()``.
 
@@ -214,7 +218,7 @@ class DataWriting(NonTensorOps):
             raise RuntimeError(MSG_PART)
         return self.update_(input_dict_or_td)
 
-    def replace(self, *args: Any, **kwargs: Any) -> Any:
+    def replace(self, *args: object, **kwargs: object) -> Any:
         """One like this with another value, given as ``data=``.
 
         Raises:

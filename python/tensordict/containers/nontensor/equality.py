@@ -51,7 +51,7 @@ def copied(held: Sequence[Any], is_lenient: bool = False) -> list[Any]:
     return made
 
 
-def same_value(first: Any, second: Any) -> bool:
+def same_value(first: CollectionProtocol, second: object) -> bool:
     """Tell whether two values are equal; arrays and tensors where all their elements are."""
     if type(first) is not type(second) and (
         isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor)
@@ -96,7 +96,7 @@ def is_interchangeable(first: Any, second: Any) -> bool:
     return getattr(first, "dtype", None) == getattr(second, "dtype", None)
 
 
-def has_elements(value: Any) -> bool:
+def has_elements(value: object) -> bool:
     """Tell whether ``value`` is an array of other than one element.
 
     Such a one is written at an index, whether the one there is equal or not: two of them
@@ -105,7 +105,7 @@ def has_elements(value: Any) -> bool:
     return isinstance(value, (np.ndarray, torch.Tensor)) and math.prod(value.shape) != 1
 
 
-def is_nothing(value: Any) -> bool:
+def is_nothing(value: object) -> bool:
     """Tell whether a value is an empty collection, which writes nothing."""
     return (
         isinstance(value, CollectionProtocol)

@@ -32,6 +32,8 @@ from tensordict.primitives import options as options_primitives
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = ["cat_values", "stack_values", "stacked"]
 
 
@@ -59,7 +61,7 @@ def stack_values(members: Sequence[Any], dim: int) -> Any:
     return stacked(members, dim)
 
 
-def _same_metadata(first: Any, second: Any) -> bool:
+def _same_metadata(first: CollectionProtocol, second: object) -> bool:
     """Tell whether metadata is one: what can change is not shared because it is equal."""
     if first is second:
         return True
@@ -205,11 +207,11 @@ def _lock_as(stack: Any, members: Sequence[Any]) -> None:
         stack._lock_tree()
 
 
-def _is_ragged(member: Any) -> bool:
+def _is_ragged(member: CollectionProtocol) -> bool:
     return isinstance(member, RaggedStack)
 
 
-def _is_stack(member: Any) -> bool:
+def _is_stack(member: CollectionProtocol) -> bool:
     return isinstance(member, NonTensorStack)
 
 
@@ -249,7 +251,7 @@ def _member_class(member: Any) -> type[NonTensorDataBase]:
     return type(member)
 
 
-def _names_with(member: Any, dim: int) -> list[str | None] | None:
+def _names_with(member: CollectionProtocol, dim: int) -> list[str | None] | None:
     """The names of a stack of collections like ``member`` along a new dim."""
     names = member._td_dim_names
     return None if names is None else [*names[:dim], None, *names[dim:]]

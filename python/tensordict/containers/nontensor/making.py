@@ -57,5 +57,5 @@ def stack_of_lists(items: list[Any]) -> Any:
     return stack_of(members, 0)
 
 
-def _member(item: Any) -> Any:
+def _member(item: object) -> Any:
     return item if isinstance(item, NonTensorOps) else NonTensorData(item)

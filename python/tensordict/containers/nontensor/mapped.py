@@ -42,7 +42,7 @@ class MappedStack(NonTensorStack):
     """The level of ``vmap`` of each leading dim of the positions that is hidden."""
 
     @classmethod
-    def _hide(cls, stack: NonTensorStack, dim: int, level: int, size: Any) -> Self:
+    def _hide(cls, stack: NonTensorStack, dim: int, level: int, size: object) -> Self:
         """A stack without one of its dims, which ``vmap`` maps over."""
         levels = stack._levels if isinstance(stack, MappedStack) else ()
         places = stack._index_tensor().movedim(len(levels) + dim, 0)
@@ -73,7 +73,7 @@ class MappedStack(NonTensorStack):
 
     def _moved(
         self,
-        op: Any,
+        op: object,
         args: tuple[Any, ...],
         size: torch.Size,
         tail: int = 0,
@@ -113,15 +113,15 @@ class MappedStack(NonTensorStack):
     def _value(self) -> Any:
         return LinkedList(self.tolist())
 
-    def tolist(self, *, as_linked_list: bool = False, **kwargs: Any) -> Any:
+    def tolist(self, *, as_linked_list: bool = False, **kwargs: object) -> Any:
         """The values of all elements, those of the dims that are hidden first."""
         nested = _nested(self._flat(), self._index_tensor().shape)
         return LinkedList(nested) if as_linked_list else nested
 
-    def _write(self, index: Any, value: Any) -> NoReturn:
+    def _write(self, index: object, value: object) -> NoReturn:
         raise RuntimeError(MSG_MAPPED)
 
-    def _chosen(self, condition: torch.Tensor, other: Any) -> NoReturn:
+    def _chosen(self, condition: torch.Tensor, other: object) -> NoReturn:
         raise RuntimeError(MSG_MAPPED_CHOICE)
 
 

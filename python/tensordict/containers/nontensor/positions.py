@@ -89,7 +89,7 @@ def on_real_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: object, **kwargs: object) -> Any:
         if not _has_modes():
             return function(*args, **kwargs)
         with _disable_current_modes():
@@ -157,7 +157,7 @@ def places_moved(
     count: int,
     layout: Layout | None,
     size: torch.Size,
-    op: Any,
+    op: object,
     args: tuple[Any, ...],
     tail: int,
     k: int,
@@ -172,7 +172,7 @@ def places_split(
     count: int,
     layout: Layout | None,
     size: torch.Size,
-    op: Any,
+    op: object,
     args: tuple[Any, ...],
     k: int,
 ) -> list[Found]:
@@ -204,7 +204,7 @@ def dims_taken(item: Any) -> int:
     return item.dim() if is_mask else 1
 
 
-def selects_one(at: Any, dim: int) -> bool:
+def selects_one(at: object, dim: int) -> bool:
     """Tell whether an index, as a plan has it, has a number for a dim."""
     taken = 0
     for item in at if isinstance(at, tuple) else (at,):

@@ -95,7 +95,7 @@ class RaggedStack(NonTensorStack):
         return LinkedList([row._value() for row in rows], td=self)
 
     @on_real_tensors
-    def tolist(self, *, as_linked_list: bool = False, **kwargs: Any) -> Any:
+    def tolist(self, *, as_linked_list: bool = False, **kwargs: object) -> Any:
         """The values in nested lists: see :meth:`NonTensorStack.tolist`."""
         if as_linked_list:
             return self._value()
@@ -127,7 +127,14 @@ class RaggedStack(NonTensorStack):
     # Moving elements -------------------------------------------------------------------
 
     def _map_leaves(
-        self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int
+        self,
+        op: object,
+        args: Any,
+        prefix: object,
+        names: object,
+        tail: int,
+        lock: bool,
+        k: int,
     ) -> Any:
         name = getattr(op, "__name__", op)
         pads_nothing = name == "_pad_leaf" and not any(args[0])
@@ -143,7 +150,7 @@ class RaggedStack(NonTensorStack):
     @on_real_tensors
     def _moved(
         self,
-        op: Any,
+        op: object,
         args: tuple[Any, ...],
         size: torch.Size,
         tail: int = 0,
@@ -194,7 +201,7 @@ class RaggedStack(NonTensorStack):
         fits = names is None or len(names) == len(self._batch_size)
         return super()._named(names if fits else None)
 
-    def reshape(self, *shape: Any, **kwargs: Any) -> Any:
+    def reshape(self, *shape: Any, **kwargs: object) -> Any:
         """All values in one dim, with -1: rows have no other common shape."""
         size = tuple(shape[0]) if len(shape) == 1 and not _is_int(shape[0]) else shape
         if size != (-1,):
@@ -202,7 +209,7 @@ class RaggedStack(NonTensorStack):
         return self._shared(self._places[self._places >= 0])
 
     def flatten(
-        self, start_dim: int | None = None, end_dim: int | None = None, **kwargs: Any
+        self, start_dim: int | None = None, end_dim: int | None = None, **kwargs: object
     ) -> Any:
         """All values in one dim."""
         ndim = len(self._batch_size)
@@ -211,7 +218,7 @@ class RaggedStack(NonTensorStack):
         return self.reshape(-1)
 
     @on_real_tensors
-    def _index(self, index: Any) -> Any:
+    def _index(self, index: object) -> Any:
         if isinstance(index, int) and not isinstance(index, bool):
             length = self._batch_size[0]
             if not -length <= index < length:
@@ -227,7 +234,7 @@ class RaggedStack(NonTensorStack):
             result._lock_tree()
         return result
 
-    def _places_at(self, index: Any) -> torch.Tensor:
+    def _places_at(self, index: object) -> torch.Tensor:
         """The positions of what an index selects.
 
         Raises:
@@ -253,12 +260,12 @@ class RaggedStack(NonTensorStack):
 
     # Writing ---------------------------------------------------------------------------
 
-    def _check_item(self, size: torch.Size, value: Any, at: Any = ...) -> None:
+    def _check_item(self, size: torch.Size, value: object, at: object = ...) -> None:
         self._check_source(value)
         if not isinstance(value, NonTensorOps) or not value._is_one:
             self._content_at(at, value)
 
-    def _content_at(self, index: Any, value: Any) -> tuple[list[int], list[Any]]:
+    def _content_at(self, index: object, value: object) -> tuple[list[int], list[Any]]:
         """The places that an index selects, and what is written to each of them."""
         places = self._places if index == () else self._places_at(index)
         flat = places[places >= 0].tolist()
@@ -281,11 +288,11 @@ class RaggedStack(NonTensorStack):
         return flat, [value] * len(flat)
 
     @on_real_tensors
-    def _write(self, index: Any, value: Any) -> None:
+    def _write(self, index: object, value: object) -> None:
         super()._check_source(value)
         self._put_cells(*self._content_at(index, value))
 
-    def _copied(self, value: Any) -> Any:
+    def _copied(self, value: object) -> Any:
         if isinstance(value, list) or (
             isinstance(value, NonTensorOps) and not value._is_one
         ):
@@ -294,7 +301,7 @@ class RaggedStack(NonTensorStack):
         return super()._copied(value)
 
     @on_real_tensors
-    def _chosen(self, condition: torch.Tensor, other: Any) -> Any:
+    def _chosen(self, condition: torch.Tensor, other: object) -> Any:
         if not isinstance(other, NonTensorOps):
             return self._twin()
         cells, theirs = _numbered(other)
@@ -309,7 +316,7 @@ class RaggedStack(NonTensorStack):
 
     # As a whole --------------------------------------------------------------------------
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         """Pickle as a call that makes a stack of the rows, or with the state of one."""
         if self.stack_dim:
             return copyreg.__newobj__, (NonTensorStack,), self.__getstate__()  # type: ignore[attr-defined]
@@ -348,7 +355,7 @@ class RaggedStack(NonTensorStack):
         text = MSG_SHAPE.format(what, self._batch_size, self.stack_dim)
         return RuntimeError(text)
 
-    def _compare(self, other: Any, wanted: bool) -> Any:
+    def _compare(self, other: object, wanted: bool) -> Any:
         if not isinstance(other, NonTensorOps):
             return not wanted
         raise self._refused("a comparison")
@@ -526,14 +533,14 @@ def _is_absent(row: Any, ndim: int) -> bool:
     return bool(row == ABSENT or row <= EMPTY - ndim)
 
 
-def _selects(item: Any) -> bool:
+def _selects(item: object) -> bool:
     """Tell whether an item of an index leaves elements of rows out, or adds a dim to them."""
     if isinstance(item, slice):
         return item != slice(None)
     return item is not Ellipsis
 
 
-def _is_int(item: Any) -> bool:
+def _is_int(item: object) -> bool:
     return isinstance(item, int)
 
 

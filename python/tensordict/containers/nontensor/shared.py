@@ -77,7 +77,7 @@ class SharedCells(Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         return map(self.__getitem__, range(self._length))
 
-    def __setitem__(self, place: int, value: Any) -> None:
+    def __setitem__(self, place: int, value: object) -> None:
         place = self._place(place)
         generation = self._source.write(self._start + place, _encoded(value))
         self._known[place] = generation, value
@@ -120,14 +120,14 @@ def share_columns(columns: list[Any]) -> None:
         column._cells = shared[id(column._cells)]
 
 
-def _sent(value: Any) -> bytes:
+def _sent(value: object) -> bytes:
     try:
         return _encoded(value)
     except Exception:  # noqa: BLE001 - what a value's own pickling raises
         return NOT_SENT
 
 
-def _encoded(value: Any) -> bytes:
+def _encoded(value: object) -> bytes:
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 

@@ -79,7 +79,7 @@ def _copied_along(places: torch.Tensor, dim: int, size: torch.Size) -> torch.Ten
     return places.unsqueeze(dim).expand(size).clone()
 
 
-def _holds_anything(data: Any) -> bool:
+def _holds_anything(data: object) -> bool:
     """Tell whether nested lists hold anything but lists."""
     return not isinstance(data, list) or any(map(_holds_anything, data))
 
@@ -286,7 +286,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         # What was written at an index of no dims is one value.
         return LinkedList._of(self, values) if self._batch_size else values
 
-    def tolist(self, *, as_linked_list: bool = False, **kwargs: Any) -> Any:
+    def tolist(self, *, as_linked_list: bool = False, **kwargs: object) -> Any:
         """The values in nested lists, one for each batch dim.
 
         With ``as_linked_list`` the lists write to the stack.
@@ -302,7 +302,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             return []
         return _nested(self._flat(), self._batch_size)
 
-    def to_dict(self, **kwargs: Any) -> Any:
+    def to_dict(self, **kwargs: object) -> Any:
         """The values in nested lists: see :meth:`tolist`."""
         return self.tolist()
 
@@ -363,7 +363,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     def _moved(
         self,
-        op: Any,
+        op: object,
         args: tuple[Any, ...],
         size: torch.Size,
         tail: int = 0,
@@ -375,7 +375,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         return self._made_of(found, size)
 
     def _moved_parts(
-        self, op: Any, args: tuple[Any, ...], sizes: list[torch.Size], k: int
+        self, op: object, args: tuple[Any, ...], sizes: list[torch.Size], k: int
     ) -> list[Any]:
         parts = places_split(
             len(self._cells), self._layout, self._batch_size, op, args, k
@@ -533,7 +533,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 def _refused(name: str) -> Any:
     """The method ``name``, which a value for each element does not have."""
 
-    def method(self: NonTensorStack, *args: Any, **options: Any) -> Any:
+    def method(self: NonTensorStack, *args: object, **options: object) -> Any:
         dim = options.get("dim", args[0] if args else None)
         if options.get("reduce") and dim in (None, "feature"):
             raise ValueError(MSG_NO_TENSORS)

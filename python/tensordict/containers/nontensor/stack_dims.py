@@ -50,11 +50,11 @@ class StackDims(NonTensorOps):
         if is_stack and source._has_one_a_row:
             self._has_one_a_row = True
 
-    def _as_row(self, result: Any, dims: tuple[int, ...]) -> Any:
+    def _as_row(self, result: object, dims: tuple[int, ...]) -> Any:
         is_row = self.stack_dim not in dims and -1 not in dims
         return self._row(result) if is_row else result
 
-    def _part_of_row(self, result: Any, at: Any) -> Any:
+    def _part_of_row(self, result: object, at: object) -> Any:
         return self._row(result) if selects_one(at, self.stack_dim) else result
 
     def _row(self, result: Any) -> Any:
@@ -71,7 +71,7 @@ class StackDims(NonTensorOps):
         names = result._td_dim_names
         return row._named(None if names is None else list(names))
 
-    def _follow_block(self, source: Any, index: Any) -> None:
+    def _follow_block(self, source: object, index: object) -> None:
         if not isinstance(source, StackDims) or not self._batch_size:
             return
         at = front = 0
@@ -92,7 +92,7 @@ class StackDims(NonTensorOps):
             at += dims_taken(item)
             front += item is None or isinstance(item, slice)
 
-    def _with_new_dims(self, result: Any, dims: tuple[int, ...], at: Any) -> Any:
+    def _with_new_dims(self, result: Any, dims: tuple[int, ...], at: object) -> Any:
         kept = [dim for dim in dims if dim >= 0]
         if not kept and isinstance(result, StackDims) and result._flat():
             # One element with new dims is one value for all that they count.

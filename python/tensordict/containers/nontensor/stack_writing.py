@@ -69,7 +69,7 @@ class StackWriting(NonTensorOps):
 
     # Members --------------------------------------------------------------------------
 
-    def insert(self, index: int, tensordict: Any) -> None:
+    def insert(self, index: int, tensordict: CollectionProtocol) -> None:
         """Add a row, which is a stack of values, before the one at ``index``.
 
         Raises:
@@ -114,7 +114,7 @@ class StackWriting(NonTensorOps):
 
     # Writing ---------------------------------------------------------------------------------
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: object, value: object) -> None:
         """Write a value, or a list or collection of them, at an index.
 
         Raises:
@@ -134,7 +134,7 @@ class StackWriting(NonTensorOps):
         refuse_fractions(index)
         self._write(index, value)
 
-    def _set_data(self, value: Any) -> None:
+    def _set_data(self, value: object) -> None:
         """Give all elements one value as it is, or each its item of a list."""
         if isinstance(value, list):
             value = self._non_tensor_stack_type._of_cells(
@@ -146,7 +146,7 @@ class StackWriting(NonTensorOps):
             raise RuntimeError(MSG_RESIZED.format(self._batch_size, value._batch_size))
         self._write((), value)
 
-    def set(self, key: Any, item: Any, *args: Any, **kwargs: Any) -> Self:
+    def set(self, key: object, item: object, *args: object, **kwargs: object) -> Self:
         """Give all elements one value, under the key ``"data"``, or each its own.
 
         A list has a value for each element; a tensor, array or collection, and what
@@ -171,7 +171,7 @@ class StackWriting(NonTensorOps):
             self._write((), item)
         return self
 
-    def _entry_made_of(self, item: Any) -> Any:
+    def _entry_made_of(self, item: object) -> Any:
         """Convert ``item`` to an entry of a collection of this batch size."""
         if isinstance(item, list):
             if len(item) != self._batch_size[0]:
@@ -198,7 +198,7 @@ class StackWriting(NonTensorOps):
         self._put_cells(places.flatten().tolist(), values)
 
     def set_at_(
-        self, key: Any, value: Any, index: Any, *, non_blocking: bool = False
+        self, key: object, value: object, index: Any, *, non_blocking: bool = False
     ) -> Self:
         """Write a value, or a list of them, at an index, under the key ``"data"``.
 
@@ -215,7 +215,7 @@ class StackWriting(NonTensorOps):
         self._write(index, value)
         return self
 
-    def _write(self, index: Any, value: Any) -> None:
+    def _write(self, index: object, value: Any) -> None:
         count = len(self._cells)
         flat, size = places_at(count, self._layout, self._batch_size, index)
         if isinstance(value, list):
@@ -247,16 +247,16 @@ class StackWriting(NonTensorOps):
             return self
         return self._moved("expand", (size,), size)
 
-    def _written_at(self, at: Any, value: Any) -> Any:
+    def _written_at(self, at: object, value: object) -> Any:
         self._write(at, value)
         return self
 
-    def _preallocated(self, at: Any, size: torch.Size) -> Any:
+    def _preallocated(self, at: object, size: torch.Size) -> Any:
         made = self._sized(size, [None] * size.numel())
         made._write(at, self)
         return made
 
-    def _takes(self, value: Any) -> bool:
+    def _takes(self, value: object) -> bool:
         if isinstance(value, StackWriting):
             return value._batch_size == self._batch_size
         return isinstance(value, NonTensorData)
@@ -289,7 +289,9 @@ class StackWriting(NonTensorOps):
         self._check_source(value)
         return value
 
-    def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+    def update(
+        self, input_dict_or_td: object = None, *args: object, **kwargs: object
+    ) -> Self:
         """Take the values of another one.
 
         Args:
@@ -309,7 +311,9 @@ class StackWriting(NonTensorOps):
             self._check_unlocked()
         return self.update_(input_dict_or_td)
 
-    def update_(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+    def update_(
+        self, input_dict_or_td: object = None, *args: object, **kwargs: object
+    ) -> Self:
         """Take the values of another one, which a lock allows. See :meth:`update`."""
         if input_dict_or_td is None:
             return self
@@ -319,7 +323,7 @@ class StackWriting(NonTensorOps):
         return self
 
     def update_at_(
-        self, input_dict_or_td: Any, idx: Any, *args: Any, **kwargs: Any
+        self, input_dict_or_td: object, idx: object, *args: object, **kwargs: object
     ) -> Self:
         """Write a value, or a stack of them, at an index.
 
@@ -346,7 +350,7 @@ class StackWriting(NonTensorOps):
         kind = ValueError if isinstance(value, (str, list, tuple)) else TypeError
         raise kind(MSG_NOT_SUPPORTED.format(type(value)))
 
-    def replace(self, *args: Any, **kwargs: Any) -> Any:
+    def replace(self, *args: object, **kwargs: object) -> Any:
         """A copy with the values of another one. See :meth:`update`."""
         changes = replacements(args, kwargs)
         is_values = isinstance(changes, NonTensorOps)

@@ -10,6 +10,8 @@ from tensordict.primitives.deprecation import warn_caller
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = ["LinkedList"]
 
 MSG_ALONE = (
@@ -46,7 +48,7 @@ class LinkedList(list[Any]):
         self._td = td
 
     @classmethod
-    def _of(cls, td: Any, values: list[Any]) -> Self:
+    def _of(cls, td: CollectionProtocol, values: list[Any]) -> Self:
         if len(td.batch_size) > 1:
             parts = td.unbind(0)
             values = [
@@ -113,7 +115,7 @@ class LinkedList(list[Any]):
             warn_caller(MSG_ALONE.format(what, len(self)), UserWarning)
             self._td = None
 
-    def append(self, object: Any) -> None:
+    def append(self, object: object) -> None:
         """Change the list alone: see the class."""
         self._let_go("append")
         super().append(object)
@@ -133,7 +135,7 @@ class LinkedList(list[Any]):
         self._let_go("pop")
         return super().pop(index)
 
-    def remove(self, value: Any) -> None:
+    def remove(self, value: object) -> None:
         """Change the list alone: see the class."""
         self._let_go("remove")
         super().remove(value)
@@ -158,7 +160,7 @@ class LinkedList(list[Any]):
         self._let_go("*=")
         return super().__imul__(times)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         # Not by adding the values to a list that is linked already.
         return type(self), (list(self),), {"_td": self._td}
 
