@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tensordict import _rust
+from tensordict.ops.batch import with_named_values
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["PlainWalks"]
+__all__ = ["PlainEntries", "PlainWalks"]
 
 
 class PlainWalks(CollectionProtocol):
@@ -75,6 +76,28 @@ class PlainWalks(CollectionProtocol):
 
     def _cat_all(self, tds: Sequence[Any], dim: int) -> Any:
         return _rust.cat([_shown(td) for td in tds], dim)
+
+
+class PlainEntries(PlainWalks):
+    """Walks over what has entries of its own: they are put into an ordinary container."""
+
+    if TYPE_CHECKING:
+
+        def _with_entries(self, entries: dict[str, Any]) -> Any: ...
+
+    def _shown(self) -> Any:
+        """Put the entries into an ordinary container, all the way down.
+
+        Values take the names of the dims, as what is stored in a container does.
+        """
+        return with_named_values(self._shown_as_is())
+
+    def _shown_as_is(self) -> Any:
+        entries = {
+            key: value._shown_as_is() if isinstance(value, PlainEntries) else value
+            for key, value in self._entries().items()
+        }
+        return self._with_entries(entries)
 
 
 def _shown(td: CollectionProtocol) -> Any:

@@ -10,9 +10,8 @@ import torch
 from tensordict import _rust
 from tensordict.containers.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
-from tensordict.containers.plain_walks import PlainWalks
+from tensordict.containers.plain_walks import PlainEntries
 from tensordict.ops.access import MSG_ONE_DEFAULT
-from tensordict.ops.batch import with_named_values
 from tensordict.ops.merging import is_branch, restricted
 from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
@@ -72,7 +71,7 @@ MSG_SET = (
 
 
 @classes.provided
-class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
+class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
     """The part of ``source`` at ``idx``. Nothing is copied until an entry is read.
 
     Reading gives ``source[key][idx]``, writing does ``source[key][idx] = value``: entries
@@ -383,20 +382,6 @@ class _SubTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def _as_dense(self) -> Any:
         """An ordinary container of the same parts; nested ones stay views."""
         return self._with_entries(self._entries())
-
-    def _shown(self) -> Any:
-        """An ordinary container of the same parts, all the way down.
-
-        Values take the names of the dims, as what is stored in a container does.
-        """
-        return with_named_values(self._shown_as_is())
-
-    def _shown_as_is(self) -> Any:
-        entries = {
-            key: value._shown_as_is() if isinstance(value, _SubTensorDict) else value
-            for key, value in self._entries().items()
-        }
-        return self._with_entries(entries)
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
         """A copy as an ordinary collection. See ``TensorDict.to_tensordict``."""

@@ -9,7 +9,6 @@ import torch
 from tensordict import _rust
 from tensordict.containers.persistent.state import PersistentState
 from tensordict.containers.view import _SubTensorDict
-from tensordict.ops.batch import with_named_values
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.unbatched import UnbatchedTensor
 from tensordict.storage.arrays.interface import (
@@ -181,17 +180,6 @@ class Reading(PersistentState):
 
     def _get_index(self, index: object) -> Any:
         return self._index(index)
-
-    def _shown(self) -> Any:
-        """All that the file holds, as an ordinary container."""
-        return with_named_values(self._shown_as_is())
-
-    def _shown_as_is(self) -> Any:
-        entries = {
-            key: value._shown_as_is() if isinstance(value, PersistentState) else value
-            for key, value in self._entries().items()
-        }
-        return self._with_entries(entries)
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
         """Read all that the file holds, to an ordinary collection."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tensordict import _rust
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.persistent.files import noted, own_size
-from tensordict.containers.plain_walks import PlainWalks
+from tensordict.containers.plain_walks import PlainEntries
 from tensordict.primitives.common import more_refs
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["PersistentState"]
 
 
-class PersistentState(PlainWalks):
+class PersistentState(PlainEntries):
     """The state of a collection of a file, and the collections that are nested in it."""
 
     filename: Any
