@@ -127,6 +127,6 @@ CASES = [
     """,
         on="none",
         reason="the release speaks of an overflow",
-        ours="isinstance(error, RuntimeError) and 'no shape' in str(error)",
+        ours="isinstance(error, RuntimeError) and 'not the shape of a tensor' in str(error)",
     ),
 ]
