@@ -73,7 +73,7 @@ def _die(rank: int) -> dict[str, tuple[str, str]] | None:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
-    """What the ranks of one group found, of which each but the first one dies."""
+    """Return what the ranks of a group found, of which all but the first die."""
     world = len(CALLS) + 1
     ranks = Ranks(world, tmp_path_factory.mktemp("group"), 6 * SECONDS)
     try:
