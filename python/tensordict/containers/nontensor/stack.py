@@ -79,6 +79,12 @@ def _copied_along(places: torch.Tensor, dim: int, size: torch.Size) -> torch.Ten
     return places.unsqueeze(dim).expand(size).clone()
 
 
+def _has_plain_bounds(index: slice) -> bool:
+    """Tell whether a slice has no step, and bounds that are numbers."""
+    bounds = {type(index.start), type(index.stop)}
+    return index.step is None and bounds <= {int, type(None)}
+
+
 def _holds_anything(data: object) -> bool:
     """Tell whether nested lists hold anything but lists."""
     return not isinstance(data, list) or any(map(_holds_anything, data))
@@ -445,6 +451,11 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                 if self._is_locked:
                     made._lock_tree()
                 return made
+        if type(index) is slice and self._is_simple() and _has_plain_bounds(index):
+            rows = range(self._batch_size[0])[index]
+            part = self._sized(torch.Size([len(rows)]), self._cells)
+            part._layout = rows.start, (1,)
+            return self._part(part)
         refuse_fractions(index)
         is_tensor = isinstance(index, torch.Tensor)
         if is_tensor and self._layout is None and len(self._batch_size) == 1:
@@ -469,6 +480,16 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         if self._is_locked:
             self._lock_part(result)
         return result
+
+    def _is_simple(self) -> bool:
+        """Tell whether this is a column in order, of which a slice has no more to keep."""
+        return (
+            self._layout is None
+            and len(self._batch_size) == 1
+            and not (self._is_locked or self._has_one_a_row)
+            and self._td_dim_names is None
+            and not torch.compiler.is_compiling()
+        )
 
     def _lock_part(self, part: Any) -> None:
         """Lock ``part`` of this locked stack where it writes to it."""
