@@ -24,7 +24,6 @@ from tensordict.storage.lazy_views import load_view, plan_view, saved_view
 from tensordict.storage.take_loaded import load_into
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
     from tensordict._rust import SavedTensors
@@ -465,9 +464,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def _save_plan(self, plan: object, level: int) -> None:
         plan_view(self, plan, level)
 
-    def _saved(
-        self, leaves: SavedTensors, directory: str | os.PathLike[str], inplace: bool
-    ) -> Any:
+    def _saved(self, leaves: SavedTensors, directory: Any, inplace: bool) -> Any:
         return saved_view(self, leaves, directory, inplace)
 
     def _unlock_saved(self) -> Self:

@@ -31,7 +31,6 @@ from tensordict.primitives.unbatched import is_unbatched
 from tensordict.storage.parts import load_part, plan_part, saved_part
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tensordict._rust import SavedTensors
@@ -908,9 +907,7 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
     def _save_plan(self, plan: object, level: int) -> None:
         plan_part(self, plan, level)
 
-    def _saved(
-        self, leaves: SavedTensors, directory: str | os.PathLike[str], inplace: bool
-    ) -> Self:
+    def _saved(self, leaves: SavedTensors, directory: Any, inplace: bool) -> Self:
         return saved_part(self, leaves, directory)
 
     def _unlock_saved(self) -> Self:

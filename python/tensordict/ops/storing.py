@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensordict import _rust
 from tensordict.primitives.common import (
@@ -14,6 +14,9 @@ from tensordict.primitives.common import (
 from tensordict.primitives.convert import tensor_of, tensor_of_sequence
 from tensordict.primitives.errors import at_key, below, locked_error, missing_key
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["StoringOps"]
 
@@ -100,7 +103,11 @@ class StoringOps(CollectionProtocol):
         _rust.hang(self, key, value)
 
     def _write_into(
-        self, key: str, present: CollectionProtocol, value: Any, non_blocking: bool
+        self,
+        key: str,
+        present: CollectionProtocol | torch.Tensor,
+        value: Any,
+        non_blocking: bool,
     ) -> None:
         """Copy ``value`` into the storage of an entry that exists."""
         if not isinstance(present, CollectionProtocol):

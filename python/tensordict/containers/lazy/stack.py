@@ -44,7 +44,6 @@ from tensordict.storage.stacks import (
 )
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Sequence
 
     from tensordict._rust import SavedTensors
@@ -710,9 +709,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     def _save_plan(self, plan: object, level: int) -> None:
         plan_stack(self, plan, level)
 
-    def _saved(
-        self, leaves: SavedTensors, directory: str | os.PathLike[str], inplace: bool
-    ) -> Any:
+    def _saved(self, leaves: SavedTensors, directory: Any, inplace: bool) -> Any:
         return saved_stack(self, leaves, directory, inplace)
 
     @classmethod

@@ -51,7 +51,7 @@ def copied(held: Sequence[Any], is_lenient: bool = False) -> list[Any]:
     return made
 
 
-def same_value(first: CollectionProtocol, second: object) -> bool:
+def same_value(first: Any, second: Any) -> bool:
     """Tell whether two values are equal; arrays and tensors where all their elements are."""
     if type(first) is not type(second) and (
         isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor)
