@@ -311,7 +311,7 @@ def test_an_iterator_that_is_left_ends_its_threads() -> None:
             next(iter(loader))
     tasks = Path("/proc/self/task")
     names = [(task / "comm").read_text() for task in tasks.iterdir()]
-    assert sum(name.startswith("tensordict-ahead") for name in names) < 20
+    assert sum(name.startswith("td-prefetch") for name in names) < 20
 
 
 def test_lazy_stacks_resume() -> None:

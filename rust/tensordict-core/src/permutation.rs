@@ -6,14 +6,14 @@
 //! the other half. Since `a * b` is hardly more than the length, few numbers come out that are too
 //! large, and those are sent through again until they are not.
 //!
-//! What comes out is fixed: for the same key it is the same on every machine and in every version.
+//! The order is fixed: for the same key it is the same on every machine and in every version.
 
 use smallvec::SmallVec;
 
 /// Few rounds are enough where the halves are large.
 const FEWEST_ROUNDS: u32 = 8;
 
-/// What is left of an order after all rounds is at most two to the power of minus half of this.
+/// The rest of an order after all rounds is at most two to the power of minus half of this.
 const MIXED_BITS: u32 = 64;
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -36,7 +36,7 @@ fn key_of(parts: &[u64]) -> u64 {
 #[derive(Debug, Clone)]
 pub struct Permutation {
     length: u64,
-    /// How many values each of the halves has.
+    /// The number of values of each of the halves.
     sizes: [u64; 2],
     keys: SmallVec<[u64; 16]>,
 }
@@ -63,19 +63,19 @@ impl Permutation {
         }
     }
 
-    /// How many numbers there are.
+    /// Counts the numbers.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.length
     }
 
-    /// Whether there is no number.
+    /// Tells whether there is no number.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// What a round adds to a half, below `size`.
+    /// Computes the number below `size` that a round adds to a half.
     fn step(key: u64, other: u64, size: u64) -> u64 {
         let hash = (other ^ key).wrapping_mul(0xff51_afd7_ed55_8ccd);
         let hash = (hash ^ (hash >> 32)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
@@ -219,7 +219,7 @@ impl BlockPermutation {
 /// The order of the rows of an epoch.
 #[derive(Debug, Clone)]
 pub enum RowOrder {
-    /// As they are.
+    /// The order of the source.
     InTurn(u64),
     /// All of them shuffled.
     Shuffled(Permutation),
@@ -228,7 +228,7 @@ pub enum RowOrder {
 }
 
 impl RowOrder {
-    /// How many rows there are.
+    /// Counts the rows.
     #[must_use]
     pub fn len(&self) -> u64 {
         match self {
@@ -238,7 +238,7 @@ impl RowOrder {
         }
     }
 
-    /// Whether there is no row.
+    /// Tells whether there is no row.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use smallvec::SmallVec;
 use tensordict_core::batch::Dims;
-use tensordict_core::gather::{self, Ahead, Leaf, OwnedLeaf, Run, Ticket};
+use tensordict_core::gather::{self, Leaf, OwnedLeaf, Prefetcher, Run, Ticket};
 
 use crate::container::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
@@ -28,7 +28,7 @@ const LARGE_BYTES: usize = 4 << 20;
 /// Rows of the first dim, at a tensor of positions.
 pub(crate) struct Rows {
     runs: Vec<Run>,
-    /// How many positions there are.
+    /// The number of positions.
     count: usize,
     /// The shape of the positions.
     shape: Dims,
@@ -82,7 +82,7 @@ impl Rows {
         })
     }
 
-    /// Whether a leaf has that length: somebody may have resized it behind the collection's back.
+    /// Tells whether a leaf has that length: somebody may have resized it behind the collection's back.
     fn are_of(&self, leaf: &Memory) -> bool {
         leaf.shape.first() == Some(&self.length)
     }
@@ -101,8 +101,8 @@ pub(crate) fn plain_memory(tensor: &Bound<'_, PyAny>) -> Option<Memory> {
     (signs == memory.signs).then_some(memory)
 }
 
-/// Whether gradients are followed through a tensor, forwards or backwards. A view has what a tensor
-/// needs for that, and mostly does not use it.
+/// Tells whether gradients are followed through a tensor, forwards or backwards. A view has the
+/// fields for that, and mostly does not use them.
 fn takes_part_in_graphs(tensor: &Bound<'_, PyAny>) -> bool {
     let py = tensor.py();
     let ask = || -> PyResult<bool> {
@@ -122,7 +122,7 @@ fn takes_part_in_graphs(tensor: &Bound<'_, PyAny>) -> bool {
 /// A leaf, and where its rows go.
 struct Job<'py> {
     leaf: OwnedLeaf,
-    /// What has the memory.
+    /// The tensors that have the memory.
     held: [Bound<'py, PyAny>; 2],
 }
 
@@ -239,7 +239,7 @@ impl<'py> Jobs<'py> {
     }
 }
 
-/// What is left to torch: entries, and what their rows are written into.
+/// Entries that are left to torch, and the targets of their rows.
 type Pairs<'py> = SmallVec<[(Bound<'py, PyAny>, Bound<'py, PyAny>); 4]>;
 
 struct WriteInto<'a, 'py> {
@@ -249,7 +249,7 @@ struct WriteInto<'a, 'py> {
     // Leaves that torch copies, and collections that are not dense.
     leaves: Pairs<'py>,
     others: Pairs<'py>,
-    // What is written natively.
+    // Targets that are written natively.
     written: Vec<Bound<'py, PyAny>>,
 }
 
@@ -286,7 +286,7 @@ impl<'py> WriteInto<'_, 'py> {
         Ok(true)
     }
 
-    /// Whether `target` has the shape of the rows of `leaf`.
+    /// Tells whether `target` has the shape of the rows of `leaf`.
     fn fits(&self, leaf: &Bound<'py, PyAny>, target: &Bound<'py, PyAny>) -> bool {
         if container::is_unbatched(self.imports, leaf) {
             return false;
@@ -393,12 +393,12 @@ fn gather_into<'py>(
     Ok(())
 }
 
-/// How long a wait for rows is at most, before Python may act on a signal.
+/// The longest wait for rows before Python may act on a signal.
 const SIGNALS: Duration = Duration::from_millis(200);
 
 /// Threads that copy rows while Python does something else.
-#[pyclass(frozen, name = "GatherAhead", module = "tensordict._rust")]
-struct PyAhead(Ahead);
+#[pyclass(frozen, name = "GatherPrefetcher", module = "tensordict._rust")]
+struct PyPrefetcher(Prefetcher);
 
 /// A copy that was begun. Tensors refer to nothing, so there is nothing for the garbage collector.
 #[pyclass(frozen, name = "GatherTicket", module = "tensordict._rust")]
@@ -409,14 +409,14 @@ struct PyTicket {
 }
 
 #[pymethods]
-impl PyAhead {
+impl PyPrefetcher {
     #[new]
     fn new(num_threads: usize) -> Self {
-        Self(Ahead::new(num_threads))
+        Self(Prefetcher::new(num_threads))
     }
 
     /// Begins to write the rows of `td` at `index` into `out`; None where not every entry can be
-    /// copied without Python.
+    /// copied without Python. Versions of the tensors stay as they are: no graph has them.
     fn submit<'py>(
         &self,
         td: &Bound<'py, PyAny>,
@@ -434,11 +434,10 @@ impl PyAhead {
         if !walk.leaves.is_empty() || !walk.others.is_empty() {
             return Ok(None);
         }
-        raise_versions(py, &walk.written)?;
         let jobs = walk.jobs.list.into_iter();
         let (leaves, held): (Vec<_>, Vec<_>) = jobs.map(|job| (job.leaf, job.held)).unzip();
         // SAFETY: as in `Jobs::run`; the ticket holds the tensors.
-        let ticket = unsafe { self.0.submit(leaves, rows.runs) };
+        let ticket = py.detach(|| unsafe { self.0.submit(leaves, rows.runs) });
         Ok(Some(PyTicket {
             ticket,
             _held: held.into_iter().flatten().map(Bound::unbind).collect(),
@@ -453,7 +452,7 @@ impl PyTicket {
         if !self.ticket.is_of_this_process() {
             return Ok(false);
         }
-        let mut outcome = self.ticket.wait(Duration::ZERO);
+        let mut outcome = self.ticket.try_wait();
         while outcome.is_none() {
             outcome = py.detach(|| self.ticket.wait(SIGNALS));
             py.check_signals()?;
@@ -466,7 +465,7 @@ impl PyTicket {
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<PyAhead>()?;
+    module.add_class::<PyPrefetcher>()?;
     module.add_class::<PyTicket>()?;
     module.add_function(wrap_pyfunction!(gather_into, module)?)
 }

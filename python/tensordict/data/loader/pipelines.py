@@ -1,4 +1,4 @@
-"""Who copies the rows of batches while the consumer works on an earlier one.
+"""Copy the rows of batches while the consumer works on an earlier one.
 
 Each pipeline is told the rows of batches with ``put`` and gives the batches in the same
 order with ``get``.
@@ -14,6 +14,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.data.loader.buffers import Buffer, Buffers
+from tensordict.parallel.cpus import num_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DirectPipeline", "NativePipeline", "Pipeline", "ThreadsPipeline"]
 
-_NUM_THREADS = 2
-"""So many batches are copied at the same time, each by as many threads as it needs."""
+_MOST_THREADS = 2
+"""So many threads copy batches at most; each shares its batch with a pool of threads."""
 
 
 class Pipeline(Protocol):
@@ -34,7 +35,7 @@ class Pipeline(Protocol):
         ...  # pragma: no cover
 
     def get(self) -> Any:
-        """The batch that was begun first."""
+        """Wait for the batch that was begun first."""
         ...  # pragma: no cover
 
     def close(self) -> None:
@@ -93,19 +94,24 @@ class ThreadsPipeline:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
+def _num_threads(num_prefetched: int) -> int:
+    """Choose how many threads copy batches beside the one that takes them."""
+    return min(num_prefetched, _MOST_THREADS, max(num_cpus() - 1, 1))
+
+
 class NativePipeline:
     """Copies rows in threads that need no Python, into memory that is used again.
 
     Args:
         source: has nothing but entries that the native code copies.
         buffers: where batches are written.
-        num_ahead: how many are begun at most.
+        num_prefetched: how many are begun at most.
     """
 
-    def __init__(self, source: Dense, buffers: Buffers, num_ahead: int) -> None:
+    def __init__(self, source: Dense, buffers: Buffers, num_prefetched: int) -> None:
         self._source = source
         self._buffers = buffers
-        self._ahead = _rust.GatherAhead(min(num_ahead, _NUM_THREADS))
+        self._prefetcher = _rust.GatherPrefetcher(_num_threads(num_prefetched))
         self._begun: deque[tuple[torch.Tensor, Buffer, list[Any]]] = deque()
         self.last: Buffer | None = None
         """The buffer of the batch that was given last."""
@@ -115,7 +121,7 @@ class NativePipeline:
         cls,
         source: Source,
         batch_size: int,
-        num_ahead: int,
+        num_prefetched: int,
         *,
         recycle: bool,
         pin: bool,
@@ -128,32 +134,32 @@ class NativePipeline:
         first = torch.zeros(1, dtype=torch.int64)
         row = parts[0][first]
         keys = set(row.keys(True, True))
-        now = _rust.GatherAhead(0)
+        now = _rust.GatherPrefetcher(0)
         for part in parts:
             # Rows of several parts go into one batch, so they have the same entries.
             if set(part.keys(True, True)) != keys or not now.submit(part, first, row):
                 return None
-        return cls(dense, Buffers(row, batch_size, recycle, pin), num_ahead)
+        return cls(dense, Buffers(row, batch_size, recycle, pin), num_prefetched)
 
     def put(self, rows: torch.Tensor) -> None:
         """Begin a batch."""
         buffer = self._buffers.take()
-        count = len(rows)
+        count = rows.numel()
         out = buffer.td
         out = out if count == out.batch_size[0] else out[:count]
         pieces = self._source.split(rows)
         tickets = []
         start = 0
         for part, own in pieces:
-            stop = start + len(own)
+            stop = start + own.numel()
             place = out if len(pieces) == 1 else out[start:stop]
             tickets.append(self._submit(part, own, place))
             start = stop
         self._begun.append((rows, buffer, tickets))
 
     def _submit(self, part: Any, rows: torch.Tensor, out: Any) -> Any:
-        # The first batch is waited for at once: no other thread has to wake up for it.
-        ticket = self._ahead.submit(part, rows, out) if self._begun else None
+        # The first batch is waited for at once: all threads copy it.
+        ticket = self._prefetcher.submit(part, rows, out) if self._begun else None
         if ticket is None:
             # Or something has changed: an entry requires gradients, or was resized.
             _rust.gather_into(part, rows, out)
@@ -165,7 +171,7 @@ class NativePipeline:
         for ticket in tickets:
             if ticket is not None:
                 ticket.wait()
-        batch = buffer.part(len(rows))
+        batch = buffer.part(rows.numel())
         self._buffers.give(buffer)
         self.last = buffer
         return self._source.completed(batch, rows)

@@ -22,7 +22,7 @@ pub(super) const READS_TO_TRUST: u32 = 1024;
 pub struct RowFile {
     file: File,
     path: PathBuf,
-    /// How many reads in a row found their bytes in memory.
+    /// The number of reads in a row that found their bytes in memory.
     found: AtomicU32,
 }
 
@@ -61,14 +61,14 @@ impl RowFile {
         }
     }
 
-    /// Whether all reads of late found their bytes in memory.
+    /// Tells whether all reads of late found their bytes in memory.
     pub(super) fn is_in_memory(&self) -> bool {
         self.found.load(Ordering::Relaxed) >= READS_TO_TRUST
     }
 
     /// Remembers that so many reads found their bytes in memory.
     pub(super) fn remember_found(&self, count: u32) {
-        // What another thread adds meanwhile may be lost, and is not needed.
+        // A count that another thread adds meanwhile may be lost, and is not needed.
         let found = self.found.load(Ordering::Relaxed);
         if found < READS_TO_TRUST {
             self.found
@@ -106,7 +106,7 @@ impl RowFile {
         usize::try_from(read) == Ok(length)
     }
 
-    /// Whether the byte at `offset` is in memory.
+    /// Tells whether the byte at `offset` is in memory.
     pub(super) fn has_in_memory(&self, offset: u64) -> bool {
         let mut byte = 0_u8;
         // SAFETY: there is room for one byte.

@@ -1,21 +1,21 @@
 //! Rows of many leaves at given positions, copied to where they are wanted.
 //!
-//! What is in memory is copied from there. What is not is asked for from the device all at once, and
+//! Rows in memory are copied from there. Others are asked for from the device all at once, and
 //! then read by positioned reads of exactly these bytes, straight into the result: the read-ahead of
 //! a page fault would multiply them. Whether something is in memory is found by reads that do not
 //! wait; after enough of them that all went well a file counts as being in memory, and rows are
 //! copied from the mapping until a page fault had to wait for the device.
 
-mod ahead;
 mod file;
 mod pool;
+mod prefetch;
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use ahead::{Ahead, OwnedLeaf, Ticket};
 pub use file::RowFile;
+pub use prefetch::{OwnedLeaf, Prefetcher, Ticket};
 
 use crate::storage::region::prefetch;
 use crate::storage::{StorageError, StorageResult, thread_count};
@@ -27,7 +27,7 @@ pub struct Run {
     pub row: usize,
     /// The first row of the result.
     pub place: usize,
-    /// How many.
+    /// The number of rows.
     pub count: usize,
 }
 
@@ -36,14 +36,14 @@ pub struct Run {
 pub struct Backing<'f> {
     /// The file.
     pub file: &'f RowFile,
-    /// Where in it row 0 begins.
+    /// The offset of row 0.
     pub offset: u64,
-    /// Whether the mapping has stores of this process that the file does not have.
+    /// True if the mapping has stores of this process that the file does not have.
     pub is_private: bool,
 }
 
 impl Backing<'_> {
-    /// Whether some bytes of a part are in memory, all that are looked for.
+    /// Tells whether some bytes of a part are in memory, all that are looked for.
     fn has_samples(&self, start: usize, length: usize) -> bool {
         let step = length / PROBES as usize;
         (0..PROBES as usize).all(|probe| {
@@ -86,8 +86,8 @@ const ALONE_BYTES: usize = 256 << 10;
 /// A run is at most about this long, so that threads share a long one.
 const RUN_BYTES: usize = 1 << 20;
 
-/// Rows that are fetched ahead of the one that is copied.
-const AHEAD: usize = 8;
+/// So many rows before it is copied a row is fetched into the cache.
+const ROWS_FETCHED: usize = 8;
 
 /// So many threads wait for the device. More gain nothing: it has been asked for all bytes before.
 const WAITING_THREADS: usize = 8;
@@ -95,7 +95,7 @@ const WAITING_THREADS: usize = 8;
 /// Rows that lie no further apart than this are asked for together.
 const GROUP_GAP: usize = 8 << 10;
 
-/// As many runs, at least, are worth it.
+/// The least number of runs that are asked for together.
 const GROUP_RUNS: usize = 16;
 
 /// A group of this length is read best by the kernel's own read-ahead: nearly all is asked for.
@@ -170,7 +170,7 @@ fn tasks_of(leaves: &[Leaf<'_>], runs: &[Run], rows: usize) -> Vec<Task> {
 struct Gather<'g> {
     leaves: &'g [Leaf<'g>],
     runs: &'g [Run],
-    /// What has to be waited for.
+    /// The tasks that wait for the device.
     missing: Mutex<Vec<Task>>,
     failed: Mutex<Option<StorageError>>,
     has_failed: AtomicBool,
@@ -186,6 +186,18 @@ struct Gather<'g> {
 /// the rows of the result are writable memory that nobody else uses and no other run writes to, and
 /// source and result do not overlap.
 pub unsafe fn gather(leaves: &[Leaf<'_>], runs: &[Run]) -> StorageResult<()> {
+    // SAFETY: the contract of this function.
+    unsafe { gather_with(leaves, runs, thread_count(0)) }
+}
+
+/// Copies rows of all leaves with at most so many threads, but for those that wait for the device.
+///
+/// # Errors
+/// Those of [`gather`].
+///
+/// # Safety
+/// That of [`gather`].
+unsafe fn gather_with(leaves: &[Leaf<'_>], runs: &[Run], threads: usize) -> StorageResult<()> {
     let row_bytes = leaves.iter().map(|leaf| leaf.row_bytes).max();
     let Some(row_bytes) = row_bytes.filter(|_| !runs.is_empty()) else {
         return Ok(());
@@ -208,7 +220,7 @@ pub unsafe fn gather(leaves: &[Leaf<'_>], runs: &[Run]) -> StorageResult<()> {
     let tasks = tasks_of(leaves, &runs, rows);
     let bytes: usize = leaves.iter().map(|leaf| leaf.row_bytes * rows).sum();
     let is_small = bytes < ALONE_BYTES && runs.len() * leaves.len() < TASK_RUNS;
-    let threads = if is_small { 1 } else { thread_count(0) };
+    let threads = if is_small { 1 } else { threads };
     let call = Gather {
         leaves,
         runs: &runs,
@@ -332,18 +344,18 @@ impl Gather<'_> {
 }
 
 impl Leaf<'_> {
-    /// Whether rows of the source lie one after the other.
+    /// Tells whether rows of the source lie one after the other.
     fn is_dense(&self) -> bool {
         self.stride == self.row_bytes
     }
 
-    /// Where in the source a run begins, and how long it is.
+    /// Returns the offset of a run in the source, and its length.
     fn extent(&self, run: &Run) -> (usize, usize) {
         let length = (run.count - 1) * self.stride + self.row_bytes;
         (run.row * self.stride, length)
     }
 
-    /// How many of the first runs lie close together, those of long rows aside.
+    /// Counts the first runs that lie close together, those of long rows aside.
     fn group(&self, runs: &[Run]) -> usize {
         if self.row_bytes > GROUP_GAP / 4 {
             return 1;
@@ -374,7 +386,7 @@ impl Leaf<'_> {
                 8 => self.copy_sized::<8>(runs),
                 _ => {
                     for (at, run) in runs.iter().enumerate() {
-                        if let Some(next) = runs.get(at + AHEAD) {
+                        if let Some(next) = runs.get(at + ROWS_FETCHED) {
                             prefetch(self.source_of(next.row));
                         }
                         self.copy_run(run);
@@ -390,7 +402,7 @@ impl Leaf<'_> {
     /// That of [`gather`].
     unsafe fn copy_sized<const N: usize>(&self, runs: &[Run]) {
         for (at, run) in runs.iter().enumerate() {
-            if let Some(next) = runs.get(at + AHEAD) {
+            if let Some(next) = runs.get(at + ROWS_FETCHED) {
                 prefetch(self.source_of(next.row));
             }
             for step in 0..run.count {
@@ -493,7 +505,7 @@ pub unsafe fn prefer_large_pages(start: *mut u8, length: usize) {
     }
 }
 
-/// How many page faults of this thread had to wait for a device.
+/// Counts the page faults of this thread that had to wait for a device.
 fn waited_faults() -> i64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: there is room for the answer, which may be all zeros.

@@ -21,11 +21,11 @@ static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
 static FORGETS: Once = Once::new();
 
 extern "C" fn forget_pool() {
-    // What it holds is left to the parent, and to the kernel.
+    // Its content is left to the parent, and to the kernel.
     POOL.store(ptr::null_mut(), Ordering::Release);
 }
 
-/// What is called with the numbers of tasks.
+/// The function that is called with the numbers of tasks.
 struct Work(*const (dyn Fn(usize) + Sync));
 
 // SAFETY: what it points to may be called by several threads, and lives until the last of them has
@@ -39,7 +39,7 @@ struct Call {
     work: Work,
     count: usize,
     next: AtomicUsize,
-    /// How many threads of the pool are in it.
+    /// The number of threads of the pool that are in it.
     inside: Mutex<usize>,
     left: Condvar,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
