@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
@@ -158,10 +159,7 @@ def rows_of_nested_lists_are_reversed():
     return rows, td["t"].tolist(), td[1]["t"][0]
 
 
-@scenario(
-    differs="in the release nothing happens, in silence",
-    ours=lambda error: "number of values" in str(error) and "append" in str(error),
-)
+@scenario
 def append_to_a_column():
     td = people()
     td["name"].append("new")
@@ -170,32 +168,28 @@ def append_to_a_column():
 
 @scenario(
     differs="in the release nothing happens, in silence",
-    ours=lambda result: result == ["RuntimeError"] * 7,
+    ours=lambda result: result == ["UserWarning"] * 7,
 )
 def whatever_would_change_the_length():
     td = people()
-    names = td["name"]
     seen = []
     for change in (
-        lambda: names.extend(["x"]),
-        lambda: names.insert(0, "x"),
-        lambda: names.pop(),
-        lambda: names.remove("bob"),
-        lambda: names.clear(),
-        lambda: names.__delitem__(0),
-        lambda: names.__imul__(2),
+        lambda names: names.extend(["x"]),
+        lambda names: names.insert(0, "x"),
+        lambda names: names.pop(),
+        lambda names: names.remove("bob"),
+        lambda names: names.clear(),
+        lambda names: names.__delitem__(0),
+        lambda names: names.__imul__(2),
     ):
-        try:
-            change()
-        except RuntimeError as error:
-            seen.append(type(error).__name__)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            change(td["name"])
+        seen += [warning.category.__name__ for warning in caught]
     return seen
 
 
-@scenario(
-    differs="the error names what was asked, and not the batch size",
-    ours=lambda error: isinstance(error, RuntimeError) and "+=" in str(error),
-)
+@scenario
 def adding_to_a_column_in_place():
     td = people()
     td["name"] += ["new"]
