@@ -1,4 +1,4 @@
-//! What the fuzz targets do: see [`readers`].
+//! The bodies of the fuzz targets: see [`readers`].
 
 mod readers;
 

@@ -46,7 +46,7 @@ fn scrutinised(path: &Path) -> StorageResult<Report> {
     verify(path, &how)
 }
 
-/// What was read; None where it was refused, by a message that names the place.
+/// Returns the result of a read; None if it was refused by a message that names the place.
 fn checked<T>(result: StorageResult<T>, place: &Path) -> Option<T> {
     match result {
         Ok(read) => Some(read),

@@ -57,7 +57,7 @@ pub enum Error {
     /// An index of more dims than there are.
     #[error("too many indices for tensor of dimension {ndim}")]
     TooManyIndices {
-        /// How many dims there are.
+        /// The number of dims that there are.
         ndim: usize,
     },
 

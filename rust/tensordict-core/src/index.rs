@@ -29,7 +29,7 @@ pub enum Item {
     Mask {
         /// The mask's shape.
         shape: Dims,
-        /// How many of its entries are true.
+        /// The number of true entries.
         count: i64,
     },
 }
@@ -86,19 +86,19 @@ pub enum Step {
     Item(usize),
     /// The positions along `axis` of the true entries of the mask.
     MaskAxis {
-        /// Which item is the mask.
+        /// The position of the mask among the items.
         item: usize,
-        /// Which of its axes.
+        /// The axis of the mask.
         axis: usize,
     },
     /// A dim that an ellipsis takes whole.
     Whole,
 }
 
-/// What an index does to a batch size.
+/// The effect of an index on a batch size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Whether the index takes everything as it is.
+    /// True if the index takes everything as it is.
     pub is_whole: bool,
     /// The items to index each leaf with.
     pub steps: SmallVec<[Step; 6]>,

@@ -87,8 +87,8 @@ impl<'k> Branch<'k> {
     }
 }
 
-/// What a selection or exclusion says of one entry: its key, and what is left of the paths
-/// that begin with it. An empty rest means the entry itself.
+/// One entry of a selection or exclusion: its key, and the rest of each path that begins with it.
+/// An empty rest means the entry itself.
 pub type Group<'p, K> = (&'p K, SmallVec<[&'p [K]; 2]>);
 
 /// Groups `paths` by their first part, keeping the order in which those come first: one

@@ -16,13 +16,13 @@ use std::collections::VecDeque;
 pub struct Seat {
     /// The position of the stream in the order.
     pub position: usize,
-    /// Whether the stream is read again, to fill a row that has nothing else to read.
+    /// True if the stream is read again, to fill a row that has nothing else to read.
     pub is_repeat: bool,
     /// The step at which the row had, or has, the first item of the stream.
     pub start: i64,
 }
 
-/// What a row is told to do from a step on.
+/// The instruction that a row follows from a step on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
     /// The row.
@@ -31,7 +31,7 @@ pub struct Turn {
     pub stream: Option<usize>,
     /// The step for which the next item is read.
     pub step: i64,
-    /// How many items of the stream were read before that step.
+    /// The number of items of the stream that were read before that step.
     pub num_read: i64,
     /// The length of the stream, if it is known.
     pub length: Option<i64>,
@@ -42,9 +42,9 @@ pub struct Turn {
 pub struct LanesState {
     /// The step that comes next.
     pub step: i64,
-    /// What each row reads.
+    /// The stream that each row reads.
     pub seats: Vec<Option<Seat>>,
-    /// How many streams of the order were taken for the first time.
+    /// The number of streams of the order that were taken for the first time.
     pub num_taken: usize,
     /// The position from which a stream to read again is looked for.
     pub cursor: usize,
@@ -340,7 +340,7 @@ impl Lanes {
         });
     }
 
-    /// How many steps the epoch has, once that is known.
+    /// Returns the number of steps of the epoch, once that is known.
     #[must_use]
     pub fn num_steps(&self) -> Option<i64> {
         self.num_steps
@@ -352,7 +352,7 @@ impl Lanes {
         self.order[position]
     }
 
-    /// Whether it is decided what each row has for `step`.
+    /// Returns whether it is decided what each row has for `step`.
     #[must_use]
     pub fn is_settled(&self, step: i64) -> bool {
         match self.num_steps {
@@ -364,7 +364,7 @@ impl Lanes {
         }
     }
 
-    /// What each row reads at a step that is settled.
+    /// Returns what each row reads at a step that is settled.
     #[must_use]
     pub fn seats(&self, step: i64) -> &[Option<Seat>] {
         let is_before = |snapshot: &&Snapshot| snapshot.step <= step;
@@ -389,7 +389,7 @@ impl Lanes {
         }
     }
 
-    /// How the epoch goes on from `step`, after all steps before it.
+    /// Returns the state from which the epoch goes on at `step`, after all steps before it.
     #[must_use]
     pub fn state(&self, step: i64) -> LanesState {
         let is_before = |snapshot: &&Snapshot| snapshot.step < step;

@@ -1,4 +1,4 @@
-//! Which worker does which task: a block of memory that processes share.
+//! The schedule of tasks and workers: a block of memory that processes share.
 //!
 //! ```text
 //! header | per worker: its range, the task it is at, since when | a state byte per task
@@ -112,13 +112,13 @@ impl Schedule {
         &self.file
     }
 
-    /// How many tasks there are.
+    /// Returns the number of tasks.
     #[must_use]
     pub fn num_tasks(&self) -> u32 {
         self.num_tasks
     }
 
-    /// How many workers share them.
+    /// Returns the number of workers that share them.
     #[must_use]
     pub fn num_workers(&self) -> u32 {
         self.num_workers
@@ -222,7 +222,7 @@ impl Schedule {
         self.word(CANCELLED).store(1, Ordering::Release);
     }
 
-    /// Whether somebody has cancelled the call.
+    /// Returns whether somebody has cancelled the call.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.word(CANCELLED).load(Ordering::Acquire) != 0

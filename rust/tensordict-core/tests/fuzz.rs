@@ -146,7 +146,7 @@ fn files() -> Vec<(Vec<u8>, Reader)> {
     files
 }
 
-/// What is done to a file.
+/// A change of a file.
 #[derive(Debug, Clone)]
 enum Change {
     Flip(Index, u8),
@@ -265,7 +265,7 @@ fn archive_of(plan: &Plan, method: Method) -> Vec<u8> {
     fs::read(path).unwrap()
 }
 
-/// Where bytes are found last.
+/// Returns the last position of bytes.
 fn position(bytes: &[u8], part: &[u8]) -> usize {
     let mut windows = bytes.windows(part.len());
     windows

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tensordict_core::lanes::{Lanes, LanesState, shuffled};
 
-/// What each row reads at each step: the stream and the number of the item.
+/// The reads of each row at each step: the stream and the number of the item.
 type Grid = Vec<Vec<Option<(usize, i64)>>>;
 
 /// Runs a plan whose reader finds out the lengths. `hurry` says how many steps a row may
@@ -150,7 +150,7 @@ proptest! {
     }
 }
 
-/// As `run`, from a step on, one step after the other.
+/// Runs the lanes from a step on, one step after the other.
 fn run_from(mut lanes: Lanes, lengths: &[i64], num_rows: usize, step: usize) -> Grid {
     let mut reading: Vec<Option<(usize, i64)>> = vec![None; num_rows];
     let mut grid = Grid::new();

@@ -22,7 +22,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Fallback<'py> {
 }
 
 impl<'py> Fallback<'py> {
-    /// What stands for a missing entry; None where that is an error.
+    /// Returns the replacement for a missing entry; None if that is an error.
     fn if_missing(self, imports: &Imports) -> Option<Bound<'py, PyAny>> {
         let value = self.0?;
         if value.is(&imports.none_if_missing) {
@@ -31,7 +31,7 @@ impl<'py> Fallback<'py> {
         (!value.is(&imports.no_default)).then_some(value)
     }
 
-    /// What stands for an entry that a leaf is in the way of; None where that is an error.
+    /// Returns the replacement for an entry that a leaf is in the way of; None if that is an error.
     fn if_through_leaf(self, imports: &Imports) -> Option<Bound<'py, PyAny>> {
         self.0
             .filter(|value| !value.is(&imports.no_default) && !value.is(&imports.none_if_missing))
@@ -61,7 +61,7 @@ fn get<'py>(
     default.map_or_else(|| from_twin(py, "access", "get", (td, key)), Ok)
 }
 
-/// Where one or more parts of a key lead.
+/// The place that one or more parts of a key lead to.
 enum Step<'py> {
     Value(Bound<'py, PyAny>),
     /// A container on the way has no such entry.
@@ -111,7 +111,7 @@ fn descend<'py>(
     Ok(Step::Value(value))
 }
 
-/// Whether there is an entry at a nested key.
+/// Returns whether there is an entry at a nested key.
 #[pyfunction]
 pub(crate) fn contains<'py>(td: &Bound<'py, PyAny>, key: &Bound<'py, PyAny>) -> PyResult<bool> {
     let py = td.py();
@@ -179,7 +179,8 @@ fn getitem<'py>(td: &Bound<'py, PyAny>, index: &Bound<'py, PyAny>) -> PyResult<B
     }
 }
 
-/// What reading an entry by key gives: of a non-tensor one the value it holds.
+/// Returns what reading an entry by key gives: the value that a non-tensor entry holds, any other
+/// entry itself.
 fn value_of<'py>(imports: &Imports, entry: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     if kind(imports, &entry)? == Kind::Foreign && container::is_non_tensor(imports, &entry)? {
         return entry.call_method0(imports.names.method_value.bind(entry.py()));

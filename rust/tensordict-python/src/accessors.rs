@@ -35,7 +35,7 @@ use crate::module_call;
 use crate::set;
 use crate::shortcuts::Shortcut;
 
-/// What calls a function of Python by running its code.
+/// The vectorcall that calls a function of Python by running its code.
 static RUN: OnceLock<ffi::vectorcallfunc> = OnceLock::new();
 
 /// Let a method or the getter of a property of this name be called natively.
@@ -81,8 +81,8 @@ fn call_foreach_natively(function: &Bound<'_, PyFunction>, takes_operand: bool) 
     );
 }
 
-/// What a function that the interpreter calls returns: what `call` gives, or null with the exception set. A
-/// panic must not leave the function, and is an exception as well.
+/// Returns what `call` gives to the interpreter, or null with the exception set. A panic must not
+/// leave the function, and is an exception as well.
 ///
 /// # Safety
 /// The thread is attached.
@@ -208,7 +208,7 @@ native!(unsqueeze, |imports, td, dim| {
     }
 });
 
-/// What `td.name(dim)` is noted as, for a number `dim`; None where views of shapes are lazy.
+/// Returns the note of `td.name(dim)` for a number `dim`; None if views of shapes are lazy.
 fn noted<'py>(
     imports: &Imports,
     name: &Bound<'py, PyString>,
@@ -231,7 +231,7 @@ native!(foreach_with, of function, |_imports, td, other| {
     foreach::foreach(&td, &first_of_closure(&function)?, Some(operands), true)
 });
 
-/// What the first variable holds that a function has from around it.
+/// Returns the first variable of the closure of a function.
 fn first_of_closure<'py>(function: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = function.py();
     // SAFETY: `call_foreach_natively` was given a function, which is alive, and with it its
@@ -262,7 +262,7 @@ native!(answer_fully, |_imports,
     answer(&class, &function, &types, &args, Some(&kwargs))
 });
 
-/// What a call of `__torch_function__` does: torch leaves keywords out where there are none.
+/// Answers a call of `__torch_function__`: torch leaves keywords out if there are none.
 unsafe extern "C" fn torch_function(
     function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
@@ -283,8 +283,8 @@ unsafe extern "C" fn torch_function(
 /// that have a native form.
 static TABLES: Resolved<[Py<PyDict>; 2]> = Resolved::new();
 
-/// What the table's entry for a torch function gives; None where there is none, or where
-/// other types take part.
+/// Returns the answer of the table's entry for a torch function; None if there is none, or if other
+/// types take part.
 fn answer<'py>(
     class: &Bound<'py, PyAny>,
     function: &Bound<'py, PyAny>,
@@ -324,8 +324,8 @@ fn answer<'py>(
     handler.call(args, kwargs).map(Some)
 }
 
-/// What the handler whose native form is `form` gives for `function(*args)`; None where the
-/// arguments are not plain.
+/// Calls the native form `form` of a handler for `function(*args)`; returns None if the arguments
+/// are not plain.
 fn made_natively<'py>(
     form: &Bound<'py, PyString>,
     function: &Bound<'py, PyAny>,
@@ -398,7 +398,7 @@ fn exchange(function: &Bound<'_, PyFunction>, call: ffi::vectorcallfunc) {
     }
 }
 
-/// What a call of a getter does.
+/// Answers a call of a getter.
 unsafe extern "C" fn get(
     getter: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
@@ -428,7 +428,7 @@ unsafe extern "C" fn get(
     unsafe { answered(call) }
 }
 
-/// What a call of `__setattr__` does.
+/// Answers a call of `__setattr__`.
 unsafe extern "C" fn set(
     _setter: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,

@@ -1,5 +1,5 @@
-//! What operations on several containers stand on: leaves in the order of another
-//! container, results that drop what an operation does not keep.
+//! The ground of operations on several containers: leaves in the order of another container,
+//! results that drop what an operation does not keep.
 
 use std::collections::HashSet;
 
@@ -150,7 +150,7 @@ pub(crate) fn alike_leaves<'py>(
     ffi::list_of(td.py(), &mut out).map(Some)
 }
 
-/// As [`alike_leaves`], with those of `td` in front: one walk for the two lists.
+/// Does the work of [`alike_leaves`] with the leaves of `td` in front: one walk for the two lists.
 pub(crate) fn both_alike_leaves<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
@@ -273,7 +273,7 @@ pub(crate) fn rebuild_plain_from<'py>(
     .any(td, leaves)
 }
 
-/// As `rebuild` without names: a comparison, or a reduction of whole leaves.
+/// Does the work of `rebuild` without names: for a comparison, or a reduction of whole leaves.
 #[pyfunction]
 #[pyo3(
     signature = (td, values, cls = None, size = None, lock = false),
@@ -331,7 +331,7 @@ fn leaf_batch_dims<'py>(
     Ok(out)
 }
 
-/// Whether one of `others` is `td`, or a container below it.
+/// Returns whether one of `others` is `td`, or a container below it.
 #[pyfunction]
 fn holds_any<'py>(td: &Bound<'py, PyAny>, others: &Bound<'py, PyList>) -> PyResult<bool> {
     let held = containers(td, None)?;

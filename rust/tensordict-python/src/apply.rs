@@ -29,9 +29,9 @@ impl<'py> Optional<'py> {
     }
 }
 
-/// Which values are called as leaves.
+/// The values that are called as leaves.
 enum IsLeaf<'py> {
-    /// What is no container.
+    /// Everything that is no container.
     Tensors,
     /// Every direct entry.
     All,
@@ -60,7 +60,7 @@ struct Apply<'py> {
     on_unbatched: bool,
 }
 
-/// What a container that is made by a walk has besides its entries.
+/// The state of a container made by a walk, besides its entries.
 #[derive(Clone)]
 struct Made<'py> {
     batch_size: Bound<'py, PyAny>,
@@ -80,10 +80,10 @@ impl<'py> Made<'py> {
     }
 }
 
-/// What a value becomes, None for nothing, and whether that must be checked.
+/// The result for a value, None for nothing, with true if it must be checked.
 type Item<'py> = (Option<Bound<'py, PyAny>>, bool);
 
-/// How far the entries of a copy were replaced in their places.
+/// The extent to which the entries of a copy were replaced in their places.
 enum Filled<'py> {
     All,
     /// The next is that at `at`, for which the function has been called: it gave `item`.
@@ -94,7 +94,7 @@ enum Filled<'py> {
 }
 
 impl<'py> Apply<'py> {
-    /// What is left of the dense `td`, or None where that is nothing.
+    /// Walks the dense `td`; returns the result, or None if nothing is left.
     fn walk(
         &self,
         td: &Bound<'py, PyAny>,
@@ -275,7 +275,7 @@ impl<'py> Apply<'py> {
         Ok(is_kept.then_some(result))
     }
 
-    /// What a value becomes, None for nothing, and whether that must be checked.
+    /// Returns the result for a value, None for nothing, with true if it must be checked.
     fn item(
         &self,
         made: &Made<'py>,
@@ -320,7 +320,7 @@ impl<'py> Apply<'py> {
         Ok((item, must_be_checked))
     }
 
-    /// Whether a leaf that is given back as it is fits where it was.
+    /// Returns whether a leaf that is given back as it is fits where it was.
     fn keeps_places(&self) -> bool {
         self.batch_size.is_none() && self.device.is(&self.imports.no_default)
     }
@@ -391,7 +391,7 @@ impl<'py> Apply<'py> {
         Ok(value)
     }
 
-    /// What the function gives for a leaf; None for nothing.
+    /// Calls the function with a leaf; returns None for nothing.
     #[inline]
     fn call(
         &self,
@@ -443,7 +443,7 @@ impl<'py> Apply<'py> {
         Ok((!item.is_none()).then_some(item))
     }
 
-    /// What a container that is not dense gives for itself.
+    /// Lets a container that is not dense do the call itself.
     fn foreign(
         &self,
         td: &Bound<'py, PyAny>,
@@ -474,7 +474,7 @@ impl<'py> Apply<'py> {
         Ok((!item.is_none()).then_some(item))
     }
 
-    /// Whether a nested result needs no check: made by the walk, without names.
+    /// Returns whether a nested result needs no check: made by the walk, without names.
     fn fits(
         &self,
         parent: &Made<'py>,

@@ -1,5 +1,5 @@
-//! How this extension was built: what `python -m tensordict doctor` and the warning about
-//! debug builds read.
+//! The build of this extension, which `python -m tensordict doctor` and the warning about debug
+//! builds read.
 
 use pyo3::prelude::*;
 

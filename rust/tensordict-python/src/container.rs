@@ -12,7 +12,7 @@ use crate::ffi;
 use crate::imports::{Imports, from_twin};
 use crate::state;
 
-/// What a value of a container is to a walk.
+/// The kind of a value of a container, for a walk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Called, collected or stored as it is.
@@ -50,7 +50,7 @@ fn remember_dense(class: &Bound<'_, PyType>) {
     }
 }
 
-/// Whether `value` is a tensor or a parameter, of no class derived from them.
+/// Returns whether `value` is a tensor or a parameter, of no class derived from them.
 #[inline]
 pub(crate) fn is_plain_leaf(imports: &Imports, value: &Bound<'_, PyAny>) -> bool {
     let class = value.get_type_ptr();
@@ -58,7 +58,7 @@ pub(crate) fn is_plain_leaf(imports: &Imports, value: &Bound<'_, PyAny>) -> bool
         || std::ptr::addr_eq(class, imports.parameter.as_ptr())
 }
 
-/// What `value` is. For types that are not known yet this may run Python code.
+/// Returns the kind of `value`. For types that are not known yet this may run Python code.
 #[inline]
 pub(crate) fn kind(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<Kind> {
     if is_plain_leaf(imports, value) {
@@ -85,7 +85,7 @@ fn kind_of_other(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<Kind> 
     })
 }
 
-/// Whether the state of the container `td` may be read directly.
+/// Returns whether the state of the container `td` may be read directly.
 #[inline]
 pub(crate) fn is_dense(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
     if is_known_dense(td.get_type_ptr()) {
@@ -101,7 +101,7 @@ pub(crate) fn is_dense(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<boo
     Ok(is_dense)
 }
 
-/// Whether the leaf `value` is held whole, whatever the batch size.
+/// Returns whether the leaf `value` is held whole, whatever the batch size.
 #[inline]
 pub(crate) fn is_unbatched(imports: &Imports, value: &Bound<'_, PyAny>) -> bool {
     !std::ptr::addr_eq(value.get_type_ptr(), imports.tensor.as_ptr())
@@ -123,7 +123,7 @@ pub(crate) fn resized_unbatched<'py>(
     value.call_method1(name, (size,)).map(Some)
 }
 
-/// Whether the leaf `value`, of a type of its own, is a nested tensor.
+/// Returns whether the leaf `value`, of a type of its own, is a nested tensor.
 pub(crate) fn is_nested(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<bool> {
     if std::ptr::addr_eq(value.get_type_ptr(), imports.tensor.as_ptr()) {
         return Ok(false);
@@ -134,7 +134,7 @@ pub(crate) fn is_nested(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult
     }
 }
 
-/// What `op` makes of a leaf that torch refused with `error`: rows of a nested tensor.
+/// Calls `op` on a leaf that torch refused with `error`, row by row for a nested tensor.
 ///
 /// # Errors
 /// `error`, where `tensordict.primitives.ragged_leaves` does not do it either.
@@ -158,7 +158,7 @@ pub(crate) fn rescued<'py>(
     if made.is_none() { Err(error) } else { Ok(made) }
 }
 
-/// Whether a foreign container is one value that is no tensor.
+/// Returns whether a foreign container is one value that is no tensor.
 pub(crate) fn is_non_tensor(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
     td.getattr(imports.names.is_non_tensor.bind(td.py()))?
         .is_truthy()
@@ -210,7 +210,7 @@ pub(crate) fn is_locked(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bo
         .is_truthy()
 }
 
-/// Whether the leaves of `td` are mapped or in shared memory: then it is locked, too.
+/// Returns whether the leaves of `td` are mapped or in shared memory: then it is locked, too.
 pub(crate) fn has_storage(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
     let names = &imports.names;
     Ok(is_locked(imports, td)?
@@ -251,7 +251,7 @@ pub(crate) fn new<'py>(
     new_of(imports, class, values)
 }
 
-/// As [`new`], with the four attributes in the order of [`state_names`].
+/// Does the work of [`new`], with the four attributes in the order of [`state_names`].
 pub(crate) fn new_of<'py>(
     imports: &Imports,
     class: &Bound<'py, PyType>,
@@ -265,7 +265,7 @@ pub(crate) fn new_of<'py>(
     Ok(td)
 }
 
-/// As [`new_of`], of the type of `td`.
+/// Does the work of [`new_of`], with the type of `td`.
 #[inline]
 pub(crate) fn new_like<'py>(
     imports: &Imports,
@@ -317,7 +317,7 @@ pub(crate) fn state_of<'py>(
     state::get(td, place, state_names(imports)[place])
 }
 
-/// Whether `td` is of the plain dense class itself, whose methods are known.
+/// Returns whether `td` is of the plain dense class itself, whose methods are known.
 pub(crate) fn is_plain(imports: &Imports, td: &Bound<'_, PyAny>) -> bool {
     imports
         .plain_type(td.py())
@@ -371,8 +371,8 @@ impl<'py> Names<'py> {
     }
 }
 
-/// How a walk changes the batch sizes and the names of the containers it meets: the first
-/// `k` dims, those of the root, are replaced.
+/// The change of the batch sizes and names of the containers that a walk meets: the first `k` dims,
+/// those of the root, are replaced.
 pub(crate) struct Splice<'a, 'py> {
     imports: &'static Imports,
     k: usize,
@@ -439,8 +439,8 @@ impl<'a, 'py> Splice<'a, 'py> {
         Ok(size)
     }
 
-    /// How many of the root's `new` dims a container gets that had `old` dims, fewer than
-    /// the root: as many as before where the dims that it lacks stay in their places.
+    /// Returns the number of the root's `new` dims that a container gets that had `old` dims, fewer
+    /// than the root: as many as before if the dims that it lacks stay in their places.
     fn kept_dims(&self, new: usize, old: usize) -> Option<usize> {
         let missing = self.k.checked_sub(old).filter(|&missing| missing > 0)?;
         let kept = new.checked_sub(missing)?;
@@ -544,7 +544,7 @@ fn copied_list<'py>(old: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     Ok(names.into_any())
 }
 
-/// Whether `value` is a number that some dtypes of integers do not have.
+/// Returns whether `value` is a number that some dtypes of integers do not have.
 pub(crate) fn is_rare_number(value: &Bound<'_, PyAny>) -> bool {
     if value.is_exact_instance_of::<PyBool>() {
         return false;

@@ -135,7 +135,7 @@ fn copy_into<'py>(
     }
 }
 
-/// Whether what is done with tensors of the lists becomes part of a graph.
+/// Returns whether what is done with tensors of the lists becomes part of a graph.
 fn have_gradients(imports: &Imports, lists: [&Bound<'_, PyList>; 2]) -> PyResult<bool> {
     let py = lists[0].py();
     if !imports.is_grad_enabled.bind(py).call0()?.is_truthy()? {
@@ -305,7 +305,8 @@ impl<'py> WriteTree<'py> {
     }
 }
 
-/// What is raised for a leaf of `td` that refuses to be written, if it has elements.
+/// Turns `error` into the one that is raised for a leaf of `td` that refuses to be written, if it
+/// has elements.
 pub(crate) fn copied(
     td: &Bound<'_, PyAny>,
     leaf: &Bound<'_, PyAny>,
@@ -319,7 +320,7 @@ pub(crate) fn copied(
     from_twin(py, "copy", "copy_failed", (td, leaf, error)).map(drop)
 }
 
-/// Whether both are plain tensors of one shape, so that one can be copied into the other.
+/// Returns whether both are plain tensors of one shape, so that one can be copied into the other.
 pub(crate) fn are_alike(
     imports: &Imports,
     first: &Bound<'_, PyAny>,

@@ -79,7 +79,7 @@ impl<'a, 'py> Source<'a, 'py> {
         self.remembered(result, call)
     }
 
-    /// As [`Self::moved`] for what no `with` statement undoes.
+    /// Does the work of [`Self::moved`] for results that no `with` statement undoes.
     fn mapped(
         &self,
         op: &Bound<'py, PyString>,
@@ -125,7 +125,7 @@ impl<'a, 'py> Source<'a, 'py> {
     }
 }
 
-/// What is passed to the leaves.
+/// The arguments that are passed to the leaves.
 #[derive(Clone, Copy)]
 enum Args<'a> {
     Dims(&'a [i64]),

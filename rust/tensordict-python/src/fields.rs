@@ -32,7 +32,7 @@ pub(crate) fn get_field<'py>(
     tc.call_method1(imports.names.method_value_of_entry.bind(py), (value,))
 }
 
-/// Whether a field of `tc` takes a tensor as it is.
+/// Returns whether a field of `tc` takes a tensor as it is.
 pub(crate) fn is_plain_field(
     imports: &Imports,
     tc: &Bound<'_, PyAny>,
@@ -96,7 +96,7 @@ fn wrap_fields<'py>(
     Ok(tc)
 }
 
-/// Whether each entry of a dense container is known at a glance to be a field of `tc`.
+/// Returns whether each entry of a dense container is known at a glance to be a field of `tc`.
 fn has_fields_alone(
     imports: &Imports,
     tc: &Bound<'_, PyAny>,

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 
-/// What Python's `bool` says of a flag.
+/// Returns what Python's `bool` says of a flag.
 pub(crate) fn truth(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     value.is_truthy()
 }

@@ -18,7 +18,7 @@ use crate::set::batch_size_of;
 use crate::tensors::{self, Tensor, shape_of};
 use crate::tree::{NewLeaves, leaves, rebuild_with};
 
-/// Whether all leaves have one dtype, so that all or none can hold the results.
+/// Returns whether all leaves have one dtype, so that all or none can hold the results.
 fn has_one_dtype(imports: &Imports, leaves: &Bound<'_, PyAny>) -> PyResult<bool> {
     let name = imports.names.dtype.bind(leaves.py());
     let mut first: Option<Bound<'_, PyAny>> = None;
@@ -39,7 +39,7 @@ fn has_one_dtype(imports: &Imports, leaves: &Bound<'_, PyAny>) -> PyResult<bool>
     Ok(true)
 }
 
-/// Whether the leaves at each place of `lists` are known to have the same shape, so that
+/// Returns whether the leaves at each place of `lists` are known to have the same shape, so that
 /// results fit. The only leaf need not be known: it is not written where it fails.
 fn have_one_shape(lists: &[Bound<'_, PyAny>]) -> bool {
     let mut lists = lists.iter().filter_map(|list| list.cast::<PyList>().ok());
@@ -60,7 +60,7 @@ fn is_number(value: &Bound<'_, PyAny>) -> bool {
         || value.is_instance_of::<PyComplex>()
 }
 
-/// Whether two sizes are known to be equal: small numbers are one object each.
+/// Returns whether two sizes are known to be equal: small numbers are one object each.
 fn is_same_size(size: &Bound<'_, PyAny>, other: &Bound<'_, PyAny>) -> bool {
     let (Ok(first), Ok(second)) = (size.cast::<PyTuple>(), other.cast::<PyTuple>()) else {
         return false;
@@ -73,7 +73,7 @@ fn is_same_size(size: &Bound<'_, PyAny>, other: &Bound<'_, PyAny>) -> bool {
                 .all(|(length, other)| length.is(&*other)))
 }
 
-/// Whether `operand` is one tensor without dims for all leaves, which `torch.vmap` has not
+/// Returns whether `operand` is one tensor without dims for all leaves, which `torch.vmap` has not
 /// made a tensor of many.
 fn is_shared_tensor(imports: &Imports, operand: &Bound<'_, PyAny>) -> PyResult<bool> {
     if !operand.get_type().is(&imports.tensor)
@@ -200,7 +200,7 @@ pub(crate) fn foreach<'py>(
     rebuild_with(imports, td, leaves, true, has_leaves, drop_empty).map(Some)
 }
 
-/// Whether `td` and all below it are dense: their leaves are those that are held.
+/// Returns whether `td` and all below it are dense: their leaves are those that are held.
 fn is_dense_throughout(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
     if !container::is_dense(imports, td)? {
         return Ok(false);

@@ -221,8 +221,8 @@ pub(crate) fn common_attribute<'py>(py: Python<'py>, name: &str) -> PyResult<Bou
     primitives(py, "common")?.getattr(name)
 }
 
-/// What the Python twin of a primitive makes of the same arguments: a primitive leaves to
-/// it what is not plain, and failures, so that their texts stand in one place.
+/// Calls the Python twin of a primitive with the same arguments: a primitive leaves to it what is
+/// not plain, and failures, so that their texts stand in one place.
 #[cold]
 pub(crate) fn from_twin<'py>(
     py: Python<'py>,

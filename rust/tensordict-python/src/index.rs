@@ -329,7 +329,7 @@ impl<'py> ReadAt<'_, 'py> {
         container::new_like(imports, td, values)
     }
 
-    /// What the index takes of a leaf.
+    /// Returns what the index takes of a leaf.
     fn leaf(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         if let Some(rows) = &self.rows
             && let Some(part) = self.jobs.take(self.imports, leaf, rows)?
@@ -501,7 +501,7 @@ impl<'py> WriteAt<'py> {
         Ok(shape.cast::<PyTuple>().ok().and_then(plain_dims))
     }
 
-    /// Whether the index leaves `theirs` of a shape `own`.
+    /// Returns whether the index leaves `theirs` of a shape `own`.
     fn leaves_of(&self, own: &[i64], theirs: &[i64]) -> bool {
         theirs.starts_with(&self.dims) && own.get(self.k..) == theirs.get(self.dims.len()..)
     }
@@ -516,7 +516,7 @@ fn is_same_dtype(
     Ok(tensor.getattr(name)?.is(other.getattr(name)?))
 }
 
-/// Whether the index of a plan is of numbers, slices and None alone.
+/// Returns whether the index of a plan is of numbers, slices and None alone.
 fn holds_no_tensor(at: &Bound<'_, PyAny>) -> bool {
     let is_plain = |item: &Bound<'_, PyAny>| {
         item.is_exact_instance_of::<PyInt>()
@@ -640,12 +640,12 @@ fn write_all(imports: &Imports, mut writes: Writes<'_>, at: &Bound<'_, PyAny>) -
     Ok(())
 }
 
-/// Whether a tensor may take part in a graph, as far as that is known without torch.
+/// Returns whether a tensor may take part in a graph, as far as that is known without torch.
 fn may_be_of_a_graph(entry: &Bound<'_, PyAny>) -> bool {
     Tensor::of(entry).is_none_or(|tensor| !tensor.is_outside_of_graphs())
 }
 
-/// Whether an index has an ellipsis, which each tensor reads in its own way.
+/// Returns whether an index has an ellipsis, which each tensor reads in its own way.
 fn has_ellipsis(index: &Bound<'_, PyAny>) -> bool {
     match index.cast::<PyTuple>() {
         Ok(items) => items

@@ -68,7 +68,7 @@ impl<'py> Walk<'_, 'py> {
         Ok(())
     }
 
-    /// What the caller's `is_leaf` says of the value's type; false without one.
+    /// Asks the caller's `is_leaf` about the value's type; false without one.
     fn is_leaf(&self, value: &Bound<'py, PyAny>) -> PyResult<bool> {
         match self.is_leaf {
             Some(is_leaf) => is_leaf.call1((value.get_type(),))?.is_truthy(),

@@ -150,7 +150,7 @@ impl<'py> Joining<'py> {
         container::new_like(imports, &tds[0], values).map(Some)
     }
 
-    /// What becomes of the entries at one key, or None where the twin must take over.
+    /// Joins the entries at one key; returns None if the twin must take over.
     #[inline]
     fn item(&mut self, group: &[Bound<'py, PyAny>]) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = group[0].py();
@@ -236,8 +236,8 @@ fn join_or_twin<'py>(how: Join, tds: &Bound<'py, PyAny>, dim: i64) -> PyResult<B
     from_twin(py, "join", how.twin(), (tds, dim))
 }
 
-/// What the handlers of `torch.stack` and `torch.cat` give for the arguments `args`; None where
-/// these are not plain containers and a dim that they have.
+/// Does what the handlers of `torch.stack` and `torch.cat` do for the arguments `args`; returns
+/// None if these are not plain containers and a dim that they have.
 pub(crate) fn join_plain<'py>(
     imports: &'static Imports,
     how: Join,
@@ -279,7 +279,7 @@ pub(crate) fn join_plain<'py>(
     Joining::new(py, imports, how, dim)?.join(&tds)
 }
 
-/// Whether `torch.stack` makes a lazy stack, as the process was told.
+/// Returns whether `torch.stack` makes a lazy stack, as the process was told.
 pub(crate) fn is_lazy_by_default(py: Python<'_>) -> PyResult<bool> {
     static OPTIONS: Resolved<Py<PyModule>> = Resolved::new();
     let options = OPTIONS.get_or_try_init(py, || {

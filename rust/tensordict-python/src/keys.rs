@@ -58,7 +58,7 @@ fn parse_paths<'py>(keys: &Bound<'py, PyTuple>) -> PyResult<Option<Vec<Path<KeyP
     Ok(Some(paths))
 }
 
-/// Whether each key is a string, so that only direct entries are named.
+/// Returns whether each key is a string, so that only direct entries are named.
 fn are_direct(keys: &Bound<'_, PyTuple>) -> bool {
     keys.iter_borrowed()
         .all(|key| key.is_exact_instance_of::<PyString>())

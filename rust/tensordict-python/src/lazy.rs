@@ -297,7 +297,7 @@ fn stacked<'py>(
     container::new(imports, cls, entries.as_any(), &size, &device, &none).map(Some)
 }
 
-/// Whether two batch sizes are known to be equal without a call: small numbers are shared.
+/// Returns whether two batch sizes are known to be equal without a call: small numbers are shared.
 fn are_alike(size: &Bound<'_, PyTuple>, other: &Bound<'_, PyAny>) -> bool {
     size.is(other)
         || other.cast::<PyTuple>().is_ok_and(|other| {

@@ -8,7 +8,7 @@ use crate::ffi::{self, Operation, RepeatedCall};
 use crate::imports::Imports;
 use crate::tensors::{Tensor, number_of_dtype, shape_of, with_layout};
 
-/// What is appended to the first argument of a call on a leaf.
+/// The arguments that are appended to the first argument of a call on a leaf.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tail {
     Nothing,
@@ -94,7 +94,7 @@ fn dtype_of_cast(method: &str) -> Option<&'static str> {
     })
 }
 
-/// What is called on each leaf of a container.
+/// The call that is made on each leaf of a container.
 pub(crate) struct LeafCall<'a, 'py> {
     imports: &'static Imports,
     op: &'a Bound<'py, PyAny>,
@@ -214,7 +214,7 @@ impl<'a, 'py> LeafCall<'a, 'py> {
         }
     }
 
-    /// Whether the call gives the plain tensor `leaf` back.
+    /// Returns whether the call gives the plain tensor `leaf` back.
     #[inline]
     fn is_kept(&self, leaf: &Bound<'py, PyAny>) -> bool {
         let is_kept = match self.keeps {

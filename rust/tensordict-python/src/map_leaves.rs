@@ -76,7 +76,7 @@ impl<'py> MapLeaves<'_, 'py> {
         container::new_like(imports, td, values)
     }
 
-    /// What becomes of a leaf that is held whole, where batch sizes change.
+    /// Calls the operation on a leaf that is held whole, where batch sizes change.
     fn whole(
         &self,
         value: &Bound<'py, PyAny>,

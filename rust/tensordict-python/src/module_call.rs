@@ -20,7 +20,7 @@ use crate::set::{self, Inplace};
 /// The key of outputs that are dropped.
 const SINK: &str = "_";
 
-/// What the calls need of torch and of the classes of modules.
+/// The objects of torch, and the classes of modules, that the calls need.
 struct Calls {
     module_class: Py<PyType>,
     /// `torch.nn.Module.__call__`, as torch defines it.
@@ -156,7 +156,7 @@ impl Calls {
         })
     }
 
-    /// Whether modules are called though their outputs are there.
+    /// Returns whether modules are called though their outputs are there.
     fn run_all(&self, py: Python<'_>) -> PyResult<bool> {
         let skip = self.skip.bind(py);
         Ok(is_false(&skip.getattr(self.names.value.bind(py))?)
@@ -164,13 +164,13 @@ impl Calls {
     }
 }
 
-/// Whether a call with `td` can be one that runs no bytecode.
+/// Returns whether a call with `td` can be one that runs no bytecode.
 fn is_plain(imports: &Imports, calls: &Calls, td: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = td.py();
     Ok(container::is_plain(imports, td) && !ffi::frames_are_watched(py) && calls.run_all(py)?)
 }
 
-/// Whether `value` is the object False.
+/// Returns whether `value` is the object False.
 fn is_false(value: &Bound<'_, PyAny>) -> bool {
     value.is(pyo3::types::PyBool::new(value.py(), false))
 }
@@ -195,12 +195,12 @@ impl<'py> Attributes<'py> {
         self.0.get_item(name.bind(self.0.py()))
     }
 
-    /// Whether the attribute is there and `is_so`.
+    /// Returns whether the attribute is there and `is_so`.
     fn has(&self, name: &Py<PyString>, is_so: fn(&Bound<'py, PyAny>) -> bool) -> PyResult<bool> {
         Ok(self.get(name)?.is_some_and(|value| is_so(&value)))
     }
 
-    /// Whether the attribute is not there, or `is_so`.
+    /// Returns whether the attribute is not there, or `is_so`.
     fn lacks_or(
         &self,
         name: &Py<PyString>,
@@ -451,8 +451,8 @@ fn call<'py>(
     module.call1((td,))
 }
 
-/// Whether calling a module is calling its `forward`, and this is that of a module of
-/// tensors (false) or of a sequence (true); None where there is more to it.
+/// Returns which `forward` a call of the module is: that of a module of tensors (false) or of a
+/// sequence (true); None if there is more to it.
 fn called_directly(calls: &Calls, module: &Bound<'_, PyAny>) -> PyResult<Option<bool>> {
     let py = module.py();
     let names = &calls.names;

@@ -16,7 +16,7 @@ use crate::imports::{Imports, from_twin, imports, primitives};
 use crate::storage::dlpack::begin_together;
 use crate::tensors::{Tensor, with_layout};
 
-/// What the walk needs of torch and its modules.
+/// The objects of torch and its modules that the walk needs.
 struct Modules {
     parameters: Py<PyString>,
     buffers: Py<PyString>,
@@ -70,12 +70,12 @@ fn modules(py: Python<'_>) -> PyResult<&'static Modules> {
         .expect("the cell was filled by the line above or before it"))
 }
 
-/// Where a tensor of a module goes.
+/// The place in a module that a tensor goes to.
 struct Slot<'py> {
     slots: Bound<'py, PyDict>,
-    /// What the module has.
+    /// The tensor that the module has.
     old: Bound<'py, PyAny>,
-    /// Where it has that, if not there.
+    /// The dictionary that has it, if not that one.
     before: Option<Bound<'py, PyDict>>,
 }
 
@@ -84,7 +84,7 @@ struct Write<'py> {
     slots: Bound<'py, PyDict>,
     key: Bound<'py, PyAny>,
     value: Bound<'py, PyAny>,
-    /// Where the module has had it, if not there.
+    /// The dictionary that has had it, if not that one.
     before: Option<Bound<'py, PyDict>>,
 }
 
@@ -93,7 +93,8 @@ struct Held<'py> {
     source: Bound<'py, PyAny>,
     key: Bound<'py, PyAny>,
     current: Bound<'py, PyAny>,
-    /// Whose entry was put there: the source, or what the module has got at its first place.
+    /// The owner of the entry that was put there: the source, or what the module has got at its
+    /// first place.
     given: Bound<'py, PyAny>,
     /// That entry, if it is known already.
     own: Option<Bound<'py, PyAny>>,
@@ -103,7 +104,7 @@ struct Held<'py> {
 #[derive(Clone)]
 struct Seen<'py> {
     result: Bound<'py, PyAny>,
-    /// What its entries were compared with.
+    /// The collection that its entries were compared with.
     like: Option<Bound<'py, PyAny>>,
 }
 
@@ -153,7 +154,7 @@ fn slots_of<'py>(
     Ok(found.cast_into_exact::<PyDict>().ok())
 }
 
-/// Whether a tensor is known to have another shape than `old`, dims in front aside.
+/// Returns whether a tensor is known to have another shape than `old`, dims in front aside.
 fn do_not_fit(imports: &Imports, value: &Bound<'_, PyAny>, old: &Bound<'_, PyAny>) -> bool {
     let fits = match (Tensor::of(value), Tensor::of(old)) {
         (Some(value), Some(old)) => {
@@ -168,13 +169,13 @@ fn do_not_fit(imports: &Imports, value: &Bound<'_, PyAny>, old: &Bound<'_, PyAny
     !fits.flatten().unwrap_or(true)
 }
 
-/// Whether a value is of one of the two classes of ordinary tensors.
+/// Returns whether a value is of one of the two classes of ordinary tensors.
 fn is_exactly_tensor(imports: &Imports, value: &Bound<'_, PyAny>) -> bool {
     let class = value.get_type();
     class.is(&imports.tensor) || class.is(&imports.parameter)
 }
 
-/// Whether two tensors begin in one place of one memory.
+/// Returns whether two tensors begin in one place of one memory.
 fn is_one_place(first: &Bound<'_, PyAny>, second: &Bound<'_, PyAny>) -> bool {
     if let (Some(one), Some(other)) = (Tensor::of(first), Tensor::of(second))
         && (one.is_on_cpu(), other.is_on_cpu()) == (Some(true), Some(true))
@@ -204,8 +205,8 @@ impl<'py> Walk<'py> {
         })
     }
 
-    /// What `module` has under the keys of `td`, and of `like` where there is one; None
-    /// where the twin must take over. Python's None where it is not collected.
+    /// Collects what `module` has under the keys of `td`, and of `like` if there is one; returns
+    /// None if the twin must take over. Python's None where it is not collected.
     fn plan(
         &mut self,
         td: &Bound<'py, PyAny>,
@@ -385,7 +386,7 @@ impl<'py> Walk<'py> {
         Ok(Some(Slot { slots, old, before }))
     }
 
-    /// What a module gets for `value`; None where the twin must tell which do not fit.
+    /// Returns what a module gets for `value`; None if the twin must tell which do not fit.
     fn given(
         &self,
         value: Bound<'py, PyAny>,

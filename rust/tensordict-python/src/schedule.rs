@@ -1,4 +1,4 @@
-//! Which worker does which task, for Python.
+//! The schedule of tasks and workers, for Python.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

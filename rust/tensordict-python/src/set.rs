@@ -28,7 +28,7 @@ pub(crate) fn batch_size_of<'py>(
     td.getattr(imports.names.property_batch_size.bind(td.py()))
 }
 
-/// Whether `shape` begins with `batch_size`; both are tuples of numbers.
+/// Returns whether `shape` begins with `batch_size`; both are tuples of numbers.
 pub(crate) fn has_leading_dims(
     shape: &Bound<'_, PyAny>,
     batch_size: &Bound<'_, PyAny>,
@@ -51,7 +51,7 @@ pub(crate) fn has_leading_dims(
     Ok(true)
 }
 
-/// How a value is stored where there is an entry.
+/// The way in which a value is stored if there is an entry.
 pub(crate) enum Inplace {
     /// It replaces the entry.
     Replace,
@@ -74,7 +74,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Inplace {
 /// A value that may be stored, and what it is.
 pub(crate) type Fitted<'py> = (Bound<'py, PyAny>, Kind);
 
-/// Whether `other` is `td` or lies somewhere in it; both are dense.
+/// Returns whether `other` is `td` or lies somewhere in it; both are dense.
 fn holds<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
@@ -98,9 +98,9 @@ fn holds<'py>(
     Ok(false)
 }
 
-/// Whether `_fit_collection` of the plain container `td` gives the dense `value` back as
-/// it is: a container that has the batch size and device, meets no names, and does not
-/// hold `td`, as nothing does that `is_new`.
+/// Returns whether `_fit_collection` of the plain container `td` gives the dense `value` back as it
+/// is: a container that has the batch size and device, meets no names, and does not hold `td`, as
+/// nothing does that `is_new`.
 fn fits_as_it_is<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
@@ -117,7 +117,7 @@ fn fits_as_it_is<'py>(
         && (is_new || !holds(imports, value, td)?))
 }
 
-/// What `_convert_value` of the plain container `td` makes of a dictionary.
+/// Does the work of `_convert_value` of the plain container `td` for a dictionary.
 fn converted_dict<'py>(
     imports: &'static Imports,
     td: &Bound<'py, PyAny>,
@@ -184,7 +184,7 @@ impl<'py> Target<'py> {
         })
     }
 
-    /// Whether the plain tensor `value` is stored as it is.
+    /// Returns whether the plain tensor `value` is stored as it is.
     pub(crate) fn takes(&self, value: &Bound<'py, PyAny>) -> bool {
         self.takes_every()
             || with_layout(value, |shape, is_on_cpu| {
@@ -193,7 +193,8 @@ impl<'py> Target<'py> {
             .unwrap_or(false)
     }
 
-    /// As [`Self::takes`], false also where that cannot be told without running Python code.
+    /// Does the work of [`Self::takes`], but returns false where that cannot be told without
+    /// running Python code.
     fn takes_at_a_glance(&self, value: &Bound<'py, PyAny>) -> bool {
         self.takes_every()
             || with_layout_at_a_glance(value, |shape, is_on_cpu| {
@@ -202,7 +203,7 @@ impl<'py> Target<'py> {
             .unwrap_or(false)
     }
 
-    /// Whether every tensor is stored as it is.
+    /// Returns whether every tensor is stored as it is.
     fn takes_every(&self) -> bool {
         self.device.is_none() && self.batch_dims.as_ref().is_some_and(Dims::is_empty)
     }
@@ -214,8 +215,8 @@ impl<'py> Target<'py> {
         shape.starts_with(dims) && (self.device.is_none() || (self.takes_cpu && is_on_cpu))
     }
 
-    /// Whether all `entries` are known to be plain tensors under strings that are stored as they
-    /// are. Runs no Python code.
+    /// Returns whether all `entries` are known to be plain tensors under strings that are stored as
+    /// they are. Runs no Python code.
     pub(crate) fn takes_all(&self, entries: &Bound<'py, PyDict>) -> bool {
         ffi::all_entries(entries, |key, value| {
             key.is_exact_instance_of::<PyString>()
@@ -360,7 +361,7 @@ pub(crate) fn store_all<'py>(
     Ok(())
 }
 
-/// Whether all keys are strings and all values plain tensors.
+/// Returns whether all keys are strings and all values plain tensors.
 pub(crate) fn has_plain_entries(imports: &Imports, entries: &Bound<'_, PyDict>) -> bool {
     ffi::all_entries(entries, |key, value| {
         key.is_exact_instance_of::<PyString>()
@@ -499,7 +500,7 @@ pub(crate) fn or_false<'py>(
     argument.unwrap_or_else(|| PyBool::new(py, false).to_owned().into_any())
 }
 
-/// Whether `value` is a plain tensor that the dense `td`, which has no device, takes as it
+/// Returns whether `value` is a plain tensor that the dense `td`, which has no device, takes as it
 /// is. Where this says no, it may still fit.
 pub(crate) fn fits_plainly(
     imports: &Imports,
@@ -528,7 +529,7 @@ pub(crate) fn set_plainly<'py>(
     Ok(true)
 }
 
-/// Whether the shape of a plain tensor is known to begin with `batch_size`.
+/// Returns whether the shape of a plain tensor is known to begin with `batch_size`.
 fn layout_begins_with(value: &Bound<'_, PyAny>, batch_size: &Bound<'_, PyTuple>) -> bool {
     with_layout(value, |shape, _| {
         shape.len() >= batch_size.len()

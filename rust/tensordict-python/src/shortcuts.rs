@@ -1,4 +1,4 @@
-//! Which of the shortcuts into `CPython` and torch are taken.
+//! The shortcuts into `CPython` and torch that are taken.
 //!
 //! A shortcut reads or writes what the other side keeps private, or relies on how it behaves
 //! today, and is there for speed alone: whatever takes one can do the same by public
@@ -46,14 +46,14 @@ const NAMES: [&str; 9] = [
 static ALLOWED: AtomicU16 = AtomicU16::new(0);
 
 impl Shortcut {
-    /// Whether it may be taken.
+    /// Returns whether it may be taken.
     #[inline]
     pub(crate) fn is_allowed(self) -> bool {
         ALLOWED.load(Ordering::Relaxed) & (1 << self as u16) != 0
     }
 }
 
-/// Which shortcuts are taken, by their names in `docs/dev/native.md`.
+/// Returns which shortcuts are taken, by their names in `docs/dev/native.md`.
 #[pyfunction]
 fn shortcuts(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     // Those of torch are tried with the first primitive that needs them.

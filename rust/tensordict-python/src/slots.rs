@@ -47,7 +47,7 @@ pub(crate) struct Entry {
 const UNICODE: u8 = 1;
 
 impl Keys {
-    /// How many entries there are, those that were deleted included.
+    /// Returns the number of entries, those that were deleted included.
     ///
     /// # Safety
     /// The keys are alive.
@@ -138,7 +138,7 @@ pub(crate) fn visit<'py>(
     Some(true)
 }
 
-/// What comes next of two dictionaries that are walked side by side.
+/// The next step of two dictionaries that are walked side by side.
 pub(crate) enum NextPair<'py> {
     /// Two values at the same key.
     Pair(Bound<'py, PyAny>, Bound<'py, PyAny>),
@@ -213,7 +213,7 @@ pub(crate) fn other_value<'py>(
 /// The entries of a dictionary are kept in another way than this module knows.
 pub(crate) struct Unknown;
 
-/// What is at a place of a dictionary.
+/// The content of a place of a dictionary.
 pub(crate) enum Place<'py> {
     Value(Bound<'py, PyAny>),
     /// An entry that was deleted.
@@ -224,7 +224,7 @@ pub(crate) enum Place<'py> {
     Unknown,
 }
 
-/// What is at `place`. Python code may run between two calls.
+/// Reads the value at `place`. Python code may run between two calls.
 #[inline]
 pub(crate) fn value_at<'py>(dict: &Bound<'py, PyDict>, place: usize) -> Place<'py> {
     let Some(slots) = Slots::of(dict) else {
@@ -238,7 +238,8 @@ pub(crate) fn value_at<'py>(dict: &Bound<'py, PyDict>, place: usize) -> Place<'p
     value.map_or(Place::Hole, Place::Value)
 }
 
-/// Where `key` is among the entries; behind the last one where it is not found in this way.
+/// Returns the place of `key` among the entries; the place behind the last one if it is not found
+/// in this way.
 pub(crate) fn place_of(dict: &Bound<'_, PyDict>, key: &Bound<'_, PyAny>) -> usize {
     let Some(slots) = Slots::of(dict) else {
         return 0;
@@ -272,7 +273,7 @@ pub(crate) fn value_under<'py>(
     }
 }
 
-/// What is at a place of a dictionary whose leaves are not needed.
+/// The content of a place of a dictionary whose leaves are not needed.
 pub(crate) enum Found<'py> {
     Leaf,
     Other(Bound<'py, PyAny>),
@@ -282,7 +283,8 @@ pub(crate) enum Found<'py> {
     End,
 }
 
-/// As [`value_at`], without owning what `is_leaf` accepts. That must not run Python code.
+/// Does the work of [`value_at`] without owning what `is_leaf` accepts. That must not run Python
+/// code.
 #[inline]
 pub(crate) fn leaf_at<'py>(
     dict: &Bound<'py, PyDict>,
@@ -404,7 +406,7 @@ pub(crate) fn entry_from<'py>(
     })
 }
 
-/// Whether values of `dict`, which nobody else knows yet, can be replaced in their places.
+/// Returns whether values of `dict`, which nobody else knows yet, can be replaced in their places.
 #[inline]
 pub(crate) fn can_replace(dict: &Bound<'_, PyDict>) -> bool {
     // SAFETY: the dict is alive. One that the collector does not follow holds nothing that
@@ -469,7 +471,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     learn_layout(module.py())
 }
 
-/// Whether the layout was found to be that of this interpreter.
+/// Returns whether the layout was found to be that of this interpreter.
 pub(crate) fn is_known() -> bool {
     IS_KNOWN.load(Ordering::Relaxed)
 }

@@ -35,9 +35,9 @@ struct SplitLeaves<'a, 'py> {
 /// The containers that a walk makes of one.
 type Results<'py> = Vec<Bound<'py, PyAny>>;
 
-/// What becomes of one entry: its part in each of the results.
+/// The parts of one entry, one for each of the results.
 enum Parts<'py> {
-    /// What torch returns of several values are tuples, or of types derived from it.
+    /// A tuple, or a type derived from it, that torch returns for several values.
     Torch(MovedItems<'py>),
     Others(std::vec::IntoIter<Bound<'py, PyAny>>),
 }
@@ -153,7 +153,7 @@ fn check_length(found: usize, expected: usize) -> PyResult<()> {
     )))
 }
 
-/// As `map_leaves` for an `op` that gives a sequence: one container per item.
+/// Does the work of `map_leaves` for an `op` that gives a sequence: one container per item.
 #[pyfunction]
 #[pyo3(
     signature = (td, op, args, prefixes, names = Names::Keep, lock = false, k = -1),

@@ -22,10 +22,10 @@ use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 use crate::shortcuts::Shortcut;
 use crate::slots::Keys;
 
-/// How many attributes there are, and the places of them.
+/// The number of attributes, whose places are below it.
 pub(crate) const COUNT: usize = 4;
 
-/// Which of the layouts below was found to be that of this interpreter.
+/// The layout below that was found to be that of this interpreter.
 static LAYOUT: AtomicU8 = AtomicU8::new(UNKNOWN);
 
 const UNKNOWN: u8 = 0;
@@ -53,10 +53,10 @@ const MANAGED_DICT: std::ffi::c_ulong = 1 << 4;
 /// The flag of a type whose instances have their attributes inside (3.13).
 const INLINE_VALUES: std::ffi::c_ulong = 1 << 2;
 
-/// Where the address of the array lies, in pointers in front of the instance (3.11).
+/// The offset of the address of the array, in pointers in front of the instance (3.11).
 const VALUES: usize = 4;
 
-/// Where the address of the array or of the dict lies, as above (3.12 and 3.13).
+/// The offset of the address of the array or of the dict, as above (3.12 and 3.13).
 const VALUES_OR_DICT: usize = 3;
 
 /// The bytes in front of the array inside of an instance: its capacity, the number in use,
@@ -134,13 +134,13 @@ impl Places {
         }
     }
 
-    /// Whether `names` are those of the first attributes, in this order.
+    /// Returns whether `names` are those of the first attributes, in this order.
     #[inline]
     fn begin_with(self, names: [&Py<PyString>; COUNT]) -> bool {
         self.are_usual() || self.are(names)
     }
 
-    /// Whether the four are known to be the first.
+    /// Returns whether the four are known to be the first.
     #[inline]
     fn are_usual(self) -> bool {
         // The keys of a class live as long as it does, and those that are there stay.
@@ -164,7 +164,7 @@ impl Places {
         are_they
     }
 
-    /// Whether the attribute at `place` is `name`.
+    /// Returns whether the attribute at `place` is `name`.
     #[inline]
     fn is_at(self, place: usize, name: &Py<PyString>) -> bool {
         // SAFETY: it is below the number of names.
@@ -178,13 +178,13 @@ impl Places {
         unsafe { (*Keys::entries(self.keys).add(place)).key }
     }
 
-    /// How many names the instances of the class share.
+    /// Returns the number of names that the instances of the class share.
     fn num_keys(self) -> usize {
         // SAFETY: the keys live as long as the type.
         unsafe { Keys::num_entries(self.keys) }
     }
 
-    /// Where the number of attributes is that the instance has.
+    /// Returns the place of the number of attributes that the instance has.
     #[inline]
     fn count(self) -> *mut u8 {
         let back = if self.layout == INLINE { HEADER - 1 } else { 2 };
@@ -192,14 +192,14 @@ impl Places {
         unsafe { self.values.cast::<u8>().sub(back) }
     }
 
-    /// How many attributes the instance has.
+    /// Returns the number of attributes that the instance has.
     #[inline]
     fn len(self) -> u8 {
         // SAFETY: the byte is there, and nobody changes it now.
         unsafe { *self.count() }
     }
 
-    /// Where the place is noted of the attribute that was set as the `number`th, from 0 on.
+    /// Returns the place where the attribute is noted that was set as the `number`th, from 0 on.
     #[inline]
     fn noted(self, number: usize) -> *mut u8 {
         // SAFETY: the notes are a byte each, as many as the array has places. They grow
@@ -214,7 +214,7 @@ impl Places {
         }
     }
 
-    /// Whether the instance has no attribute yet, and no dict that would count them.
+    /// Returns whether the instance has no attribute yet, and no dict that would count them.
     #[inline]
     fn are_unused(self, instance: &Bound<'_, PyAny>) -> bool {
         if self.len() != 0 {
@@ -381,7 +381,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// Whether a layout of this interpreter was found.
+/// Returns whether a layout of this interpreter was found.
 pub(crate) fn is_known() -> bool {
     LAYOUT.load(Ordering::Relaxed) != UNKNOWN
 }

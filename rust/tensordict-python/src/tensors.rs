@@ -44,20 +44,20 @@ struct Access {
     dtype: Ask<i32>,
     is_contiguous: Ask<bool>,
     data: Ask<*mut c_void>,
-    /// What holds the memory of a tensor, if torch has it.
+    /// The access to the holders of memory, if torch has it.
     storages: Option<Storages>,
     /// The names of dtypes that this package reads as memory, with their numbers.
     dtypes: Vec<(i32, &'static str)>,
     cpu: i32,
     tensor: Py<PyType>,
     parameter: Py<PyType>,
-    /// Where the `at::Tensor` begins in the Python object, in pointers.
+    /// The offset of the `at::Tensor` in the Python object, in pointers.
     place: usize,
     /// The table of virtual functions of an ordinary tensor.
     table: usize,
-    /// Where its dispatch keys are, if that was found.
+    /// The place of its dispatch keys, if that was found.
     keys: Option<Keys>,
-    /// Where the word is, in words, that is null in a tensor that never took part in a graph,
+    /// The offset, in words, of the word that is null in a tensor that never took part in a graph,
     /// if that was found.
     graph: Option<usize>,
 }
@@ -76,10 +76,10 @@ struct Storages {
 type View =
     unsafe extern "C" fn(*const c_void, i64, *const i64, *const i64, i64, *mut *mut c_void) -> i32;
 
-/// What a tensor lies in.
+/// The storage that a tensor lies in.
 pub(crate) struct Storage {
     pub(crate) held: HeldStorage,
-    /// Whether it is as long as the tensor needs.
+    /// True if it is as long as the tensor needs.
     pub(crate) has_all_elements: bool,
 }
 
@@ -104,7 +104,7 @@ impl Drop for HeldStorage {
 /// The dispatch keys of a tensor: a word whose bits say, among other things, which signs it shows
 /// the other way round.
 struct Keys {
-    /// Where the word is in the tensor, in words.
+    /// The offset of the word in the tensor, in words.
     place: usize,
     negative: u64,
     conjugate: u64,
@@ -129,7 +129,7 @@ impl<'a, 'py> Tensor<'a, 'py> {
         Self::by(ACCESS.get(object.py())?.as_ref()?, object)
     }
 
-    /// As [`Self::of`], for instances of a class that derives from `torch.Tensor`.
+    /// Does the work of [`Self::of`] for instances of a class that derives from `torch.Tensor`.
     pub(crate) fn of_class(
         object: &'a Bound<'py, PyAny>,
         class: &Bound<'py, PyType>,
@@ -174,7 +174,7 @@ impl<'a, 'py> Tensor<'a, 'py> {
         (failed == 0).then_some(answer)
     }
 
-    /// What `look` says of the shape. It must not run Python code.
+    /// Calls `look` with the shape. It must not run Python code.
     #[inline]
     pub(crate) fn with_shape<T>(&self, look: impl FnOnce(&[i64]) -> T) -> Option<T> {
         let num_dims = usize::try_from(self.ask(self.access.num_dims, 0)?).ok()?;
@@ -187,21 +187,20 @@ impl<'a, 'py> Tensor<'a, 'py> {
         (!sizes.is_null()).then(|| look(unsafe { std::slice::from_raw_parts(sizes, num_dims) }))
     }
 
-    /// What `look` says of the shape, and of whether it is on the CPU. It must not run Python
-    /// code.
+    /// Calls `look` with the shape, and with whether it is on the CPU. It must not run Python code.
     #[inline]
     pub(crate) fn with_layout<T>(&self, look: impl FnOnce(&[i64], bool) -> T) -> Option<T> {
         let is_on_cpu = self.is_on_cpu()?;
         self.with_shape(|shape| look(shape, is_on_cpu))
     }
 
-    /// Whether it is on the CPU.
+    /// Returns whether it is on the CPU.
     #[inline]
     pub(crate) fn is_on_cpu(&self) -> Option<bool> {
         Some(self.ask(self.access.device_type, -1)? == self.access.cpu)
     }
 
-    /// Whether its elements lie in a row, in order.
+    /// Returns whether its elements lie in a row, in order.
     #[inline]
     pub(crate) fn is_contiguous(&self) -> Option<bool> {
         self.ask(self.access.is_contiguous, false)
@@ -240,7 +239,7 @@ impl<'a, 'py> Tensor<'a, 'py> {
         })
     }
 
-    /// How many elements there are in memory from the first one to the last one.
+    /// Returns the number of elements in memory from the first one to the last one.
     fn reach(&self, storages: &Storages) -> Option<i64> {
         let strides = self.ask(storages.strides, std::ptr::null_mut())?;
         self.with_shape(|shape| {
@@ -260,7 +259,7 @@ impl<'a, 'py> Tensor<'a, 'py> {
         })?
     }
 
-    /// Which of its values have the other sign than in memory. Torch's own methods give the
+    /// Returns which of its values have the other sign than in memory. Torch's own methods give the
     /// interpreter's lock away to answer, and take it again.
     #[inline]
     pub(crate) fn signs(&self) -> Option<Signs> {
@@ -274,8 +273,8 @@ impl<'a, 'py> Tensor<'a, 'py> {
         })
     }
 
-    /// Whether it never took part in a graph, so that it requires no gradient; false where that
-    /// is not known without asking torch.
+    /// Returns whether it never took part in a graph, so that it requires no gradient; false where
+    /// that is not known without asking torch.
     #[inline]
     pub(crate) fn is_outside_of_graphs(&self) -> bool {
         self.access.graph.is_some_and(|place| {
@@ -346,9 +345,9 @@ pub(crate) fn fetch_ahead(object: &Bound<'_, PyAny>) {
     }
 }
 
-/// What `look` says of the shape of a tensor, and of whether it is on the CPU; None where
-/// the tensor is not ordinary and `DLPack` has no answer either: then its attributes know.
-/// It must not run Python code.
+/// Calls `look` with the shape of a tensor, and with whether it is on the CPU; returns None if the
+/// tensor is not ordinary and `DLPack` has no answer either: then its attributes know. It must not
+/// run Python code.
 #[inline]
 pub(crate) fn with_layout<T>(
     tensor: &Bound<'_, PyAny>,
@@ -360,8 +359,8 @@ pub(crate) fn with_layout<T>(
     dlpack::with_layout(tensor, look)
 }
 
-/// As [`with_layout`] of an ordinary tensor, None of every other one: this runs no Python code,
-/// which `DLPack` and the attributes of others can.
+/// Does the work of [`with_layout`] for an ordinary tensor; returns None for every other one: this
+/// runs no Python code, which `DLPack` and the attributes of others can.
 #[inline]
 pub(crate) fn with_layout_at_a_glance<T>(
     tensor: &Bound<'_, PyAny>,
@@ -370,7 +369,7 @@ pub(crate) fn with_layout_at_a_glance<T>(
     Tensor::of(tensor)?.with_layout(look)
 }
 
-/// Whether two tensors are known to have one shape.
+/// Returns whether two tensors are known to have one shape.
 pub(crate) fn have_one_shape(first: &Bound<'_, PyAny>, second: &Bound<'_, PyAny>) -> bool {
     let answer = match (Tensor::of(first), Tensor::of(second)) {
         (Some(first), Some(second)) => {
@@ -397,8 +396,8 @@ pub(crate) fn learn(py: Python<'_>) {
     ACCESS.set(py, access);
 }
 
-/// Whether tensors can be asked here: for their shape and its like, for the signs of their
-/// values, and for whether they are outside of graphs.
+/// Returns which questions tensors can be asked here: for their shape and its like, for the signs
+/// of their values, and whether they are outside of graphs.
 pub(crate) fn are_known(py: Python<'_>) -> [bool; 3] {
     let access = ACCESS.get(py).and_then(Option::as_ref);
     [
@@ -548,7 +547,7 @@ fn storages_by(address: impl Fn(&str) -> PyResult<*const c_void>) -> PyResult<St
     }
 }
 
-/// Whether the memory of a tensor can be held in this way.
+/// Returns whether the memory of a tensor can be held in this way.
 fn holds_storages(access: &Access, real: &Bound<'_, PyAny>) -> PyResult<bool> {
     let own = real.call_method0("clone")?;
     let part = own.call_method1("__getitem__", (0,))?;
@@ -563,8 +562,8 @@ fn holds_storages(access: &Access, real: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(are_inside && has_all(&tensor, 16) == Some(false))
 }
 
-/// Where tensors have the word that torch prints for their dispatch keys, and which bits of it are
-/// the signs.
+/// Finds the place of the word that torch prints for the dispatch keys of tensors, and which bits
+/// of it are the signs.
 fn place_of_keys(access: &Access, real: &Bound<'_, PyAny>) -> PyResult<Option<Keys>> {
     let torch = real.py().import("torch")?;
     let keys_of = torch.getattr("_C")?.getattr("_dispatch_keys")?;
@@ -605,7 +604,7 @@ fn place_of_keys(access: &Access, real: &Bound<'_, PyAny>) -> PyResult<Option<Ke
     }))
 }
 
-/// Where tensors have the word that is null until they are made to require a gradient, and is
+/// Finds the place of the word that is null until tensors are made to require a gradient, and is
 /// not in what is computed from those.
 fn place_of_graph(access: &Access, real: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     let words_of = |tensor: &Bound<'_, PyAny>| -> Vec<u64> {
@@ -635,7 +634,7 @@ fn place_of_graph(access: &Access, real: &Bound<'_, PyAny>) -> PyResult<Option<u
     Ok(is_right.then_some(place))
 }
 
-/// Where all of `tensors` have the address that torch gives for them.
+/// Finds the place where all of `tensors` have the address that torch gives for them.
 fn place_of_tensor(tensors: &[Bound<'_, PyAny>]) -> PyResult<Option<usize>> {
     let mut addresses = Vec::new();
     for tensor in tensors {

@@ -126,7 +126,7 @@ impl<'py> NewLeaves<'py> {
         })
     }
 
-    /// As [`Self::new`] of values that the caller does not need any more.
+    /// Does the work of [`Self::new`] for values that the caller does not need any more.
     pub(crate) fn of(values: Bound<'py, PyAny>) -> PyResult<Self> {
         match values.cast_into_exact::<PyTuple>() {
             Ok(tuple) => match MovedItems::of(tuple) {
@@ -162,7 +162,7 @@ impl<'py> NewLeaves<'py> {
         }
     }
 
-    /// What is left, for a container that takes its own part of it.
+    /// Returns what is left, for a container that takes its own part of it.
     pub(crate) fn rest(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
         let rest = match self {
             Self::Moved(leaves) => PyList::new(py, leaves.collect::<Vec<_>>())?.try_iter()?,
@@ -175,7 +175,7 @@ impl<'py> NewLeaves<'py> {
     }
 }
 
-/// Whether all `leaves` are on the CPU, or have no memory.
+/// Returns whether all `leaves` are on the CPU, or have no memory.
 #[pyfunction]
 fn on_host(leaves: &Bound<'_, PyList>) -> PyResult<bool> {
     let py = leaves.py();
@@ -192,7 +192,7 @@ fn on_host(leaves: &Bound<'_, PyList>) -> PyResult<bool> {
     Ok(true)
 }
 
-/// Whether the method `op` of some leaf gives what is `wanted`; `plain` is that of tensors.
+/// Returns whether the method `op` of some leaf gives what is `wanted`; `plain` is that of tensors.
 fn finds<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
@@ -226,7 +226,7 @@ fn finds<'py>(
     Ok(false)
 }
 
-/// Whether all leaves, or any (`op`), are true, as their method `op` says.
+/// Returns whether all leaves, or any (`op`), are true, as their method `op` says.
 #[pyfunction]
 fn truth<'py>(td: &Bound<'py, PyAny>, op: &Bound<'py, PyString>) -> PyResult<bool> {
     let py = td.py();
@@ -237,7 +237,7 @@ fn truth<'py>(td: &Bound<'py, PyAny>, op: &Bound<'py, PyString>) -> PyResult<boo
     Ok(finds(imports, td, op, &mut plain, wanted)? == wanted)
 }
 
-/// Whether there is no leaf, here or in what is nested.
+/// Returns whether there is no leaf, here or in what is nested.
 #[pyfunction]
 fn is_empty(td: &Bound<'_, PyAny>) -> PyResult<bool> {
     let imports = imports(td.py())?;
@@ -251,14 +251,14 @@ fn is_empty(td: &Bound<'_, PyAny>) -> PyResult<bool> {
     holds_nothing(imports, td)
 }
 
-/// Whether every container, here and in what is nested, is a dense one with entries.
+/// Returns whether every container, here and in what is nested, is a dense one with entries.
 #[pyfunction]
 fn is_filled(td: &Bound<'_, PyAny>) -> PyResult<bool> {
     let imports = imports(td.py())?;
     Ok(container::is_dense(imports, td)? && holds_everywhere(imports, td)?)
 }
 
-/// Whether the dense container `td` has entries, and all containers among them are dense
+/// Returns whether the dense container `td` has entries, and all containers among them are dense
 /// ones with entries, too.
 fn holds_everywhere(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
     let _guard = RecursionGuard::enter(td.py())?;
@@ -277,7 +277,7 @@ fn holds_everywhere(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> 
     Ok(!entries.is_empty())
 }
 
-/// Whether an entry is a container without a leaf.
+/// Returns whether an entry is a container without a leaf.
 fn holds_nothing(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<bool> {
     match kind(imports, value)? {
         Kind::Leaf => return Ok(false),
@@ -338,7 +338,7 @@ pub(crate) fn refill<'py>(
 struct Rebuild {
     imports: &'static Imports,
     keep_names: bool,
-    /// Whether nested containers without leaves and values are left out.
+    /// True if nested containers without leaves and values are left out.
     drop_empty: bool,
 }
 

@@ -124,7 +124,7 @@ fn with_own_values<'py>(
 
 // Merging -----------------------------------------------------------------------------
 
-/// Whether all values are plain tensors.
+/// Returns whether all values are plain tensors.
 fn has_only_tensors(imports: &Imports, entries: &Bound<'_, PyDict>) -> bool {
     ffi::all_entries(entries, |_, value| {
         value.get_type_ptr() == imports.tensor.as_ptr().cast()

@@ -66,8 +66,8 @@ fn describe<'py>(
     Ok(true)
 }
 
-/// What a plain collection consists of, as bytes that equal those of another one of the same keys in the
-/// same order, dtypes and shapes, and its leaves; None where it is not plain.
+/// Describes a plain collection in bytes that equal those of another one of the same keys in the
+/// same order, dtypes and shapes, and returns its leaves; None if it is not plain.
 #[pyfunction]
 fn wire_layout<'py>(
     td: &Bound<'py, PyAny>,

@@ -13,9 +13,9 @@ use super::{StorageError, StorageResult, threads};
 /// Work in batches.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Batches {
-    /// How many there are.
+    /// The number of batches.
     pub(super) count: usize,
-    /// How many threads take part, the caller included.
+    /// The number of threads that take part, the caller included.
     pub(super) threads: usize,
     /// So many parts of all batches, of four, a helper does while the caller makes something of all.
     pub(super) helper_quarters: usize,
@@ -119,10 +119,10 @@ pub(super) fn take_all<T: IntoIterator>(mut ahead: Ahead<'_, T>) -> StorageResul
     Ok(all)
 }
 
-/// What the threads share.
+/// State that the threads share.
 struct Shared<'w, T> {
     work: &'w (dyn Fn(usize) -> StorageResult<T> + Sync),
-    /// What is done and not taken, by batch.
+    /// Results that are done and not taken yet, by batch.
     done: Vec<Mutex<Option<T>>>,
     next: AtomicUsize,
     /// The first one.

@@ -53,12 +53,12 @@ const NAME: &str = "shared values";
 /// The heap is not moved for fewer dead bytes than this.
 const SLACK_BYTES: u64 = 1 << 20;
 
-/// How many bytes are moved at once. Tests move little, and in many steps.
+/// The number of bytes that are moved at once. Tests move little, and in many steps.
 const MOVED_BYTES: usize = if cfg!(test) { 256 } else { 4 << 20 };
 
 const PAGE_BYTES: u64 = 4096;
 
-/// How often a reader tries before it asks the writers to wait.
+/// The number of times that a reader tries before it asks the writers to wait.
 const TRIES: usize = 100;
 
 /// The words of the header. The mutex takes those from [`memory::MUTEX_WORD`].
@@ -66,18 +66,18 @@ mod header {
     pub(super) const MAGIC: usize = 0;
     pub(super) const VERSION: usize = 1;
     pub(super) const SLOTS: usize = 2;
-    /// Where the heap begins: everything from the table to here is given back.
+    /// The start of the heap: everything from the table to here is given back.
     pub(super) const HEAP_START: usize = 3;
-    /// Where the next bytes go. It moves before bytes are written there.
+    /// The place of the next bytes. It moves before bytes are written there.
     pub(super) const HEAP_END: usize = 4;
-    /// Where the heap may end before somebody counts the live bytes.
+    /// The end of the heap until somebody counts the live bytes.
     pub(super) const COUNT_AT: usize = 5;
 }
 
 /// The words of a slot: its generation, and from 2 and from 5 its entries.
 const SLOT_WORDS: usize = 8;
 
-/// Where the bytes of a value are.
+/// The place of the bytes of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     offset: u64,
@@ -182,7 +182,7 @@ impl Arena {
         })
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     #[must_use]
     pub fn num_slots(&self) -> usize {
         self.num_slots
@@ -242,7 +242,7 @@ impl Arena {
         self.write_in_steps(slot, value, |_| ())
     }
 
-    /// As [`Self::write`]; `reached` is told each step before it is taken.
+    /// Does the work of [`Self::write`]; `reached` is told each step before it is taken.
     fn write_in_steps(
         &self,
         slot: usize,
@@ -391,7 +391,7 @@ impl Arena {
     }
 }
 
-/// What a writer is about to do.
+/// A step that a writer is about to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Bytes,
@@ -404,7 +404,7 @@ enum Step {
 /// Values on their way to the heap, many in one system call.
 struct Batch<'a> {
     arena: &'a Arena,
-    /// Where the next bytes go, and behind it where the room ends that was taken.
+    /// The place of the next bytes; the end of the room that was taken is behind it.
     offset: u64,
     bytes: Vec<u8>,
     entries: Vec<(usize, Entry)>,
@@ -458,7 +458,7 @@ fn table_bytes(num_slots: usize) -> u64 {
     (table_words(num_slots) * size_of::<Word>()) as u64
 }
 
-/// Where in a slot the entry of a generation is.
+/// Returns the place in a slot of the entry of a generation.
 fn entry_word(generation: u64) -> usize {
     if generation & 1 == 0 { 2 } else { 5 }
 }

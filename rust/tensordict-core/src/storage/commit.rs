@@ -40,12 +40,12 @@ use super::work::{WorkArea, is_area, is_changed_by_others, sweep_area};
 use super::write::{Place, sync, write};
 use super::{METADATA_FILE, StorageError, StorageResult, VALUE_NOTES_FILE};
 
-/// How a save meets what is in its target.
+/// Rules for a save that finds something in its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SaveOptions {
-    /// Whether leaves may be there. If not, a leaf whose file exists is an error.
+    /// True if leaves may be there. If not, a leaf whose file exists is an error.
     pub exist_ok: bool,
-    /// Whether files are written over in their place, as the published release does. Readers see
+    /// True if files are written over in their place, as the published release does. Readers see
     /// the change; after a kill old and new bytes are mixed.
     pub in_place: bool,
 }
@@ -234,7 +234,7 @@ fn read_sums(target: &Path) -> Sums {
         .unwrap_or_default()
 }
 
-/// What a target holds. Paths are relative to it.
+/// The content of a target. Paths are relative to it.
 enum State {
     Absent,
     Whole { named: BTreeSet<PathBuf> },
@@ -380,8 +380,8 @@ fn try_survey(disk: Disk<'_>, target: &Path) -> io::Result<State> {
     }
 }
 
-/// Whether something is mounted at a directory, be it another directory of the same file system: it
-/// cannot be renamed then. Kernels before 5.8 do not tell.
+/// Returns whether something is mounted at a directory, be it another directory of the same file
+/// system: it cannot be renamed then. Kernels before 5.8 do not tell.
 fn is_mount_point(directory: &Path) -> bool {
     statx(
         CWD,
@@ -476,7 +476,7 @@ fn names_in(
     known
 }
 
-/// How often the target may become something else before the save gives up.
+/// The number of times that the target may become something else before the save gives up.
 const MAX_ATTEMPTS: usize = 100;
 
 /// Puts the new directory in the place of the target, whatever that is by now: other processes may have
@@ -508,7 +508,7 @@ fn replace(job: &Job<'_>, plan: &Plan, work: &WorkArea<'_>, target: &Path) -> St
     }
 }
 
-/// What the target was.
+/// The kind of the target that was replaced.
 enum Replaced {
     /// Nothing, or wholly a save.
     Done,
@@ -516,7 +516,7 @@ enum Replaced {
     Others,
 }
 
-/// Whether a file system does not know the flags of a rename.
+/// Returns whether a file system does not know the flags of a rename.
 fn is_unsupported(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

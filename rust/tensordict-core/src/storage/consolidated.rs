@@ -100,7 +100,7 @@ fn remarks_bytes(sums: Option<&Sums>, remarks: &str) -> Vec<u8> {
     bytes
 }
 
-/// What lies behind the data of a file.
+/// The part of a file behind its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tail {
     /// The bytes of the data.
@@ -109,7 +109,7 @@ pub struct Tail {
     pub remarks: String,
     /// The JSON of the description.
     pub description: String,
-    /// Where the description begins.
+    /// The offset of the description.
     pub description_offset: u64,
 }
 
@@ -206,13 +206,13 @@ fn read_text(file: &File, at: u64, length: u64) -> io::Result<Option<String>> {
     Ok(String::from_utf8(bytes).ok())
 }
 
-/// Whether a file looks like one of this layout.
+/// Returns whether a file looks like one of this layout.
 #[must_use]
 pub fn is_consolidated(path: &Path) -> bool {
     open_to_read(path).is_ok_and(|file| is_consolidated_file(&file, path))
 }
 
-/// Whether an open file is of this layout.
+/// Returns whether an open file is of this layout.
 pub(crate) fn is_consolidated_file(file: &File, path: &Path) -> bool {
     tail_of(file, path).is_ok_and(|tail| tail.description.starts_with('{'))
 }

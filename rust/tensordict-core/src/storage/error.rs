@@ -1,4 +1,4 @@
-//! What can go wrong with files: each message names the key and the file.
+//! Errors of files: each message names the key and the file.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -62,7 +62,7 @@ pub enum StorageError {
         path: PathBuf,
         /// Bytes in the file.
         found: u64,
-        /// Where the bytes end that are asked for.
+        /// The end of the bytes that are asked for.
         expected: u64,
     },
 
@@ -71,9 +71,9 @@ pub enum StorageError {
     BadJson {
         /// The metadata file.
         path: PathBuf,
-        /// What was expected.
+        /// The text of what was expected.
         message: String,
-        /// Where, in characters.
+        /// The position, in characters.
         position: usize,
         /// The text of the file.
         text: String,
@@ -86,7 +86,7 @@ pub enum StorageError {
         path: PathBuf,
         /// The entry, displayed; empty for the level itself.
         key: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 
@@ -177,7 +177,7 @@ pub enum StorageError {
     NotArchive {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 
@@ -188,7 +188,7 @@ pub enum StorageError {
         path: PathBuf,
         /// The entry.
         name: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 
@@ -204,14 +204,14 @@ pub enum StorageError {
     NotWritable {
         /// The archive.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 
     /// Bytes are not those that were saved.
     #[error("{}", .damages.join("\n"))]
     Damaged {
-        /// What is wrong with each file, with key and file.
+        /// The damage of each file, with key and file.
         damages: Vec<String>,
     },
 
@@ -245,9 +245,9 @@ pub enum StorageError {
     TooManyLeaves {
         /// The save.
         path: PathBuf,
-        /// How many leaves it has.
+        /// The number of its leaves.
         count: usize,
-        /// How many can be mapped.
+        /// The number of leaves that can be mapped.
         limit: usize,
     },
 
@@ -292,7 +292,7 @@ impl StorageError {
     }
 }
 
-/// What leads out of a save, and how.
+/// Describes the link that leads out of a save.
 fn way_out(path: &Path, key: &str) -> String {
     let file = match key {
         "" => "a file ".to_owned(),

@@ -54,9 +54,9 @@ const _: () = assert!(BLOCK_BYTES.is_multiple_of(PIECE_BYTES));
 /// Bytes that belong at an offset of a file.
 #[derive(Debug, Clone)]
 pub struct Segment {
-    /// Where they begin.
+    /// The offset of the bytes.
     pub offset: u64,
-    /// Where they come from.
+    /// The source of the bytes.
     pub source: Source,
     /// The entry whose bytes they are, as messages show it; empty for none.
     pub key: String,
@@ -74,7 +74,7 @@ impl Segment {
     }
 }
 
-/// What is known of a segment once it is written.
+/// Facts about a segment that are known once it is written.
 #[derive(Debug, Clone, Default)]
 pub struct Written {
     /// The CRC32C; without blocks, and zero, where no sums are asked for.
@@ -290,7 +290,7 @@ impl Slab {
         self.offset + self.bytes.len() as u64
     }
 
-    /// Whether a segment is near enough, and small enough, to be added.
+    /// Returns whether a segment is near enough, and small enough, to be added.
     fn has_room(&self, offset: u64, length: u64) -> bool {
         self.bytes.is_empty()
             || (offset - self.end() <= SLAB_LIMIT

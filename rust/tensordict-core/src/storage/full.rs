@@ -42,7 +42,7 @@ impl Target {
         Self { pointer, length }
     }
 
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     pub(crate) fn len(&self) -> usize {
         self.length
     }
@@ -64,7 +64,7 @@ pub struct Request {
     pub key: String,
     /// The file.
     pub path: PathBuf,
-    /// Where its first bytes go.
+    /// The memory that its first bytes go to.
     pub target: Target,
 }
 
@@ -157,7 +157,7 @@ struct Reader<'r> {
     root: &'r Root,
     requests: &'r [Request],
     sums: Vec<Option<&'r FileSum>>,
-    /// What is damaged, by request.
+    /// The damage that was found, by request.
     damages: Mutex<HashMap<usize, String>>,
 }
 

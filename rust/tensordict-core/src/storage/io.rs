@@ -20,7 +20,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pwritev};
 
-/// What a system call is for.
+/// The purpose of a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Call {
@@ -68,7 +68,7 @@ pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
     Ok(openat(CWD, path, flags, Mode::empty())?.into())
 }
 
-/// Whether a file is on ext4.
+/// Returns whether a file is on ext4.
 pub(crate) fn is_ext4(file: impl AsFd) -> bool {
     #[cfg(target_os = "linux")]
     {
@@ -82,10 +82,10 @@ pub(crate) fn is_ext4(file: impl AsFd) -> bool {
     }
 }
 
-/// Who is asked before each system call.
+/// An observer that is asked before each system call.
 pub trait Io: Debug + Sync {
-    /// How many bytes the call may move at most (other calls ignore it), or the error that takes the
-    /// place of the call.
+    /// Returns the most bytes that the call may move (other calls ignore it), or the error that
+    /// takes the place of the call.
     ///
     /// # Errors
     /// The call is to fail.
@@ -102,14 +102,14 @@ impl Io for System {
     }
 }
 
-/// What happens to a call of [`Faulty`].
+/// The fate of a call of [`Faulty`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// It fails with this number, as does every later one of its kind where `lasts`.
     Error {
         /// The number: `EIO`, `ENOSPC`.
         number: i32,
-        /// Whether the disk stays so.
+        /// True if the disk stays so.
         lasts: bool,
     },
     /// It moves one byte only. Calls that move none are as always.
@@ -139,13 +139,13 @@ impl Faulty {
         }
     }
 
-    /// How many calls there were.
+    /// Returns the number of calls so far.
     #[must_use]
     pub fn calls(&self) -> usize {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Which call it was that had the fault; None if there were too few.
+    /// Returns the call that had the fault; None if there were too few.
     #[must_use]
     pub fn hit(&self) -> Option<Call> {
         self.kind.get().copied()

@@ -1,4 +1,4 @@
-//! What goes with a save while it runs: how it is done, how far it is, whether it is to stop.
+//! The companions of a running save: its options, its progress, and the request to stop.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use super::io::Disk;
 use super::sums;
 use super::{StorageError, StorageResult};
 
-/// How far a save is, shared with whoever watches it.
+/// The progress of a save, shared with whoever watches it.
 #[derive(Debug, Default)]
 pub struct Progress {
     done: AtomicU64,
@@ -19,7 +19,7 @@ pub struct Progress {
     watch: OnceLock<Watch>,
 }
 
-/// What the thread that asked for a save looks at while it takes part.
+/// The state that the thread which asked for a save looks at while it takes part.
 struct Watch {
     thread: ThreadId,
     began: Instant,
@@ -131,18 +131,18 @@ impl Progress {
     }
 }
 
-/// How a save is done.
+/// The options of a save.
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'j> {
     /// The system calls.
     pub disk: Disk<'j>,
     /// The most threads; 0 for the cores of this process, at most 8.
     pub threads: usize,
-    /// Whether the save is on the disk when it is done, and survives a power cut.
+    /// True if the save is on the disk when it is done, and survives a power cut.
     pub is_durable: bool,
-    /// Whether sums are taken.
+    /// True if checksums are taken.
     pub has_sums: bool,
-    /// How far it is.
+    /// The progress of the save.
     pub progress: &'j Progress,
     /// The time that the files get.
     pub stamp_ns: i64,

@@ -12,11 +12,11 @@ use smallvec::SmallVec;
 
 use super::{MAX_LEVELS, Named};
 
-/// How deep arrays and objects may be nested: a value as deep as can be saved, in a collection as deep
-/// as can be saved, and what the formats put around them.
+/// The depth to which arrays and objects may be nested: a value as deep as can be saved, in a
+/// collection as deep as can be saved, and what the formats put around them.
 const MAX_DEPTH: usize = 2 * MAX_LEVELS + 16;
 
-/// What is wrong with a `\ud800` without its other half.
+/// The message for a `\ud800` without its other half.
 const HALF_A_CHARACTER: &str = "Lone surrogate";
 
 /// A JSON value.
@@ -39,14 +39,14 @@ pub enum Value {
 /// Text that is not JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyntaxError {
-    /// What was expected, in the words of Python's reader.
+    /// The text of what was expected, in the words of Python's reader.
     pub message: &'static str,
-    /// Where, in characters from the start.
+    /// The position, in characters from the start.
     pub position: usize,
 }
 
 impl SyntaxError {
-    /// Whether it is JSON that Python reads, but for a string that is no text.
+    /// Returns whether it is JSON that Python reads, but for a string that is no text.
     #[must_use]
     pub fn is_half_a_character(&self) -> bool {
         self.message == HALF_A_CHARACTER
@@ -182,7 +182,7 @@ pub fn write_string(string: &str, text: &mut String) {
     text.push('"');
 }
 
-/// Whether a byte stands for itself in a JSON string.
+/// Returns whether a byte stands for itself in a JSON string.
 fn is_plain(byte: u8) -> bool {
     matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')
 }
@@ -196,8 +196,8 @@ pub fn parse(text: &str) -> Result<Value, SyntaxError> {
     parse_with_repeats(text).map(|(value, _)| value)
 }
 
-/// As [`parse`], with the replacement character for each half of one: for those who do not pass on what
-/// texts say.
+/// Does the work of [`parse`], with the replacement character for each half of a character: for
+/// those who do not pass on what texts say.
 ///
 /// # Errors
 /// The text is not JSON.
@@ -208,7 +208,7 @@ pub fn parse_lossy(text: &str) -> Result<Value, SyntaxError> {
     Ok(value)
 }
 
-/// As [`parse`], with a key that an object has twice, if any does.
+/// Does the work of [`parse`], and returns a key that an object has twice, if any does.
 ///
 /// # Errors
 /// The text is not JSON.
@@ -227,7 +227,7 @@ pub struct Reader<'t> {
     at: usize,
     /// The first key that an object has twice.
     repeated: Option<String>,
-    /// What stands for half of a character, which is an error without it.
+    /// The replacement for half of a character, which is an error without it.
     half: Option<char>,
 }
 
@@ -278,25 +278,25 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// How many bytes are not read yet.
+    /// Returns the number of bytes that are not read yet.
     #[must_use]
     pub fn left(&self) -> usize {
         self.text.len() - self.at
     }
 
-    /// Whether an object comes next.
+    /// Returns whether an object comes next.
     #[must_use]
     pub fn is_object(&self) -> bool {
         self.peek() == Some(b'{')
     }
 
-    /// Whether a string comes next.
+    /// Returns whether a string comes next.
     #[must_use]
     pub fn is_string(&self) -> bool {
         self.peek() == Some(b'"')
     }
 
-    /// What `read` makes of what comes next; where it is None, nothing of that is read.
+    /// Returns what `read` makes of the next value; if that is None, nothing is read.
     pub fn attempt<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         let start = self.at;
         let found = read(self);

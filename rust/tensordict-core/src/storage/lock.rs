@@ -100,7 +100,7 @@ impl<'i> LockedLevel<'i> {
         FileIdentity::of_path(&self.directory) == FileIdentity::of_open(&self.lock.0)
     }
 
-    /// What the metadata says that a key is.
+    /// Returns the kind of the entry of a key, as the metadata says.
     ///
     /// # Errors
     /// The metadata cannot be read, or makes no sense.

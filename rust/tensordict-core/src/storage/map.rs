@@ -20,7 +20,7 @@ use memmap2::{MmapMut, MmapOptions, MmapRaw};
 use super::io::{Disk, open_to_read};
 use super::{StorageError, StorageResult};
 
-/// How a file is mapped.
+/// The way in which a file is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Stores reach the file; it must be writable.
@@ -38,16 +38,16 @@ pub enum Mode {
 #[derive(Debug)]
 pub struct Mapping {
     raw: Arc<MmapRaw>,
-    /// Where the file's bytes begin in the mapping: not 0 where small files share one.
+    /// The offset of the file's bytes in the mapping: not 0 if small files share one.
     start: usize,
     length: usize,
     file: FileIdentity,
     is_shared: bool,
-    /// Whether the memory is a copy of the file, and no mapping of it.
+    /// True if the memory is a copy of the file, and no mapping of it.
     is_copy: bool,
 }
 
-/// Which file it is, whatever its name is now.
+/// The identity of a file, whatever its name is now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileIdentity {
     device: u64,
@@ -87,19 +87,19 @@ impl FileIdentity {
 }
 
 impl Mapping {
-    /// Where the memory begins.
+    /// Returns the start of the memory.
     #[must_use]
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.raw.as_mut_ptr().wrapping_add(self.start)
     }
 
-    /// How many bytes are mapped.
+    /// Returns the number of bytes that are mapped.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether nothing is mapped, which is never so.
+    /// Returns whether nothing is mapped, which is never so.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
@@ -128,13 +128,13 @@ impl Mapping {
         self.file
     }
 
-    /// Whether stores reach the file.
+    /// Returns whether stores reach the file.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.is_shared
     }
 
-    /// Whether the memory is a copy that was made when the file was opened.
+    /// Returns whether the memory is a copy that was made when the file was opened.
     #[must_use]
     pub fn is_copy(&self) -> bool {
         self.is_copy
@@ -213,7 +213,7 @@ pub(crate) fn read_together(
         .collect())
 }
 
-/// How many files this process may map, with room left for what else it maps.
+/// Returns the number of files that this process may map, with room left for what else it maps.
 #[must_use]
 pub fn mapping_limit() -> usize {
     const USUAL: usize = 65_530;
@@ -230,7 +230,7 @@ pub fn mapping_limit() -> usize {
 pub struct Root {
     path: PathBuf,
     directory: File,
-    /// Whether a file was asked for that is not there.
+    /// True if a file was asked for that is not there.
     has_missed: AtomicBool,
 }
 
@@ -256,7 +256,7 @@ impl Root {
         }
     }
 
-    /// Whether a file was asked for that is not there.
+    /// Returns whether a file was asked for that is not there.
     pub(crate) fn has_missed(&self) -> bool {
         self.has_missed.load(Ordering::Relaxed)
     }
@@ -267,15 +267,16 @@ impl Root {
         &self.path
     }
 
-    /// Whether the name leads to the directory that is open.
+    /// Returns whether the name leads to the directory that is open.
     #[must_use]
     pub fn is_current(&self) -> bool {
         FileIdentity::of_open(&self.directory)
             .is_some_and(|opened| FileIdentity::of_path(&self.path) == Some(opened))
     }
 
-    /// Whether another save took the place of this one so early that what was read may lack files: the
-    /// files of a save that is replaced are deleted. `is_read` says whether reading went well.
+    /// Returns whether another save took the place of this one so early that what was read may lack
+    /// files: the files of a save that is replaced are deleted. `is_read` says whether reading went
+    /// well.
     #[must_use]
     pub fn was_replaced(&self, is_read: bool) -> bool {
         (!is_read || self.has_missed()) && !self.is_current()
@@ -313,7 +314,7 @@ impl Root {
         Ok(File::from(file?))
     }
 
-    /// Whether there is a file or directory of this path.
+    /// Returns whether there is a file or directory of this path.
     pub(crate) fn has(&self, path: &Path) -> bool {
         let has = statat(&self.directory, self.name_of(path), AtFlags::empty()).is_ok();
         if !has {
@@ -322,7 +323,7 @@ impl Root {
         has
     }
 
-    /// Whether a path is a symbolic link that leads out of the directory.
+    /// Returns whether a path is a symbolic link that leads out of the directory.
     pub(crate) fn is_link_out(&self, path: &Path) -> bool {
         let found = statat(
             &self.directory,
@@ -338,7 +339,7 @@ impl Root {
     }
 }
 
-/// Whether [`Root::open`] refused a path since it leads out of the directory.
+/// Returns whether [`Root::open`] refused a path since it leads out of the directory.
 pub(crate) fn leads_out(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::XDEV)
 }
@@ -467,8 +468,8 @@ fn open_file(
     Ok((file, metadata, length, is_shared))
 }
 
-/// Whether a path leads to something in the directory `root`, all links followed. What leads
-/// nowhere is not outside.
+/// Returns whether a path leads to something in the directory `root`, all links followed. What
+/// leads nowhere is not outside.
 pub(crate) fn is_inside(path: &Path, root: &Path) -> bool {
     match (fs::canonicalize(path), fs::canonicalize(root)) {
         (Ok(path), Ok(root)) => path.starts_with(root),
@@ -476,7 +477,7 @@ pub(crate) fn is_inside(path: &Path, root: &Path) -> bool {
     }
 }
 
-/// How many mappings this process has, counted without asking for memory, which there may be none of.
+/// Counts the mappings of this process without asking for memory, of which there may be none.
 fn num_mappings() -> io::Result<usize> {
     let mut listed = File::open("/proc/self/maps")?;
     let mut part = [0; 4096];
@@ -492,7 +493,8 @@ fn num_mappings() -> io::Result<usize> {
     }
 }
 
-/// What a refused mapping means: there are too many of them, or the process may have no more memory.
+/// Builds the error of a refused mapping: there are too many of them, or the process may have no
+/// more memory.
 pub(crate) fn no_mapping(path: &Path, key: String, source: io::Error) -> StorageError {
     if source.kind() == io::ErrorKind::OutOfMemory
         && num_mappings().is_ok_and(|count| count >= mapping_limit())

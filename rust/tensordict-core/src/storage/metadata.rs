@@ -30,28 +30,28 @@ const LOST_UNDER_FIELDS: [&str; 3] = ["shape", "device", "_type"];
 /// The sizes of a tensor.
 pub type Shape = SmallVec<[i64; 4]>;
 
-/// What the metadata says about a leaf.
+/// The metadata of a leaf.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeafMeta {
-    /// Where the tensor was. For people: loading ignores it.
+    /// The device that the tensor was on. For people: loading ignores it.
     pub device: Cow<'static, str>,
     /// The tensor's shape; for a nested tensor that of its table of sizes.
     pub shape: Shape,
     /// `torch.<name>`.
     pub dtype: Cow<'static, str>,
-    /// Whether it is a nested tensor of the strided layout.
+    /// True if it is a nested tensor of the strided layout.
     pub is_nested: bool,
 }
 
 impl LeafMeta {
-    /// Whether it is that of a tensor on the CPU of this shape and dtype.
+    /// Returns whether it is that of a tensor on the CPU of this shape and dtype.
     #[must_use]
     pub fn is_plain_on_cpu(&self, shape: &[i64], dtype: &str) -> bool {
         *self.shape == *shape && self.dtype == dtype && self.device == "cpu" && !self.is_nested
     }
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
     /// A tensor in a file.
@@ -63,7 +63,7 @@ pub enum Entry {
 /// The entries of a level with their keys, each key once, in their order.
 pub type LevelEntries = Vec<(Box<str>, Entry)>;
 
-/// What a level says about itself, after its entries.
+/// The fields of a level about itself, after its entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LevelFields {
     /// The batch size.
@@ -76,14 +76,14 @@ pub struct LevelFields {
     pub names: Option<Vec<Option<String>>>,
 }
 
-/// Whether the format keeps a field of a level under this name, so that an entry of the same name
-/// would be lost.
+/// Returns whether the format keeps a field of a level under this name, so that an entry of the
+/// same name would be lost.
 #[must_use]
 pub fn is_reserved(key: &str) -> bool {
     LOST_UNDER_FIELDS.contains(&key)
 }
 
-/// What the text of a level says of an entry.
+/// The description of an entry in the text of a level.
 #[derive(Debug, Clone, Copy)]
 pub enum Described<'e> {
     /// A tensor in a file.
@@ -159,7 +159,7 @@ pub fn level_text<'e>(
     text
 }
 
-/// Whether there is an entry of this key.
+/// Returns whether there is an entry of this key.
 pub(super) fn has_key<'e>(
     mut entries: impl Iterator<Item = (&'e str, Described<'e>)>,
     wanted: &str,
@@ -209,7 +209,7 @@ pub struct LevelMeta {
     pub batch_size: Option<Vec<i64>>,
     /// `_names`.
     pub names: Option<Vec<Option<String>>>,
-    /// Whether the collection had a device: its `device` is not "None".
+    /// True if the collection had a device: its `device` is not "None".
     pub has_device: bool,
 }
 
@@ -284,14 +284,14 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// How many there are at most.
+    /// Returns an upper bound of the number of entries.
     #[must_use]
     pub fn most(&self) -> usize {
         self.fields.len()
     }
 }
 
-/// What [`Entries`] gives out.
+/// The iterator over [`Entries`].
 #[derive(Debug)]
 pub struct EntriesIter(indexmap::map::IntoIter<String, Field>);
 
@@ -351,7 +351,7 @@ fn read_fields(mut reader: Reader<'_>) -> Result<Option<Fields>, SyntaxError> {
     Ok(Some(fields))
 }
 
-/// What an object says of one thing: nothing, nothing that makes sense, or what is wanted.
+/// A field of an object: missing, of no sense, or as wanted.
 #[derive(Default)]
 enum Said<T> {
     #[default]

@@ -54,8 +54,8 @@ pub const METADATA_FILE: &str = "meta.json";
 /// The file of what the published format does not say of a value that is no tensor.
 pub const VALUE_NOTES_FILE: &str = ".nontensor.json";
 
-/// How deep collections may be nested in a tree or an archive: deeper than anybody nests them, and far
-/// from the end of the stack.
+/// The depth to which collections may be nested in a tree or an archive: deeper than anybody nests
+/// them, and far from the end of the stack.
 pub const MAX_LEVELS: usize = 512;
 
 /// The newest format version that this crate reads, and the one that it writes.

@@ -40,7 +40,7 @@ fn is_escaped(byte: u8) -> bool {
     )
 }
 
-/// Whether a key may be used as a file name as it is, which is how older versions wrote.
+/// Returns whether a key may be used as a file name as it is, which is how older versions wrote.
 ///
 /// Such names come from a file, so none that could lead out of the save is safe.
 #[must_use]
@@ -49,7 +49,7 @@ pub fn is_safe_raw_name(key: &str) -> bool {
     !(matches!(key, "" | "." | "..") || key.contains(['/', '\\', '\0']) || drive)
 }
 
-/// Whether a key can be the name of a file as it is.
+/// Returns whether a key can be the name of a file as it is.
 #[must_use]
 pub fn is_file_name(key: &str) -> bool {
     !(matches!(key, "" | "." | "..") || key.contains(['/', '\0']))
@@ -65,7 +65,7 @@ pub fn display_key<S: AsRef<str>>(path: &[S]) -> String {
     format!("({})", parts.join(", "))
 }
 
-/// What the keys below `path` begin with in messages.
+/// Returns the beginning of the keys below `path`, for messages.
 #[must_use]
 pub fn display_key_before<S: AsRef<str>>(path: &[S]) -> String {
     let parts: Vec<String> = path.iter().map(|key| quoted(key.as_ref())).collect();

@@ -29,7 +29,7 @@ use super::{MAX_LEVELS, METADATA_FILE, StorageError, StorageResult};
 /// The longest file name that the usual file systems take, in bytes.
 const MAX_NAME_BYTES: usize = 255;
 
-/// Where the bytes of a leaf come from.
+/// The source of the bytes of a leaf.
 #[derive(Debug, Clone)]
 pub enum Content {
     /// Memory of a tensor, or bytes of our own.
@@ -48,7 +48,7 @@ pub struct Link {
     pub path: PathBuf,
     /// Its mapped memory.
     pub memory: Region,
-    /// Which file that is: another save can give the name to another one.
+    /// The identity of that file: another save can give the name to another one.
     pub file: FileIdentity,
 }
 
@@ -256,7 +256,7 @@ impl Plan {
         }
     }
 
-    /// What the metadata says about a leaf.
+    /// Returns the metadata of a leaf.
     #[must_use]
     pub fn leaf_meta(&self, leaf: usize) -> Option<&Arc<LeafMeta>> {
         let leaf = &self.leaves[leaf];
@@ -295,13 +295,13 @@ impl Plan {
         &self.levels[level].path
     }
 
-    /// Whether every level has its metadata.
+    /// Returns whether every level has its metadata.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.levels.iter().all(|level| level.is_closed)
     }
 
-    /// Where a leaf's bytes come from can be settled late, when the target is known.
+    /// Sets the source of a leaf's bytes, which can be settled late, when the target is known.
     pub fn set_content(&mut self, leaf: usize, content: Content) {
         self.leaves[leaf].content = content;
     }
@@ -327,13 +327,13 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether a leaf's file is that of the target already.
+    /// Returns whether a leaf's file is that of the target already.
     #[must_use]
     pub fn is_link(&self, leaf: usize) -> bool {
         matches!(self.leaves[leaf].content, Content::Link(_))
     }
 
-    /// Whether any leaf's file is that of the target already.
+    /// Returns whether any leaf's file is that of the target already.
     pub(crate) fn has_links(&self) -> bool {
         (0..self.leaves.len()).any(|leaf| self.is_link(leaf))
     }

@@ -45,15 +45,15 @@ pub struct Level {
     pub class_text: Option<String>,
     /// The names of the dims.
     pub names: Option<Vec<Option<String>>>,
-    /// Whether the collection had a device.
+    /// True if the collection had a device.
     pub has_device: bool,
-    /// Whether its class is one of those that the reader knows.
+    /// True if its class is one of those that the reader knows.
     pub is_known: bool,
-    /// What is in it, in the order of the file.
+    /// The entries, in the order of the file.
     pub nodes: Vec<Node>,
 }
 
-/// What is under a key.
+/// The entry of a key.
 #[derive(Debug)]
 pub enum Node {
     /// Leaves that follow one another: their numbers in [`Tree::leaves`], where their keys are.
@@ -74,7 +74,7 @@ pub enum Node {
     },
 }
 
-/// Where the leaves of a level are.
+/// The place of the leaves of a level.
 #[derive(Debug, Default)]
 pub struct Home {
     /// The keys of the level, from the root of the tree.
@@ -91,7 +91,7 @@ pub struct Leaf {
     pub home: Arc<Home>,
     /// Its key in this level.
     pub key: String,
-    /// Whether the file has the name of the key as it is, and not escaped.
+    /// True if the file has the name of the key as it is, and not escaped.
     pub is_raw: bool,
     /// Shape, dtype, kind.
     pub meta: LeafMeta,
@@ -162,16 +162,16 @@ pub struct Tree {
     pub leaves: Vec<Leaf>,
 }
 
-/// How a tree is read.
+/// The options for reading a tree.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadOptions<'o> {
-    /// Whether keys were escaped to file names.
+    /// True if keys were escaped to file names.
     pub escapes_keys: bool,
     /// The classes, by `_class` or `_type`, of the levels that this reader knows.
     pub known_classes: &'o [String],
 }
 
-/// Where the files of a tree are: in directories, or in an archive.
+/// The files of a tree: in directories, or in an archive.
 pub trait Files: Sync {
     /// The bytes of a small file.
     ///
@@ -179,10 +179,10 @@ pub trait Files: Sync {
     /// There is no such file, or it cannot be read.
     fn read(&self, path: &Path) -> StorageResult<Vec<u8>>;
 
-    /// Whether there is such a file, or a directory with metadata.
+    /// Returns whether there is such a file, or a directory with metadata.
     fn exists(&self, path: &Path) -> bool;
 
-    /// Whether a path is a link that leads out of the save.
+    /// Returns whether a path is a link that leads out of the save.
     fn leads_out(&self, _path: &Path) -> bool {
         false
     }
@@ -213,7 +213,7 @@ impl Files for Root {
     }
 }
 
-/// How often a directory that is replaced while it is read is read again.
+/// The number of times that a directory that is replaced while it is read is read again.
 const MAX_ATTEMPTS: usize = 1000;
 
 /// Reads the metadata of the level in `directory` and of those below. A level of a class that is
@@ -422,7 +422,7 @@ impl Reader<'_> {
         Ok((path, is_known.then_some(meta)))
     }
 
-    /// Whether a level is of the layout that this reader knows.
+    /// Returns whether a level is of the layout that this reader knows.
     fn is_known(&self, meta: &LevelMeta) -> bool {
         [&meta.class_text, &meta.type_text]
             .into_iter()
@@ -430,8 +430,9 @@ impl Reader<'_> {
             .any(|class| self.options.known_classes.contains(class))
     }
 
-    /// Whether the file or directory of a key has the key's name as it is: where names are not escaped,
-    /// and where the escaped name is missing and that of older versions, which did not escape, is there.
+    /// Returns whether the file or directory of a key has the key's name as it is: where names are
+    /// not escaped, and where the escaped name is missing and that of older versions, which did not
+    /// escape, is there.
     fn is_raw(&self, directory: &Path, key: &str, suffix: &str) -> bool {
         if !self.options.escapes_keys {
             return true;
@@ -524,7 +525,7 @@ pub fn map_ahead<R>(
 /// Making a tensor of a leaf takes about this part of the time that mapping it takes, in quarters.
 const MAPPING_QUARTERS: usize = 1;
 
-/// What the threads that map leaves share.
+/// State that the threads that map leaves share.
 struct MapWork<'m> {
     root: &'m Root,
     leaves: &'m [Leaf],

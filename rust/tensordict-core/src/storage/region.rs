@@ -60,19 +60,19 @@ impl Region {
         unsafe { Self::new(bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Where the bytes begin.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn address(&self) -> usize {
         self.pointer.addr()
     }
 
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0

@@ -1,4 +1,4 @@
-//! Where the bytes of a leaf come from, given out in units.
+//! The source of the bytes of a leaf, given out in units.
 //!
 //! Bytes that lie as they are to be written are lent; those of tensors with gaps, and of conjugated
 //! and negated views, are put in order in a buffer that belongs to the thread. Those that are elsewhere
@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use super::region::Region;
 
-/// What the processor reads at once.
+/// The number of bytes that the processor reads at once.
 const LINE_BYTES: usize = 64;
 
 /// The bytes of one unit: large enough to cost nothing, small enough to be interrupted.
 pub const UNIT_BYTES: usize = 4 << 20;
 
-/// Which items of a view have the other sign than in memory.
+/// The items of a view that have the other sign than in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Signs {
     /// Every real number: a negated view.
@@ -30,7 +30,7 @@ pub struct Signs {
 #[derive(Debug, Clone)]
 pub struct Strided {
     memory: Region,
-    /// Where the first item begins, in bytes from the start of `memory`.
+    /// The offset of the first item, in bytes from the start of `memory`.
     start: usize,
     /// Sizes and strides in bytes, the last dim last; dims that can be walked as one are one.
     dims: Vec<(usize, isize)>,
@@ -93,14 +93,14 @@ impl Strided {
         })
     }
 
-    /// How many bytes there are, put in order.
+    /// Returns the number of bytes, put in order.
     #[must_use]
     pub fn len(&self) -> u64 {
         let items: usize = self.dims.iter().map(|(size, _)| size).product();
         (items * self.item_bytes) as u64
     }
 
-    /// Whether there are none, which is never so.
+    /// Returns whether there are none, which is never so.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -180,8 +180,9 @@ impl Strided {
         }
     }
 
-    /// How many rows of the last dim, from `place` on, are put in order together: those whose items
-    /// lie side by side in memory, so that each line of the cache is read once and not once a row.
+    /// Returns the number of rows of the last dim, from `place` on, that are put in order together:
+    /// those whose items lie side by side in memory, so that each line of the cache is read once
+    /// and not once a row.
     fn rows_to_transpose(&self, place: &[usize], items_left: usize) -> Option<usize> {
         let [.., (num_rows, row_stride), (inner_size, inner_stride)] = self.dims[..] else {
             return None;
@@ -299,7 +300,7 @@ impl Joined {
 /// Whoever implements it has few pieces in memory at a time, and fetches the next one while one is
 /// written.
 pub trait Remote: fmt::Debug + Send + Sync {
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     fn length(&self) -> u64;
 
     /// Begins to fetch the first piece, since these bytes are written next. What fails is said by
@@ -313,7 +314,7 @@ pub trait Remote: fmt::Debug + Send + Sync {
     fn read(&self, take: &mut dyn FnMut(&[u8]) -> ControlFlow<()>) -> io::Result<()>;
 }
 
-/// Where bytes come from.
+/// The source of bytes.
 #[derive(Debug, Clone)]
 pub enum Source {
     /// Bytes of our own: metadata, pickled values.
@@ -332,7 +333,7 @@ impl Source {
     /// No bytes.
     pub const EMPTY: Self = Self::Memory(Region::EMPTY);
 
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         match self {
@@ -344,7 +345,7 @@ impl Source {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -107,7 +107,7 @@ fn make(
     Ok((mappings, grown))
 }
 
-/// What a call that may fail made in its target.
+/// The things that a call that may fail made in its target.
 struct Made<'d> {
     disk: Disk<'d>,
     root: PathBuf,

@@ -1,4 +1,4 @@
-//! Where on a disk many files are made.
+//! Choosing the place on a disk where many files are made.
 //!
 //! ext4 makes a file near its directory, and for each new one it passes over the inodes that were deleted
 //! there in the last minutes, one by one: 8,192 at worst, which takes twenty times as long as making the
@@ -17,13 +17,13 @@ use super::io::{Disk, is_ext4};
 /// From how many files on it is worth looking for a place.
 const MANY_FILES: usize = 256;
 
-/// How many places are looked at, at most.
+/// The most places that are looked at.
 pub(crate) const MAX_PLACES: usize = 8;
 
-/// How many files are made to look at a place.
+/// The number of files that are made to look at a place.
 const PROBES: usize = 4;
 
-/// What each of them takes at least in a slow place. Elsewhere it is 10 to 20 microseconds.
+/// The least time that each of them takes in a slow place. Elsewhere it is 10 to 20 microseconds.
 const SLOW: Duration = Duration::from_micros(60);
 
 /// Asks that directories made in this one are spread over the disk, if it is for so many files. It is a hint.
@@ -43,7 +43,8 @@ pub(crate) fn spread(disk: Disk<'_>, directory: &Path, num_files: usize) {
     let _ = (disk, directory, num_files);
 }
 
-/// Whether another place would be better for so many files. A few files are made in it to see that.
+/// Returns whether another place would be better for so many files. A few files are made in it to
+/// see that.
 pub(crate) fn is_slow(disk: Disk<'_>, directory: impl AsFd, num_files: usize) -> bool {
     if num_files < MANY_FILES || !is_ext4(&directory) {
         return false;

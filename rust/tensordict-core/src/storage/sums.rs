@@ -48,11 +48,11 @@ const TICKS_NS: i64 = 20_000_000;
 /// The CRC32C of some bytes and of their blocks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// How many bytes.
+    /// The number of bytes.
     pub length: u64,
-    /// Of all bytes.
+    /// The checksum of all bytes.
     pub whole: u32,
-    /// Of each block, where there is more than one.
+    /// The checksum of each block, if there is more than one.
     pub blocks: Vec<u32>,
 }
 
@@ -77,7 +77,7 @@ impl Sum {
 #[derive(Debug)]
 pub struct Summer {
     blocks: Vec<u32>,
-    /// Of the block that is not full yet.
+    /// The checksum of the block that is not full yet.
     current: Digest,
     filled: usize,
     length: u64,
@@ -169,7 +169,7 @@ fn shift_by_block(sum: u32) -> u32 {
 pub struct FileSum {
     /// The sum of its bytes.
     pub sum: Sum,
-    /// When the file was modified, in nanoseconds since 1970.
+    /// The time at which the file was modified, in nanoseconds since 1970.
     pub modified_ns: i64,
 }
 
@@ -276,7 +276,7 @@ impl Sums {
     }
 }
 
-/// What each entry of the text of sums ends with.
+/// The end of each entry of the text of checksums.
 const SEPARATOR: &str = ", ";
 
 /// Appends the entry of a file to a part of the text of sums. `modified_ns` is the time at which the
@@ -359,7 +359,7 @@ fn now_ns() -> i64 {
     passed.map_or(0, |passed| i64::try_from(passed.as_nanos()).unwrap_or(0))
 }
 
-/// When a file was modified, in nanoseconds since 1970.
+/// Returns the time at which a file was modified, in nanoseconds since 1970.
 #[must_use]
 pub fn modified_ns(metadata: &Metadata) -> i64 {
     metadata
@@ -368,7 +368,7 @@ pub fn modified_ns(metadata: &Metadata) -> i64 {
         .saturating_add(metadata.mtime_nsec())
 }
 
-/// Whether the times of a file's file system follow stores through a mapping.
+/// Returns whether the times of a file's file system follow stores through a mapping.
 ///
 /// Those of memory do not, and of network file systems nobody knows when.
 #[must_use]

@@ -11,7 +11,8 @@ const DEFAULT_LIMIT: usize = 8;
 /// dozen files of the system. (No lock is held meanwhile, as another thread may fork.)
 static AVAILABLE: AtomicUsize = AtomicUsize::new(0);
 
-/// How many threads to use: `asked`, or for 0 the cores this process may use, at most 8.
+/// Returns the number of threads to use: `asked`, or for 0 the cores this process may use, at most
+/// 8.
 #[must_use]
 pub fn thread_count(asked: usize) -> usize {
     if asked > 0 {

@@ -50,7 +50,7 @@ pub fn verify(path: &Path, how: &Scrutiny<'_>) -> StorageResult<Report> {
     })
 }
 
-/// How often a save that is replaced while it is read is read again.
+/// The number of times that a save that is replaced while it is read is read again.
 const MAX_ATTEMPTS: usize = 1000;
 
 /// Compares the files of an open save with their sums; whether one that it names was not there, too.

@@ -26,12 +26,12 @@ use std::os::unix::fs::MetadataExt;
 /// The name of a work directory inside of its target, and the end of the names of all others.
 const INSIDE: &str = ".tdtmp";
 
-/// Whether a directory of this name is one that work directories are in.
+/// Returns whether a directory of this name is one that work directories are in.
 pub(crate) fn is_area(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(INSIDE)
 }
 
-/// Where the work directories beside a target are.
+/// Returns the directory of the work directories beside a target.
 fn area_beside(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default();
     // A name that is as long as can be leaves no room for more.
@@ -226,7 +226,7 @@ impl Drop for NewFile<'_> {
     }
 }
 
-/// Whether other processes made or removed what a name stands for, just now.
+/// Returns whether other processes made or removed what a name stands for, just now.
 pub(crate) fn is_changed_by_others(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -285,7 +285,7 @@ struct Owner {
     /// The namespace in which the process has its number.
     namespace: u64,
     process: u32,
-    /// When the process began, in ticks since the boot.
+    /// The time at which the process began, in ticks since the boot.
     began: u64,
 }
 
@@ -295,13 +295,14 @@ pub fn process_name() -> String {
     format!("{}-0", Owner::this().to_name())
 }
 
-/// Whether the process of a name is known to have ended: of one on another machine nothing is known.
+/// Returns whether the process of a name is known to have ended: of one on another machine nothing
+/// is known.
 pub(crate) fn has_ended(process_name: &str) -> bool {
     let owner = Owner::parse(process_name);
     matches!(owner.map(|owner| owner.state()), Some(State::Gone))
 }
 
-/// What is known of an owner.
+/// The state of an owner, as far as it is known.
 enum State {
     Running,
     Gone,
@@ -383,7 +384,8 @@ fn namespace() -> u64 {
     digits.parse().unwrap_or(0)
 }
 
-/// When a process began; None where there is none, or where that cannot be known.
+/// Returns the time at which a process began; None if there is no such process, or if that cannot
+/// be known.
 fn began(process: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name of the program comes second, in parentheses, and may hold anything.

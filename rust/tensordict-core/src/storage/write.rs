@@ -36,7 +36,7 @@ const BATCH_FILES: usize = 32;
 const SERIAL_FILES: usize = 24;
 const SERIAL_BYTES: u64 = 1 << 20;
 
-/// What is known of the leaves of a plan once they are written, by leaf.
+/// Facts about the leaves of a plan that are known once they are written, by leaf.
 #[derive(Debug, Default)]
 pub struct WrittenLeaves {
     /// The mappings; None for a leaf of no bytes and for one whose file was linked.
@@ -45,8 +45,8 @@ pub struct WrittenLeaves {
     pub sums: Sums,
 }
 
-/// Whether files are new, or may be there: then leaves are written over, and the small files beside
-/// them are replaced, metadata last.
+/// The place that files are written to: a new one, or one with files: then leaves are written over,
+/// and the small files beside them are replaced, metadata last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     New,

@@ -1,4 +1,4 @@
-//! What makes, changes or packs a save, and is no save of a plan.
+//! Faults in the calls that make, change or pack a save without a plan.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -43,10 +43,10 @@ enum Task {
     LengthenFile,
 }
 
-/// What may be there after a call failed.
+/// The states that a call that failed may leave.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Left {
-    /// What was there, or what is new.
+    /// The old one, or the new one.
     OldOrNew,
     /// A save that loads, of the old values and the new.
     Mixed,
@@ -191,7 +191,7 @@ impl Task {
         }
     }
 
-    /// What tells the old from the new: the values of a save; of others the bytes.
+    /// Returns the text that tells the old from the new: the values of a save; of others the bytes.
     fn state(self, folder: &Path) -> Option<Vec<u8>> {
         let target = folder.join("save");
         match self {
@@ -229,7 +229,8 @@ pub(crate) fn fail_all() {
     });
 }
 
-/// Whether the call with the number `at` was made, where the task finds what is in `before`.
+/// Returns whether the call with the number `at` was made, where the task finds what is in
+/// `before`.
 fn run(task: Task, fault: Fault, at: usize, before: &Path, new: Option<&Vec<u8>>) -> bool {
     let place = place();
     let folder = place.path();

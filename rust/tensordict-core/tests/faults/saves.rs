@@ -125,7 +125,7 @@ impl Target {
         }
     }
 
-    /// How many files there are beside the one that has the name.
+    /// Returns the number of files beside the one that has the name.
     fn count_beside(self) -> usize {
         3 * usize::from(matches!(self, Self::AbsentShards | Self::Shards))
     }
@@ -199,7 +199,8 @@ pub(crate) fn fail_all() {
     });
 }
 
-/// Whether the call with the number `at` was made, where the save finds what is in `before`.
+/// Returns whether the call with the number `at` was made, where the save finds what is in
+/// `before`.
 fn run(target: Target, fault: Fault, is_durable: bool, at: usize, before: &Path) -> bool {
     let place = place();
     let path = place.path().join(target.name());

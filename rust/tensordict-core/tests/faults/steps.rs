@@ -159,7 +159,8 @@ pub(crate) fn fail_all() {
     });
 }
 
-/// Whether the call with the number `at` was made, where the task finds what is in `before`.
+/// Returns whether the call with the number `at` was made, where the task finds what is in
+/// `before`.
 fn run(
     (task, fault, is_durable): (Task, Fault, bool),
     at: usize,

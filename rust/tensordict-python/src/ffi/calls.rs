@@ -68,7 +68,7 @@ impl<'py> Callee<'py> {
     }
 }
 
-/// What is called on each leaf: a method by name, or a callable.
+/// The operation that is called on each leaf: a method by name, or a callable.
 #[derive(Clone)]
 pub(crate) enum Operation<'py> {
     Method(Bound<'py, PyString>),
@@ -93,7 +93,7 @@ pub(crate) struct RepeatedCall<'py> {
     arguments: Bound<'py, PyTuple>,
 }
 
-/// Where the arguments begin among the slots.
+/// The place of the first argument among the slots.
 const FIRST: usize = 2;
 
 impl<'py> RepeatedCall<'py> {

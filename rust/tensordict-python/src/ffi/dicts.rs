@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::slots::{self, NextPair, Place};
 
-/// How many entries of one container fit on the stack of a walk.
+/// The number of entries of one container that fit on the stack of a walk.
 const INLINE_ENTRIES: usize = 16;
 
 pub(crate) type Values<'py> = SmallVec<[Bound<'py, PyAny>; INLINE_ENTRIES]>;
@@ -60,9 +60,9 @@ pub(crate) fn paired_values<'py>(
 pub(crate) struct PairWalk<'a, 'py> {
     first: &'a Bound<'py, PyDict>,
     second: &'a Bound<'py, PyDict>,
-    /// How many pairs have had their turn.
+    /// The number of pairs that have had their turn.
     seen: usize,
-    /// Where `PyDict_Next` goes on.
+    /// The places at which `PyDict_Next` goes on.
     places: [isize; 2],
 }
 
@@ -168,7 +168,7 @@ pub(crate) fn other_value<'py>(
     found
 }
 
-/// Whether two keys are one object, or equal strings. Runs no Python code.
+/// Returns whether two keys are one object, or equal strings. Runs no Python code.
 ///
 /// # Safety
 /// Both are objects that are alive.
@@ -188,7 +188,7 @@ pub(crate) unsafe fn is_same_key(key: *mut ffi::PyObject, other: *mut ffi::PyObj
     }
 }
 
-/// Whether a string has one byte for each character, as nearly all keys do.
+/// Returns whether a string has one byte for each character, as nearly all keys do.
 ///
 /// # Safety
 /// It is a string that is alive.
@@ -260,7 +260,7 @@ fn visit<'py>(
     true
 }
 
-/// Whether `accepts` is true of every entry. It must not run Python code.
+/// Returns whether `accepts` is true of every entry. It must not run Python code.
 pub(crate) fn all_entries<'py>(
     dict: &Bound<'py, PyDict>,
     mut accepts: impl FnMut(&Bound<'py, PyAny>, &Bound<'py, PyAny>) -> bool,
@@ -324,7 +324,7 @@ pub(crate) fn replace_values<'py>(
     }
 }
 
-/// As [`replace_values`], where values that `is_leaf` accepts stay.
+/// Does the work of [`replace_values`], but keeps the values that `is_leaf` accepts.
 #[inline]
 pub(crate) fn replace_others<'py>(
     dict: &Bound<'py, PyDict>,
@@ -349,7 +349,7 @@ pub(crate) fn replace_others<'py>(
     Ok(())
 }
 
-/// As [`replace_values`] for what needs the key, too.
+/// Does the work of [`replace_values`] for a function that needs the key, too.
 pub(crate) fn replace_entries<'py>(
     dict: &Bound<'py, PyDict>,
     mut replace: impl FnMut(

@@ -25,14 +25,14 @@ pub(crate) use dicts::{
 pub(crate) use recursion::RecursionGuard;
 pub(crate) use resolved::Resolved;
 
-/// Whether `value`'s type is `class` or derives from it. Runs no Python code.
+/// Returns whether `value`'s type is `class` or derives from it. Runs no Python code.
 pub(crate) fn is_subtype(value: &Bound<'_, PyAny>, class: &Py<PyType>) -> bool {
     // SAFETY: both are types that are alive for the call.
     unsafe { ffi::PyType_IsSubtype(value.get_type_ptr(), class.as_ptr().cast()) != 0 }
 }
 
-/// Whether `other` is the class `class` or one that inherits from it, whatever a
-/// metaclass says.
+/// Returns whether `other` is the class `class` or one that inherits from it, whatever a metaclass
+/// says.
 pub(crate) fn is_subclass(other: &Bound<'_, PyAny>, class: &Bound<'_, PyAny>) -> bool {
     if other.is(class) {
         return true;
@@ -51,7 +51,7 @@ pub(crate) fn allocate<'py>(class: &Bound<'py, PyType>) -> PyResult<Option<Bound
     unsafe { allocate_raw(class.py(), class.as_type_ptr()) }
 }
 
-/// As [`allocate`], of the type of `value`.
+/// Does the work of [`allocate`], with the type of `value`.
 #[inline]
 pub(crate) fn allocate_like<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     // SAFETY: the value is alive for the call, and so is its type.
@@ -225,12 +225,12 @@ pub(crate) fn plain_attribute<'py>(
 }
 
 unsafe extern "C" {
-    /// What runs a frame of Python where nothing else was put in its place.
+    /// Runs a frame of Python where nothing else was put in its place.
     fn _PyEval_EvalFrameDefault();
 }
 
-/// Whether frames are watched (PEP 523), as the compiler does where compiled code runs: what
-/// runs natively then is code that it does not see.
+/// Returns whether frames are watched (PEP 523), as the compiler does where compiled code runs:
+/// what runs natively then is code that it does not see.
 pub(crate) fn frames_are_watched(_: Python<'_>) -> bool {
     // SAFETY: the thread is attached, so that it has an interpreter.
     unsafe {

@@ -1,4 +1,4 @@
-//! How deep a walk may go: by levels, and by what is left of the thread's stack.
+//! The limit of a walk: by levels, and by what is left of the thread's stack.
 //!
 //! The interpreter counts its own frames and knows nothing of those of a walk. A thread can
 //! have a stack of any size, and what a level needs of it depends on the operation: so the
@@ -9,11 +9,11 @@ use std::cell::Cell;
 use pyo3::exceptions::PyRecursionError;
 use pyo3::prelude::*;
 
-/// How deep containers may be nested: Python's own default limit.
+/// The depth to which containers may be nested: Python's own default limit.
 const MAX_DEPTH: u32 = 1000;
 
-/// What has to be left of the stack for a level: its own frames, those of Python methods that
-/// it calls, and those of torch for a leaf.
+/// The bytes of the stack that must be left for a level: its own frames, those of Python methods
+/// that it calls, and those of torch for a leaf.
 const MARGIN_BYTES: usize = 80 << 10;
 
 /// Stands for a stack whose end nobody has asked for yet.
@@ -73,8 +73,8 @@ impl Drop for RecursionGuard<'_> {
     }
 }
 
-/// Whether less than the margin is left of the stack. One that was exchanged for another, as some
-/// libraries do, is not known, and then this says no.
+/// Returns whether less than the margin is left of the stack. One that was exchanged for another,
+/// as some libraries do, is not known, and then this says no.
 #[inline]
 fn is_nearly_full(thread: &Thread) -> bool {
     let here = 0_u8;

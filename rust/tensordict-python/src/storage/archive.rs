@@ -51,13 +51,13 @@ impl OpenArchive {
         })
     }
 
-    /// Whether the name still leads to this archive.
+    /// Returns whether the name still leads to this archive.
     fn is_current(&self) -> bool {
         self.archive.is_current()
     }
 
-    /// Whether another save took the place of this one before all was read: one file is read
-    /// whole, whatever its name leads to.
+    /// Returns whether another save took the place of this one before all was read: one file is
+    /// read whole, whatever its name leads to.
     #[expect(clippy::unused_self, reason = "directories have to look")]
     fn was_replaced(&self, _is_read: bool) -> bool {
         false
@@ -68,7 +68,7 @@ impl OpenArchive {
         self.archive.entries().keys().map(String::as_str).collect()
     }
 
-    /// Whether there is an entry of this name.
+    /// Returns whether there is an entry of this name.
     fn has(&self, name: &str) -> bool {
         self.archive.entries().contains_key(name)
     }

@@ -163,12 +163,13 @@ struct BackgroundSave {
 
 #[pymethods]
 impl BackgroundSave {
-    /// Whether it has ended, well or not: in the process that saves; in a child nobody knows.
+    /// Returns whether it has ended, well or not: in the process that saves; in a child nobody
+    /// knows.
     fn is_done(&self) -> bool {
         self.is_here() && self.shared.is_done()
     }
 
-    /// Whether this process is the one that saves, and not a child of it.
+    /// Returns whether this process is the one that saves, and not a child of it.
     fn is_here(&self) -> bool {
         self.process == std::process::id()
     }
@@ -220,7 +221,7 @@ impl BackgroundSave {
     }
 }
 
-/// How often signals are looked at while a save is waited for.
+/// The time between two looks at signals while a save is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Memory in which the values of a step stay as they are while it is written.
@@ -274,7 +275,7 @@ impl StagingMemory {
         })
     }
 
-    /// How many bytes are kept.
+    /// Returns the number of bytes that are kept.
     fn num_bytes(&self) -> usize {
         self.staging.lock().len()
     }

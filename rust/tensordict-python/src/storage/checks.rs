@@ -12,8 +12,8 @@ use tensordict_core::storage::verify::{self, Scrutiny};
 
 use super::save::SaveProgress;
 
-/// What [`verify_save`] gives: the layout, the generation, and for each file of the save the key, the
-/// file, what became of it, what is wrong, and all that as a line.
+/// The result of [`verify_save`]: the layout, the generation, and for each file of the save the
+/// key, the file, the outcome, the problem, and all that as a line.
 type Found = (
     &'static str,
     String,

@@ -18,7 +18,7 @@ use super::load::parse_mode;
 use super::mapped::bytes_over;
 use super::save::SaveProgress;
 
-/// What the bindings make segments of: the offset, a tensor, and the key for messages.
+/// A segment as the bindings get it: the offset, a tensor, and the key for messages.
 pub(crate) type Part<'py> = (u64, Bound<'py, PyAny>, String);
 
 /// Segments of tensors, and what holds their memory.
@@ -68,7 +68,7 @@ fn write_consolidated<'py>(
     )
 }
 
-/// What lies behind the data of a consolidated file: `(bytes of data, remarks, description)`.
+/// Reads the part behind the data of a consolidated file: `(bytes of data, remarks, description)`.
 #[pyfunction]
 fn read_consolidated(py: Python<'_>, path: PathBuf) -> PyResult<(u64, String, String)> {
     let tail = py.detach(|| consolidated::read_tail(&path));
@@ -95,7 +95,7 @@ fn map_consolidated<'py>(
     Ok((bytes, tail.data_bytes, tail.remarks, tail.description))
 }
 
-/// Whether a file looks like a consolidated one.
+/// Returns whether a file looks like a consolidated one.
 #[pyfunction]
 fn is_consolidated(path: PathBuf) -> bool {
     consolidated::is_consolidated(&path)

@@ -14,7 +14,7 @@ use super::leaves::required_memory;
 pub(super) struct DeviceBytes {
     reader: Py<PyAny>,
     length: u64,
-    /// Why the first bytes could not be fetched.
+    /// The error that fetching the first bytes ended with.
     failed: Mutex<Option<PyErr>>,
 }
 

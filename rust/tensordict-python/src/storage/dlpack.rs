@@ -122,7 +122,7 @@ fn table(py: Python<'_>) -> PyResult<&ExchangeApi> {
     Ok(unsafe { table.0.as_ref() })
 }
 
-/// What names of dtypes begin with.
+/// The beginning of the names of dtypes.
 const MODULE: &str = "torch.";
 
 const DTYPES: [(&str, DataType); 17] = [
@@ -205,9 +205,9 @@ pub(crate) fn fetch_ahead(object: &Bound<'_, PyAny>) {
     prefetch(object.as_ptr().cast());
 }
 
-/// What `look` says of the shape of a tensor, and of whether it is on the CPU, cheaper than
-/// its attributes by the two objects that those make. None where it is meta, sparse, fake,
-/// symbolic, transformed or of an uncommon dtype. It must not run Python code.
+/// Calls `look` with the shape of a tensor, and with whether it is on the CPU, cheaper than its
+/// attributes by the two objects that those make. None where it is meta, sparse, fake, symbolic,
+/// transformed or of an uncommon dtype. It must not run Python code.
 pub(crate) fn with_layout<T>(
     tensor: &Bound<'_, PyAny>,
     look: impl FnOnce(&[i64], bool) -> T,
@@ -223,7 +223,7 @@ pub(crate) fn with_layout<T>(
     (shape.len() == ndim).then(|| look(shape, filled.device.kind == CPU))
 }
 
-/// Whether two tensors are known to begin at one place of one device. They may share memory
+/// Returns whether two tensors are known to begin at one place of one device. They may share memory
 /// where this is false.
 pub(crate) fn begin_together(first: &Bound<'_, PyAny>, second: &Bound<'_, PyAny>) -> bool {
     let (Ok(Some(first)), Ok(Some(second))) = (filled(first), filled(second)) else {
@@ -251,12 +251,12 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Whether the values are complex numbers.
+    /// Returns whether the values are complex numbers.
     pub(crate) fn is_complex(&self) -> bool {
         self.dtype.starts_with("torch.complex")
     }
 
-    /// Whether the bytes are the values, in order.
+    /// Returns whether the bytes are the values, in order.
     pub(crate) fn is_plain(&self) -> bool {
         self.strides.is_none() && self.signs == Signs::default()
     }
@@ -296,7 +296,7 @@ impl Memory {
         Some((lowest, first.checked_add(length)?))
     }
 
-    /// How many items lie below the first one, and above it, as far as the tensor reaches.
+    /// Returns the number of items below the first one, and above it, as far as the tensor reaches.
     fn reach(&self, strides: &[i64]) -> Option<(usize, usize)> {
         let (mut lowest, mut highest) = (0_i64, 0_i64);
         for (&size, &stride) in self.shape.iter().zip(strides) {
@@ -308,7 +308,8 @@ impl Memory {
         Some((below, usize::try_from(highest).ok()?))
     }
 
-    /// Where a save reads the bytes. None for a tensor that is larger than any memory.
+    /// Returns the source from which a save reads the bytes. None for a tensor that is larger than
+    /// any memory.
     ///
     /// # Safety
     /// The tensor, and with it its memory, is held for as long as the source is in use.
@@ -360,7 +361,7 @@ pub(crate) fn memory_of(tensor: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
     Ok(strided_memory_of(tensor)?.filter(|memory| memory.strides.is_none()))
 }
 
-/// As [`memory_of`], also of tensors with gaps.
+/// Does the work of [`memory_of`], also for tensors with gaps.
 pub(crate) fn strided_memory_of(tensor: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
     if let Some(memory) = Tensor::of(tensor).and_then(|tensor| ordinary_memory(&tensor)) {
         return Ok(Some(memory));
@@ -433,7 +434,7 @@ unsafe fn ints<'i>(pointer: *const i64, length: usize) -> &'i [i64] {
     unsafe { std::slice::from_raw_parts(pointer, length) }
 }
 
-/// Whether strides (none means row-major) are those of a tensor without gaps.
+/// Returns whether strides (none means row-major) are those of a tensor without gaps.
 fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
     if strides.is_empty() {
         return true;
@@ -446,12 +447,12 @@ fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
     })
 }
 
-/// What keeps the memory of tensors alive, with the structs that torch holds of them: those of many
-/// small tensors lie together.
+/// The owner that keeps the memory of tensors alive, with the structs that torch holds of them:
+/// those of many small tensors lie together.
 struct Owner<T> {
     managed: Vec<ManagedTensor>,
     sizes: Vec<i64>,
-    /// How many tensors there are yet.
+    /// The number of tensors that are left.
     left: AtomicUsize,
     _kept: T,
 }
@@ -468,7 +469,7 @@ unsafe extern "C" fn release<T>(managed: *mut ManagedTensor) {
     }
 }
 
-/// Where a tensor is to be: its first item, the kind of its items, its shape.
+/// The place of a new tensor: its first item, the kind of its items, its shape.
 pub(crate) type Place<'s> = (*mut u8, DataType, &'s [i64]);
 
 /// A tensor for torch to make, which needs the interpreter, unlike this.

@@ -26,19 +26,19 @@ use crate::tensors;
 /// From so many entries on a second thread is worth its start.
 const SHARED_FROM: usize = 2048;
 
-/// How many entries the other thread is given at once.
+/// The number of entries that the other thread is given at once.
 const BATCH_ENTRIES: usize = 256;
 
-/// How many entries are read while memory fetches a later one.
+/// The number of entries that are read while memory fetches a later one.
 const FETCHED_AHEAD: usize = 6;
 
 /// A leaf on the Python side, beside what the container holds.
 pub(super) struct SavedLeaf {
-    /// What holds the bytes that are written, where there are any.
+    /// The holder of the bytes that are written, if there are any.
     pub(super) kept: Option<Kept>,
-    /// Where its bytes begin in memory, where there are any to write.
+    /// The address of its bytes, if there are any to write.
     pub(super) address: usize,
-    /// Of a nested tensor, whose file has its values flat: how many they are.
+    /// The number of values of a nested tensor, whose file has them flat.
     pub(super) num_flat: Option<i64>,
 }
 
@@ -52,9 +52,9 @@ pub(super) struct MappedLeaf {
     pub(super) num_bytes: usize,
 }
 
-/// What has become of entries.
+/// The results for entries.
 pub(super) struct Added<'py> {
-    /// What the container holds of each leaf, in the order of their numbers.
+    /// The objects that the container holds for the leaves, in the order of their numbers.
     pub(super) originals: Vec<Py<PyAny>>,
     /// The leaves, in the same order.
     pub(super) leaves: Vec<SavedLeaf>,

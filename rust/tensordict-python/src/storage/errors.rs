@@ -39,7 +39,7 @@ pub(crate) fn exception(py: Python<'_>, error: &StorageError) -> PyErr {
     }
 }
 
-/// What Python raised while the core called it.
+/// Returns the exception that Python raised while the core called it.
 fn raised(error: &io::Error) -> Option<&PyErr> {
     error.get_ref()?.downcast_ref()
 }

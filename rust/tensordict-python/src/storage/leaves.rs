@@ -22,7 +22,7 @@ struct Imports {
     tensor: Py<PyType>,
     parameter: Py<PyType>,
     prepare: Py<PyAny>,
-    /// What gives a tensor over the same memory.
+    /// The function that gives a tensor over the same memory.
     detach: Py<PyAny>,
     /// The class of what has the values of a tensor of another device.
     reader: Py<PyType>,
@@ -67,12 +67,13 @@ pub(super) struct NewLeaf {
     pub(super) values: Option<Values>,
     pub(super) num_bytes: u64,
     pub(super) table: Option<Vec<u8>>,
-    /// Of a nested tensor, how many values there are.
+    /// The number of values of a nested tensor.
     pub(super) num_flat: Option<i64>,
 }
 
-/// What keeps the memory of a leaf in place. The tensor itself would not: it can be given other memory
-/// while its bytes are written (`tensor.data = ...`, `set_`), and then frees what it had.
+/// The holder that keeps the memory of a leaf in place. The tensor itself would not: it can be
+/// given other memory while its bytes are written (`tensor.data = ...`, `set_`), and then frees
+/// what it had.
 pub(crate) enum Kept {
     Storage(#[expect(dead_code, reason = "it is only held")] HeldStorage),
     /// A tensor or reader that nobody else knows.
@@ -91,7 +92,7 @@ impl Kept {
 
 /// The values of a leaf.
 pub(crate) struct Values {
-    /// What holds them.
+    /// The holder of the bytes.
     pub(crate) kept: Kept,
     bytes: Bytes,
 }
@@ -102,7 +103,7 @@ enum Bytes {
 }
 
 impl Values {
-    /// Of what `leaves.prepare_to_write` has made of a tensor.
+    /// Takes what `leaves.prepare_to_write` has made of a tensor.
     fn prepared(made: Bound<'_, PyAny>) -> PyResult<Self> {
         let bytes = if made.is_instance(imports(made.py())?.reader.bind(made.py()))? {
             Bytes::Remote(Arc::new(DeviceBytes::new(&made)?))
@@ -130,7 +131,7 @@ impl Values {
         }
     }
 
-    /// Where a save reads them.
+    /// Returns the source from which a save reads the bytes.
     ///
     /// # Safety
     /// What is kept is held for as long as the source is in use.
@@ -221,7 +222,7 @@ fn meta_on_cpu(shape: &[i64], dtype: &'static str) -> Arc<LeafMeta> {
 pub(super) struct PlainLeaf {
     pub(super) meta: Arc<LeafMeta>,
     pub(super) region: Region,
-    /// What keeps the region in place.
+    /// The holder that keeps the region in place.
     pub(super) kept: Kept,
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct LoadedLevel {
     directory: std::ffi::OsString,
     nested: Py<PyList>,
     special: Py<PyList>,
-    /// Whether the class is one that was named to the reader; if not, nothing was read.
+    /// True if the class is one that was named to the reader; if not, nothing was read.
     is_known: bool,
 }
 
@@ -83,17 +83,17 @@ impl OpenDirectory {
         })
     }
 
-    /// Whether the name still leads to this directory.
+    /// Returns whether the name still leads to this directory.
     fn is_current(&self) -> bool {
         self.root.is_current()
     }
 
-    /// Whether another save took the place of this one before all was read.
+    /// Returns whether another save took the place of this one before all was read.
     fn was_replaced(&self, is_read: bool) -> bool {
         self.root.was_replaced(is_read)
     }
 
-    /// Whether there is a file or directory of this name.
+    /// Returns whether there is a file or directory of this name.
     fn has(&self, name: &str) -> bool {
         self.root.exists(&self.root.path().join(name))
     }
@@ -228,7 +228,7 @@ pub(super) fn tensors_ahead<'py, B: Send>(
     Ok(tensors)
 }
 
-/// Where the bytes of leaves are.
+/// The place of the bytes of leaves.
 pub(super) enum Backing<'m> {
     /// In a mapped file each.
     Files {

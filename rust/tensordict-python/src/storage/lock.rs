@@ -50,8 +50,8 @@ impl PyLockedLevel {
         drop(held);
     }
 
-    /// What the metadata says that a key is: None, the class of a collection, or the dtype, shape,
-    /// and whether it is nested, of a leaf.
+    /// Returns the kind of the entry of a key, as the metadata says: None, the class of a
+    /// collection, or the dtype, shape, and whether it is nested, of a leaf.
     fn entry<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.with(py, |level| level.entry(key))? {
             None => Ok(None),

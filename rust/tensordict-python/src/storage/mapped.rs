@@ -17,7 +17,7 @@ use tensordict_core::storage::map::{FileIdentity, Mapping};
 use super::dlpack::{self, DataType};
 use crate::ffi::Resolved;
 
-/// What is mapped at an address.
+/// The file that is mapped at an address.
 #[derive(Clone)]
 struct Record {
     length: usize,
@@ -47,7 +47,8 @@ fn mapped() -> MutexGuard<'static, Records> {
 }
 
 thread_local! {
-    /// What a thread holds while it forks, so that nobody holds it who is not there in the child.
+    /// The lock that a thread holds while it forks, so that nobody holds it who is not there in the
+    /// child.
     static HELD: RefCell<Option<MutexGuard<'static, Records>>> = const { RefCell::new(None) };
 }
 
@@ -90,7 +91,7 @@ impl Drop for Recorded {
     }
 }
 
-/// Whether the `length` bytes at `pointer` are, all of them and shared, the file at `path`.
+/// Returns whether the `length` bytes at `pointer` are, all of them and shared, the file at `path`.
 pub(crate) fn whole_file_at(
     pointer: *const u8,
     length: usize,

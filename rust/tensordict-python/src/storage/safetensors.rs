@@ -180,7 +180,8 @@ fn over_mapping<'py>(
     Ok((header.metadata.into_iter().collect(), tensors))
 }
 
-/// What a file has: `(texts of __metadata__, [(name, dtype, shape, offset, bytes)], bytes of all)`.
+/// Reads the header of a file: `(texts of __metadata__, [(name, dtype, shape, offset, bytes)],
+/// bytes of all)`.
 #[pyfunction]
 #[expect(clippy::type_complexity, reason = "it is what Python unpacks")]
 fn safetensors_header(
@@ -220,7 +221,7 @@ fn read_safetensors_index(py: Python<'_>, path: PathBuf) -> PyResult<(Vec<Shards
     Ok((files.into_iter().collect(), metadata.to_text()))
 }
 
-/// Whether a file begins as a safetensors file does.
+/// Returns whether a file begins as a safetensors file does.
 #[pyfunction]
 fn is_safetensors(path: PathBuf) -> bool {
     safetensors::is_safetensors(&path)

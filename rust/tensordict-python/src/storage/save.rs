@@ -43,7 +43,7 @@ use crate::ffi::{PausedCollector, dict_pairs};
 pub(crate) struct SavePlan {
     target: PathBuf,
     copies_existing: bool,
-    /// Whether files of zeros are made, and nothing is written: `memmap_like`.
+    /// True if files of zeros are made, and nothing is written: `memmap_like`.
     is_sparse: bool,
     /// The most threads; 0 for the cores of this process.
     threads: usize,
@@ -52,7 +52,7 @@ pub(crate) struct SavePlan {
 
 struct State {
     plan: Plan,
-    /// What the containers hold of each leaf.
+    /// The objects that the containers hold for the leaves.
     originals: Vec<Py<PyAny>>,
     leaves: Vec<SavedLeaf>,
 }
@@ -313,12 +313,12 @@ impl SavePlan {
 /// The most threads, whether the save is durable, whether sums are taken.
 type How = (usize, bool, bool);
 
-/// How far a save is; shared with whoever watches it or stops it.
+/// The progress of a save; shared with whoever watches it or stops it.
 #[pyclass(module = "tensordict._rust", frozen)]
 #[derive(Default)]
 pub(crate) struct SaveProgress {
     progress: Progress,
-    /// What a signal raised meanwhile: the work ends with it.
+    /// The exception that a signal raised meanwhile: the work ends with it.
     raised: Arc<Mutex<Option<PyErr>>>,
 }
 
@@ -399,7 +399,7 @@ impl SavePlan {
             .map_err(|source| StorageError::io(&self.target, source))
     }
 
-    /// Whether a leaf that is a file already is linked, copied, or refused.
+    /// Decides whether a leaf that is a file already is linked, copied, or refused.
     fn content_of_mapped(&self, plan: &Plan, leaf: &MappedLeaf) -> PyResult<Content> {
         let path = self.target.join(plan.leaf_path(leaf.number));
         if is_same_path(&leaf.filename, &path) {

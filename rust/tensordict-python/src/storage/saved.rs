@@ -36,15 +36,15 @@ struct Originals {
 /// A tensor over a file.
 pub(super) struct Saved {
     pub(super) tensor: Py<PyAny>,
-    /// Whether it has the values of a nested tensor, flat.
+    /// True if it has the values of a nested tensor, flat.
     pub(super) is_flat: bool,
 }
 
-/// Where the bytes of a leaf are in an archive.
+/// The place of the bytes of a leaf in an archive.
 pub(super) struct Place {
     pub(super) offset: u64,
     pub(super) meta: Arc<LeafMeta>,
-    /// Of a nested tensor, whose values lie flat: how many they are.
+    /// The number of values of a nested tensor, which lie flat.
     pub(super) num_flat: Option<i64>,
 }
 
@@ -58,7 +58,7 @@ impl Place {
     }
 }
 
-/// How many tensors over an archive are prepared at once.
+/// The number of tensors over an archive that are prepared at once.
 const BATCH_TENSORS: usize = 256;
 
 /// The tensors over an archive that are not made yet.
@@ -84,7 +84,7 @@ impl InArchive {
     }
 }
 
-/// What has not been taken yet.
+/// The tensors that have not been taken yet.
 enum Left {
     Made(std::vec::IntoIter<Saved>),
     InArchive(InArchive),
@@ -105,7 +105,7 @@ impl Left {
 
 #[pymethods]
 impl SavedTensors {
-    /// Of tensors, and of whether each has the values of a nested tensor, flat.
+    /// Takes tensors, each with true if it has the values of a nested tensor, flat.
     #[new]
     fn new(tensors: Vec<(Py<PyAny>, bool)>) -> Self {
         let tensors = tensors.into_iter();
@@ -183,7 +183,7 @@ const MSG_CHANGED: &str = "an entry was added to the container, replaced or remo
                            saved: the save is there, and can be loaded";
 
 impl SavedTensors {
-    /// Of tensors that are there.
+    /// Takes tensors that are there.
     pub(super) fn made(tensors: Vec<Saved>) -> Self {
         Self::of(Left::Made(tensors.into_iter()))
     }
@@ -201,7 +201,7 @@ impl SavedTensors {
         self
     }
 
-    /// Whether a tensor is the one whose turn it is. Where nothing is known, it is.
+    /// Returns whether a tensor is the one whose turn it is. Where nothing is known, it is.
     fn was_saved(&self, tensor: &Bound<'_, PyAny>) -> bool {
         let mut originals = self.originals.lock();
         let place = originals.compared;
@@ -210,7 +210,7 @@ impl SavedTensors {
         originals.tensors.is_empty() || original.is_some_and(|original| tensor.is(original))
     }
 
-    /// Of the bytes of an archive.
+    /// Takes the bytes of an archive.
     pub(super) fn in_archive(mapping: Mapping, places: Vec<Place>) -> Self {
         let left = InArchive {
             mapping: Arc::new(mapping),
@@ -220,7 +220,7 @@ impl SavedTensors {
         Self::of(Left::InArchive(left))
     }
 
-    /// What `take` makes of what is left, which is taken out meanwhile: Python may run.
+    /// Calls `take` with what is left, which is taken out meanwhile: Python may run.
     fn with_left<T>(&self, take: impl FnOnce(&mut Left) -> PyResult<T>) -> PyResult<T> {
         let mut left = std::mem::replace(&mut *self.left.lock(), Left::nothing());
         let taken = take(&mut left);

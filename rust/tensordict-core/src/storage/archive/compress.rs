@@ -4,10 +4,10 @@ use std::io::{self, Read, Write};
 
 use lzma_rust2::{LzmaOptions, LzmaReader, LzmaWriter};
 
-/// How the bytes of an entry are kept.
+/// The form in which the bytes of an entry are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// As they are. Only such leaves can be mapped.
+    /// Unchanged. Only such leaves can be mapped.
     Stored,
     /// zlib's; 0 to 9.
     Deflate(u32),

@@ -15,7 +15,7 @@ use super::{
 /// An entry, as the central directory has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Where its local header begins.
+    /// The offset of its local header.
     pub header: u64,
     /// The bytes in the archive.
     pub packed: u64,
@@ -26,7 +26,7 @@ pub struct Entry {
     /// The number of the method of compression.
     pub method: u16,
     pub(super) flags: u16,
-    /// Where its record in the central directory begins.
+    /// The offset of its record in the central directory.
     pub(super) record: u64,
 }
 

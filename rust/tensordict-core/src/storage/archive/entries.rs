@@ -1,4 +1,4 @@
-//! What is to become the entries of an archive, in their order.
+//! The entries that an archive is to have, in their order.
 
 use std::borrow::Cow;
 use std::fs;
@@ -14,7 +14,7 @@ use super::super::work::is_area;
 use super::super::{METADATA_FILE, StorageError, StorageResult};
 use super::Method;
 
-/// What an entry is to hold.
+/// The content of a new entry.
 pub(super) struct NewEntry<'p> {
     pub(super) name: Cow<'p, str>,
     /// The key as messages show it, of a leaf that is written by itself.
@@ -38,13 +38,13 @@ pub(super) enum NewContent {
 pub(super) struct Packed {
     pub(super) method: Method,
     pub(super) bytes: Vec<u8>,
-    /// Of the bytes that were compressed, as the sum.
+    /// The CRC-32 of the uncompressed bytes.
     pub(super) crc32: u32,
     pub(super) sum: Sum,
 }
 
 impl NewContent {
-    /// How many bytes the entry has for its readers.
+    /// Returns the number of bytes that readers of the entry get.
     pub(super) fn len(&self) -> u64 {
         match self {
             Self::Data(source) => source.len(),
@@ -53,7 +53,7 @@ impl NewContent {
         }
     }
 
-    /// How many bytes it takes in the archive.
+    /// Returns the number of bytes that it takes in the archive.
     pub(super) fn stored_len(&self) -> u64 {
         match self {
             Self::Packed(packed) => packed.bytes.len() as u64,

@@ -10,7 +10,7 @@ use super::super::{StorageError, StorageResult, dtype, thread_count};
 use super::directory::Entry;
 use super::read::Archive;
 
-/// Where the bytes of a leaf of an archive are.
+/// The place of the bytes of a leaf of an archive.
 #[derive(Debug)]
 pub enum LeafBytes {
     /// At an offset of the archive, which is mapped.
@@ -63,8 +63,8 @@ impl Archive {
         work_ahead(batches, &find, take)
     }
 
-    /// Whether the file has the bytes that are mapped: to look at those that were cut off would be a
-    /// bus error.
+    /// Checks that the file has the bytes that are mapped: to look at those that were cut off would
+    /// be a bus error.
     fn check_length(&self) -> StorageResult<()> {
         let refused = |source| StorageError::io(self.path(), source);
         let metadata = self.file().metadata().map_err(refused)?;

@@ -59,7 +59,7 @@ const LZMA_END_FLAG: u16 = 1 << 1;
 /// The entry is encrypted.
 const ENCRYPTED_FLAG: u16 = 1;
 
-/// Whether an entry is the bytes of a leaf.
+/// Returns whether an entry is the bytes of a leaf.
 fn is_leaf(name: &str) -> bool {
     name.ends_with(".memmap")
 }

@@ -27,9 +27,9 @@ pub struct Archive {
     root: PathBuf,
     file: Arc<File>,
     entries: Named<Entry>,
-    /// Where the central directory begins: entries end before.
+    /// The offset of the central directory: entries end before it.
     directory: u64,
-    /// Whether stores to tensors over it reach the file.
+    /// True if stores to tensors over it reach the file.
     is_writable: bool,
     mapping: OnceLock<Arc<Mapping>>,
 }
@@ -90,7 +90,7 @@ impl Archive {
         &self.path
     }
 
-    /// What paths of entries begin with, in messages and for [`Files`].
+    /// Returns the beginning of the paths of entries, for messages and for [`Files`].
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
@@ -102,13 +102,13 @@ impl Archive {
         &self.file
     }
 
-    /// Whether stores to tensors over it reach the file.
+    /// Returns whether stores to tensors over it reach the file.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.is_writable
     }
 
-    /// Whether the name leads to the archive that is open.
+    /// Returns whether the name leads to the archive that is open.
     #[must_use]
     pub fn is_current(&self) -> bool {
         FileIdentity::of_open(&self.file)
@@ -127,7 +127,7 @@ impl Archive {
         relative(path, &self.root)?.to_str()
     }
 
-    /// How many bytes are mapped; 0 before they are.
+    /// Returns the number of bytes that are mapped; 0 before they are.
     pub(super) fn mapped_bytes(&self) -> u64 {
         self.mapping.get().map_or(0, |mapping| mapping.len() as u64)
     }
@@ -148,7 +148,7 @@ impl Archive {
         Ok(self.mapping.get_or_init(|| mapped))
     }
 
-    /// Where the bytes of an entry begin.
+    /// Returns the offset of the bytes of an entry.
     ///
     /// # Errors
     /// Its local header is damaged, speaks of another entry, or reaches beyond the end.
@@ -316,7 +316,7 @@ impl Files for Archive {
     }
 }
 
-/// Whether a path leads to a directory.
+/// Returns whether a path leads to a directory.
 pub(super) fn is_directory(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }

@@ -99,7 +99,7 @@ fn put_pad(pad: u16, out: &mut Vec<u8>) {
     }
 }
 
-/// Where the checksum is in a local header.
+/// The offset of the checksum in a local header.
 pub(super) const CRC32_OFFSET: usize = 14;
 
 pub(super) fn local_header(record: &Record<'_>, date: (u16, u16), out: &mut Vec<u8>) {
@@ -118,8 +118,8 @@ pub(super) fn local_header(record: &Record<'_>, date: (u16, u16), out: &mut Vec<
     out.extend_from_slice(&sizes);
 }
 
-/// What a local header and a record of the directory have in common, from the version on: `sizes` are
-/// those of the packed bytes and of the bytes.
+/// Builds the fields that a local header and a record of the directory share, from the version on:
+/// `sizes` are those of the packed bytes and of the bytes.
 fn fields(
     record: &Record<'_>,
     date: (u16, u16),

@@ -29,7 +29,7 @@ use super::{Method, is_leaf};
 /// is written.
 const SLAB_BYTES: u64 = 256 << 10;
 
-/// How many entries are copied while memory fetches a later one.
+/// The number of entries that are copied while memory fetches a later one.
 const FETCHED_AHEAD: usize = 2;
 
 /// Beyond so many bytes the processor sees by itself what comes next.
@@ -38,9 +38,9 @@ const FETCHED_BYTES: usize = 2048;
 /// An entry with its place.
 pub(super) struct Placed<'e> {
     pub(super) entry: &'e NewEntry<'e>,
-    /// Where its header begins.
+    /// The offset of its header.
     header: u64,
-    /// Where its bytes begin.
+    /// The offset of its bytes.
     pub(super) data: u64,
     pad: u16,
 }
@@ -77,7 +77,7 @@ impl Placed<'_> {
         }
     }
 
-    /// Whether it is written by itself. Zeros are a hole, and the next entry is beyond it.
+    /// Returns whether it is written by itself. Zeros are a hole, and the next entry is beyond it.
     fn is_alone(&self) -> bool {
         let content = &self.entry.content;
         matches!(content, NewContent::Zeros(_)) || content.stored_len() >= SLAB_LIMIT
@@ -148,7 +148,7 @@ impl Pool {
 #[derive(Default)]
 struct Queue {
     slabs: Vec<(u64, Vec<u8>)>,
-    /// Whether a thread writes them.
+    /// True if a thread writes them.
     is_written: bool,
 }
 

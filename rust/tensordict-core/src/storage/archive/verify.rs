@@ -76,7 +76,7 @@ pub(crate) fn verify(file: File, path: &Path, how: &Scrutiny<'_>) -> StorageResu
 /// An entry of an archive.
 struct Place<'p> {
     archive: &'p Archive,
-    /// As messages show it; empty for none.
+    /// The key as messages show it; empty for none.
     key: &'p str,
     name: &'p str,
 }

@@ -30,7 +30,7 @@ pub enum Written {
     Mapped {
         /// All of it.
         mapping: Mapping,
-        /// Where the bytes of each leaf of the plan begin; 0 for a leaf of none.
+        /// The offsets of the leaves of the plan; 0 for a leaf without bytes.
         offsets: Vec<u64>,
     },
     /// Its leaves are compressed.
@@ -169,13 +169,13 @@ fn write_archive<T>(
 struct Out<'o, 'w> {
     job: &'o Job<'o>,
     writer: &'o FileWriter<'w>,
-    /// Where the next entry begins.
+    /// The offset of the next entry.
     offset: u64,
     /// Time and date.
     date: (u16, u16),
-    /// How many entries are written.
+    /// The number of entries that are written.
     count: u64,
-    /// Where the bytes of leaves begin.
+    /// The offsets of the bytes of leaves.
     places: Vec<(usize, u64)>,
     /// Parts of the text of the sums.
     sums: Vec<String>,

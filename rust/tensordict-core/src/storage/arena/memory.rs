@@ -50,7 +50,7 @@ impl Table {
         unsafe { make_mutex(self.mutex()) }
     }
 
-    /// Whether there is a mutex such as [`Self::make_mutex`] makes, whoever holds it.
+    /// Returns whether there is a mutex such as [`Self::make_mutex`] makes, whoever holds it.
     pub(super) fn has_mutex(&self) -> io::Result<bool> {
         let mut fresh = [0_u64; HEADER_WORDS - MUTEX_WORD];
         // SAFETY: it is memory of our own, large enough and aligned.

@@ -11,7 +11,7 @@ use super::super::{StorageError, StorageResult};
 use super::staging::Memory;
 use super::step::{Step, save};
 
-/// What becomes of a save.
+/// The outcome of a save.
 #[derive(Debug, Default)]
 struct State {
     is_done: bool,
@@ -26,12 +26,12 @@ pub struct Background {
     progress: Progress,
 }
 
-/// How a step is written.
+/// The orders for writing a step.
 #[derive(Debug)]
 pub struct Order {
     /// The step, whose tensors are in the staging memory.
     pub step: Step,
-    /// What holds them.
+    /// The memory that holds the bytes.
     pub memory: Arc<Memory>,
     /// The most threads; whether the step is durable; whether sums are taken.
     pub how: (usize, bool, bool),
@@ -90,12 +90,12 @@ impl Background {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How far it is.
+    /// Returns the progress of the save.
     pub fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// Whether it has ended, well or not.
+    /// Returns whether it has ended, well or not.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.state().is_done

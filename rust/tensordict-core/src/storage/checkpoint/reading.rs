@@ -26,7 +26,7 @@ pub struct Wanted {
     pub dtype: String,
     /// Its shape.
     pub shape: Vec<i64>,
-    /// Where its bytes go.
+    /// The memory that its bytes are read into.
     pub target: Target,
 }
 

@@ -41,13 +41,13 @@ impl Memory {
         })
     }
 
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// Whether there are none, which is never so.
+    /// Returns whether there are none, which is never so.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -186,13 +186,13 @@ impl Staging {
         self.memory = Some(Arc::clone(memory));
     }
 
-    /// How many bytes of memory are kept.
+    /// Returns the number of bytes of memory that are kept.
     #[must_use]
     pub fn len(&self) -> usize {
         self.memory.as_ref().map_or(0, |memory| memory.len())
     }
 
-    /// Whether no memory is kept.
+    /// Returns whether no memory is kept.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

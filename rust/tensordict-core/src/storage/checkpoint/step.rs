@@ -48,11 +48,11 @@ impl StepFile {
 /// A step, planned.
 #[derive(Debug, Clone)]
 pub struct Step {
-    /// Where the steps are, and meanwhile the work directory.
+    /// The folder of the steps, and meanwhile of the work directory.
     pub folder: PathBuf,
     /// The directory that it becomes.
     pub target: PathBuf,
-    /// What is in it.
+    /// The files of the step.
     pub files: Vec<StepFile>,
     /// Steps that are deleted once this one is there.
     pub retired: Vec<PathBuf>,
@@ -65,11 +65,11 @@ pub struct Step {
 pub struct Gathered {
     /// The directories.
     pub parts: Vec<Part>,
-    /// How long they are waited for.
+    /// The longest time that they are waited for.
     pub limit: Duration,
 }
 
-/// What one other process writes.
+/// The part that one other process writes.
 #[derive(Debug, Clone)]
 pub struct Part {
     /// The directory that it makes. Where the name with `.failed` behind it is there, it will not.
@@ -146,10 +146,10 @@ pub fn remove(disk: Disk<'_>, folder: &Path, steps: &[PathBuf]) -> StorageResult
 /// The end of the name that says that a part will not come.
 const FAILED: &str = ".failed";
 
-/// How often parts are looked for.
+/// The time between two looks for parts.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// How many times a part is looked for until it is asked whether its process still runs.
+/// The number of looks for a part before its process is asked about.
 const LOOKS_PER_WRITER: usize = 16;
 
 /// Waits for the parts of other processes, and moves their files, which are on the disk if they are to
@@ -223,7 +223,7 @@ fn write(job: &Job<'_>, new: &Path, file: &StepFile, target: &Path) -> StorageRe
     disk.set_modified(&made, job.stamp_ns).map_err(refused)
 }
 
-/// Whether a file system has no second names for files, or not that many.
+/// Returns whether a file system has no second names for files, or not that many.
 fn has_no_links(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

@@ -13,7 +13,7 @@ use foldhash::quality::RandomState;
 use super::super::METADATA_FILE;
 use super::super::metadata::{Described, LeafMeta};
 
-/// What the names of the files of leaves end with.
+/// The suffix of the names of the files of leaves.
 pub(super) const LEAF_SUFFIX: &str = ".memmap";
 
 #[derive(Debug, Default)]
@@ -50,7 +50,7 @@ enum What {
     Child(Box<str>),
 }
 
-/// Who uses a name in a directory.
+/// The user of a name in a directory.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum User {
     /// The layout.
@@ -77,7 +77,7 @@ impl PlannedLevel {
         self.texts.reserve(16 * count);
     }
 
-    /// How many entries there are, which is the place of the next one.
+    /// Returns the number of entries, which is the place of the next one.
     pub(super) fn num_entries(&self) -> usize {
         self.entries.len()
     }
@@ -163,7 +163,7 @@ impl PlannedLevel {
         &self.texts[entry.name_start..][..entry.name_bytes]
     }
 
-    /// What the metadata says of an entry that is a leaf.
+    /// Returns the metadata of an entry that is a leaf.
     pub(super) fn meta_of(&self, entry: usize) -> Option<&Arc<LeafMeta>> {
         match &self.entries.get(entry)?.what {
             What::Leaf(meta) => Some(meta),

@@ -22,13 +22,13 @@ pub struct Tensor {
     pub dtype: &'static str,
     /// Its shape.
     pub shape: Vec<i64>,
-    /// Where its bytes begin in the file.
+    /// The offset of its bytes in the file.
     pub offset: u64,
-    /// How many they are.
+    /// The number of its bytes.
     pub length: u64,
 }
 
-/// What is in a file.
+/// The content of a file, as its header says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Header {
     /// The texts of `__metadata__`.
@@ -39,13 +39,13 @@ pub struct Header {
     pub file_bytes: u64,
 }
 
-/// Whether a file begins as one of this format does.
+/// Returns whether a file begins as one of this format does.
 #[must_use]
 pub fn is_safetensors(path: &Path) -> bool {
     open_to_read(path).is_ok_and(|file| is_safetensors_file(&file, path))
 }
 
-/// Whether an open file begins as one of this format does.
+/// Returns whether an open file begins as one of this format does.
 pub(crate) fn is_safetensors_file(file: &File, path: &Path) -> bool {
     let Ok(size) = file.metadata().map(|metadata| metadata.len()) else {
         return false;

@@ -47,7 +47,8 @@ pub(super) fn left_shards(index: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Whether a name is `stem-00001-of-00004.safetensors`, or that with the text of a save after the stem.
+/// Returns whether a name is `stem-00001-of-00004.safetensors`, or that with the text of a save
+/// after the stem.
 pub(super) fn is_shard_name(name: &str, stem: &str) -> bool {
     let is_number = |text: &str| text.len() >= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
     let Some(rest) = name

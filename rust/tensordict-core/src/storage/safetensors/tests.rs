@@ -1,4 +1,4 @@
-//! What is written is read; what lies is refused.
+//! Tests: what is written is read, and false headers are refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -62,7 +62,7 @@ fn empty_report() -> Report {
     }
 }
 
-/// Whether a tensor is looked at: names are keys that are joined by dots.
+/// Returns whether a tensor is looked at: names are keys that are joined by dots.
 fn is_wanted(name: &str, how: &Scrutiny<'_>) -> bool {
     how.part.is_none_or(|part| {
         let joined = part.join(".");

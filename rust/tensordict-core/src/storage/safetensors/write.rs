@@ -32,12 +32,13 @@ pub struct NewTensor {
 /// A file to be written.
 #[derive(Debug, Clone)]
 pub struct NewFile {
-    /// Where to.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Where to if one of the files of the save is there already. An index names its files, so replacing
-    /// it is the one step from an older save to this one: what it names is not written over.
+    /// The path to use instead if one of the files of the save is there already. An index names its
+    /// files, so replacing it is the one step from an older save to this one: what it names is not
+    /// written over.
     pub other_path: Option<PathBuf>,
-    /// What is in it.
+    /// The tensors of the file.
     pub tensors: Vec<NewTensor>,
     /// The texts of `__metadata__`, without the sums.
     pub metadata: Vec<(String, String)>,
@@ -46,7 +47,7 @@ pub struct NewFile {
 /// An index to be written.
 #[derive(Debug, Clone)]
 pub struct NewIndex {
-    /// Where to.
+    /// The path of the index.
     pub path: PathBuf,
     /// Its text.
     pub text: String,
@@ -54,7 +55,7 @@ pub struct NewIndex {
     pub other_text: String,
 }
 
-/// What was written, mapped.
+/// The files that were written, mapped.
 pub type Written = Vec<(Header, Mapping)>;
 
 /// Writes files side by side, one thread in each, and then `index`, and commits them: the index
@@ -131,7 +132,7 @@ pub(crate) fn write_file(
     writer.write_at(0, &header)
 }
 
-/// Where everything goes in a file.
+/// The places of everything in a file.
 struct Layout<'f> {
     order: Vec<usize>,
     names: Vec<&'f str>,

@@ -11,7 +11,7 @@ use super::super::names::{display_key, display_key_before};
 use super::super::sums::{self, BLOCK_BYTES, FileSum, Sum, Summer};
 use super::super::{StorageError, StorageResult, thread_count, threads};
 
-/// What became of the bytes of a file, or of an entry's part of one.
+/// The outcome for the bytes of a file, or for an entry's part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// They are those that were saved.
@@ -40,16 +40,16 @@ impl Outcome {
     }
 }
 
-/// What was found out about a file, or about an entry's part of one.
+/// The finding about a file, or about an entry's part of one.
 #[derive(Debug, Clone)]
 pub struct Finding {
     /// The entry as messages show it: `'a'` or `('n', 'a')`. Empty for files that are no leaf.
     pub key: String,
     /// The file.
     pub path: PathBuf,
-    /// What became of its bytes.
+    /// The outcome for its bytes.
     pub outcome: Outcome,
-    /// What is wrong, in words; empty where nothing is.
+    /// The problem in words; empty if there is none.
     pub detail: String,
 }
 
@@ -75,7 +75,7 @@ impl Finding {
     }
 }
 
-/// What was found out about a save.
+/// The findings about a save.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// `tree`, `archive`, or what other layouts call themselves.
@@ -110,17 +110,17 @@ impl Report {
     }
 }
 
-/// How a save is checked.
+/// The options of a check of a save.
 #[derive(Debug, Clone, Copy)]
 pub struct Scrutiny<'s> {
     /// The most threads; 0 for the cores of this process, at most 8.
     pub threads: usize,
-    /// Whether bytes without a sum are read, too, and entries of archives are compared with the
-    /// CRC-32 that other tools look at.
+    /// True if bytes without a checksum are read, too, and entries of archives are compared with
+    /// the CRC-32 that other tools look at.
     pub is_deep: bool,
     /// Only what is at this key, or below it; files that are no leaf always are.
     pub part: Option<&'s [String]>,
-    /// How far it is.
+    /// The progress of the check.
     pub progress: &'s Progress,
 }
 
@@ -136,7 +136,7 @@ impl<'s> Scrutiny<'s> {
         }
     }
 
-    /// Whether an entry is looked at, by its key as messages show it.
+    /// Returns whether an entry is looked at, by its key as messages show it.
     #[must_use]
     pub(crate) fn wants(&self, key: &str) -> bool {
         let Some(part) = self.part.filter(|_| !key.is_empty()) else {
@@ -155,9 +155,9 @@ pub(crate) struct Expected {
     pub path: PathBuf,
     /// The file, which stays that of one save, whatever takes its place meanwhile.
     pub file: Arc<File>,
-    /// Where the bytes begin in it.
+    /// The offset of the bytes in the file.
     pub offset: u64,
-    /// How many bytes there are.
+    /// The number of bytes.
     pub length: u64,
     /// The sum, with the time of the file when it was right; None where none was taken.
     pub sum: Option<FileSum>,
@@ -172,7 +172,7 @@ pub(crate) fn check_all(expected: &[Expected], how: &Scrutiny<'_>) -> Vec<Findin
     in_parallel(expected.len(), how, |number| check(&expected[number], how))
 }
 
-/// What is found by each number below `count`, in order.
+/// Collects what is found by each number below `count`, in order.
 pub(in super::super) fn in_parallel(
     count: usize,
     how: &Scrutiny<'_>,
@@ -217,7 +217,7 @@ pub(crate) fn check(expected: &Expected, how: &Scrutiny<'_>) -> Finding {
     }
 }
 
-/// What other bytes than the saved ones mean, by the time of the file.
+/// Decides by the time of the file what it means that the bytes are others than were saved.
 #[must_use]
 pub(crate) fn judge(file: &File, modified_ns: i64) -> Outcome {
     let is_same_time = file

@@ -17,8 +17,8 @@ use super::super::{StorageError, StorageResult, replace, thread_count, threads};
 use super::check::{Expected, Finding, Outcome, Report, Scrutiny, check, in_parallel};
 use super::walk::{NamedFile, named_files};
 
-/// How many files are opened before any is read, so that a small save is seen whole even where
-/// others take its place all the time. More would use up the descriptors of the process.
+/// The number of files that are opened before any is read, so that a small save is seen whole even
+/// where others take its place all the time. More would use up the descriptors of the process.
 const OPENED_FIRST: usize = 256;
 
 pub(super) fn verify(root: &Root, how: &Scrutiny<'_>) -> StorageResult<Report> {

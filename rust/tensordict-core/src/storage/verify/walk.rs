@@ -1,4 +1,4 @@
-//! Which files the metadata of a save names, and for which key.
+//! The files that the metadata of a save names, each with its key.
 
 use std::path::{Path, PathBuf};
 

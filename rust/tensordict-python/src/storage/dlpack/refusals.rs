@@ -1,4 +1,4 @@
-//! Which tensors torch does not hand out as memory, without asking it.
+//! The tensors that torch does not hand out as memory, told without asking it.
 //!
 //! A refusal costs milliseconds: torch collects and names the frames of a C++ exception. So the
 //! first one of a kind is remembered, and from then on a glance of some nanoseconds tells tensors
@@ -30,7 +30,7 @@ static SUBCLASSES: Mutex<Vec<Py<PyType>>> = Mutex::new(Vec::new());
 
 static PEEK: Resolved<Py<PyAny>> = Resolved::new();
 
-/// Whether a refusal of this kind of tensor has been met before.
+/// Returns whether a refusal of this kind of tensor has been met before.
 pub(super) fn is_expected(tensor: &Bound<'_, PyAny>) -> bool {
     let seen = SEEN.load(Ordering::Relaxed);
     seen != 0
