@@ -44,7 +44,7 @@ def main() -> None:
             folder = Path(place)
             td.save(folder / "tree")
             for path in (folder / "tree").rglob("*.json"):
-                target = "sums" if path.name.startswith(".") else "tree"
+                target = "checksums" if path.name.startswith(".") else "tree"
                 add(target, path.read_bytes())
             for compression in ("stored", "deflate", "bzip2", "lzma"):
                 td.save(folder / "x.tdz", archive=True, compression=compression)

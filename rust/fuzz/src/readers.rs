@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use tensordict_core::storage::archive::{self, Archive};
+use tensordict_core::storage::checksums::{CHECKSUMS_FILE, Checksums};
 use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::map::{Mode, Root};
 use tensordict_core::storage::read::{ReadOptions, map_leaves, read_tree_of};
-use tensordict_core::storage::sums::{SUMS_FILE, Sums};
 use tensordict_core::storage::verify::{Report, Scrutiny, verify};
 use tensordict_core::storage::{
     METADATA_FILE, StorageResult, consolidated as consolidated_file, names as file_names,
@@ -175,19 +175,19 @@ pub fn tree(bytes: &[u8]) {
     unchanged(&path, bytes);
 }
 
-/// The sums of a directory.
-pub fn sums(bytes: &[u8]) {
+/// The checksums of a directory.
+pub fn checksums(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes)
-        && let Ok(sums) = Sums::parse(text)
+        && let Ok(checksums) = Checksums::parse(text)
     {
-        assert_eq!(Sums::parse(&sums.to_text()), Ok(sums));
+        assert_eq!(Checksums::parse(&checksums.to_text()), Ok(checksums));
     }
     let place = folder();
     let leaf = r#"{"dtype": "torch.uint8", "shape": [64]}"#;
     let text = format!(r#"{{"a": {leaf}, "shape": [], "_class": "{CLASS}"}}"#);
     file(&place, METADATA_FILE, text.as_bytes());
     file(&place, "a.memmap", &[1; 64]);
-    let path = file(&place, SUMS_FILE, bytes);
+    let path = file(&place, CHECKSUMS_FILE, bytes);
     checked(scrutinised(place.path()), place.path());
     unchanged(&path, bytes);
 }

@@ -141,7 +141,7 @@ fn files() -> Vec<(Vec<u8>, Reader)> {
     consolidated::save(&job, &at("cons"), &segments, 8, r#"{"orders": []}"#, text).unwrap();
     files.push((read(&at("cons")), readers::consolidated));
     files.push((read(&at("tree/meta.json")), readers::tree));
-    files.push((read(&at("tree/.tensordict-sums.json")), readers::sums));
+    files.push((read(&at("tree/.tensordict-sums.json")), readers::checksums));
     files.push((b"a/b %..".to_vec(), readers::names));
     files
 }

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 
 use proptest::prelude::*;
 use tempfile::TempDir;
+use tensordict_core::storage::checksums::CHECKSUMS_FILE;
 use tensordict_core::storage::commit::SaveOptions;
 use tensordict_core::storage::io::{Call, Disk, Io};
 use tensordict_core::storage::job::{Job, Progress};
@@ -21,7 +22,6 @@ use tensordict_core::storage::read::{Node, ReadOptions, Tree, map_leaves, read_t
 use tensordict_core::storage::region::Region;
 use tensordict_core::storage::source::Source;
 use tensordict_core::storage::sparse::{self, Grown};
-use tensordict_core::storage::sums::SUMS_FILE;
 use tensordict_core::storage::{MAX_LEVELS, StorageError, StorageResult, commit};
 
 const OPTIONS: SaveOptions = SaveOptions {
@@ -195,7 +195,7 @@ fn test_a_target_with_other_files_keeps_them() {
     assert_eq!(load(&target).unwrap(), new);
     assert_eq!(
         files(&target),
-        names(&[SUMS_FILE, "c.memmap", "meta.json", "notes.txt"])
+        names(&[CHECKSUMS_FILE, "c.memmap", "meta.json", "notes.txt"])
     );
 }
 
@@ -252,7 +252,7 @@ fn save_watched(
     let job = Job {
         disk: Disk(disk),
         threads: 1,
-        has_sums: false,
+        has_checksums: false,
         is_durable,
         ..Job::new(&progress)
     };
@@ -431,7 +431,10 @@ fn test_an_entry_is_added_after_all_others() {
         panic!("no object")
     };
     assert_eq!(fields.keys().last().map(String::as_str), Some("later"));
-    assert_eq!(files(&target), names(&[SUMS_FILE, "a.memmap", "meta.json"]));
+    assert_eq!(
+        files(&target),
+        names(&[CHECKSUMS_FILE, "a.memmap", "meta.json"])
+    );
 }
 
 /// A chain of as many collections, each in the one before.

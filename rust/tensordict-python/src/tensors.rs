@@ -23,7 +23,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use smallvec::SmallVec;
-use tensordict_core::storage::region::prefetch;
+use tensordict_core::storage::region;
 use tensordict_core::storage::source::Signs;
 
 use crate::ffi::Resolved;
@@ -332,7 +332,7 @@ unsafe fn tensor_word(object: &Bound<'_, PyAny>, place: usize, number: usize) ->
 }
 
 /// Asks the processor to fetch the tensor behind a Python object, which is fetched.
-pub(crate) fn fetch_ahead(object: &Bound<'_, PyAny>) {
+pub(crate) fn prefetch(object: &Bound<'_, PyAny>) {
     if let Some(Some(access)) = ACCESS.get(object.py())
         && std::ptr::addr_eq(object.get_type_ptr(), access.tensor.as_ptr())
     {
@@ -340,7 +340,7 @@ pub(crate) fn fetch_ahead(object: &Bound<'_, PyAny>) {
         let tensor = unsafe { *word(object, access.place).cast::<*const u8>() };
         // Its sizes, its dtype and its device are some lines on.
         for line in 0..3 {
-            prefetch(tensor.wrapping_add(64 * line));
+            region::prefetch(tensor.wrapping_add(64 * line));
         }
     }
 }

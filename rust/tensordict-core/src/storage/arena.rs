@@ -13,7 +13,7 @@
 //!   writer that is killed leaves the old value or the new one.
 //! * A **reader** takes no lock. It reads generation, entry and bytes, and reads again if the
 //!   generation is another one by then: only then can the entry, or the bytes, have been
-//!   given away. A sum of the bytes tells damage from that.
+//!   given away. A checksum of the bytes tells damage from that.
 //! * **Writers** exclude each other by a robust mutex in the header, which the kernel
 //!   releases if its owner dies.
 //! * A heap with more dead bytes than live ones is **moved**: the live bytes are appended as a
@@ -82,7 +82,7 @@ const SLOT_WORDS: usize = 8;
 struct Entry {
     offset: u64,
     length: u64,
-    sum: u64,
+    checksum: u64,
 }
 
 /// A file of slots, open in this process.
@@ -203,7 +203,7 @@ impl Arena {
         self.slot_word(slot, 0).load(Ordering::Acquire)
     }
 
-    /// The sum of the generations of some slots: as long as it stays, so do their values.
+    /// The checksum of the generations of some slots: as long as it stays, so do their values.
     ///
     /// # Panics
     /// There is no such slot.
@@ -265,7 +265,7 @@ impl Arena {
         let entry = Entry {
             offset,
             length,
-            sum: sum_of(value),
+            checksum: checksum_of(value),
         };
         Ok(self.publish(slot, entry, &reached))
     }
@@ -289,8 +289,10 @@ impl Arena {
             return Ok(None);
         }
         found.map_err(failed)?;
-        if sum_of(&bytes) != entry.sum {
-            return Err(damaged(&format!("the sum of slot {slot} is another one")));
+        if checksum_of(&bytes) != entry.checksum {
+            return Err(damaged(&format!(
+                "the checksum of slot {slot} is another one"
+            )));
         }
         Ok(Some((generation, bytes)))
     }
@@ -351,7 +353,7 @@ impl Arena {
         // use, which is stored before this.
         fence(Ordering::Release);
         let at = entry_word(generation);
-        let words = [entry.offset, entry.length, entry.sum];
+        let words = [entry.offset, entry.length, entry.checksum];
         for (number, value) in words.into_iter().enumerate() {
             reached(Step::Entry);
             let word = self.slot_word(slot, at + number);
@@ -373,7 +375,7 @@ impl Arena {
         Entry {
             offset: read(0),
             length: read(1),
-            sum: read(2),
+            checksum: read(2),
         }
     }
 
@@ -425,7 +427,7 @@ impl<'a> Batch<'a> {
         let entry = Entry {
             offset: self.offset + self.bytes.len() as u64,
             length: value.len() as u64,
-            sum: sum_of(value),
+            checksum: checksum_of(value),
         };
         self.entries.push((slot, entry));
         self.bytes.extend_from_slice(value);
@@ -463,7 +465,7 @@ fn entry_word(generation: u64) -> usize {
     if generation & 1 == 0 { 2 } else { 5 }
 }
 
-fn sum_of(bytes: &[u8]) -> u64 {
+fn checksum_of(bytes: &[u8]) -> u64 {
     checksum(Crc32Iscsi, bytes)
 }
 

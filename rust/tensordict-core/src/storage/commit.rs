@@ -25,6 +25,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD, OFlags, RenameFlags, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 
+use super::checksums::{CHECKSUMS_FILE, Checksums, modified_ns};
 use super::io::{Disk, open_to_read};
 use super::job::Job;
 use super::json::Value;
@@ -35,7 +36,6 @@ use super::names;
 use super::plan::{Content, Plan, PlannedFile, PlannedLeaf, PlannedLevel};
 use super::read::{Home, Leaf, map_leaves};
 use super::replace::replace_file;
-use super::sums::{SUMS_FILE, Sums, modified_ns};
 use super::work::{WorkArea, is_area, is_changed_by_others, sweep_area};
 use super::write::{Place, sync, write};
 use super::{METADATA_FILE, StorageError, StorageResult, VALUE_NOTES_FILE};
@@ -99,15 +99,19 @@ pub fn save(
         make(&new.join(&level.path))?;
     }
     let is_mapped = plan.leaves.len() <= mapping_limit();
-    // Before anything is linked: a file that is linked later is one that these sums are of.
-    let kept = (job.has_sums && plan.has_links()).then(|| read_sums(&target));
+    // Before anything is linked: a file that is linked later is one that these checksums are of.
+    let kept = (job.has_checksums && plan.has_links()).then(|| read_checksums(&target));
     let mut written = write(job, plan, &new, Place::New, is_mapped)?;
-    if job.has_sums {
-        write_sums(job, plan, &new, kept, &mut written.sums)?;
+    if job.has_checksums {
+        write_checksums(job, plan, &new, kept, &mut written.checksums)?;
     }
     if job.is_durable {
-        let sums: &[&str] = if job.has_sums { &[SUMS_FILE] } else { &[] };
-        sync(job, plan, &new, sums)?;
+        let checksums: &[&str] = if job.has_checksums {
+            &[CHECKSUMS_FILE]
+        } else {
+            &[]
+        };
+        sync(job, plan, &new, checksums)?;
     }
     job.progress.check()?;
     let is_moved = match state {
@@ -130,23 +134,27 @@ fn save_in_place(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec
         .map_err(|source| StorageError::io(target, source))?;
     check_places(plan, target)?;
     ensure_directories(job.disk, plan, target)?;
-    // Sums that are not right any more go first: without them nothing is said to be damaged.
-    let old = target.join(SUMS_FILE);
-    let kept = read_sums(target);
+    // Checksums that are not right any more go first: without them nothing is said to be damaged.
+    let old = target.join(CHECKSUMS_FILE);
+    let kept = read_checksums(target);
     let is_mapped = plan.leaves.len() <= mapping_limit();
     match job.disk.remove_file(&old) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         removed => removed.map_err(|source| StorageError::io(&old, source))?,
     }
     let mut written = write(job, plan, target, Place::Existing, is_mapped)?;
-    if job.has_sums {
-        keep_sums(plan, kept, &mut written.sums);
-        let text = written.sums.to_text();
+    if job.has_checksums {
+        keep_checksums(plan, kept, &mut written.checksums);
+        let text = written.checksums.to_text();
         replace_file(job.disk, &old, text.as_bytes())?;
     }
     if job.is_durable {
-        let sums: &[&str] = if job.has_sums { &[SUMS_FILE] } else { &[] };
-        sync(job, plan, target, sums)?;
+        let checksums: &[&str] = if job.has_checksums {
+            &[CHECKSUMS_FILE]
+        } else {
+            &[]
+        };
+        sync(job, plan, target, checksums)?;
         sync_directories(job.disk, &[], target)?;
     }
     if !is_mapped {
@@ -190,47 +198,47 @@ fn read_back(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec<Opt
     map_leaves(&root, &leaves, Mode::Private, job.threads)
 }
 
-/// Writes the sums of a save. Of leaves whose files were linked they are those of the old save.
-fn write_sums(
+/// Writes the checksums of a save. Of leaves whose files were linked they are those of the old save.
+fn write_checksums(
     job: &Job<'_>,
     plan: &Plan,
     new: &Path,
-    kept: Option<Sums>,
-    sums: &mut Sums,
+    kept: Option<Checksums>,
+    checksums: &mut Checksums,
 ) -> StorageResult<()> {
     if let Some(kept) = kept {
-        keep_sums(plan, kept, sums);
+        keep_checksums(plan, kept, checksums);
     }
-    let path = new.join(SUMS_FILE);
+    let path = new.join(CHECKSUMS_FILE);
     let refused = |source| StorageError::io(&path, source);
     let directory = job.disk.open_directory(new).map_err(refused)?;
     let file = job
         .disk
-        .create(directory.as_fd(), SUMS_FILE)
+        .create(directory.as_fd(), CHECKSUMS_FILE)
         .map_err(refused)?;
     job.disk
-        .write_all_at(&file, sums.to_text().as_bytes(), 0)
+        .write_all_at(&file, checksums.to_text().as_bytes(), 0)
         .map_err(refused)
 }
 
-fn keep_sums(plan: &Plan, mut old: Sums, sums: &mut Sums) {
+fn keep_checksums(plan: &Plan, mut old: Checksums, checksums: &mut Checksums) {
     for number in 0..plan.leaves.len() {
         if plan.is_link(number) {
             let name = plan.leaf_path(number).to_string_lossy().into_owned();
-            if let Some(sum) = old.files.swap_remove(&name)
-                && !sums.files.contains_key(&name)
+            if let Some(checksum) = old.files.swap_remove(&name)
+                && !checksums.files.contains_key(&name)
             {
-                sums.files.insert(name, sum);
+                checksums.files.insert(name, checksum);
             }
         }
     }
 }
 
-/// The sums of the save in a directory; none where they cannot be read.
-fn read_sums(target: &Path) -> Sums {
-    fs::read_to_string(target.join(SUMS_FILE))
+/// The checksums of the save in a directory; none where they cannot be read.
+fn read_checksums(target: &Path) -> Checksums {
+    fs::read_to_string(target.join(CHECKSUMS_FILE))
         .ok()
-        .and_then(|text| Sums::parse(&text).ok())
+        .and_then(|text| Checksums::parse(&text).ok())
         .unwrap_or_default()
 }
 
@@ -451,7 +459,7 @@ fn names_in(
         known.insert(name.to_owned(), false);
     }
     if is_root {
-        known.insert(SUMS_FILE.to_owned(), false);
+        known.insert(CHECKSUMS_FILE.to_owned(), false);
     }
     for name in ["_tensordict", "_source"] {
         known.insert(name.to_owned(), true);
@@ -565,7 +573,7 @@ fn exchange(disk: Disk<'_>, work: &WorkArea<'_>, target: &Path) -> StorageResult
     }
 }
 
-/// Renames each file into place, leaves first, then sums, then metadata, that of the root last; then
+/// Renames each file into place, leaves first, then checksums, then metadata, that of the root last; then
 /// deletes the files that only the old metadata named.
 fn move_files(
     job: &Job<'_>,
@@ -580,9 +588,12 @@ fn move_files(
         .into_iter()
         .map(|(_, file)| plan.file_path(file))
         .collect();
-    if job.has_sums {
+    if job.has_checksums {
         // Before all metadata, which is one file for each level.
-        order.insert(order.len() - plan.levels.len(), PathBuf::from(SUMS_FILE));
+        order.insert(
+            order.len() - plan.levels.len(),
+            PathBuf::from(CHECKSUMS_FILE),
+        );
     }
     for path in order {
         let place = target.join(&path);

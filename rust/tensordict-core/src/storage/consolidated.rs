@@ -7,30 +7,30 @@
 //!
 //! Data, description and length are the published format, which is read from its end: its readers
 //! take the remarks for data that no leaf is in. Numbers are little-endian. The remarks hold
-//! the sums, by the offset of each leaf, and what else the description has no place for.
+//! the checksums, by the offset of each leaf, and what else the description has no place for.
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::checksums::{Checksums, FileChecksum};
 use super::file::{Segment, save_file};
 use super::io::{Disk, open_to_read, zeros};
 use super::job::Job;
 use super::json::{self, Value};
 use super::map::{self, Mapping, Mode};
 use super::names::display_key;
-use super::sums::{FileSum, Sums};
 use super::verify::check::{Expected, Finding, Outcome, Report, Scrutiny, check_all};
 use super::{StorageError, StorageResult};
 
 /// The last bytes of the remarks.
 pub const REMARKS_MAGIC: &[u8; 8] = b"tdremark";
 
-/// The name under which the remarks hold the sums.
-const SUMS: &str = "sums";
+/// The name under which the remarks hold the checksums.
+const CHECKSUMS: &str = "sums";
 
-/// The name of the description among the sums; leaves are named by their offset.
+/// The name of the description among the checksums; leaves are named by their offset.
 const DESCRIPTION: &str = "description";
 
 /// Writes a file in one step, and maps it.
@@ -52,22 +52,22 @@ pub fn save(
     job.progress.expect(lengths.sum());
     save_file(job, target, |writer| {
         let written = writer.write_segments(segments)?;
-        let mut sums = Sums::new();
+        let mut checksums = Checksums::new();
         for (segment, written) in segments.iter().zip(written) {
-            let sum = FileSum {
-                sum: written.sum,
+            let checksum = FileChecksum {
+                content: written.checksum,
                 modified_ns: job.stamp_ns,
             };
             if !segment.source.is_empty() {
-                sums.files.insert(segment.offset.to_string(), sum);
+                checksums.files.insert(segment.offset.to_string(), checksum);
             }
         }
-        let sum = FileSum {
-            sum: super::sums::Sum::of(description.as_bytes()),
+        let checksum = FileChecksum {
+            content: super::checksums::Checksum::of(description.as_bytes()),
             modified_ns: job.stamp_ns,
         };
-        sums.files.insert(DESCRIPTION.to_owned(), sum);
-        let mut tail = remarks_bytes(job.has_sums.then_some(&sums), remarks);
+        checksums.files.insert(DESCRIPTION.to_owned(), checksum);
+        let mut tail = remarks_bytes(job.has_checksums.then_some(&checksums), remarks);
         tail.extend_from_slice(description.as_bytes());
         tail.extend_from_slice(&(description.len() as u64).to_le_bytes());
         writer.write_at(data_bytes, &tail)?;
@@ -79,14 +79,14 @@ pub fn save(
     })
 }
 
-fn remarks_bytes(sums: Option<&Sums>, remarks: &str) -> Vec<u8> {
+fn remarks_bytes(checksums: Option<&Checksums>, remarks: &str) -> Vec<u8> {
     let fields = remarks.strip_prefix('{').unwrap_or_default();
-    let text = match sums {
+    let text = match checksums {
         None => remarks.to_owned(),
-        Some(sums) => {
+        Some(checksums) => {
             let comma = if matches!(fields, "" | "}") { "" } else { ", " };
             let rest = if fields.is_empty() { "}" } else { fields };
-            format!("{{\"{SUMS}\": {}{comma}{rest}", sums.to_text())
+            format!("{{\"{CHECKSUMS}\": {}{comma}{rest}", checksums.to_text())
         }
     };
     let mut bytes = text.into_bytes();
@@ -217,7 +217,7 @@ pub(crate) fn is_consolidated_file(file: &File, path: &Path) -> bool {
     tail_of(file, path).is_ok_and(|tail| tail.description.starts_with('{'))
 }
 
-/// Compares the leaves of a file, and its description, with their sums.
+/// Compares the leaves of a file, and its description, with their checksums.
 ///
 /// # Errors
 /// The file cannot be read, or is no file of this layout.
@@ -230,12 +230,12 @@ pub(crate) fn verify(file: File, path: &Path, how: &Scrutiny<'_>) -> StorageResu
         reason: reason.to_owned(),
     };
     let parsed = |text: &str| json::parse_lossy(text).map_err(|error| wrong(error.message));
-    let sums = if tail.remarks.is_empty() {
-        Sums::default()
+    let checksums = if tail.remarks.is_empty() {
+        Checksums::default()
     } else {
-        match parsed(tail.remarks.trim_end())?.get(SUMS) {
-            None => Sums::default(),
-            Some(value) => Sums::parse(&value.to_text()).map_err(|reason| wrong(&reason))?,
+        match parsed(tail.remarks.trim_end())?.get(CHECKSUMS) {
+            None => Checksums::default(),
+            Some(value) => Checksums::parse(&value.to_text()).map_err(|reason| wrong(&reason))?,
         }
     };
     let mut leaves = Vec::new();
@@ -261,33 +261,35 @@ pub(crate) fn verify(file: File, path: &Path, how: &Scrutiny<'_>) -> StorageResu
         } else if end == offset {
             findings.push(finding(Outcome::Good, String::new()));
         } else {
-            let sum = sums.files.get(&offset.to_string()).cloned();
+            let checksum = checksums.files.get(&offset.to_string()).cloned();
             expected.push(Expected {
                 key,
                 path: path.to_path_buf(),
                 file: file.clone(),
                 offset,
-                length: sum
+                length: checksum
                     .as_ref()
-                    .map_or(end.saturating_sub(offset), |sum| sum.sum.length),
-                sum,
+                    .map_or(end.saturating_sub(offset), |checksum| {
+                        checksum.content.length
+                    }),
+                checksum,
             });
         }
     }
-    if let Some(sum) = sums.files.get(DESCRIPTION) {
+    if let Some(checksum) = checksums.files.get(DESCRIPTION) {
         expected.push(Expected {
             key: String::new(),
             path: path.to_path_buf(),
             file,
             offset: tail.description_offset,
-            length: sum.sum.length,
-            sum: Some(sum.clone()),
+            length: checksum.content.length,
+            checksum: Some(checksum.clone()),
         });
     }
     findings.extend(check_all(&expected, how));
     Ok(Report {
         layout: "consolidated",
-        generation: sums.generation,
+        generation: checksums.generation,
         findings,
     })
 }

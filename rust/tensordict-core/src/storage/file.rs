@@ -2,7 +2,7 @@
 //!
 //! [`save_file`] makes the file beside its target and renames it into place; what is in it is written
 //! by the caller, mostly with [`FileWriter::write_segments`], from segments whose offsets are planned.
-//! Of each segment it gives the sum, which the layout keeps in its own metadata; so
+//! Of each segment it gives the checksum, which the layout keeps in its own metadata; so
 //! the metadata is usually written last, into room that was left for it.
 //!
 //! ```
@@ -13,10 +13,10 @@
 //! # let path = folder.path().join("file");
 //! let progress = Progress::default();
 //! save_file(&Job::new(&progress), &path, |writer| {
-//!     let sums = writer.write_segments(&[
+//!     let checksums = writer.write_segments(&[
 //!         Segment::new(4, Source::Bytes(b"data".to_vec())),
 //!     ])?;
-//!     let header = u32::to_le_bytes(sums[0].sum.whole);
+//!     let header = u32::to_le_bytes(checksums[0].checksum.whole);
 //!     writer.write_at(0, &header)
 //! })?;
 //! assert_eq!(std::fs::read(path)?.len(), 8);
@@ -34,10 +34,10 @@ use indexmap::IndexMap;
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
+use super::checksums::{BLOCK_BYTES, Checksum, Checksummer};
 use super::io::Disk;
 use super::job::Job;
 use super::source::{Source, UNIT_BYTES};
-use super::sums::{BLOCK_BYTES, Sum, Summer};
 use super::work::{NewFile, WorkArea};
 use super::{StorageError, StorageResult};
 
@@ -47,7 +47,7 @@ pub(crate) const SLAB_LIMIT: u64 = 1 << 20;
 /// Space for as many bytes is set aside before they are written.
 const ASIDE_BYTES: u64 = 1 << 20;
 
-/// Bytes that are summed, then written: half of what the nearer caches of a core hold.
+/// The number of bytes that are read for their checksum, then written: half of what the nearer caches of a core hold.
 pub(crate) const PIECE_BYTES: usize = 512 << 10;
 const _: () = assert!(BLOCK_BYTES.is_multiple_of(PIECE_BYTES));
 
@@ -77,8 +77,8 @@ impl Segment {
 /// Facts about a segment that are known once it is written.
 #[derive(Debug, Clone, Default)]
 pub struct Written {
-    /// The CRC32C; without blocks, and zero, where no sums are asked for.
-    pub sum: Sum,
+    /// The CRC32C; without blocks, and zero, where no checksums are asked for.
+    pub checksum: Checksum,
     /// The CRC-32 of zip files.
     pub crc32: u32,
 }
@@ -179,13 +179,13 @@ impl<'w> FileWriter<'w> {
         segment: &Segment,
         bounce: &mut Vec<u8>,
     ) -> StorageResult<Written> {
-        let mut summer = Summer::default();
+        let mut checksummer = Checksummer::default();
         let mut crc32 = Crc32::default();
         let failed =
             |source: io::Error| StorageError::io_of(segment.key.clone(), self.path, source);
         let write = |place: u64, block: &[u8]| {
-            if self.job.has_sums {
-                summer.update(block);
+            if self.job.has_checksums {
+                checksummer.update(block);
             }
             if self.takes_crc32 {
                 crc32.update(block);
@@ -202,26 +202,26 @@ impl<'w> FileWriter<'w> {
             write,
             &failed,
         )?;
-        let sum = self.finish(summer, segment.source.len());
+        let checksum = self.finish(checksummer, segment.source.len());
         Ok(Written {
-            sum,
+            checksum,
             crc32: crc32.finish(),
         })
     }
 
-    fn finish(&self, summer: Summer, length: u64) -> Sum {
-        if self.job.has_sums {
-            return summer.finish();
+    fn finish(&self, checksummer: Checksummer, length: u64) -> Checksum {
+        if self.job.has_checksums {
+            return checksummer.finish();
         }
-        Sum {
+        Checksum {
             length,
-            ..Sum::default()
+            ..Checksum::default()
         }
     }
 }
 
 /// Has the bytes of a source, which belong at an offset of a file, written by `write`, piece by
-/// piece: a piece that it sums before is still in the cache of the core then.
+/// piece: a piece that it checksums before is still in the cache of the core then.
 pub(crate) fn pour(
     job: &Job<'_>,
     file: &File,
@@ -265,15 +265,15 @@ impl Crc32 {
         self.0.update(bytes);
     }
 
-    /// The sum of all bytes that came.
-    #[expect(clippy::cast_possible_truncation, reason = "the sum has 32 bits")]
+    /// The checksum of all bytes that came.
+    #[expect(clippy::cast_possible_truncation, reason = "the checksum has 32 bits")]
     pub(crate) fn finish(&self) -> u32 {
         self.0.finalize() as u32
     }
 }
 
 /// The CRC-32 of zip files.
-#[expect(clippy::cast_possible_truncation, reason = "the sum has 32 bits")]
+#[expect(clippy::cast_possible_truncation, reason = "the checksum has 32 bits")]
 pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     checksum(Crc32IsoHdlc, bytes) as u32
 }
@@ -317,13 +317,13 @@ impl Slab {
             StorageError::io_of(segment.key.clone(), writer.path, source)
         })?;
         let bytes = &self.bytes[start..];
-        let mut summer = Summer::default();
-        if writer.job.has_sums {
-            summer.update(bytes);
+        let mut checksummer = Checksummer::default();
+        if writer.job.has_checksums {
+            checksummer.update(bytes);
         }
         let crc32 = if writer.takes_crc32 { crc32(bytes) } else { 0 };
-        let sum = writer.finish(summer, bytes.len() as u64);
-        Ok(Written { sum, crc32 })
+        let checksum = writer.finish(checksummer, bytes.len() as u64);
+        Ok(Written { checksum, crc32 })
     }
 
     fn flush(&mut self, writer: &FileWriter<'_>) -> StorageResult<()> {
@@ -532,8 +532,8 @@ mod tests {
         assert_eq!(&bytes[10..19], b"123456789");
         assert_eq!(bytes[4096..][..5 << 20], large);
         assert_eq!(written[1].crc32, 0xCBF4_3926);
-        assert_eq!(written[1].sum.whole, 0xE306_9283);
-        assert_eq!(written[2].sum, Sum::of(&large));
+        assert_eq!(written[1].checksum.whole, 0xE306_9283);
+        assert_eq!(written[2].checksum, Checksum::of(&large));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 

@@ -5,14 +5,14 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
+use super::checksums::{self, BLOCK_BYTES, Checksum, Checksums, FileChecksum};
 use super::io::Disk;
 use super::job::Job;
 use super::map::{Root, leads_out};
-use super::sums::{self, BLOCK_BYTES, FileSum, Sum, Sums};
 use super::verify::check::{Finding, Outcome, judge};
 use super::{StorageError, StorageResult, thread_count, threads};
 
-/// The bytes of a read. A whole number of blocks, so that each can be compared with its sum.
+/// The bytes of a read. A whole number of blocks, so that each can be compared with its checksum.
 const READ_BYTES: usize = 8 << 20;
 const _: () = assert!(READ_BYTES.is_multiple_of(BLOCK_BYTES));
 
@@ -76,21 +76,21 @@ enum Task {
 
 /// Reads leaves of a save.
 ///
-/// Bytes that are not those of the sums are an error where the file was not modified since the
+/// Bytes that are not those of the checksums are an error where the file was not modified since the
 /// save; the targets are then written to in part.
 ///
 /// # Errors
 /// A file is missing or too short; bytes are damaged; the job was cancelled.
 pub fn read_all(job: &Job<'_>, root: &Root, requests: &[Request]) -> StorageResult<()> {
-    let sums = Sums::of_save(root);
+    let checksums = Checksums::of_save(root);
     let reader = Reader {
         root,
         requests,
-        sums: requests
+        checksums: requests
             .iter()
             .map(|request| {
                 let name = request.path.strip_prefix(root.path()).ok()?;
-                sums.files.get(name.to_str()?)
+                checksums.files.get(name.to_str()?)
             })
             .collect(),
         damages: Mutex::new(HashMap::new()),
@@ -156,7 +156,7 @@ fn tasks(requests: &[Request]) -> Vec<Task> {
 struct Reader<'r> {
     root: &'r Root,
     requests: &'r [Request],
-    sums: Vec<Option<&'r FileSum>>,
+    checksums: Vec<Option<&'r FileChecksum>>,
     /// The damage that was found, by request.
     damages: Mutex<HashMap<usize, String>>,
 }
@@ -185,7 +185,8 @@ impl Reader<'_> {
             },
             _ => self.refused(number, source),
         })?;
-        let sum = self.sums[number].filter(|sum| sum.sum.length == length as u64);
+        let checksum =
+            self.checksums[number].filter(|checksum| checksum.content.length == length as u64);
         let mut is_same = true;
         let mut at = offset;
         // A block is compared while it is in the cache.
@@ -193,18 +194,18 @@ impl Reader<'_> {
             Disk::REAL
                 .read_exact_at(&file, block, at as u64)
                 .map_err(|source| self.refused(number, source))?;
-            if let Some(sum) = sum {
-                is_same &= match sum.sum.blocks.get(at / BLOCK_BYTES) {
-                    Some(&expected) => sums::crc32c(block) == expected,
-                    // A leaf of one block has the sum of all.
-                    None => Sum::of(block).whole == sum.sum.whole,
+            if let Some(checksum) = checksum {
+                is_same &= match checksum.content.blocks.get(at / BLOCK_BYTES) {
+                    Some(&expected) => checksums::crc32c(block) == expected,
+                    // A leaf of one block has the checksum of all.
+                    None => Checksum::of(block).whole == checksum.content.whole,
                 };
             }
             at += block.len();
         }
-        if let Some(sum) = sum
+        if let Some(checksum) = checksum
             && !is_same
-            && judge(&file, sum.modified_ns) == Outcome::Damaged
+            && judge(&file, checksum.modified_ns) == Outcome::Damaged
         {
             let line = Finding {
                 key: request.key.clone(),

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
+use super::checksums;
 use super::io::Disk;
-use super::sums;
 use super::{StorageError, StorageResult};
 
 /// The progress of a save, shared with whoever watches it.
@@ -141,7 +141,7 @@ pub struct Job<'j> {
     /// True if the save is on the disk when it is done, and survives a power cut.
     pub is_durable: bool,
     /// True if checksums are taken.
-    pub has_sums: bool,
+    pub has_checksums: bool,
     /// The progress of the save.
     pub progress: &'j Progress,
     /// The time that the files get.
@@ -149,16 +149,16 @@ pub struct Job<'j> {
 }
 
 impl<'j> Job<'j> {
-    /// A save on the real disk, not durable, with sums.
+    /// A save on the real disk, not durable, with checksums.
     #[must_use]
     pub fn new(progress: &'j Progress) -> Self {
         Self {
             disk: Disk::REAL,
             threads: 0,
             is_durable: false,
-            has_sums: true,
+            has_checksums: true,
             progress,
-            stamp_ns: sums::stamp(),
+            stamp_ns: checksums::stamp(),
         }
     }
 }

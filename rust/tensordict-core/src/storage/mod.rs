@@ -11,10 +11,10 @@
 //!
 //! Threads are scoped to one call: nothing outlives it, so a process may fork at any time.
 
-pub mod ahead;
 pub mod archive;
 pub mod arena;
 pub mod checkpoint;
+pub mod checksums;
 pub mod commit;
 pub mod consolidated;
 pub mod dtype;
@@ -29,6 +29,7 @@ pub mod map;
 pub mod metadata;
 pub mod names;
 pub mod plan;
+pub mod prefetch;
 pub mod read;
 pub mod region;
 pub mod replace;
@@ -36,7 +37,6 @@ pub mod safetensors;
 pub mod source;
 pub mod sparse;
 mod spread;
-pub mod sums;
 mod threads;
 pub mod verify;
 mod work;

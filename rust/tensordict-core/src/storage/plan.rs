@@ -18,12 +18,12 @@ use rustix::io::Errno;
 
 pub(crate) use self::level::PlannedLevel;
 use self::level::{LEAF_SUFFIX, User};
+use super::checksums::CHECKSUMS_FILE;
 use super::map::FileIdentity;
 use super::metadata::{self, LeafMeta, LevelFields};
 use super::names::{self, display_key};
 use super::region::Region;
 use super::source::Source;
-use super::sums::SUMS_FILE;
 use super::{MAX_LEVELS, METADATA_FILE, StorageError, StorageResult};
 
 /// The longest file name that the usual file systems take, in bytes.
@@ -116,7 +116,7 @@ impl Plan {
         let is_root = self.levels.is_empty();
         let mut level = PlannedLevel::new(keys, path);
         if is_root {
-            let claimed = level.claim(SUMS_FILE, User::Layout);
+            let claimed = level.claim(CHECKSUMS_FILE, User::Layout);
             claimed.expect("nobody has it before");
         }
         self.levels.push(level);

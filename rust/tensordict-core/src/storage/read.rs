@@ -11,10 +11,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::ahead::{Ahead, Batches, take_all, work_ahead};
 use super::map::{self, MapRequest, Mapping, Mode, Root, leads_out};
 use super::metadata::{self, Entries, EntriesIter, Entry, LeafMeta, LevelMeta};
 use super::names::{self, display_key};
+use super::prefetch::{Batches, Prefetch, prefetch_batches, take_all};
 use super::{MAX_LEVELS, METADATA_FILE, StorageError, StorageResult, dtype, thread_count};
 
 /// Fewer leaves than this are mapped by the calling thread alone.
@@ -469,19 +469,19 @@ pub fn map_leaves(
     mode: Mode,
     threads: usize,
 ) -> StorageResult<Vec<Option<Mapping>>> {
-    map_ahead(root, leaves, mode, threads, take_all)?
+    prefetch_mappings(root, leaves, mode, threads, take_all)?
 }
 
 /// Maps leaves with a few threads while `take` goes on with those that are mapped.
 ///
 /// # Errors
 /// There are more leaves than the kernel maps files, and `mode` needs a mapping each.
-pub fn map_ahead<R>(
+pub fn prefetch_mappings<R>(
     root: &Root,
     leaves: &[Leaf],
     mode: Mode,
     threads: usize,
-    take: impl FnOnce(Ahead<'_, Vec<Option<Mapping>>>) -> R,
+    take: impl FnOnce(Prefetch<'_, Vec<Option<Mapping>>>) -> R,
 ) -> StorageResult<R> {
     let limit = if leaves.len() > SURE_LEAVES {
         map::mapping_limit()
@@ -519,7 +519,11 @@ pub fn map_ahead<R>(
         threads,
         helper_quarters: MAPPING_QUARTERS,
     };
-    Ok(work_ahead(batches, &|batch| work.map_batch(batch), take))
+    Ok(prefetch_batches(
+        batches,
+        &|batch| work.map_batch(batch),
+        take,
+    ))
 }
 
 /// Making a tensor of a leaf takes about this part of the time that mapping it takes, in quarters.

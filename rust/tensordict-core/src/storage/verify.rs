@@ -1,7 +1,7 @@
-//! Comparing files with their sums.
+//! Comparing files with their checksums.
 //!
 //! [`verify`] takes the path of a save of any layout and reports on every file that the save
-//! names. Layouts of one file keep their sums in their metadata; they name what is to be
+//! names. Layouts of one file keep their checksums in their metadata; they name what is to be
 //! compared with [`Expected`](check::Expected) and have it done by [`check`]. `tree` has those of
 //! directories.
 
@@ -19,9 +19,9 @@ use super::{StorageError, StorageResult};
 pub use check::{Finding, Outcome, Report, Scrutiny};
 pub use tree::seal;
 
-/// Compares all files of a save with their sums.
+/// Compares all files of a save with their checksums.
 ///
-/// All of it is of one save, also where others take its place meanwhile. A file without a sum is
+/// All of it is of one save, also where others take its place meanwhile. A file without a checksum is
 /// unchecked, but for its size; so is all of a save of the published release.
 ///
 /// # Errors
@@ -53,7 +53,7 @@ pub fn verify(path: &Path, how: &Scrutiny<'_>) -> StorageResult<Report> {
 /// The number of times that a save that is replaced while it is read is read again.
 const MAX_ATTEMPTS: usize = 1000;
 
-/// Compares the files of an open save with their sums; whether one that it names was not there, too.
+/// Compares the files of an open save with their checksums; whether one that it names was not there, too.
 fn verify_open(file: File, path: &Path, how: &Scrutiny<'_>) -> StorageResult<(Report, bool)> {
     let is_directory = file.metadata().is_ok_and(|metadata| metadata.is_dir());
     if is_directory {

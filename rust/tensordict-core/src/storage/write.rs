@@ -3,7 +3,7 @@
 //! Bytes go from the tensor's memory to the file with positioned writes. A store through a
 //! mapping would cost a third more for page faults, and turn a full disk into a bus error. At most
 //! one thread is in a file at a time: the kernel's inode lock takes back what a second one gains.
-//! A small file is opened relative to its directory, written, mapped and closed. Sums are taken
+//! A small file is opened relative to its directory, written, mapped and closed. Checksums are taken
 //! of each block just before it is written, while it comes into the cache.
 
 use std::fs::File;
@@ -15,6 +15,7 @@ use std::sync::OnceLock;
 
 use rustix::fs::OFlags;
 
+use super::checksums::{Checksum, Checksummer, Checksums, FileChecksum};
 use super::file::pour;
 use super::job::Job;
 use super::lock::putting;
@@ -23,7 +24,6 @@ use super::plan::{Content, Link, Plan, PlannedFile, PlannedLeaf};
 use super::region::Region;
 use super::replace::replace_at;
 use super::source::Source;
-use super::sums::{FileSum, Sum, Summer, Sums};
 use super::{StorageError, StorageResult, thread_count, threads};
 
 /// A file of this size is a task of its own.
@@ -41,8 +41,8 @@ const SERIAL_BYTES: u64 = 1 << 20;
 pub struct WrittenLeaves {
     /// The mappings; None for a leaf of no bytes and for one whose file was linked.
     pub mappings: Vec<Option<Mapping>>,
-    /// The sums of all files that were written, leaves and others, by path.
-    pub sums: Sums,
+    /// The checksums of all files that were written, leaves and others, by path.
+    pub checksums: Checksums,
 }
 
 /// The place that files are written to: a new one, or one with files: then leaves are written over,
@@ -78,7 +78,7 @@ pub(crate) fn write(
         place,
         is_mapped,
         mappings: plan.leaves.iter().map(|_| OnceLock::new()).collect(),
-        sums: plan.files.iter().map(|_| OnceLock::new()).collect(),
+        checksums: plan.files.iter().map(|_| OnceLock::new()).collect(),
     };
     let is_small = plan.files.len() <= SERIAL_FILES && bytes <= SERIAL_BYTES;
     let threads = if is_small {
@@ -95,14 +95,20 @@ pub(crate) fn write(
     if place == Place::Existing {
         writer.replace_others()?;
     }
-    let mut sums = Sums::new();
-    if job.has_sums {
-        sums.files.reserve(plan.files.len());
-        for (file, sum) in plan.files.iter().zip(writer.sums) {
-            if let Some(sum) = sum.into_inner() {
+    let mut checksums = Checksums::new();
+    if job.has_checksums {
+        checksums.files.reserve(plan.files.len());
+        for (file, checksum) in plan.files.iter().zip(writer.checksums) {
+            if let Some(checksum) = checksum.into_inner() {
                 let modified_ns = job.stamp_ns;
                 let name = plan.file_path(file).to_string_lossy().into_owned();
-                sums.files.insert(name, FileSum { sum, modified_ns });
+                checksums.files.insert(
+                    name,
+                    FileChecksum {
+                        content: checksum,
+                        modified_ns,
+                    },
+                );
             }
         }
     }
@@ -112,7 +118,7 @@ pub(crate) fn write(
             .into_iter()
             .map(OnceLock::into_inner)
             .collect(),
-        sums,
+        checksums,
     })
 }
 
@@ -171,7 +177,7 @@ struct Writer<'w> {
     place: Place,
     is_mapped: bool,
     mappings: Vec<OnceLock<Mapping>>,
-    sums: Vec<OnceLock<Sum>>,
+    checksums: Vec<OnceLock<Checksum>>,
 }
 
 impl Writer<'_> {
@@ -255,19 +261,19 @@ impl Writer<'_> {
             }
         };
         let file = file.map_err(failed)?;
-        let mut summer = Summer::default();
+        let mut checksummer = Checksummer::default();
         let write = |place: u64, block: &[u8]| {
-            if self.job.has_sums {
-                summer.update(block);
+            if self.job.has_checksums {
+                checksummer.update(block);
             }
             disk.write_all_at(&file, block, place)
         };
         pour(self.job, &file, 0, source, bounce, write, &failed)?;
-        if self.job.has_sums {
+        if self.job.has_checksums {
             disk.set_modified(&file, self.job.stamp_ns)
                 .map_err(failed)?;
             // Each file is in one task, so its place is empty.
-            let _ = self.sums[number].set(summer.finish());
+            let _ = self.checksums[number].set(checksummer.finish());
         }
         if let Some((number, leaf)) = leaf.filter(|_| self.is_mapped) {
             let mapping = disk.map(|| map_written(&file, leaf)).map_err(|source| {
@@ -289,13 +295,13 @@ impl Writer<'_> {
             };
             let bytes = known.bytes();
             let path = self.root.join(self.plan.file_path(file));
-            let modified_ns = job.has_sums.then_some(job.stamp_ns);
+            let modified_ns = job.has_checksums.then_some(job.stamp_ns);
             putting(job.disk, &path, || {
                 replace_at(job.disk, &path, bytes, modified_ns)
             })?;
-            if job.has_sums {
+            if job.has_checksums {
                 // Nobody else writes this file.
-                let _ = self.sums[number].set(Sum::of(bytes));
+                let _ = self.checksums[number].set(Checksum::of(bytes));
             }
             job.progress.advance(bytes.len() as u64)?;
         }

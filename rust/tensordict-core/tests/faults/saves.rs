@@ -252,9 +252,9 @@ fn run(target: Target, fault: Fault, is_durable: bool, at: usize, before: &Path)
         assert_eq!(areas(), target.count_beside(), "{shown}");
     }
     drop(result);
-    // It is not about sums any more, which take their time in a debug build.
+    // It is not about checksums any more, which take their time in a debug build.
     let next = Job {
-        has_sums: false,
+        has_checksums: false,
         ..Job::new(&progress)
     };
     target.save(&next, 3, 5, &path).unwrap();

@@ -163,7 +163,7 @@ pub(crate) fn place() -> TempDir {
         .unwrap()
 }
 
-/// Copies what is in a folder: quicker than to make it, which takes sums.
+/// Copies what is in a folder: quicker than to make it, which takes checksums.
 pub(crate) fn copy_into(folder: &Path, from: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();

@@ -11,16 +11,16 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyFileNotFoundError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use tensordict_core::storage::ahead::Ahead;
 use tensordict_core::storage::archive::{self, Archive, LeafBytes, Method};
 use tensordict_core::storage::dtype;
 use tensordict_core::storage::map::{Mapping, Mode};
 use tensordict_core::storage::metadata::LeafMeta;
+use tensordict_core::storage::prefetch::Prefetch;
 use tensordict_core::storage::read::{Leaf, ReadOptions, read_tree_of};
 
 use super::dlpack::{self, DataType, Prepared};
 use super::exception;
-use super::load::{Backing, LoadedLevel, Maker, parse_mode, tensors_ahead};
+use super::load::{Backing, LoadedLevel, Maker, parse_mode, prefetched_tensors};
 use super::mapped::{empty, tensor_at};
 use super::save::SaveProgress;
 use super::saved::Place;
@@ -142,14 +142,14 @@ impl OpenArchive {
                 None => found.into_iter().map(Ready::Bytes).collect(),
             })
         };
-        let take = |ahead: Ahead<'_, Vec<Ready>>| {
-            tensors_ahead(py, leaves, ahead, |leaf, ready| match ready {
+        let take = |prefetch: Prefetch<'_, Vec<Ready>>| {
+            prefetched_tensors(py, leaves, prefetch, |leaf, ready| match ready {
                 Ready::Tensor(prepared) => prepared.make(py),
                 Ready::Bytes(bytes) => self.tensor(py, bytes, &leaf.meta.dtype, &leaf.meta.shape),
             })
         };
         let archive = &self.archive;
-        archive.locate_ahead(leaves, num_threads, prepare, take)
+        archive.prefetch_locations(leaves, num_threads, prepare, take)
     }
 
     /// A plain tensor over bytes of the archive, or over a copy of them.

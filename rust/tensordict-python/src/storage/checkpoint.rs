@@ -38,7 +38,7 @@ type Planned<'py> = (
     (Vec<(PathBuf, String)>, f64),
 );
 
-/// The most threads, whether the save is durable, whether sums are taken.
+/// The most threads, whether the save is durable, whether checksums are taken.
 type How = (usize, bool, bool);
 
 /// A step, and what holds the bytes of its tensors.
@@ -95,7 +95,7 @@ fn process_name() -> String {
     checkpoint::process_name()
 }
 
-/// Sums of 64 bits that tell whether tensors changed.
+/// Checksums of 64 bits that tell whether tensors changed.
 #[pyfunction]
 #[pyo3(signature = (tensors, num_threads))]
 fn tensor_digests(
@@ -107,7 +107,7 @@ fn tensor_digests(
     let mut sources: Vec<Source> = Vec::with_capacity(tensors.len());
     for tensor in &tensors {
         let values = values_of(tensor)?;
-        // SAFETY: what is kept is held until the sums are taken.
+        // SAFETY: what is kept is held until the checksums are taken.
         sources.push(unsafe { values.source() }?);
         held.push(values.kept);
     }

@@ -1,4 +1,4 @@
-//! Comparing saves with their sums, for Python.
+//! Comparing saves with their checksums, for Python.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -20,7 +20,7 @@ type Found = (
     Vec<(String, PathBuf, &'static str, String, String)>,
 );
 
-/// Compares the files of a save of any layout, or of what is at a key of it, with their sums.
+/// Compares the files of a save of any layout, or of what is at a key of it, with their checksums.
 #[pyfunction]
 #[pyo3(signature = (path, num_threads, is_deep, progress, part = None))]
 fn verify_save(
@@ -48,7 +48,7 @@ fn verify_save(
     Ok((report.layout, report.generation, findings.collect()))
 }
 
-/// Takes the sums of a tree as it is; how many files have one.
+/// Takes the checksums of a tree as it is; how many files have one.
 #[pyfunction]
 #[pyo3(signature = (path, num_threads, progress))]
 fn seal_tree(
@@ -57,11 +57,11 @@ fn seal_tree(
     num_threads: usize,
     progress: &SaveProgress,
 ) -> PyResult<usize> {
-    let sums = py.detach(|| {
+    let checksums = py.detach(|| {
         let job = progress.job((num_threads, false, true));
         verify::seal(&job, &path)
     });
-    Ok(sums
+    Ok(checksums
         .map_err(|error| progress.exception(py, &error))?
         .files
         .len())

@@ -20,7 +20,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyCapsuleMethods};
 use smallvec::SmallVec;
-use tensordict_core::storage::region::{Region, prefetch};
+use tensordict_core::storage::region::{self, Region};
 use tensordict_core::storage::source::{Signs, Source, Strided};
 
 use crate::ffi::Resolved;
@@ -201,8 +201,8 @@ fn filled(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DLTensor>> {
 }
 
 /// Asks the processor to fetch an object.
-pub(crate) fn fetch_ahead(object: &Bound<'_, PyAny>) {
-    prefetch(object.as_ptr().cast());
+pub(crate) fn prefetch(object: &Bound<'_, PyAny>) {
+    region::prefetch(object.as_ptr().cast());
 }
 
 /// Calls `look` with the shape of a tensor, and with whether it is on the CPU, cheaper than its

@@ -30,7 +30,7 @@ const SHARED_FROM: usize = 2048;
 const BATCH_ENTRIES: usize = 256;
 
 /// The number of entries that are read while memory fetches a later one.
-const FETCHED_AHEAD: usize = 6;
+const PREFETCH_DISTANCE: usize = 6;
 
 /// A leaf on the Python side, beside what the container holds.
 pub(super) struct SavedLeaf {
@@ -224,12 +224,12 @@ impl<'r> Reader<'r, '_> {
         };
         let class = tensor_class(first.py())?;
         for place in range {
-            if let Some((key, value)) = pairs.get(place + 2 * FETCHED_AHEAD) {
-                dlpack::fetch_ahead(key);
-                dlpack::fetch_ahead(value);
+            if let Some((key, value)) = pairs.get(place + 2 * PREFETCH_DISTANCE) {
+                dlpack::prefetch(key);
+                dlpack::prefetch(value);
             }
-            if let Some((_, value)) = pairs.get(place + FETCHED_AHEAD) {
-                tensors::fetch_ahead(value);
+            if let Some((_, value)) = pairs.get(place + PREFETCH_DISTANCE) {
+                tensors::prefetch(value);
             }
             let (key, value) = &pairs[place];
             let key = key.cast::<PyString>()?.to_str()?;

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
-use tensordict_core::storage::ahead::Ahead;
 use tensordict_core::storage::full::{self, Request, Target};
 use tensordict_core::storage::map::{self, MapRequest, Mapping, Mode, Root};
 use tensordict_core::storage::metadata::LeafMeta;
+use tensordict_core::storage::prefetch::Prefetch;
 use tensordict_core::storage::read::{
-    Files, Leaf, Level, Node, ReadOptions, map_ahead, read_tree_of,
+    Files, Leaf, Level, Node, ReadOptions, prefetch_mappings, read_tree_of,
 };
 use tensordict_core::storage::{METADATA_FILE, StorageError, dtype};
 
@@ -188,8 +188,8 @@ impl OpenDirectory {
         num_threads: usize,
     ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
         let mode = self.mode.as_deref();
-        map_ahead(&self.root, leaves, self.map_mode, num_threads, |ahead| {
-            tensors_ahead(py, leaves, ahead, |leaf, mapping| {
+        prefetch_mappings(&self.root, leaves, self.map_mode, num_threads, |prefetch| {
+            prefetched_tensors(py, leaves, prefetch, |leaf, mapping| {
                 let LeafMeta { dtype, shape, .. } = &leaf.meta;
                 match mapping {
                     // As published: a tensor without bytes is not one over a file.
@@ -204,19 +204,19 @@ impl OpenDirectory {
 
 /// The tensors that `make` makes of leaves and of where their bytes are, while other threads find out
 /// the latter; none for a nested one.
-pub(super) fn tensors_ahead<'py, B: Send>(
+pub(super) fn prefetched_tensors<'py, B: Send>(
     py: Python<'py>,
     leaves: &[Leaf],
-    mut ahead: Ahead<'_, Vec<B>>,
+    mut prefetch: Prefetch<'_, Vec<B>>,
     mut make: impl FnMut(&Leaf, B) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
     let refused = |error: StorageError| exception(py, &error);
     // Others may take the interpreter when it is let go: that is done twice at most.
-    py.detach(|| ahead.begin()).map_err(refused)?;
+    py.detach(|| prefetch.begin()).map_err(refused)?;
     let mut tensors = Vec::with_capacity(leaves.len());
     while tensors.len() < leaves.len() {
-        let Some(batch) = ahead.next_batch() else {
-            py.detach(|| ahead.finish()).map_err(refused)?;
+        let Some(batch) = prefetch.next_batch() else {
+            py.detach(|| prefetch.finish()).map_err(refused)?;
             continue;
         };
         for place in batch {

@@ -310,7 +310,7 @@ impl SavePlan {
     }
 }
 
-/// The most threads, whether the save is durable, whether sums are taken.
+/// The most threads, whether the save is durable, whether checksums are taken.
 type How = (usize, bool, bool);
 
 /// The progress of a save; shared with whoever watches it or stops it.
@@ -367,12 +367,12 @@ impl SaveProgress {
         raised.unwrap_or_else(|| exception(py, error))
     }
 
-    /// A job that this watches: the most threads, whether it is durable, whether sums are taken.
-    pub(super) fn job(&self, (threads, is_durable, has_sums): How) -> Job<'_> {
+    /// A job that this watches: the most threads, whether it is durable, whether checksums are taken.
+    pub(super) fn job(&self, (threads, is_durable, has_checksums): How) -> Job<'_> {
         Job {
             threads,
             is_durable,
-            has_sums,
+            has_checksums,
             ..Job::new(self.watched())
         }
     }

@@ -5,11 +5,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::super::checksums::{CHECKSUMS_FILE, Checksum};
 use super::super::file::SLAB_LIMIT;
 use super::super::plan::{Content, Plan, PlannedFile};
 use super::super::region::Region;
 use super::super::source::Source;
-use super::super::sums::{SUMS_FILE, Sum};
 use super::super::work::is_area;
 use super::super::{METADATA_FILE, StorageError, StorageResult};
 use super::Method;
@@ -40,7 +40,7 @@ pub(super) struct Packed {
     pub(super) bytes: Vec<u8>,
     /// The CRC-32 of the uncompressed bytes.
     pub(super) crc32: u32,
-    pub(super) sum: Sum,
+    pub(super) checksum: Checksum,
 }
 
 impl NewContent {
@@ -49,7 +49,7 @@ impl NewContent {
         match self {
             Self::Data(source) => source.len(),
             Self::Zeros(length) | Self::File(_, length) => *length,
-            Self::Packed(packed) => packed.sum.length,
+            Self::Packed(packed) => packed.checksum.length,
         }
     }
 
@@ -164,7 +164,7 @@ pub(super) fn collect(source: &Path) -> StorageResult<Vec<NewEntry<'static>>> {
                 if !is_area(&name) {
                     directories.push((path, format!("{full}/")));
                 }
-            } else if metadata.is_file() && full != SUMS_FILE {
+            } else if metadata.is_file() && full != CHECKSUMS_FILE {
                 files.push((name != METADATA_FILE, full, path, metadata.len()));
             }
         }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::super::ahead::{Ahead, Batches, take_all, work_ahead};
+use super::super::prefetch::{Batches, Prefetch, prefetch_batches, take_all};
 use super::super::read::Leaf;
 use super::super::{StorageError, StorageResult, dtype, thread_count};
 use super::directory::Entry;
@@ -35,17 +35,17 @@ impl Archive {
     /// An entry is missing, too short or damaged; the archive was opened to be stored to, and an entry
     /// cannot be mapped.
     pub fn locate(&self, leaves: &[Leaf], threads: usize) -> StorageResult<Vec<LeafBytes>> {
-        self.locate_ahead(leaves, threads, |_, found| Ok(found), take_all)
+        self.prefetch_locations(leaves, threads, |_, found| Ok(found), take_all)
     }
 
     /// [`Archive::locate`] by a few threads, which `prepare` what they have found, while `take` goes on
     /// with the leaves that are prepared.
-    pub fn locate_ahead<B: Send, R>(
+    pub fn prefetch_locations<B: Send, R>(
         &self,
         leaves: &[Leaf],
         threads: usize,
         prepare: impl Fn(&[Leaf], Vec<LeafBytes>) -> StorageResult<Vec<B>> + Sync,
-        take: impl FnOnce(Ahead<'_, Vec<B>>) -> R,
+        take: impl FnOnce(Prefetch<'_, Vec<B>>) -> R,
     ) -> R {
         let batches = Batches {
             count: leaves.len().div_ceil(LOCATE_BATCH),
@@ -60,7 +60,7 @@ impl Archive {
             let found = batch.iter().map(|leaf| self.locate_leaf(leaf));
             prepare(batch, found.collect::<StorageResult<_>>()?)
         };
-        work_ahead(batches, &find, take)
+        prefetch_batches(batches, &find, take)
     }
 
     /// Checks that the file has the bytes that are mapped: to look at those that were cut off would
@@ -180,8 +180,8 @@ impl Archive {
                 .first()
                 .and_then(|&rows| u64::try_from(rows).ok())
         } else {
-            table.chunks(columns).try_fold(0_u64, |sum, row| {
-                dtype::tensor_bytes(row, 1).and_then(|items| sum.checked_add(items))
+            table.chunks(columns).try_fold(0_u64, |checksum, row| {
+                dtype::tensor_bytes(row, 1).and_then(|items| checksum.checked_add(items))
             })
         };
         let item_size = dtype::item_size(&leaf.meta.dtype).unwrap_or(1);

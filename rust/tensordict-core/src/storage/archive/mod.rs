@@ -6,7 +6,7 @@
 //! header, of the id `td`; the central directory repeats it. Sizes are always in the 64-bit
 //! block. The published release reads and writes the same.
 //!
-//! Sums are the entry [`SUMS_FILE`](super::sums::SUMS_FILE), which comes last. They carry the time
+//! Checksums are the entry [`CHECKSUMS_FILE`](super::checksums::CHECKSUMS_FILE), which comes last. They carry the time
 //! of the archive, so that stores through a writable mapping are told from damage.
 
 mod compress;

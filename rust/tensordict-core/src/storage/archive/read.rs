@@ -8,10 +8,10 @@ use std::sync::{Arc, OnceLock};
 use rustix::fs::OFlags;
 use smallvec::SmallVec;
 
+use super::super::checksums::{CHECKSUMS_FILE, Checksums};
 use super::super::io::{Disk, open_to_read};
 use super::super::map::{FileIdentity, Mapping, relative};
 use super::super::read::Files;
-use super::super::sums::{SUMS_FILE, Sums};
 use super::super::{METADATA_FILE, Named, StorageError, StorageResult, file};
 use super::directory::{Entry, Range, read_directory, u16_at, u32_at};
 use super::{ENCRYPTED_FLAG, LOCAL_BYTES, LOCAL_SIGNATURE, Method};
@@ -267,19 +267,19 @@ impl Archive {
         Ok(crc32.finish())
     }
 
-    /// The sums that the archive has; none for one of the published release.
+    /// The checksums that the archive has; none for one of the published release.
     ///
     /// # Errors
     /// They cannot be read.
-    pub fn sums(&self) -> StorageResult<Sums> {
-        let Some(entry) = self.entries.get(SUMS_FILE) else {
-            return Ok(Sums::default());
+    pub fn checksums(&self) -> StorageResult<Checksums> {
+        let Some(entry) = self.entries.get(CHECKSUMS_FILE) else {
+            return Ok(Checksums::default());
         };
-        let bytes = self.read_entry(SUMS_FILE, entry)?;
+        let bytes = self.read_entry(CHECKSUMS_FILE, entry)?;
         String::from_utf8(bytes)
             .map_err(|_| "they are no text".to_owned())
-            .and_then(|text| Sums::parse(&text))
-            .map_err(|reason| self.damaged(SUMS_FILE, &reason))
+            .and_then(|text| Checksums::parse(&text))
+            .map_err(|reason| self.damaged(CHECKSUMS_FILE, &reason))
     }
 
     pub(super) fn damaged(&self, name: &str, reason: &str) -> StorageError {

@@ -53,7 +53,7 @@ pub(super) fn crc32_of_zeros(length: u64) -> u32 {
 }
 
 /// The CRC-32 of bytes and of those that follow, from theirs.
-#[expect(clippy::cast_possible_truncation, reason = "the sum has 32 bits")]
+#[expect(clippy::cast_possible_truncation, reason = "the checksum has 32 bits")]
 fn combine(left: u32, right: u32, right_bytes: u64) -> u32 {
     use crc_fast::CrcAlgorithm::Crc32IsoHdlc;
     crc_fast::checksum_combine(Crc32IsoHdlc, left.into(), right.into(), right_bytes) as u32

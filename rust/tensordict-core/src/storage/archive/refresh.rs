@@ -6,12 +6,12 @@ use std::sync::OnceLock;
 
 use rustix::fs::OFlags;
 
+use super::super::checksums::{CHECKSUMS_FILE, Checksum, Checksums, FileChecksum};
 use super::super::file::crc32;
 use super::super::job::Job;
-use super::super::sums::{FileSum, SUMS_FILE, Sum, Sums};
 use super::super::{StorageError, StorageResult, thread_count, threads};
 use super::read::Archive;
-use super::verify::sum_of;
+use super::verify::checksum_of;
 
 /// Takes the checksums of an archive anew, in place, after it was stored to through a mapping; of
 /// how many entries.
@@ -25,21 +25,21 @@ pub fn refresh(job: &Job<'_>, path: &Path) -> StorageResult<usize> {
     let file = archive.file();
     // Stores that wait in memory come first, so that a later one gives a newer time.
     job.disk.sync(file).map_err(refused)?;
-    let old = archive.sums().unwrap_or_default();
+    let old = archive.checksums().unwrap_or_default();
     let names: Vec<&String> = archive
         .entries()
         .keys()
-        .filter(|name| *name != SUMS_FILE)
+        .filter(|name| *name != CHECKSUMS_FILE)
         .collect();
     let lengths = names.iter().map(|name| archive.entries()[*name].length);
     job.progress.expect_more(lengths);
-    let found: Vec<OnceLock<(Sum, u32)>> = names.iter().map(|_| OnceLock::new()).collect();
+    let found: Vec<OnceLock<(Checksum, u32)>> = names.iter().map(|_| OnceLock::new()).collect();
     threads::for_each(names.len(), thread_count(job.threads), |number| {
         let name = names[number];
         let entry = &archive.entries()[name];
-        let sum = sum_of(&archive, name, entry)?;
+        let checksum = checksum_of(&archive, name, entry)?;
         // Each number is given out once.
-        let _ = found[number].set(sum);
+        let _ = found[number].set(checksum);
         job.progress.advance(entry.length)
     })?;
     let set_crc32 = |name: &str, crc32: u32| -> StorageResult<()> {
@@ -52,11 +52,11 @@ pub fn refresh(job: &Job<'_>, path: &Path) -> StorageResult<usize> {
             .and_then(|()| job.disk.write_all_at(file, &bytes, entry.record + 16))
             .map_err(refused)
     };
-    let mut sums = Sums {
+    let mut checksums = Checksums {
         generation: old.generation,
-        ..Sums::default()
+        ..Checksums::default()
     };
-    let found: Vec<(Sum, u32)> = found
+    let found: Vec<(Checksum, u32)> = found
         .into_iter()
         .map(|found| found.into_inner().unwrap_or_default())
         .collect();
@@ -67,30 +67,35 @@ pub fn refresh(job: &Job<'_>, path: &Path) -> StorageResult<usize> {
             return Err(archive.damaged(name, "its bytes are not those of its checksum"));
         }
     }
-    for (name, (sum, crc32)) in names.into_iter().zip(found) {
+    for (name, (checksum, crc32)) in names.into_iter().zip(found) {
         if crc32 != archive.entries()[name].crc32 {
             set_crc32(name, crc32)?;
         }
         let modified_ns = job.stamp_ns;
-        sums.files
-            .insert(name.clone(), FileSum { sum, modified_ns });
+        checksums.files.insert(
+            name.clone(),
+            FileChecksum {
+                content: checksum,
+                modified_ns,
+            },
+        );
     }
-    if let Some(entry) = archive.entries().get(SUMS_FILE) {
+    if let Some(entry) = archive.entries().get(CHECKSUMS_FILE) {
         // The text is as long as before: the files, their sizes and the digits of a time are.
-        let mut text = sums.to_text().into_bytes();
+        let mut text = checksums.to_text().into_bytes();
         let length = usize::try_from(entry.length).unwrap_or(usize::MAX);
         if text.len() <= length && entry.method == 0 {
             text.resize(length, b' ');
-            let offset = archive.offset(SUMS_FILE, entry)?;
+            let offset = archive.offset(CHECKSUMS_FILE, entry)?;
             job.disk
                 .write_all_at(file, &text, offset)
                 .map_err(refused)?;
-            set_crc32(SUMS_FILE, crc32(&text))?;
+            set_crc32(CHECKSUMS_FILE, crc32(&text))?;
         }
     }
     job.disk.set_modified(file, job.stamp_ns).map_err(refused)?;
     if job.is_durable {
         job.disk.sync(file).map_err(refused)?;
     }
-    Ok(sums.files.len())
+    Ok(checksums.files.len())
 }

@@ -1,10 +1,10 @@
 //! The entries of an archive, written by several threads.
 //!
 //! Where each entry begins is known from the sizes. Small entries that follow each other are a run:
-//! a thread puts them together in a slab, with their headers and sums, while another one
+//! a thread puts them together in a slab, with their headers and checksums, while another one
 //! writes those that are ready, so that only the copying into the file goes one after the other. Large entries
 //! are written from the tensor's memory, and their headers, which need the checksum, after them.
-//! What each run adds to the directory and to the text of the sums is made with it.
+//! What each run adds to the directory and to the text of the checksums is made with it.
 
 use std::io;
 use std::ops::Range;
@@ -13,11 +13,11 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::fs::OFlags;
 
+use super::super::checksums::{self, Checksum, Checksummer};
 use super::super::file::{Crc32, FileWriter, PIECE_BYTES, SLAB_LIMIT, Segment, crc32};
 use super::super::io::Disk;
 use super::super::job::Job;
 use super::super::source::Source;
-use super::super::sums::{self, Sum, Summer};
 use super::super::{StorageError, StorageResult, thread_count, threads};
 use super::entries::{NewContent, NewEntry};
 use super::records::{
@@ -30,7 +30,7 @@ use super::{Method, is_leaf};
 const SLAB_BYTES: u64 = 256 << 10;
 
 /// The number of entries that are copied while memory fetches a later one.
-const FETCHED_AHEAD: usize = 2;
+const PREFETCH_DISTANCE: usize = 2;
 
 /// Beyond so many bytes the processor sees by itself what comes next.
 const FETCHED_BYTES: usize = 2048;
@@ -161,7 +161,7 @@ pub(super) struct RunWriter<'o, 'w> {
     writer: &'o FileWriter<'w>,
     /// Time and date.
     date: (u16, u16),
-    /// The time of the sums, in words.
+    /// The time of the checksums, in words.
     modified_ns: String,
     slabs: Pool,
     bounces: Pool,
@@ -181,7 +181,7 @@ impl<'o, 'w> RunWriter<'o, 'w> {
         }
     }
 
-    /// Writes entries; their parts of the text of the sums and of the directory, in order.
+    /// Writes entries; their parts of the text of the checksums and of the directory, in order.
     pub(super) fn write(&self, placed: &[Placed<'_>]) -> StorageResult<Vec<(String, Vec<u8>)>> {
         let runs = runs(placed);
         let done: Vec<OnceLock<(String, Vec<u8>)>> = runs.iter().map(|_| OnceLock::new()).collect();
@@ -199,11 +199,15 @@ impl<'o, 'w> RunWriter<'o, 'w> {
     }
 
     fn run(&self, run: &[Placed<'_>]) -> StorageResult<(String, Vec<u8>)> {
-        let mut sums = String::with_capacity(if self.job.has_sums { run.len() * 96 } else { 0 });
+        let mut checksums = String::with_capacity(if self.job.has_checksums {
+            run.len() * 96
+        } else {
+            0
+        });
         let mut directory = Vec::with_capacity(run.len() * 192);
-        let mut note = |record: &Record<'_>, sum: &Sum| {
-            if self.job.has_sums {
-                sums::push_entry(record.name, sum, &self.modified_ns, &mut sums);
+        let mut note = |record: &Record<'_>, checksum: &Checksum| {
+            if self.job.has_checksums {
+                checksums::push_entry(record.name, checksum, &self.modified_ns, &mut checksums);
             }
             central_record(record, self.date, &mut directory);
         };
@@ -211,10 +215,10 @@ impl<'o, 'w> RunWriter<'o, 'w> {
         if let [one] = run
             && one.is_alone()
         {
-            let (record, sum) = self.write_alone(one, &mut bounce)?;
-            note(&record, &sum);
+            let (record, checksum) = self.write_alone(one, &mut bounce)?;
+            note(&record, &checksum);
             self.bounces.give(bounce);
-            return Ok((sums, directory));
+            return Ok((checksums, directory));
         }
         let mut slab = self.slabs.take();
         slab.clear();
@@ -223,11 +227,11 @@ impl<'o, 'w> RunWriter<'o, 'w> {
             slab.reserve(usize::try_from(last.end() - first.header).unwrap_or(0));
         }
         for (number, one) in run.iter().enumerate() {
-            if let Some(later) = run.get(number + FETCHED_AHEAD) {
+            if let Some(later) = run.get(number + PREFETCH_DISTANCE) {
                 later.begin();
             }
-            let (record, sum) = self.add(one, &mut slab, &mut bounce)?;
-            note(&record, &sum);
+            let (record, checksum) = self.add(one, &mut slab, &mut bounce)?;
+            note(&record, &checksum);
         }
         self.bounces.give(bounce);
         if let Some(first) = run.first() {
@@ -235,7 +239,7 @@ impl<'o, 'w> RunWriter<'o, 'w> {
             self.job.progress.advance(bytes)?;
             self.hand_in(first.header, slab)?;
         }
-        Ok((sums, directory))
+        Ok((checksums, directory))
     }
 
     /// Has a slab written: by this thread, or by the one that writes already, so that nobody waits.
@@ -274,7 +278,7 @@ impl<'o, 'w> RunWriter<'o, 'w> {
         one: &'p Placed<'_>,
         slab: &mut Vec<u8>,
         bounce: &mut Vec<u8>,
-    ) -> StorageResult<(Record<'p>, Sum)> {
+    ) -> StorageResult<(Record<'p>, Checksum)> {
         let mut record = one.record();
         let start = slab.len();
         local_header(&record, self.date, slab);
@@ -282,7 +286,7 @@ impl<'o, 'w> RunWriter<'o, 'w> {
         match &one.entry.content {
             NewContent::Packed(packed) => {
                 slab.extend_from_slice(&packed.bytes);
-                return Ok((record, packed.sum.clone()));
+                return Ok((record, packed.checksum.clone()));
             }
             NewContent::Data(source) => {
                 let extend = |_, unit: &[u8]| {
@@ -304,17 +308,17 @@ impl<'o, 'w> RunWriter<'o, 'w> {
         }
         let bytes = &slab[data..];
         record.crc32 = crc32(bytes);
-        let sum = self.sum_of(bytes);
+        let checksum = self.checksum_of(bytes);
         let place = start + CRC32_OFFSET;
         slab[place..place + 4].copy_from_slice(&record.crc32.to_le_bytes());
-        Ok((record, sum))
+        Ok((record, checksum))
     }
 
-    fn sum_of(&self, bytes: &[u8]) -> Sum {
-        if self.job.has_sums {
-            return Sum::of(bytes);
+    fn checksum_of(&self, bytes: &[u8]) -> Checksum {
+        if self.job.has_checksums {
+            return Checksum::of(bytes);
         }
-        Sum::default()
+        Checksum::default()
     }
 
     /// Writes an entry that is in no slab, and then its header.
@@ -322,18 +326,18 @@ impl<'o, 'w> RunWriter<'o, 'w> {
         &self,
         one: &'p Placed<'_>,
         bounce: &mut Vec<u8>,
-    ) -> StorageResult<(Record<'p>, Sum)> {
+    ) -> StorageResult<(Record<'p>, Checksum)> {
         let mut record = one.record();
-        let sum = match &one.entry.content {
+        let checksum = match &one.entry.content {
             NewContent::Packed(packed) => {
-                self.job.progress.advance(packed.sum.length)?;
+                self.job.progress.advance(packed.checksum.length)?;
                 self.writer.write_at(one.data, &packed.bytes)?;
-                packed.sum.clone()
+                packed.checksum.clone()
             }
             NewContent::Zeros(length) => {
                 self.job.progress.advance(*length)?;
                 record.crc32 = crc32_of_zeros(*length);
-                Sum::default()
+                Checksum::default()
             }
             NewContent::Data(source) => {
                 let segment = Segment {
@@ -343,41 +347,41 @@ impl<'o, 'w> RunWriter<'o, 'w> {
                 };
                 let written = self.writer.write_large(&segment, bounce)?;
                 record.crc32 = written.crc32;
-                written.sum
+                written.checksum
             }
             NewContent::File(path, length) => {
-                let (crc32, sum) = self.copy_file(path, *length, one.data, bounce)?;
+                let (crc32, checksum) = self.copy_file(path, *length, one.data, bounce)?;
                 record.crc32 = crc32;
-                sum
+                checksum
             }
         };
         let mut header = Vec::with_capacity(record.header_bytes());
         local_header(&record, self.date, &mut header);
         self.writer.write_at(one.header, &header)?;
-        Ok((record, sum))
+        Ok((record, checksum))
     }
 
-    /// Copies the bytes of a file to an offset; their sums.
+    /// Copies the bytes of a file to an offset; their checksums.
     fn copy_file(
         &self,
         path: &Path,
         length: u64,
         place: u64,
         bounce: &mut Vec<u8>,
-    ) -> StorageResult<(u32, Sum)> {
-        let mut summer = Summer::default();
+    ) -> StorageResult<(u32, Checksum)> {
+        let mut checksummer = Checksummer::default();
         let mut crc32 = Crc32::default();
         let mut place = place;
         for_each_piece(self.job.disk, path, length, bounce, |piece| {
-            if self.job.has_sums {
-                summer.update(piece);
+            if self.job.has_checksums {
+                checksummer.update(piece);
             }
             crc32.update(piece);
             self.writer.write_at(place, piece)?;
             place += piece.len() as u64;
             self.job.progress.advance(piece.len() as u64)
         })?;
-        Ok((crc32.finish(), summer.finish()))
+        Ok((crc32.finish(), checksummer.finish()))
     }
 }
 

@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 
 use rustix::fs::{OFlags, RenameFlags};
 
+use super::super::checksums::{CHECKSUMS_FILE, Checksum, Checksummer, Checksums, FileChecksum};
 use super::super::commit::{keep_length, refuse_symlink};
 use super::super::job::Job;
 use super::super::replace::replace_file;
-use super::super::sums::{FileSum, SUMS_FILE, Sum, Summer, Sums};
 use super::super::work::WorkArea;
 use super::super::{METADATA_FILE, StorageError, StorageResult, thread_count, threads};
 use super::read::Archive;
@@ -73,15 +73,15 @@ impl Unpacking<'_> {
         let names: Vec<&String> = archive
             .entries()
             .keys()
-            .filter(|name| *name != SUMS_FILE)
+            .filter(|name| *name != CHECKSUMS_FILE)
             .collect();
         // What a process leaves here that is killed, the next one sweeps.
         let work = WorkArea::inside(job.disk, target, names.len())?;
-        let found: Vec<OnceLock<Sum>> = names.iter().map(|_| OnceLock::new()).collect();
+        let found: Vec<OnceLock<Checksum>> = names.iter().map(|_| OnceLock::new()).collect();
         threads::for_each(names.len(), thread_count(job.threads), |number| {
-            let sum = unpack_entry(job, archive, names[number], &work.numbered_path(number))?;
+            let checksum = unpack_entry(job, archive, names[number], &work.numbered_path(number))?;
             // Each number is given out once.
-            let _ = found[number].set(sum);
+            let _ = found[number].set(checksum);
             Ok::<_, StorageError>(())
         })?;
         self.make_directories(&names)?;
@@ -91,16 +91,21 @@ impl Unpacking<'_> {
         for number in others {
             self.place(&work.numbered_path(number), names[number])?;
         }
-        let mut sums = Sums::new();
-        for (name, sum) in names.iter().zip(found) {
+        let mut checksums = Checksums::new();
+        for (name, checksum) in names.iter().zip(found) {
             let modified_ns = job.stamp_ns;
-            let sum = sum.into_inner().unwrap_or_default();
-            sums.files
-                .insert((*name).clone(), FileSum { sum, modified_ns });
+            let checksum = checksum.into_inner().unwrap_or_default();
+            checksums.files.insert(
+                (*name).clone(),
+                FileChecksum {
+                    content: checksum,
+                    modified_ns,
+                },
+            );
         }
-        if job.has_sums {
-            let place = target.join(SUMS_FILE);
-            replace_file(job.disk, &place, sums.to_text().as_bytes())?;
+        if job.has_checksums {
+            let place = target.join(CHECKSUMS_FILE);
+            replace_file(job.disk, &place, checksums.to_text().as_bytes())?;
             self.placed.push(place);
         }
         for number in last {
@@ -138,16 +143,21 @@ impl Unpacking<'_> {
     }
 }
 
-/// Writes an entry to the file `path`; its sum.
-fn unpack_entry(job: &Job<'_>, archive: &Archive, name: &str, path: &Path) -> StorageResult<Sum> {
+/// Writes an entry to the file `path`; its checksum.
+fn unpack_entry(
+    job: &Job<'_>,
+    archive: &Archive,
+    name: &str,
+    path: &Path,
+) -> StorageResult<Checksum> {
     let entry = &archive.entries()[name];
     let refused = |source: io::Error| StorageError::io(path, source);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     let file = job.disk.open(path, flags).map_err(refused)?;
     let (mut at, mut failure) = (0, None);
-    let mut summer = Summer::default();
+    let mut checksummer = Checksummer::default();
     let crc32 = archive.stream(name, entry, |piece| {
-        summer.update(piece);
+        checksummer.update(piece);
         if failure.is_none()
             && let Err(error) = job.disk.write_all_at(&file, piece, at)
         {
@@ -164,5 +174,5 @@ fn unpack_entry(job: &Job<'_>, archive: &Archive, name: &str, path: &Path) -> St
     job.disk
         .set_modified(&file, job.stamp_ns)
         .map_err(refused)?;
-    Ok(summer.finish())
+    Ok(checksummer.finish())
 }

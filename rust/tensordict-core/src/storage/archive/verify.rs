@@ -1,11 +1,11 @@
-//! Comparing the entries of an archive with their sums.
+//! Comparing the entries of an archive with their checksums.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 
 use super::super::StorageResult;
-use super::super::sums::{FileSum, SUMS_FILE, Sum, Summer};
+use super::super::checksums::{CHECKSUMS_FILE, Checksum, Checksummer, FileChecksum};
 use super::super::verify::check::{
     Expected, Finding, Outcome, Report, Scrutiny, check, in_parallel, judge,
 };
@@ -13,13 +13,13 @@ use super::super::verify::walk::named_files;
 use super::directory::Entry;
 use super::read::Archive;
 
-/// Compares the entries of an archive with its sums, or where it has none with their CRC-32.
+/// Compares the entries of an archive with its checksums, or where it has none with their CRC-32.
 ///
 /// # Errors
-/// It is no archive; its sums cannot be read.
+/// It is no archive; its checksums cannot be read.
 pub(crate) fn verify(file: File, path: &Path, how: &Scrutiny<'_>) -> StorageResult<Report> {
     let archive = Archive::of_file(path, file)?;
-    let sums = archive.sums()?;
+    let checksums = archive.checksums()?;
     let named = named_files(&archive, archive.root());
     let keys: HashMap<&str, &str> = named
         .iter()
@@ -30,7 +30,7 @@ pub(crate) fn verify(file: File, path: &Path, how: &Scrutiny<'_>) -> StorageResu
     let entries: Vec<(&String, &Entry)> = archive
         .entries()
         .iter()
-        .filter(|(name, _)| *name != SUMS_FILE && how.wants(key_of(name)))
+        .filter(|(name, _)| *name != CHECKSUMS_FILE && how.wants(key_of(name)))
         .collect();
     how.progress
         .expect_more(entries.iter().map(|(_, entry)| entry.length));
@@ -41,7 +41,7 @@ pub(crate) fn verify(file: File, path: &Path, how: &Scrutiny<'_>) -> StorageResu
             key: key_of(name),
             name,
         };
-        place.check(entry, sums.files.get(name), how)
+        place.check(entry, checksums.files.get(name), how)
     });
     let is_there = |name: &str| archive.entries().contains_key(name);
     let missing = |key: &str, name: &str| Finding {
@@ -55,15 +55,15 @@ pub(crate) fn verify(file: File, path: &Path, how: &Scrutiny<'_>) -> StorageResu
     let needed = named_here.filter(|file| file.least > 0);
     let absent = needed.filter(|file| !is_there(&file.name));
     findings.extend(absent.map(|file| missing(&file.key, &file.name)));
-    let summed = sums
+    let unnamed = checksums
         .files
         .keys()
         .filter(|name| !keys.contains_key(name.as_str()));
-    let absent = summed.filter(|name| !is_there(name));
+    let absent = unnamed.filter(|name| !is_there(name));
     findings.extend(absent.map(|name| missing("", name)));
     let report = Report {
         layout: "archive",
-        generation: sums.generation,
+        generation: checksums.generation,
         findings,
     };
     match named {
@@ -82,15 +82,15 @@ struct Place<'p> {
 }
 
 impl Place<'_> {
-    fn check(&self, entry: &Entry, sum: Option<&FileSum>, how: &Scrutiny<'_>) -> Finding {
-        match sum {
-            Some(sum) if entry.method == 0 => self.compare(entry, sum, how),
+    fn check(&self, entry: &Entry, checksum: Option<&FileChecksum>, how: &Scrutiny<'_>) -> Finding {
+        match checksum {
+            Some(checksum) if entry.method == 0 => self.compare(entry, checksum, how),
             _ => {
                 let count = |piece: &[u8]| how.progress.count(piece.len() as u64);
                 self.compare_crc32(entry, count).unwrap_or_else(|detail| {
-                    let outcome = match sum {
+                    let outcome = match checksum {
                         _ if entry.method != 0 => Outcome::Damaged,
-                        Some(sum) => judge(self.archive.file(), sum.modified_ns),
+                        Some(checksum) => judge(self.archive.file(), checksum.modified_ns),
                         None => Outcome::Unclear,
                     };
                     self.finding(outcome, detail)
@@ -99,10 +99,13 @@ impl Place<'_> {
         }
     }
 
-    /// Compares stored bytes with their sum.
-    fn compare(&self, entry: &Entry, sum: &FileSum, how: &Scrutiny<'_>) -> Finding {
-        if entry.length != sum.sum.length {
-            let detail = format!("it has {} bytes and not {}", entry.length, sum.sum.length);
+    /// Compares stored bytes with their checksum.
+    fn compare(&self, entry: &Entry, checksum: &FileChecksum, how: &Scrutiny<'_>) -> Finding {
+        if entry.length != checksum.content.length {
+            let detail = format!(
+                "it has {} bytes and not {}",
+                entry.length, checksum.content.length
+            );
             return self.finding(Outcome::Damaged, detail);
         }
         let offset = match self.archive.offset(self.name, entry) {
@@ -114,8 +117,8 @@ impl Place<'_> {
             path: self.archive.root().join(self.name),
             file: self.archive.file().clone(),
             offset,
-            length: sum.sum.length,
-            sum: Some(sum.clone()),
+            length: checksum.content.length,
+            checksum: Some(checksum.clone()),
         };
         let found = check(&expected, how);
         if !how.is_deep || found.outcome != Outcome::Good {
@@ -124,7 +127,7 @@ impl Place<'_> {
         // Other tools look at this one alone.
         self.compare_crc32(entry, |_| {}).unwrap_or_else(|detail| {
             let detail = format!("{detail}, though they are those that were saved");
-            self.finding(judge(self.archive.file(), sum.modified_ns), detail)
+            self.finding(judge(self.archive.file(), checksum.modified_ns), detail)
         })
     }
 
@@ -147,9 +150,13 @@ impl Place<'_> {
     }
 }
 
-/// The sum of an entry, for the archive as it is now.
-pub(super) fn sum_of(archive: &Archive, name: &str, entry: &Entry) -> StorageResult<(Sum, u32)> {
-    let mut summer = Summer::default();
-    let crc32 = archive.stream(name, entry, |piece| summer.update(piece))?;
-    Ok((summer.finish(), crc32))
+/// The checksum of an entry, for the archive as it is now.
+pub(super) fn checksum_of(
+    archive: &Archive,
+    name: &str,
+    entry: &Entry,
+) -> StorageResult<(Checksum, u32)> {
+    let mut checksummer = Checksummer::default();
+    let crc32 = archive.stream(name, entry, |piece| checksummer.update(piece))?;
+    Ok((checksummer.finish(), crc32))
 }

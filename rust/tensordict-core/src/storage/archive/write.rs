@@ -8,11 +8,11 @@ use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use super::super::checksums::{CHECKSUMS_FILE, Checksummer, Checksums};
 use super::super::file::{Crc32, FileWriter, save_file};
 use super::super::job::Job;
 use super::super::map::Mapping;
 use super::super::plan::Plan;
-use super::super::sums::{SUMS_FILE, Summer, Sums};
 use super::super::{StorageError, StorageResult, thread_count, threads};
 use super::entries::{NewContent, NewEntry, Packed, collect, planned};
 use super::read::{Archive, is_directory};
@@ -85,9 +85,9 @@ pub fn create(
     is_reserved: bool,
 ) -> StorageResult<Written> {
     refuse_directory(target)?;
-    // What is to be filled has no sums until it is sealed.
+    // What is to be filled has no checksums until it is sealed.
     let job = Job {
-        has_sums: false,
+        has_checksums: false,
         ..*job
     };
     let entries = planned(plan, true);
@@ -138,7 +138,7 @@ fn write_archive<T>(
             date: dos_date(job.stamp_ns),
             count: 0,
             places: Vec::with_capacity(entries.len()),
-            sums: Vec::new(),
+            checksums: Vec::new(),
             directory: Vec::new(),
         };
         if method == Method::Stored {
@@ -177,8 +177,8 @@ struct Out<'o, 'w> {
     count: u64,
     /// The offsets of the bytes of leaves.
     places: Vec<(usize, u64)>,
-    /// Parts of the text of the sums.
-    sums: Vec<String>,
+    /// Parts of the text of the checksums.
+    checksums: Vec<String>,
     /// Parts of the directory.
     directory: Vec<Vec<u8>>,
 }
@@ -195,30 +195,30 @@ impl Out<'_, '_> {
                 .filter_map(|one| Some((one.entry.leaf?, one.data))),
         );
         let writer = RunWriter::new(self.job, self.writer, self.date);
-        for (sums, directory) in writer.write(&placed)? {
-            self.sums.push(sums);
+        for (checksums, directory) in writer.write(&placed)? {
+            self.checksums.push(checksums);
             self.directory.push(directory);
         }
         Ok(())
     }
 
-    /// Writes what follows the entries: that of their sums, and the directory. The parts are written as
+    /// Writes what follows the entries: that of their checksums, and the directory. The parts are written as
     /// they are, which is cheaper than putting them together.
     fn end(self) -> StorageResult<()> {
         let mut count = self.count;
-        let entries: Vec<&str> = self.sums.iter().map(String::as_str).collect();
-        let text = Sums::new().parts_around(&entries);
+        let entries: Vec<&str> = self.checksums.iter().map(String::as_str).collect();
+        let text = Checksums::new().parts_around(&entries);
         let mut header = Vec::new();
         let mut last = Vec::new();
         let mut parts: Vec<&[u8]> = Vec::new();
-        if self.job.has_sums {
+        if self.job.has_checksums {
             let length = text.iter().map(|part| part.len() as u64).sum();
             let mut crc32 = Crc32::default();
             for part in &text {
                 crc32.update(part.as_bytes());
             }
             let record = Record {
-                name: SUMS_FILE,
+                name: CHECKSUMS_FILE,
                 header: self.offset,
                 method: Method::Stored,
                 crc32: crc32.finish(),
@@ -268,14 +268,14 @@ fn compress_all(job: &Job<'_>, entries: &mut [NewEntry<'_>], method: Method) -> 
 }
 
 fn compress(job: &Job<'_>, entry: &NewEntry<'_>, method: Method) -> StorageResult<Packed> {
-    let mut summer = Summer::default();
+    let mut checksummer = Checksummer::default();
     let mut crc32 = Crc32::default();
     let refused =
         |source: io::Error| StorageError::io_of(entry.key.clone(), Path::new(&*entry.name), source);
     let mut buffer = Vec::new();
     let bytes = method.compress(refused, |out| {
         let mut take = |piece: &[u8]| {
-            summer.update(piece);
+            checksummer.update(piece);
             crc32.update(piece);
             out.write_all(piece).map_err(refused)
         };
@@ -302,6 +302,6 @@ fn compress(job: &Job<'_>, entry: &NewEntry<'_>, method: Method) -> StorageResul
         method,
         bytes,
         crc32: crc32.finish(),
-        sum: summer.finish(),
+        checksum: checksummer.finish(),
     })
 }

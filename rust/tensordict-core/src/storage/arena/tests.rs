@@ -105,7 +105,7 @@ fn other_bytes_than_those_written_are_an_error() {
     let offset = arena.current(0).offset;
     file_at(&path).write_all_at(b"V", offset).unwrap();
     let error = arena.read(0).unwrap_err();
-    assert!(error.to_string().contains("the sum of slot 0"));
+    assert!(error.to_string().contains("the checksum of slot 0"));
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub struct Order {
     pub step: Step,
     /// The memory that holds the bytes.
     pub memory: Arc<Memory>,
-    /// The most threads; whether the step is durable; whether sums are taken.
+    /// The most threads; whether the step is durable; whether checksums are taken.
     pub how: (usize, bool, bool),
     /// The save that comes before.
     pub after: Option<Arc<Background>>,
@@ -69,7 +69,7 @@ impl Background {
         let Order {
             step,
             memory,
-            how: (threads, is_durable, has_sums),
+            how: (threads, is_durable, has_checksums),
             after,
         } = order;
         if let Some(before) = after {
@@ -78,7 +78,7 @@ impl Background {
         let job = Job {
             threads,
             is_durable,
-            has_sums,
+            has_checksums,
             ..Job::new(&self.progress)
         };
         let saved = save(&job, &step);

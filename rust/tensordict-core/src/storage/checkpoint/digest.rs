@@ -1,4 +1,4 @@
-//! Telling whether tensors changed: a sum of 64 bits of each.
+//! Telling whether tensors changed: a checksum of 64 bits of each.
 
 use std::io;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use crc_fast::{Digest, checksum, checksum_combine};
 use super::super::source::Source;
 use super::super::{thread_count, threads};
 
-/// The bytes of which one thread takes a sum at a time.
+/// The bytes of which one thread takes a checksum at a time.
 const PART_BYTES: usize = 4 << 20;
 
 /// Part of a source, or several small sources.
@@ -32,27 +32,27 @@ pub fn digests(sources: &[Source], num_threads: usize) -> io::Result<Vec<u64>> {
             offset,
             length,
         } = tasks[number];
-        let sums = sources[range.clone()].iter().map(|source| match source {
+        let checksums = sources[range.clone()].iter().map(|source| match source {
             Source::Memory(memory) if length > 0 => Ok(checksum(
                 Crc64Nvme,
                 &memory.bytes()[offset..offset + length],
             )),
             source => whole(source),
         });
-        let sums = sums.collect::<io::Result<Vec<u64>>>()?;
+        let checksums = checksums.collect::<io::Result<Vec<u64>>>()?;
         if let Ok(mut place) = found[number].lock() {
-            *place = sums;
+            *place = checksums;
         }
         Ok::<_, io::Error>(())
     })?;
     let mut digests = vec![0; sources.len()];
     for (task, found) in tasks.iter().zip(found) {
         let found = found.into_inner().unwrap_or_default();
-        for (source, sum) in task.sources.clone().zip(found) {
+        for (source, checksum) in task.sources.clone().zip(found) {
             digests[source] = if task.offset == 0 {
-                sum
+                checksum
             } else {
-                checksum_combine(Crc64Nvme, digests[source], sum, task.length as u64)
+                checksum_combine(Crc64Nvme, digests[source], checksum, task.length as u64)
             };
         }
     }
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_a_sum_does_not_depend_on_how_it_is_taken() {
+    fn test_a_checksum_does_not_depend_on_how_it_is_taken() {
         let large: Vec<u8> = (0..=250).cycle().take(PART_BYTES * 2 + 77).collect();
         let sources = [
             Source::Bytes(vec![1, 2]),

@@ -5,15 +5,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use super::super::checksums::{self, BLOCK_BYTES, Checksum, Checksums};
 use super::super::full::Target;
 use super::super::io::{Disk, open_to_read};
 use super::super::job::Job;
 use super::super::names::display_key;
-use super::super::safetensors::{SUMS_ENTRY, damaged, header_of};
-use super::super::sums::{self, BLOCK_BYTES, Sum, Sums};
+use super::super::safetensors::{CHECKSUMS_ENTRY, damaged, header_of};
 use super::super::{StorageError, StorageResult, thread_count, threads};
 
-/// The bytes of a read: a whole number of blocks, each of which has a sum.
+/// The bytes of a read: a whole number of blocks, each of which has a checksum.
 const PART_BYTES: usize = 4 << 20;
 const _: () = assert!(PART_BYTES.is_multiple_of(BLOCK_BYTES));
 
@@ -34,14 +34,14 @@ struct Part<'w> {
     file: usize,
     offset: u64,
     wanted: &'w Wanted,
-    sum: Option<Sum>,
+    checksum: Option<Checksum>,
 }
 
 /// Reads tensors of files. Before the first byte is read it is known that all are there, of these dtypes
 /// and shapes.
 ///
 /// # Errors
-/// A file cannot be read, or has no such tensor; bytes are not those of the sums, and are in the targets by
+/// A file cannot be read, or has no such tensor; bytes are not those of the checksums, and are in the targets by
 /// then; the job was cancelled.
 pub fn read_tensors(job: &Job<'_>, wanted: &[(PathBuf, Vec<Wanted>)]) -> StorageResult<()> {
     let mut files: Vec<(File, &Path)> = Vec::with_capacity(wanted.len());
@@ -49,9 +49,12 @@ pub fn read_tensors(job: &Job<'_>, wanted: &[(PathBuf, Vec<Wanted>)]) -> Storage
     for (path, tensors) in wanted {
         let file = open_to_read(path).map_err(|source| StorageError::io(path, source))?;
         let header = header_of(&file, path)?;
-        let known = header.metadata.get(SUMS_ENTRY).filter(|_| job.has_sums);
-        let mut known = match known.map(|text| Sums::parse(text)) {
-            None => Sums::default(),
+        let known = header
+            .metadata
+            .get(CHECKSUMS_ENTRY)
+            .filter(|_| job.has_checksums);
+        let mut known = match known.map(|text| Checksums::parse(text)) {
+            None => Checksums::default(),
             Some(Ok(known)) => known,
             Some(Err(reason)) => return Err(damaged(path, "", reason)),
         };
@@ -67,12 +70,12 @@ pub fn read_tensors(job: &Job<'_>, wanted: &[(PathBuf, Vec<Wanted>)]) -> Storage
                 );
                 return Err(damaged(path, name, reason));
             }
-            let sum = known.files.swap_remove(name).map(|known| known.sum);
+            let checksum = known.files.swap_remove(name).map(|known| known.content);
             parts.push(Part {
                 file: files.len(),
                 offset: found.offset,
                 wanted,
-                sum: sum.filter(|sum| sum.length == found.length),
+                checksum: checksum.filter(|checksum| checksum.length == found.length),
             });
         }
         files.push((file, path));
@@ -133,7 +136,7 @@ fn read_parts(job: &Job<'_>, files: &[(File, &Path)], parts: &[Part<'_>]) -> Sto
     Err(StorageError::Damaged { damages })
 }
 
-/// Reads [`PART_BYTES`] of a tensor, or what is left of it; whether they have their sums.
+/// Reads [`PART_BYTES`] of a tensor, or what is left of it; whether they have their checksums.
 fn read_part(file: &File, part: &Part<'_>, start: usize) -> io::Result<bool> {
     let length = part.wanted.target.len();
     let count = PART_BYTES.min(length - start);
@@ -147,9 +150,12 @@ fn read_part(file: &File, part: &Part<'_>, start: usize) -> io::Result<bool> {
     // A block is compared while it is in the cache.
     for block in bytes.chunks_mut(BLOCK_BYTES) {
         Disk::REAL.read_exact_at(file, block, part.offset + at as u64)?;
-        if let Some(sum) = &part.sum {
-            let expected = sum.blocks.get(at / BLOCK_BYTES).unwrap_or(&sum.whole);
-            is_good &= sums::crc32c(block) == *expected;
+        if let Some(checksum) = &part.checksum {
+            let expected = checksum
+                .blocks
+                .get(at / BLOCK_BYTES)
+                .unwrap_or(&checksum.whole);
+            is_good &= checksums::crc32c(block) == *expected;
         }
         at += block.len();
     }

@@ -254,7 +254,7 @@ fn copy(job: &Job<'_>, from: &Path, directory: impl AsFd, name: &str) -> Storage
         offset += length as u64;
     }
     let time = old.metadata().map_err(refused)?;
-    disk.set_modified(&new, super::super::sums::modified_ns(&time))
+    disk.set_modified(&new, super::super::checksums::modified_ns(&time))
         .map_err(refused)
 }
 

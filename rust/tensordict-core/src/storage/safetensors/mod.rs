@@ -8,7 +8,7 @@
 //! texts. Several files (shards) are named by an index, as Hugging Face writes it: `weight_map` says
 //! which tensor is in which file.
 //!
-//! Writing plans the header first. The sums go into `__metadata__` and are known last; their text is
+//! Writing plans the header first. The checksums go into `__metadata__` and are known last; their text is
 //! as long before as after, so room is left for them and the header is written when the data is.
 //! Tensors are in the order of their alignment, so that each can be used where it is mapped.
 //!
@@ -31,8 +31,8 @@ pub(crate) use verify::{verify, verify_shards};
 pub(crate) use write::write_file;
 pub use write::{NewFile, NewIndex, NewTensor, Written, save};
 
-/// The entry of `__metadata__` that holds the sums.
-pub const SUMS_ENTRY: &str = "tensordict.sums";
+/// The entry of `__metadata__` that holds the checksums.
+pub const CHECKSUMS_ENTRY: &str = "tensordict.sums";
 
 /// The entry of `__metadata__` that tells the shards of one save from those of others.
 const SAVE_ENTRY: &str = "tensordict.save";

@@ -23,7 +23,7 @@ fn tensor(name: &str, dtype: &'static str, item_bytes: u64, bytes: Vec<u8>) -> N
     }
 }
 
-fn saved(folder: &Path, has_sums: bool) -> PathBuf {
+fn saved(folder: &Path, has_checksums: bool) -> PathBuf {
     let path = folder.join("file.safetensors");
     let file = NewFile {
         path: path.clone(),
@@ -37,7 +37,7 @@ fn saved(folder: &Path, has_sums: bool) -> PathBuf {
     };
     let progress = Progress::default();
     let job = Job {
-        has_sums,
+        has_checksums,
         ..Job::new(&progress)
     };
     save(&job, &[file], None, None, false).unwrap();
@@ -47,8 +47,8 @@ fn saved(folder: &Path, has_sums: bool) -> PathBuf {
 #[test]
 fn test_what_is_written_is_read() {
     let folder = tempfile::tempdir().unwrap();
-    for has_sums in [false, true] {
-        let path = saved(folder.path(), has_sums);
+    for has_checksums in [false, true] {
+        let path = saved(folder.path(), has_checksums);
         assert!(is_safetensors(&path));
         let header = read_header(&path).unwrap();
         assert_eq!(header.metadata["who"], "\"me\"\n");
@@ -60,7 +60,7 @@ fn test_what_is_written_is_read() {
         let start = usize::try_from(flag.offset).unwrap();
         assert_eq!(bytes[start..], [1, 0, 1]);
         let report = verify(&path, &Scrutiny::new(&Progress::default())).unwrap();
-        let expected = if has_sums {
+        let expected = if has_checksums {
             Outcome::Good
         } else {
             Outcome::Unchecked

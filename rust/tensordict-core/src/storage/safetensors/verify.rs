@@ -1,20 +1,20 @@
-//! Comparing tensors with their sums.
+//! Comparing tensors with their checksums.
 
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::super::checksums::Checksums;
 use super::super::io::open_to_read;
 use super::super::names::display_key;
-use super::super::sums::Sums;
 use super::super::verify::check::{Expected, Finding, Outcome, Report, Scrutiny, check_all};
 use super::super::{StorageError, StorageResult};
-use super::SUMS_ENTRY;
+use super::CHECKSUMS_ENTRY;
 use super::read::{damaged, header_of};
 use super::shards::read_index;
 
-/// Compares the tensors of an open file with their sums.
+/// Compares the tensors of an open file with their checksums.
 ///
 /// # Errors
 /// The file cannot be read, or is none of this format.
@@ -24,7 +24,7 @@ pub(crate) fn verify(file: File, path: &Path, how: &Scrutiny<'_>) -> StorageResu
     Ok(report)
 }
 
-/// Compares the tensors of the files of an index with their sums; whether one was not there, too.
+/// Compares the tensors of the files of an index with their checksums; whether one was not there, too.
 ///
 /// # Errors
 /// A file cannot be read, or is none of this format.
@@ -78,24 +78,26 @@ fn verify_file(
     report: &mut Report,
 ) -> StorageResult<()> {
     let header = header_of(file, path)?;
-    let sums = match header.metadata.get(SUMS_ENTRY) {
-        None => Sums::default(),
-        Some(text) => Sums::parse(text).map_err(|reason| damaged(path, "", reason))?,
+    let checksums = match header.metadata.get(CHECKSUMS_ENTRY) {
+        None => Checksums::default(),
+        Some(text) => Checksums::parse(text).map_err(|reason| damaged(path, "", reason))?,
     };
-    report.generation.clone_from(&sums.generation);
+    report.generation.clone_from(&checksums.generation);
     let mut expected = Vec::new();
     for (name, tensor) in &header.tensors {
         if !is_wanted(name, how) {
             continue;
         }
-        let sum = sums.files.get(name);
+        let checksum = checksums.files.get(name);
         expected.push(Expected {
             key: display_key(&[name]),
             path: path.to_path_buf(),
             file: file.clone(),
             offset: tensor.offset,
             length: tensor.length,
-            sum: sum.filter(|sum| sum.sum.length == tensor.length).cloned(),
+            checksum: checksum
+                .filter(|checksum| checksum.content.length == tensor.length)
+                .cloned(),
         });
     }
     report.findings.extend(check_all(&expected, how));

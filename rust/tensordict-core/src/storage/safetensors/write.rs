@@ -3,16 +3,16 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use super::super::checksums::{BLOCK_BYTES, Checksum, Checksums, FileChecksum};
 use super::super::file::{FileSet, FileWriter, Segment};
 use super::super::job::Job;
 use super::super::json;
 use super::super::map::Mapping;
 use super::super::source::Source;
-use super::super::sums::{BLOCK_BYTES, FileSum, Sum, Sums};
 use super::super::{StorageResult, thread_count, threads};
 use super::read::{Header, map_file};
 use super::shards::{FolderLock, files_of, left_shards};
-use super::{METADATA, SUMS_ENTRY};
+use super::{CHECKSUMS_ENTRY, METADATA};
 
 /// A tensor to be written.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ pub struct NewFile {
     pub other_path: Option<PathBuf>,
     /// The tensors of the file.
     pub tensors: Vec<NewTensor>,
-    /// The texts of `__metadata__`, without the sums.
+    /// The texts of `__metadata__`, without the checksums.
     pub metadata: Vec<(String, String)>,
 }
 
@@ -113,7 +113,7 @@ pub fn save(
     Ok(written)
 }
 
-/// Writes what is in a file: the tensors, and then the header, which has their sums.
+/// Writes what is in a file: the tensors, and then the header, which has their checksums.
 pub(crate) fn write_file(
     job: &Job<'_>,
     writer: &FileWriter<'_>,
@@ -121,13 +121,13 @@ pub(crate) fn write_file(
 ) -> StorageResult<()> {
     let layout = Layout::new(job, file);
     let written = writer.write_segments(&layout.segments)?;
-    let mut sums = layout.sums;
+    let mut checksums = layout.checksums;
     for (name, written) in layout.names.iter().zip(written) {
-        if let Some(file) = sums.files.get_mut(*name) {
-            file.sum = written.sum;
+        if let Some(file) = checksums.files.get_mut(*name) {
+            file.content = written.checksum;
         }
     }
-    let header = header(file, &layout.order, job.has_sums.then_some(&sums));
+    let header = header(file, &layout.order, job.has_checksums.then_some(&checksums));
     debug_assert_eq!(header.len() as u64, layout.data_start);
     writer.write_at(0, &header)
 }
@@ -137,7 +137,7 @@ struct Layout<'f> {
     order: Vec<usize>,
     names: Vec<&'f str>,
     segments: Vec<Segment>,
-    sums: Sums,
+    checksums: Checksums,
     data_start: u64,
 }
 
@@ -145,23 +145,29 @@ impl<'f> Layout<'f> {
     fn new(job: &Job<'_>, file: &'f NewFile) -> Self {
         let mut order: Vec<usize> = (0..file.tensors.len()).collect();
         order.sort_by_key(|&number| std::cmp::Reverse(file.tensors[number].item_bytes));
-        let mut sums = Sums::new();
+        let mut checksums = Checksums::new();
         for &number in &order {
             let length = file.tensors[number].source.len();
             let blocks = match length.div_ceil(BLOCK_BYTES as u64) {
                 0 | 1 => 0,
                 several => usize::try_from(several).unwrap_or(0),
             };
-            let sum = Sum {
+            let checksum = Checksum {
                 length,
                 whole: 0,
                 blocks: vec![0; blocks],
             };
             let modified_ns = job.stamp_ns;
             let name = file.tensors[number].name.clone();
-            sums.files.insert(name, FileSum { sum, modified_ns });
+            checksums.files.insert(
+                name,
+                FileChecksum {
+                    content: checksum,
+                    modified_ns,
+                },
+            );
         }
-        let data_start = header(file, &order, job.has_sums.then_some(&sums)).len() as u64;
+        let data_start = header(file, &order, job.has_checksums.then_some(&checksums)).len() as u64;
         let mut offset = data_start;
         let mut segments = Vec::with_capacity(order.len());
         let mut names = Vec::with_capacity(order.len());
@@ -179,7 +185,7 @@ impl<'f> Layout<'f> {
             order,
             names,
             segments,
-            sums,
+            checksums,
             data_start,
         }
     }
@@ -189,19 +195,19 @@ impl<'f> Layout<'f> {
 const PAGE_LIMIT: u64 = 64 << 10;
 
 /// The bytes before the data.
-fn header(file: &NewFile, order: &[usize], sums: Option<&Sums>) -> Vec<u8> {
+fn header(file: &NewFile, order: &[usize], checksums: Option<&Checksums>) -> Vec<u8> {
     let mut text = String::from("{");
-    let sums = sums.map(|sums| (SUMS_ENTRY.to_owned(), sums.to_text()));
+    let checksums = checksums.map(|checksums| (CHECKSUMS_ENTRY.to_owned(), checksums.to_text()));
     let mut is_first = true;
     let mut separate = |text: &mut String| {
         if !std::mem::take(&mut is_first) {
             text.push(',');
         }
     };
-    if sums.is_some() || !file.metadata.is_empty() {
+    if checksums.is_some() || !file.metadata.is_empty() {
         separate(&mut text);
         write!(text, "\"{METADATA}\":{{").expect("a String takes all that is written");
-        for (number, (key, value)) in file.metadata.iter().chain(sums.iter()).enumerate() {
+        for (number, (key, value)) in file.metadata.iter().chain(checksums.iter()).enumerate() {
             if number > 0 {
                 text.push(',');
             }

@@ -1,14 +1,14 @@
-//! Comparing a file, or an entry's part of one, with its sums, and what is said of it.
+//! Comparing a file, or an entry's part of one, with its checksums, and what is said of it.
 
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use super::super::checksums::{self, BLOCK_BYTES, Checksum, Checksummer, FileChecksum};
 use super::super::io::Disk;
 use super::super::job::Progress;
 use super::super::names::{display_key, display_key_before};
-use super::super::sums::{self, BLOCK_BYTES, FileSum, Sum, Summer};
 use super::super::{StorageError, StorageResult, thread_count, threads};
 
 /// The outcome for the bytes of a file, or for an entry's part of one.
@@ -22,7 +22,7 @@ pub enum Outcome {
     Unclear,
     /// They are others, though nobody modified the file; or it cannot be read, is missing or cut.
     Damaged,
-    /// There is no sum to compare them with.
+    /// There is no checksum to compare them with.
     Unchecked,
 }
 
@@ -80,7 +80,7 @@ impl Finding {
 pub struct Report {
     /// `tree`, `archive`, or what other layouts call themselves.
     pub layout: &'static str,
-    /// The text that tells this save from others; empty where there are no sums.
+    /// The text that tells this save from others; empty where there are no checksums.
     pub generation: String,
     /// Each file that the save names, in its order.
     pub findings: Vec<Finding>,
@@ -125,7 +125,7 @@ pub struct Scrutiny<'s> {
 }
 
 impl<'s> Scrutiny<'s> {
-    /// By the sums that there are, with as many threads as there are cores.
+    /// By the checksums that there are, with as many threads as there are cores.
     #[must_use]
     pub fn new(progress: &'s Progress) -> Self {
         Self {
@@ -159,14 +159,14 @@ pub(crate) struct Expected {
     pub offset: u64,
     /// The number of bytes.
     pub length: u64,
-    /// The sum, with the time of the file when it was right; None where none was taken.
-    pub sum: Option<FileSum>,
+    /// The checksum, with the time of the file when it was right; None where none was taken.
+    pub checksum: Option<FileChecksum>,
 }
 
-/// Compares bytes with their sums, in parallel; what was found of each, in order.
+/// Compares bytes with their checksums, in parallel; what was found of each, in order.
 #[must_use]
 pub(crate) fn check_all(expected: &[Expected], how: &Scrutiny<'_>) -> Vec<Finding> {
-    let is_read = |one: &&Expected| how.is_deep || one.sum.is_some();
+    let is_read = |one: &&Expected| how.is_deep || one.checksum.is_some();
     let lengths = expected.iter().filter(is_read).map(|one| one.length);
     how.progress.expect_more(lengths);
     in_parallel(expected.len(), how, |number| check(&expected[number], how))
@@ -189,7 +189,7 @@ pub(in super::super) fn in_parallel(
     found.into_iter().filter_map(OnceLock::into_inner).collect()
 }
 
-/// Compares bytes with their sum. Without one they are only read, and that where all is.
+/// Compares bytes with their checksum. Without one they are only read, and that where all is.
 #[must_use]
 pub(crate) fn check(expected: &Expected, how: &Scrutiny<'_>) -> Finding {
     let finding = |outcome, detail: String| Finding {
@@ -198,7 +198,7 @@ pub(crate) fn check(expected: &Expected, how: &Scrutiny<'_>) -> Finding {
         outcome,
         detail,
     };
-    let Some(sum) = &expected.sum else {
+    let Some(checksum) = &expected.checksum else {
         let read = if how.is_deep {
             read_blocks(expected, how, |_, _| true)
         } else {
@@ -210,9 +210,9 @@ pub(crate) fn check(expected: &Expected, how: &Scrutiny<'_>) -> Finding {
             Err(error) => finding(Outcome::Damaged, error.to_string()),
         };
     };
-    match compare(expected, &sum.sum, how) {
+    match compare(expected, &checksum.content, how) {
         Ok(None) => finding(Outcome::Good, String::new()),
-        Ok(Some(detail)) => finding(judge(&expected.file, sum.modified_ns), detail),
+        Ok(Some(detail)) => finding(judge(&expected.file, checksum.modified_ns), detail),
         Err(error) => finding(Outcome::Damaged, error.to_string()),
     }
 }
@@ -222,26 +222,34 @@ pub(crate) fn check(expected: &Expected, how: &Scrutiny<'_>) -> Finding {
 pub(crate) fn judge(file: &File, modified_ns: i64) -> Outcome {
     let is_same_time = file
         .metadata()
-        .is_ok_and(|metadata| sums::modified_ns(&metadata) == modified_ns);
-    match (is_same_time, sums::follows_stores(file)) {
+        .is_ok_and(|metadata| checksums::modified_ns(&metadata) == modified_ns);
+    match (is_same_time, checksums::follows_stores(file)) {
         (false, _) => Outcome::Modified,
         (true, true) => Outcome::Damaged,
         (true, false) => Outcome::Unclear,
     }
 }
 
-/// None where the bytes are those of the sum; else where they are not.
-fn compare(expected: &Expected, sum: &Sum, how: &Scrutiny<'_>) -> io::Result<Option<String>> {
-    let mut summer = Summer::default();
+/// None where the bytes are those of the checksum; else where they are not.
+fn compare(
+    expected: &Expected,
+    checksum: &Checksum,
+    how: &Scrutiny<'_>,
+) -> io::Result<Option<String>> {
+    let mut checksummer = Checksummer::default();
     let difference = read_blocks(expected, how, |number, block| {
-        if sum.blocks.is_empty() {
-            summer.update(block);
+        if checksum.blocks.is_empty() {
+            checksummer.update(block);
         }
-        sum.blocks
+        checksum
+            .blocks
             .get(number)
-            .is_none_or(|&sum| sums::crc32c(block) == sum)
+            .is_none_or(|&checksum| checksums::crc32c(block) == checksum)
     })?;
-    if difference.is_none() && sum.blocks.is_empty() && summer.finish().whole != sum.whole {
+    if difference.is_none()
+        && checksum.blocks.is_empty()
+        && checksummer.finish().whole != checksum.whole
+    {
         return Ok(Some("its bytes are not those that were saved".to_owned()));
     }
     Ok(difference)

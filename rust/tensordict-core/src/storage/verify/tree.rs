@@ -1,4 +1,4 @@
-//! Directories: comparing the files that the metadata names with their sums, and taking these.
+//! Directories: comparing the files that the metadata names with their checksums, and taking these.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -8,11 +8,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::fs::OFlags;
 
+use super::super::checksums::{
+    self, BLOCK_BYTES, CHECKSUMS_FILE, Checksummer, Checksums, FileChecksum,
+};
 use super::super::io::Disk;
 use super::super::job::Job;
 use super::super::map::{Root, leads_out};
 use super::super::read::Files;
-use super::super::sums::{self, BLOCK_BYTES, FileSum, SUMS_FILE, Summer, Sums};
 use super::super::{StorageError, StorageResult, replace, thread_count, threads};
 use super::check::{Expected, Finding, Outcome, Report, Scrutiny, check, in_parallel};
 use super::walk::{NamedFile, named_files};
@@ -22,9 +24,9 @@ use super::walk::{NamedFile, named_files};
 const OPENED_FIRST: usize = 256;
 
 pub(super) fn verify(root: &Root, how: &Scrutiny<'_>) -> StorageResult<Report> {
-    let path = root.path().join(SUMS_FILE);
-    let sums = match root.read(&path) {
-        Ok(bytes) => Sums::parse(&String::from_utf8_lossy(&bytes)).map_err(|reason| {
+    let path = root.path().join(CHECKSUMS_FILE);
+    let checksums = match root.read(&path) {
+        Ok(bytes) => Checksums::parse(&String::from_utf8_lossy(&bytes)).map_err(|reason| {
             StorageError::BadMetadata {
                 path,
                 key: String::new(),
@@ -32,14 +34,14 @@ pub(super) fn verify(root: &Root, how: &Scrutiny<'_>) -> StorageResult<Report> {
             }
         })?,
         Err(StorageError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            Sums::default()
+            Checksums::default()
         }
         Err(error) => return Err(error),
     };
     let named = named_files(root, root.path())?;
     let known: HashSet<&str> = named.iter().map(|file| file.name.as_str()).collect();
     let mut rest: Vec<NamedFile> = Vec::new();
-    for (name, _) in &sums.files {
+    for (name, _) in &checksums.files {
         if !known.contains(name.as_str()) {
             rest.push(NamedFile {
                 key: String::new(),
@@ -53,9 +55,9 @@ pub(super) fn verify(root: &Root, how: &Scrutiny<'_>) -> StorageResult<Report> {
     let opened = files.iter().take(OPENED_FIRST).map(|file| file.open(root));
     let opened: Vec<Mutex<Option<io::Result<File>>>> =
         opened.map(|file| Mutex::new(Some(file))).collect();
-    let sum_of = |file: &NamedFile| sums.files.get(&file.name);
-    let bytes = files.iter().map(|file| match sum_of(file) {
-        Some(sum) => sum.sum.length,
+    let checksum_of = |file: &NamedFile| checksums.files.get(&file.name);
+    let bytes = files.iter().map(|file| match checksum_of(file) {
+        Some(checksum) => checksum.content.length,
         None if how.is_deep => file.least,
         None => 0,
     });
@@ -64,11 +66,11 @@ pub(super) fn verify(root: &Root, how: &Scrutiny<'_>) -> StorageResult<Report> {
         let named = &files[number];
         let first = opened.get(number).and_then(|slot| slot.lock().ok()?.take());
         let file = first.unwrap_or_else(|| named.open(root));
-        named.check(root, file, sum_of(named), how)
+        named.check(root, file, checksum_of(named), how)
     });
     Ok(Report {
         layout: "tree",
-        generation: sums.generation,
+        generation: checksums.generation,
         findings,
     })
 }
@@ -82,7 +84,7 @@ impl NamedFile {
         &self,
         root: &Root,
         file: io::Result<File>,
-        sum: Option<&FileSum>,
+        checksum: Option<&FileChecksum>,
         how: &Scrutiny<'_>,
     ) -> Finding {
         let path = root.path().join(&self.name);
@@ -114,24 +116,24 @@ impl NamedFile {
             path,
             file: Arc::new(file),
             offset: 0,
-            length: sum.map_or(length, |sum| sum.sum.length),
-            sum: sum.cloned(),
+            length: checksum.map_or(length, |checksum| checksum.content.length),
+            checksum: checksum.cloned(),
         };
         check(&expected, how)
     }
 }
 
-/// Takes the sums of a tree as it is now, and writes them: what `verify` compares with from
+/// Takes the checksums of a tree as it is now, and writes them: what `verify` compares with from
 /// then on. For a save that was filled in place and is finished.
 ///
 /// # Errors
 /// A file is missing or too short; the operating system refuses.
-pub fn seal(job: &Job<'_>, root: &Path) -> StorageResult<Sums> {
+pub fn seal(job: &Job<'_>, root: &Path) -> StorageResult<Checksums> {
     let opened = Root::open_path(root).map_err(|source| StorageError::io(root, source))?;
     let files = named_files(&opened, root)?;
     job.progress
         .expect_more(files.iter().map(|file| file.least));
-    let found: Vec<OnceLock<FileSum>> = files.iter().map(|_| OnceLock::new()).collect();
+    let found: Vec<OnceLock<FileChecksum>> = files.iter().map(|_| OnceLock::new()).collect();
     threads::for_each(files.len(), thread_count(job.threads), |number| {
         let named = &files[number];
         let path = root.join(&named.name);
@@ -139,23 +141,27 @@ pub fn seal(job: &Job<'_>, root: &Path) -> StorageResult<Sums> {
             let key = named.key.clone();
             return Err(StorageError::LeadsOut { key, path });
         }
-        let sum = seal_file(job.disk, &path, named.least)
+        let checksum = seal_file(job.disk, &path, named.least)
             .map_err(|source| StorageError::io_of(named.key.clone(), &path, source))?;
         // Each number is given out once.
-        let _ = found[number].set(sum);
+        let _ = found[number].set(checksum);
         job.progress.advance(named.least)
     })?;
-    let mut sums = Sums::new();
-    for (named, sum) in files.into_iter().zip(found) {
-        if let Some(sum) = sum.into_inner() {
-            sums.files.insert(named.name, sum);
+    let mut checksums = Checksums::new();
+    for (named, checksum) in files.into_iter().zip(found) {
+        if let Some(checksum) = checksum.into_inner() {
+            checksums.files.insert(named.name, checksum);
         }
     }
-    replace::replace_file(job.disk, &root.join(SUMS_FILE), sums.to_text().as_bytes())?;
-    Ok(sums)
+    replace::replace_file(
+        job.disk,
+        &root.join(CHECKSUMS_FILE),
+        checksums.to_text().as_bytes(),
+    )?;
+    Ok(checksums)
 }
 
-fn seal_file(disk: Disk<'_>, path: &Path, least: u64) -> io::Result<FileSum> {
+fn seal_file(disk: Disk<'_>, path: &Path, least: u64) -> io::Result<FileChecksum> {
     // Nothing is waited for, should it be a pipe.
     let file = disk.open(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
     if !file.metadata()?.is_file() {
@@ -165,7 +171,7 @@ fn seal_file(disk: Disk<'_>, path: &Path, least: u64) -> io::Result<FileSum> {
     // Bytes that were stored through a mapping are written back first: from then on the next
     // store gives the file a new time, which a store to a page that waits to be written does not.
     disk.sync(&file)?;
-    let stamp = sums::stamp();
+    let stamp = checksums::stamp();
     if let Ok(writable) = disk.open(path, OFlags::WRONLY) {
         disk.set_modified(&writable, stamp)?;
     }
@@ -173,18 +179,18 @@ fn seal_file(disk: Disk<'_>, path: &Path, least: u64) -> io::Result<FileSum> {
     if before.len() < least {
         return Err(io::Error::new(io::ErrorKind::InvalidData, too_short));
     }
-    let mut summer = Summer::default();
+    let mut checksummer = Checksummer::default();
     let mut buffer = vec![0; BLOCK_BYTES];
     let mut at = 0;
     while at < before.len() {
         let left = usize::try_from(before.len() - at).unwrap_or(usize::MAX);
         let block = &mut buffer[..left.min(BLOCK_BYTES)];
         disk.read_exact_at(&file, block, at)?;
-        summer.update(block);
+        checksummer.update(block);
         at += block.len() as u64;
     }
-    Ok(FileSum {
-        sum: summer.finish(),
-        modified_ns: sums::modified_ns(&before),
+    Ok(FileChecksum {
+        content: checksummer.finish(),
+        modified_ns: checksums::modified_ns(&before),
     })
 }

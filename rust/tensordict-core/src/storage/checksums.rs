@@ -1,4 +1,4 @@
-//! Sums of what was written, to tell damage from change.
+//! Checksums of what was written, to tell damage from change.
 //!
 //! A save keeps the CRC32C of each block of 1 MiB and of each file, with the file's size and the time
 //! at which it was modified. Filling a dataset through its mapping is normal use, so the time
@@ -14,7 +14,7 @@
 //! where stores through a mapping leave the time alone ([`follows_stores`]) other bytes are
 //! *changed or damaged*: nobody can tell.
 //!
-//! In a tree the sums are a file of their own, [`SUMS_FILE`], which readers of the
+//! In a tree the checksums are a file of their own, [`CHECKSUMS_FILE`], which readers of the
 //! published format ignore; in a single file they are part of its metadata.
 
 use std::borrow::Cow;
@@ -33,13 +33,13 @@ use super::read::Files;
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use crc_fast::{Digest, checksum, checksum_combine};
 
-/// The file of the sums, in the root of a tree.
-pub const SUMS_FILE: &str = ".tensordict-sums.json";
+/// The file of the checksums, in the root of a tree.
+pub const CHECKSUMS_FILE: &str = ".tensordict-sums.json";
 
-/// The bytes that a sum stands for, but for the last of a file.
+/// The bytes that a checksum stands for, but for the last of a file.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
-/// The version of the format of the sums.
+/// The version of the format of the checksums.
 const VERSION: i64 = 1;
 
 /// Longer than a tick of any kernel's clock of times, twice.
@@ -47,7 +47,7 @@ const TICKS_NS: i64 = 20_000_000;
 
 /// The CRC32C of some bytes and of their blocks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sum {
+pub struct Checksum {
     /// The number of bytes.
     pub length: u64,
     /// The checksum of all bytes.
@@ -56,8 +56,8 @@ pub struct Sum {
     pub blocks: Vec<u32>,
 }
 
-impl Sum {
-    /// The sum of bytes that are all there.
+impl Checksum {
+    /// The checksum of bytes that are all there.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         if bytes.len() <= BLOCK_BYTES {
@@ -67,15 +67,15 @@ impl Sum {
                 blocks: Vec::new(),
             };
         }
-        let mut summer = Summer::default();
-        summer.update(bytes);
-        summer.finish()
+        let mut checksummer = Checksummer::default();
+        checksummer.update(bytes);
+        checksummer.finish()
     }
 }
 
-/// Takes sums as bytes come.
+/// Takes checksums as bytes come.
 #[derive(Debug)]
-pub struct Summer {
+pub struct Checksummer {
     blocks: Vec<u32>,
     /// The checksum of the block that is not full yet.
     current: Digest,
@@ -83,7 +83,7 @@ pub struct Summer {
     length: u64,
 }
 
-impl Default for Summer {
+impl Default for Checksummer {
     fn default() -> Self {
         Self {
             blocks: Vec::new(),
@@ -94,7 +94,7 @@ impl Default for Summer {
     }
 }
 
-impl Summer {
+impl Checksummer {
     /// Takes the next bytes.
     pub fn update(&mut self, mut bytes: &[u8]) {
         self.length += bytes.len() as u64;
@@ -109,15 +109,15 @@ impl Summer {
         }
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "the sum has 32 bits")]
+    #[expect(clippy::cast_possible_truncation, reason = "the checksum has 32 bits")]
     fn end_block(&mut self) {
         self.blocks.push(self.current.finalize_reset() as u32);
         self.filled = 0;
     }
 
-    /// The sum of all bytes that came.
+    /// The checksum of all bytes that came.
     #[must_use]
-    pub fn finish(mut self) -> Sum {
+    pub fn finish(mut self) -> Checksum {
         if self.filled > 0 {
             self.end_block();
         }
@@ -135,7 +135,7 @@ impl Summer {
         if self.blocks.len() < 2 {
             self.blocks.clear();
         }
-        Sum {
+        Checksum {
             length: self.length,
             whole,
             blocks: self.blocks,
@@ -143,46 +143,52 @@ impl Summer {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the sum has 32 bits")]
+#[expect(clippy::cast_possible_truncation, reason = "the checksum has 32 bits")]
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     checksum(Crc32Iscsi, bytes) as u32
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the sum has 32 bits")]
+#[expect(clippy::cast_possible_truncation, reason = "the checksum has 32 bits")]
 fn combine(left: u32, right: u32, right_bytes: u64) -> u32 {
     checksum_combine(Crc32Iscsi, left.into(), right.into(), right_bytes) as u32
 }
 
-/// The sum of bytes with the given sum and a block of zeros after them: what [`combine`] xors with
-/// the sum of a full block.
+/// The checksum of bytes with the given checksum and a block of zeros after them: what [`combine`] xors with
+/// the checksum of a full block.
 ///
 /// It is linear, so 32 results are enough for all; each takes [`combine`] many microseconds.
-fn shift_by_block(sum: u32) -> u32 {
+fn shift_by_block(checksum: u32) -> u32 {
     static OF_BIT: LazyLock<[u32; 32]> =
         LazyLock::new(|| std::array::from_fn(|bit| combine(1 << bit, 0, BLOCK_BYTES as u64)));
-    let shifted = |bit: usize| if sum >> bit & 1 == 1 { OF_BIT[bit] } else { 0 };
+    let shifted = |bit: usize| {
+        if checksum >> bit & 1 == 1 {
+            OF_BIT[bit]
+        } else {
+            0
+        }
+    };
     (0..32).fold(0, |so_far, bit| so_far ^ shifted(bit))
 }
 
-/// The sum of a file of a save, and the time at which it was right.
+/// The checksum of a file of a save, and the time at which it was right.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FileSum {
-    /// The sum of its bytes.
-    pub sum: Sum,
+pub struct FileChecksum {
+    /// The checksum of its bytes.
+    pub content: Checksum,
     /// The time at which the file was modified, in nanoseconds since 1970.
     pub modified_ns: i64,
 }
 
-/// The sums of a save.
+/// The checksums of a save.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sums {
+pub struct Checksums {
     /// A text that no other save has.
     pub generation: String,
     /// By file, relative to the root of the save, with `/` between the parts.
-    pub files: Named<FileSum>,
+    pub files: Named<FileChecksum>,
 }
 
-impl Sums {
+impl Checksums {
     /// Those of a new save, without files.
     #[must_use]
     pub fn new() -> Self {
@@ -198,36 +204,36 @@ impl Sums {
     /// Those of the save in an open directory; none where they cannot be read.
     #[must_use]
     pub fn of_save(root: &Root) -> Self {
-        root.read(&root.path().join(SUMS_FILE))
+        root.read(&root.path().join(CHECKSUMS_FILE))
             .ok()
             .and_then(|bytes| Self::parse(std::str::from_utf8(&bytes).ok()?).ok())
             .unwrap_or_default()
     }
 
-    /// The text of [`SUMS_FILE`].
+    /// The text of [`CHECKSUMS_FILE`].
     #[must_use]
     pub fn to_text(&self) -> String {
         let files = self.files.iter();
-        self.text_of(files.map(|(name, file)| (&**name, &file.sum, file.modified_ns)))
+        self.text_of(files.map(|(name, file)| (&**name, &file.content, file.modified_ns)))
     }
 
-    /// The text of [`SUMS_FILE`] with these files, by name, and the times at which their sums were
+    /// The text of [`CHECKSUMS_FILE`] with these files, by name, and the times at which their checksums were
     /// right, in the place of those that are here.
     #[must_use]
-    pub fn text_of<'s>(&self, files: impl Iterator<Item = (&'s str, &'s Sum, i64)>) -> String {
+    pub fn text_of<'s>(&self, files: impl Iterator<Item = (&'s str, &'s Checksum, i64)>) -> String {
         let mut entries = String::with_capacity(files.size_hint().0 * 96);
         // Files of one save have one time, which is put into words once.
         let mut time = (0, "0".to_owned());
-        for (name, sum, modified_ns) in files {
+        for (name, checksum, modified_ns) in files {
             if modified_ns != time.0 {
                 time = (modified_ns, modified_ns.to_string());
             }
-            push_entry(name, sum, &time.1, &mut entries);
+            push_entry(name, checksum, &time.1, &mut entries);
         }
         self.parts_around(&[&entries]).concat()
     }
 
-    /// The text of [`SUMS_FILE`] with the entries that [`push_entry`] made, in parts that follow each
+    /// The text of [`CHECKSUMS_FILE`] with the entries that [`push_entry`] made, in parts that follow each
     /// other.
     pub(crate) fn parts_around<'e>(&self, entries: &[&'e str]) -> Vec<Cow<'e, str>> {
         let mut head = format!(
@@ -248,7 +254,7 @@ impl Sums {
         parts
     }
 
-    /// Reads the text of [`SUMS_FILE`].
+    /// Reads the text of [`CHECKSUMS_FILE`].
     ///
     /// # Errors
     /// What is wrong with the text.
@@ -258,15 +264,16 @@ impl Sums {
             || value.get("block_bytes").and_then(Value::as_i64)
                 != Some(i64::try_from(BLOCK_BYTES).unwrap_or(0))
         {
-            return Err("the sums are of another version".to_owned());
+            return Err("the checksums are of another version".to_owned());
         }
         let generation = value.get("generation").and_then(Value::as_str);
         let Some(Value::Object(entries)) = value.get("files") else {
-            return Err("the sums name no files".to_owned());
+            return Err("the checksums name no files".to_owned());
         };
         let mut files = Named::with_capacity_and_hasher(entries.len(), RandomState::default());
         for (name, entry) in entries {
-            let file = parse_entry(entry).ok_or_else(|| format!("the sum of '{name}' is none"))?;
+            let file = parse_entry(entry)
+                .ok_or_else(|| format!("the checksum of '{name}' makes no sense"))?;
             files.insert(name.clone(), file);
         }
         Ok(Self {
@@ -279,19 +286,19 @@ impl Sums {
 /// The end of each entry of the text of checksums.
 const SEPARATOR: &str = ", ";
 
-/// Appends the entry of a file to a part of the text of sums. `modified_ns` is the time at which the
-/// sum was right, in words.
-pub(crate) fn push_entry(name: &str, sum: &Sum, modified_ns: &str, entries: &mut String) {
+/// Appends the entry of a file to a part of the text of checksums. `modified_ns` is the time at which the
+/// checksum was right, in words.
+pub(crate) fn push_entry(name: &str, checksum: &Checksum, modified_ns: &str, entries: &mut String) {
     json::write_string(name, entries);
     entries.push_str(": [");
-    push_number(sum.length, entries);
+    push_number(checksum.length, entries);
     entries.push_str(", ");
     entries.push_str(modified_ns);
     entries.push_str(", \"");
-    push_hex(sum.whole, entries);
-    if !sum.blocks.is_empty() {
+    push_hex(checksum.whole, entries);
+    if !checksum.blocks.is_empty() {
         entries.push_str("\", \"");
-        for &block in &sum.blocks {
+        for &block in &checksum.blocks {
             push_hex(block, entries);
         }
     }
@@ -300,9 +307,9 @@ pub(crate) fn push_entry(name: &str, sum: &Sum, modified_ns: &str, entries: &mut
 }
 
 /// Appends eight hexadecimal digits.
-fn push_hex(sum: u32, text: &mut String) {
+fn push_hex(checksum: u32, text: &mut String) {
     let digits: [u8; 8] = std::array::from_fn(|place| {
-        let digit = sum.to_be_bytes()[place / 2] >> (4 * (1 - place % 2)) & 0xF;
+        let digit = checksum.to_be_bytes()[place / 2] >> (4 * (1 - place % 2)) & 0xF;
         b"0123456789abcdef"[usize::from(digit)]
     });
     text.push_str(std::str::from_utf8(&digits).unwrap_or_default());
@@ -320,7 +327,7 @@ fn push_number(mut number: u64, text: &mut String) {
     text.push_str(std::str::from_utf8(&digits[start..]).unwrap_or_default());
 }
 
-fn parse_entry(entry: &Value) -> Option<FileSum> {
+fn parse_entry(entry: &Value) -> Option<FileChecksum> {
     let Value::Array(items) = entry else {
         return None;
     };
@@ -338,8 +345,8 @@ fn parse_entry(entry: &Value) -> Option<FileSum> {
         0 | 1 => 0,
         several => several,
     };
-    (blocks.len() as u64 == expected).then_some(FileSum {
-        sum: Sum {
+    (blocks.len() as u64 == expected).then_some(FileChecksum {
+        content: Checksum {
             length,
             whole,
             blocks,
@@ -386,9 +393,9 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn test_sum_is_crc32c() {
-        assert_eq!(Sum::of(b"123456789").whole, 0xE306_9283);
-        assert_eq!(Sum::of(b"").whole, 0);
+    fn test_checksum_is_crc32c() {
+        assert_eq!(Checksum::of(b"123456789").whole, 0xE306_9283);
+        assert_eq!(Checksum::of(b"").whole, 0);
     }
 
     #[test]
@@ -396,15 +403,15 @@ mod tests {
         let bytes: Vec<u8> = (0..3 * BLOCK_BYTES + 5)
             .map(|at| (at % 251) as u8)
             .collect();
-        let sum = Sum::of(&bytes);
-        assert_eq!(sum.blocks.len(), 4);
-        assert_eq!(sum.blocks[3], crc32c(&bytes[3 * BLOCK_BYTES..]));
-        assert_eq!(sum.whole, crc32c(&bytes));
-        let mut summer = Summer::default();
+        let checksum = Checksum::of(&bytes);
+        assert_eq!(checksum.blocks.len(), 4);
+        assert_eq!(checksum.blocks[3], crc32c(&bytes[3 * BLOCK_BYTES..]));
+        assert_eq!(checksum.whole, crc32c(&bytes));
+        let mut checksummer = Checksummer::default();
         for piece in bytes.chunks(70_001) {
-            summer.update(piece);
+            checksummer.update(piece);
         }
-        assert_eq!(summer.finish(), sum);
+        assert_eq!(checksummer.finish(), checksum);
     }
 
     proptest! {
@@ -412,23 +419,23 @@ mod tests {
         fn test_parse_is_the_inverse_of_to_text(
             names in proptest::collection::btree_map(".*", (0_u64..5 << 20, any::<i64>(), any::<u32>()), 0..8)
         ) {
-            let mut sums = Sums::new();
+            let mut checksums = Checksums::new();
             for (name, (length, modified_ns, whole)) in names {
                 let blocks = if length > BLOCK_BYTES as u64 {
                     vec![whole; usize::try_from(length.div_ceil(BLOCK_BYTES as u64)).unwrap()]
                 } else {
                     Vec::new()
                 };
-                let sum = Sum { length, whole, blocks };
-                sums.files.insert(name, FileSum { sum, modified_ns });
+                let checksum = Checksum { length, whole, blocks };
+                checksums.files.insert(name, FileChecksum { content: checksum, modified_ns });
             }
-            prop_assert_eq!(Sums::parse(&sums.to_text()).unwrap(), sums);
+            prop_assert_eq!(Checksums::parse(&checksums.to_text()).unwrap(), checksums);
         }
 
         #[test]
         fn test_any_text_is_read_or_refused(text in ".{0,200}") {
-            let _ = Sums::parse(&text);
-            let _ = Sums::parse(&format!("{{\"version\": 1, \"block_bytes\": 1048576, \"files\": {text}}}"));
+            let _ = Checksums::parse(&text);
+            let _ = Checksums::parse(&format!("{{\"version\": 1, \"block_bytes\": 1048576, \"files\": {text}}}"));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Work that other threads do while the caller goes on with what is done.
 //!
 //! Tensors are made by one thread, the one that holds Python's interpreter; finding and mapping their
-//! bytes needs none. So [`work_ahead`] hands the latter out in batches and gives the caller an
-//! [`Ahead`], from which it takes them in order.
+//! bytes needs none. So [`prefetch_batches`] hands the latter out in batches and gives the caller a
+//! [`Prefetch`], from which it takes them in order.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -22,10 +22,10 @@ pub(super) struct Batches {
 }
 
 /// Does `work` for each batch with a few threads while `take` goes on with those that are done.
-pub(super) fn work_ahead<T: Send, R>(
+pub(super) fn prefetch_batches<T: Send, R>(
     batches: Batches,
     work: &(dyn Fn(usize) -> StorageResult<T> + Sync),
-    take: impl FnOnce(Ahead<'_, T>) -> R,
+    take: impl FnOnce(Prefetch<'_, T>) -> R,
 ) -> R {
     let count = batches.count;
     let shared = Shared {
@@ -39,7 +39,7 @@ pub(super) fn work_ahead<T: Send, R>(
         let helpers = batches.threads.min(count).saturating_sub(1);
         let helpers = threads::start(scope, helpers, || shared.run(count));
         let left = count * helpers.len() * batches.helper_quarters / 4;
-        take(Ahead {
+        take(Prefetch {
             shared: &shared,
             most: count.saturating_sub(left),
             helpers,
@@ -49,7 +49,7 @@ pub(super) fn work_ahead<T: Send, R>(
 }
 
 /// Batches that are being worked on, to be taken in order.
-pub struct Ahead<'a, T> {
+pub struct Prefetch<'a, T> {
     shared: &'a Shared<'a, T>,
     helpers: Vec<ScopedJoinHandle<'a, ()>>,
     /// After so many batches the rest is better left to the helpers.
@@ -57,7 +57,7 @@ pub struct Ahead<'a, T> {
     taken: usize,
 }
 
-impl<T> Ahead<'_, T> {
+impl<T> Prefetch<'_, T> {
     /// Takes part until there is a batch to take, and what is left will be done by the other threads while
     /// this one goes on.
     ///
@@ -78,7 +78,7 @@ impl<T> Ahead<'_, T> {
     /// Does what is left, and waits for the other threads.
     ///
     /// # Errors
-    /// As [`Ahead::begin`].
+    /// As [`Prefetch::begin`].
     pub fn finish(&mut self) -> StorageResult<()> {
         self.shared.run(self.shared.done.len());
         for helper in self.helpers.drain(..) {
@@ -109,11 +109,13 @@ impl<T> Ahead<'_, T> {
 /// All that is left, in order.
 ///
 /// # Errors
-/// As [`Ahead::begin`].
-pub(super) fn take_all<T: IntoIterator>(mut ahead: Ahead<'_, T>) -> StorageResult<Vec<T::Item>> {
-    ahead.finish()?;
+/// As [`Prefetch::begin`].
+pub(super) fn take_all<T: IntoIterator>(
+    mut prefetch: Prefetch<'_, T>,
+) -> StorageResult<Vec<T::Item>> {
+    prefetch.finish()?;
     let mut all = Vec::new();
-    while let Some(batch) = ahead.next_batch() {
+    while let Some(batch) = prefetch.next_batch() {
         all.extend(batch);
     }
     Ok(all)
@@ -177,19 +179,19 @@ mod tests {
     #[test]
     fn test_batches_are_taken_in_order() {
         for (threads, quarters) in [(1, 1), (2, 1), (2, 12), (4, 4)] {
-            let taken = work_ahead(
+            let taken = prefetch_batches(
                 batches(threads, quarters),
                 &|batch| Ok(batch),
-                |mut ahead| {
-                    ahead.begin().unwrap();
-                    let mut taken = vec![ahead.next_batch().expect("the first is there")];
+                |mut prefetch| {
+                    prefetch.begin().unwrap();
+                    let mut taken = vec![prefetch.next_batch().expect("the first is there")];
                     while taken.len() < 100 {
-                        match ahead.next_batch() {
+                        match prefetch.next_batch() {
                             Some(batch) => taken.push(batch),
-                            None => ahead.finish().unwrap(),
+                            None => prefetch.finish().unwrap(),
                         }
                     }
-                    assert_eq!(ahead.next_batch(), None);
+                    assert_eq!(prefetch.next_batch(), None);
                     taken
                 },
             );
@@ -200,7 +202,7 @@ mod tests {
     #[test]
     fn test_an_error_is_given_where_the_caller_waits() {
         for threads in [1, 3] {
-            let failed = work_ahead(
+            let failed = prefetch_batches(
                 batches(threads, 12),
                 &|batch| match batch {
                     7 => Err(StorageError::Replaced {
