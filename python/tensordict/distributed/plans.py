@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -24,7 +23,7 @@ from tensordict.storage import describing
 from tensordict.storage.sharded import is_sharded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 __all__ = [
     "Packing",
@@ -60,16 +59,12 @@ class Packing:
     """
 
     def __init__(self, numbers: list[int], starts: list[int]) -> None:
-        self._starts = starts
-        # The only one would be given alone, and without one there is nothing to get.
-        self._chosen = itemgetter(*numbers) if len(numbers) > 1 else None
         self._numbers = numbers
+        self._native = _rust.Packing(numbers, starts)
 
-    def leaves_in(self, found: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def leaves_in(self, found: list[torch.Tensor]) -> list[torch.Tensor]:
         """Choose the leaves that are packed."""
-        if self._chosen is None:
-            return [found[number] for number in self._numbers]
-        return self._chosen(found)
+        return [found[number] for number in self._numbers]
 
     def copy(
         self, found: list[torch.Tensor], buffer: torch.Tensor, unpack: bool
@@ -79,7 +74,7 @@ class Packing:
         Returns:
             False, and nothing is copied, where a leaf has no plain bytes on the CPU.
         """
-        return _rust.copy_parts(self.leaves_in(found), self._starts, buffer, unpack)
+        return self._native.copy(found, buffer, unpack)
 
 
 class Plan:

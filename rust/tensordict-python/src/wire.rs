@@ -3,6 +3,7 @@
 //! What is not the plain case (a collection that is not dense, a tensor with gaps or on a device) is left to
 //! `tensordict.distributed.plans`, which asks torch.
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
@@ -21,6 +22,18 @@ fn as_bytes<'a, 'py>(object: &'a Bound<'py, PyAny>) -> Option<Tensor<'a, 'py>> {
     is_plain.then_some(tensor)
 }
 
+/// Adds a number in seven bits a byte, of which only the last one is below 128: small numbers are
+/// one byte, so that a text is hashed soon.
+fn push_number(text: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        #[expect(clippy::cast_possible_truncation, reason = "the low bits are meant")]
+        text.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "it is below 128")]
+    text.push(number as u8);
+}
+
 /// Adds keys, dtypes and shapes of the plain container `td`; false where something in it has no
 /// plain bytes.
 fn describe<'py>(
@@ -36,7 +49,7 @@ fn describe<'py>(
             return Ok(false);
         };
         let key = key.to_str()?;
-        text.extend_from_slice(&key.len().to_le_bytes());
+        push_number(text, key.len() as u64);
         text.extend_from_slice(key.as_bytes());
         if container::is_plain_leaf(imports, &value) {
             let Some(tensor) = as_bytes(&value) else {
@@ -46,11 +59,11 @@ fn describe<'py>(
                 return Ok(false);
             };
             text.push(b't');
-            text.extend_from_slice(&dtype.to_le_bytes());
+            push_number(text, u64::from(dtype.cast_unsigned()));
             let is_written = tensor.with_shape(|shape| {
-                text.extend_from_slice(&shape.len().to_le_bytes());
+                push_number(text, shape.len() as u64);
                 for length in shape {
-                    text.extend_from_slice(&length.to_le_bytes());
+                    push_number(text, length.cast_unsigned());
                 }
             });
             if is_written.is_none() {
@@ -105,51 +118,77 @@ fn place_of(object: &Bound<'_, PyAny>, known: &mut (i32, usize)) -> Option<(*mut
     (num_bytes == 0 || !data.is_null()).then_some((data, num_bytes))
 }
 
-/// Copies tensors to their places in a buffer, or with `unpack` from there.
-///
-/// Returns false, and has copied nothing, where a tensor has no plain bytes, or its place is not in the
-/// buffer.
-#[pyfunction]
-#[expect(clippy::needless_pass_by_value, reason = "made of Python's list")]
-fn copy_parts(
-    parts: Vec<Bound<'_, PyAny>>,
-    starts: Vec<usize>,
-    buffer: &Bound<'_, PyAny>,
-    unpack: bool,
-) -> bool {
-    let mut known = (-1, 0);
-    let Some((base, length)) = place_of(buffer, &mut known) else {
-        return false;
-    };
-    if parts.len() != starts.len() {
-        return false;
-    }
-    let mut places = Vec::with_capacity(parts.len());
-    for (part, &start) in parts.iter().zip(&starts) {
-        let Some((data, num_bytes)) = place_of(part, &mut known) else {
-            return false;
-        };
-        if start.checked_add(num_bytes).is_none_or(|end| end > length) {
-            return false;
+/// The places of leaves in one buffer, which are the same for all collections of a structure.
+#[pyclass(frozen, name = "Packing", module = "tensordict._rust")]
+struct PyPacking {
+    /// Which leaf of a list it is, and where its first byte is in the buffer.
+    places: Vec<(usize, usize)>,
+}
+
+#[pymethods]
+impl PyPacking {
+    #[new]
+    fn new(leaves: Vec<usize>, starts: Vec<usize>) -> PyResult<Self> {
+        if leaves.len() != starts.len() {
+            return Err(PyValueError::new_err(format!(
+                "{} leaves have {} places: there is one for each of them",
+                leaves.len(),
+                starts.len()
+            )));
         }
-        if num_bytes > 0 {
-            places.push((data, start, num_bytes));
-        }
+        let places = leaves.into_iter().zip(starts).collect();
+        Ok(Self { places })
     }
-    for (data, start, num_bytes) in places {
-        // SAFETY: the tensors are held by the list, and their memory is theirs while the interpreter's lock
-        // is held, as nothing runs Python here; both ends were compared with the lengths; `copy`
-        // allows a tensor that lies in the buffer.
-        unsafe {
-            let place = base.add(start);
-            let (from, to) = if unpack { (place, data) } else { (data, place) };
-            std::ptr::copy(from.cast_const(), to, num_bytes);
-        }
+
+    /// Copies leaves of a list to the buffer, or with `unpack` from there.
+    ///
+    /// Returns false, and has copied nothing, where a tensor has no plain bytes, or its place is not in
+    /// the buffer.
+    fn copy(&self, leaves: &Bound<'_, PyList>, buffer: &Bound<'_, PyAny>, unpack: bool) -> bool {
+        self.bytes(leaves, buffer).is_some_and(|(base, bytes)| {
+            for (data, start, num_bytes) in bytes {
+                // SAFETY: the tensors are held by the list, and their memory is theirs while the
+                // interpreter's lock is held, as nothing runs Python here; both ends were compared
+                // with the lengths; `copy` allows a tensor that lies in the buffer.
+                unsafe {
+                    let place = base.add(start);
+                    let (from, to) = if unpack { (place, data) } else { (data, place) };
+                    std::ptr::copy(from.cast_const(), to, num_bytes);
+                }
+            }
+            true
+        })
     }
-    true
+}
+
+/// The first byte of a tensor, where it begins in the buffer, and its length.
+type Bytes = (*mut u8, usize, usize);
+
+impl PyPacking {
+    /// The first byte of the buffer, and what is copied.
+    fn bytes(
+        &self,
+        leaves: &Bound<'_, PyList>,
+        buffer: &Bound<'_, PyAny>,
+    ) -> Option<(*mut u8, Vec<Bytes>)> {
+        let mut known = (-1, 0);
+        let (base, length) = place_of(buffer, &mut known)?;
+        let mut found = Vec::with_capacity(self.places.len());
+        for &(number, start) in &self.places {
+            let leaf = leaves.get_item(number).ok()?;
+            let (data, num_bytes) = place_of(&leaf, &mut known)?;
+            if start.checked_add(num_bytes)? > length {
+                return None;
+            }
+            if num_bytes > 0 {
+                found.push((data, start, num_bytes));
+            }
+        }
+        Some((base, found))
+    }
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(wire_layout, module)?)?;
-    module.add_function(wrap_pyfunction!(copy_parts, module)?)
+    module.add_class::<PyPacking>()
 }
