@@ -98,18 +98,6 @@ def test_what_a_document_names_exists(document: Path) -> None:
 RIDDLE = re.compile(r"(As|How|Of|What|Where|Whether|Which|Who|Whose|Why)\b")
 """The words with which no docstring begins: it says what the thing does, or is."""
 
-NOT_YET = (
-    "python/tensordict/containers/store/",
-    "python/tensordict/data/",
-    "python/tensordict/distributed/",
-    "rust/tensordict-core/src/gather/",
-    "rust/tensordict-core/src/permutation.rs",
-    "rust/tensordict-core/tests/permutation.rs",
-    "rust/tensordict-python/src/gather.rs",
-    "rust/tensordict-python/src/permutation.rs",
-)
-"""Folders and files whose docstrings are still to be rewritten. It only shrinks."""
-
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the docstrings of a file with their lines, those of variables included."""
@@ -145,7 +133,7 @@ def test_no_docstring_begins_with_a_riddle(folder: str) -> None:
     assert [
         f"{name}:{line}: {text[:60]}"
         for name, line, text in found
-        if RIDDLE.match(text) and not name.startswith(NOT_YET)
+        if RIDDLE.match(text)
     ] == []
 
 

@@ -31,7 +31,7 @@ CALLS = {
         dst=0, group=group
     ),
 }
-"""What rank 0 does with one that is dead, and with the group of both."""
+"""Calls of rank 0 with one that is dead, and with the group of both."""
 
 
 def _td() -> TensorDict:

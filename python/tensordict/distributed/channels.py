@@ -221,7 +221,7 @@ class Transfer:
         return self._done.is_set() and self._error is None
 
     def exception(self) -> BaseException | None:
-        """Why it failed; None where it did not."""
+        """The reason why it failed; None if it did not."""
         return self._error if self._done.is_set() else None
 
 

@@ -52,7 +52,7 @@ MSG_NOT_CONSOLIDATED = (
 
 
 class _Content(NamedTuple):
-    """What is sent or received."""
+    """A collection as it is sent or received: its kind and its parts."""
 
     kind: int
     parts: Parts

@@ -365,7 +365,7 @@ class TensorDictPipe:
 
     @property
     def closed(self) -> bool:
-        """Whether the pipe is closed."""
+        """Return whether the pipe is closed."""
         return self._endpoint is None
 
     def _open(self) -> Endpoint:

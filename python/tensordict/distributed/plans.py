@@ -78,7 +78,7 @@ class Packing:
 
 
 class Plan:
-    """How the leaves of one structure go through a wire.
+    """The way of the leaves of one structure through a wire.
 
     Args:
         specs: the leaves in their order.

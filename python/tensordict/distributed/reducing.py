@@ -48,7 +48,7 @@ class _Bucket(NamedTuple):
     packing: Packing
     dtype: torch.dtype
     numel: int
-    """How many elements they have."""
+    """The number of elements that they have."""
 
 
 class Reduction:
@@ -85,7 +85,7 @@ class Reduction:
         return self._work is None or bool(self._work.is_success())
 
     def exception(self) -> Any:
-        """Why it failed; None where it did not."""
+        """The reason why it failed; None if it did not."""
         return None if self._work is None else self._work.exception()
 
 

@@ -80,7 +80,7 @@ MSG_MAGIC = (
 
 
 class WireError(RuntimeError):
-    """What a peer has sent is not what it should be."""
+    """A peer has sent what it should not have."""
 
 
 # The head ---------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class Head(NamedTuple):
     """The first message of a transfer, :data:`HEAD_BYTES` long."""
 
     kind: int
-    """What follows: one of the numbers of who sends it."""
+    """The kind of message that follows: a number of its sender."""
     description_bytes: int
     """The length of the description, or of a text."""
     num_bytes: int
@@ -140,11 +140,11 @@ def _check_length(what: str, found: int, limit: int) -> None:
 
 
 class Message(NamedTuple):
-    """What is sent of a collection."""
+    """The parts of a collection that are sent."""
 
     description: bytes
     parts: list[tuple[int, torch.Tensor]]
-    """Where in the buffer each tensor begins, in order, and the tensor, which may have gaps
+    """The start in the buffer of each tensor, in order, and the tensor, which may have gaps
     and be on any device."""
     num_bytes: int
     """The length of the buffer. Bytes between the parts are padding."""

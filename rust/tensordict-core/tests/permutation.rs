@@ -67,7 +67,7 @@ proptest! {
     }
 }
 
-/// How far counts are from equal ones, in standard deviations of the chi-square distribution.
+/// The distance of counts from equal ones, in standard deviations of the chi-square distribution.
 fn deviation(counts: &[u32]) -> f64 {
     let total: f64 = counts.iter().copied().map(f64::from).sum();
     let length = f64::from(u32::try_from(counts.len()).unwrap());

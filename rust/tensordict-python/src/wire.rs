@@ -121,7 +121,7 @@ fn place_of(object: &Bound<'_, PyAny>, known: &mut (i32, usize)) -> Option<(*mut
 /// The places of leaves in one buffer, which are the same for all collections of a structure.
 #[pyclass(frozen, name = "Packing", module = "tensordict._rust")]
 struct PyPacking {
-    /// Which leaf of a list it is, and where its first byte is in the buffer.
+    /// The number of a leaf in its list, and the place of its first byte in the buffer.
     places: Vec<(usize, usize)>,
 }
 

@@ -56,12 +56,12 @@ class Meta:
 
     @property
     def is_tensor(self) -> bool:
-        """Whether the entry is a tensor, and no other value."""
+        """True if the entry is a tensor, and no other value."""
         return self.shape is not None
 
     @property
     def is_unbatched(self) -> bool:
-        """Whether it is a tensor without the batch dims."""
+        """True if it is a tensor without the batch dims."""
         return self.fields.get("unbatched") == "1"
 
 
@@ -71,7 +71,7 @@ class Encoded(NamedTuple):
     fields: dict[str, str]
     data: bytes | memoryview
     offsets: bytes | None = None
-    """Of a stack of tensors of different shapes, where each one starts."""
+    """Starts of the tensors of a stack whose members differ in shape."""
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:

@@ -59,7 +59,7 @@ class OpenedStore(StoreBase):
 
     @property
     def _td_id(self) -> str:
-        """Which store of the server this is: what :meth:`from_store` takes."""
+        """The name of the store on its server: :meth:`from_store` takes it."""
         return self._server.td_id
 
     def _clear_device(self) -> None:

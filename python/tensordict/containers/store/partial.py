@@ -24,7 +24,7 @@ __all__ = ["PartialReads", "expanded", "sample"]
 
 
 class PartialReads(StoreBase):
-    """What a store does with an index of its batch dims."""
+    """Read and write the part of a store at an index of its batch dims."""
 
     _size: torch.Size
     _prefix: str

@@ -1,4 +1,4 @@
-"""Which bytes of an entry an index of the batch dims means."""
+"""Find the bytes of an entry that an index of the batch dims means."""
 
 from __future__ import annotations
 

@@ -404,7 +404,7 @@ class Server:
 
     @property
     def in_batch(self) -> bool:
-        """Whether writes of this thread wait for the end of a block."""
+        """Return whether writes of this thread wait for the end of a block."""
         return self._batch is not None
 
     @contextlib.contextmanager

@@ -14,7 +14,7 @@ KEY_SEPARATOR = "."
 
 
 class Tree:
-    """What the entries of a store are: a description for each path.
+    """Describe the entries of a store: a description for each path.
 
     Attributes:
         text: the description as the server gave it.
