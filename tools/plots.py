@@ -130,7 +130,7 @@ def draw_loader(measured: dict[str, Any], path: Path) -> None:
     }
     names = sorted(rates, key=rates.__getitem__)
     figure, axes = plt.subplots(figsize=(7.2, 3.2))
-    figure.subplots_adjust(left=0.3, right=0.98, top=0.89, bottom=0.25)
+    figure.subplots_adjust(left=0.34, right=0.98, top=0.89, bottom=0.25)
     ours = [
         COLOURS["ours" if name.startswith("BatchLoader") else "bare"] for name in names
     ]
