@@ -155,6 +155,14 @@ def test_a_large_level_has_an_end():
     assert "… 800 more" in found.texts
 
 
+def test_a_long_column_is_cut_as_the_text_of_all_of_it():
+    texts = [f"text {number}" for number in range(1_000)]
+    column = TensorDict(t=texts, batch_size=[1_000])
+    assert repr(texts)[:200] + "…" in parsed(column._repr_html_()).texts
+    same = TensorDict(t="text", batch_size=[1_000])
+    assert repr(["text"] * 1_000)[:200] + "…" in parsed(same._repr_html_()).texts
+
+
 def test_without_the_option_a_notebook_shows_text():
     with set_printoptions(html=False):
         assert TensorDict(a=1)._repr_html_() is None

@@ -136,8 +136,7 @@ def _collection(key: str, td: Any, level: int, previews: Previews) -> str:
     items = [
         _item(key, value, td, level, previews) for key, value in entries[:ENTRIES_SHOWN]
     ]
-    if len(entries) > ENTRIES_SHOWN:
-        items.append(f"<li><i>… {len(entries) - ENTRIES_SHOWN:,} more</i></li>")
+    items += [f"<li><i>{text}</i></li>" for text in _rest(entries)]
     title = f"<b>{html.escape(key)}</b>" if key else ""
     about = (
         _note(type(td).__name__) if key else f"<b>{html.escape(type(td).__name__)}</b>"
@@ -160,19 +159,30 @@ def rich_tree(td: Any) -> Any:
 
     def grow(tree: Any, td: Any, entries: list[tuple[str, Any]]) -> Any:
         for key, value in entries[:ENTRIES_SHOWN]:
-            if isinstance(value, CollectionProtocol) and value._repr_short() is None:
+            if _is_level(value):
                 inner = value._repr_entries()
                 notes = [type(value).__name__, *_about(value, inner)]
                 grow(tree.add(line(key, notes)), value, inner)
             else:
                 tree.add(line(key, _leaf_notes(value, td)))
-        if len(entries) > ENTRIES_SHOWN:
-            tree.add(line("", [f"… {len(entries) - ENTRIES_SHOWN:,} more"]))
+        for text in _rest(entries):
+            tree.add(line("", [text]))
         return tree
 
     entries = td._repr_entries()
     root = rich.tree.Tree(line(type(td).__name__, _about(td, entries)))
     return grow(root, td, entries)
+
+
+def _is_level(value: object) -> bool:
+    """Return whether an entry is shown as a level of its own, and not as a leaf."""
+    return isinstance(value, CollectionProtocol) and value._repr_short() is None
+
+
+def _rest(entries: list[tuple[str, Any]]) -> list[str]:
+    """Return the line that counts the entries that are not shown, if there are any."""
+    more = len(entries) - ENTRIES_SHOWN
+    return [f"… {more:,} more"] if more > 0 else []
 
 
 def _about(td: Any, entries: list[tuple[str, Any]]) -> list[str]:
@@ -190,7 +200,7 @@ def _place_of_all(td: Any) -> list[str]:
 
 
 def _item(key: str, value: Any, td: Any, level: int, previews: Previews) -> str:
-    if isinstance(value, CollectionProtocol) and value._repr_short() is None:
+    if _is_level(value):
         return f"<li>{_collection(key, value, level + 1, previews)}</li>"
     return f"<li><b>{html.escape(key)}</b>{_leaf(value, td, previews)}</li>"
 
@@ -207,7 +217,9 @@ def _leaf_notes(value: Any, td: Any) -> list[str]:
     if isinstance(value, display.PrintedEntry):
         value = value.value
     if isinstance(value, CollectionProtocol):
-        return [_cut(repr(value.tolist())), value._repr_short() or ""]
+        # Each row takes a character at least: no more rows can be seen, or are read.
+        rows = value[:TEXT_SHOWN] if value.batch_dims else value
+        return [_cut(repr(rows.tolist())), value._repr_short() or ""]
     if isinstance(value, MetaTensor):
         return _metadata(value, td)
     if not isinstance(value, torch.Tensor):
@@ -259,8 +271,10 @@ def _preview(value: torch.Tensor, batch_dims: int, previews: Previews) -> str:
     if isinstance(value, MemoryMappedTensor):
         value = value.as_subclass(torch.Tensor)
     parts = []
-    if previews.images and importlib.util.find_spec("PIL"):
-        parts += [_image_element(image) for image in _images(value, batch_dims)]
+    images = _images(value, batch_dims) if previews.images else []
+    # The library is looked for where there are images alone: that searches the path.
+    if images and importlib.util.find_spec("PIL"):
+        parts += [_image_element(image) for image in images]
     if 0 < value.numel() <= VALUES_SHOWN and value.device.type == "cpu":
         parts.append(_note(_cut(str(value.tolist()))))
     if previews.histograms and value.numel() > VALUES_SHOWN:
