@@ -138,9 +138,9 @@ def read(cls: Any, asked: Asked, path: Any, options: dict[str, Any]) -> Any:
         path = made(content)
     if options.keys() & CONVERSIONS:
         frame = pd.read_csv(path, **_exact(pd, options))
+        _refuse_pieces(asked, pd, frame)
     else:
         frame = _as_written(asked, pd, path, options)
-    _refuse_pieces(asked, pd, frame)
     return from_pandas(cls, asked, frame)
 
 
