@@ -26,6 +26,7 @@ from tensordict.primitives.protocol import (
     NO_DEFAULT,
     NONE_IF_MISSING,
     CollectionProtocol,
+    PartsProtocol,
 )
 from tensordict.primitives.unbatched import is_unbatched
 from tensordict.storage.parts import load_part, plan_part, saved_part
@@ -261,7 +262,7 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
         return value[self.idx]
 
     def _entries(self) -> dict[str, Any]:
-        if self._source._reads_parts:
+        if isinstance(self._source, PartsProtocol):
             return {
                 key: self._get_entry(key, NO_DEFAULT)
                 for key in list(self._source._sample_entries())
@@ -273,7 +274,7 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
 
     def _get_entry(self, key: str, default: Any) -> Any:
         source = self._source
-        if source._reads_parts:
+        if isinstance(source, PartsProtocol):
             part = source._part_at(key, self.idx)
             if part is not NO_DEFAULT:
                 return part
@@ -308,7 +309,7 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
 
     def _read(self, key: Any, default: Any) -> Any:
         """Read an entry by key; nested collections are ordinary ones."""
-        if self._source._reads_parts:
+        if isinstance(self._source, PartsProtocol):
             found = self._read_alone(key)
             if found is not NO_DEFAULT:
                 return value_of(found)
@@ -348,7 +349,7 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
         if len(args) > 1:
             raise TypeError(MSG_ONE_DEFAULT)
         default = args[0] if args else kwargs.get("default", NONE_IF_MISSING)
-        if self._source._reads_parts:
+        if isinstance(self._source, PartsProtocol):
             found = self._read_alone(key)
             if found is not NO_DEFAULT:
                 return found
@@ -384,7 +385,7 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
         """A copy as an ordinary collection. See ``TensorDict.to_tensordict``."""
-        if self._source._reads_parts:
+        if isinstance(self._source, PartsProtocol):
             # What was just read is a copy.
             return self._shown()
         return super().to_tensordict(retain_none=retain_none)
@@ -429,7 +430,9 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
 
     def _set_entry(self, key: str, value: Any) -> None:
         source = self._source
-        if source._reads_parts and isinstance(source._sample_entry(key), torch.Tensor):
+        if isinstance(source, PartsProtocol) and isinstance(
+            source._sample_entry(key), torch.Tensor
+        ):
             if isinstance(value, CollectionProtocol):
                 raise not_a_value(key, source._sample_entry(key), value)
             source._write_part(key, self.idx, value)
@@ -507,7 +510,7 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
         else:
             items = []
             source = self._source
-            is_read = not source._reads_parts
+            is_read = not isinstance(source, PartsProtocol)
             held = source._entries() if is_read else source._sample_entries()
             for key, entry in list(held.items()):
                 item = value
@@ -625,7 +628,7 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
     def _entry_to_fit(self, path: tuple[str, ...]) -> Any:
         """The whole entry of the source, or what has its shape."""
         holder: Any = self._source
-        if holder._reads_parts and _rust.contains(holder, path):
+        if isinstance(holder, PartsProtocol) and _rust.contains(holder, path):
             for name in path:
                 holder = holder._sample_entry(name)
             return holder
@@ -663,7 +666,7 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
 
     def _store(self, values: Iterator[Any]) -> None:
         source = self._source
-        is_read = not source._reads_parts
+        is_read = not isinstance(source, PartsProtocol)
         held = source._entries() if is_read else source._sample_entries()
         for key, value in list(held.items()):
             if isinstance(value, CollectionProtocol):

@@ -9,7 +9,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.primitives.errors import at_key, keyed
-from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol, PartsProtocol
 from tensordict.primitives.ragged_leaves import regular_shape
 from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
 
@@ -276,7 +276,7 @@ class BatchOps(CollectionProtocol):
         _collect_renamed(self, names, ndim, (), changed)
         for td, own in changed:
             td._td_dim_names = own if _has_any(own) else None
-            if td._reads_parts:
+            if isinstance(td, PartsProtocol):
                 td._note()
 
     def _has_names(self) -> bool:
@@ -373,7 +373,7 @@ def _has_any(names: list[Any]) -> bool:
 
 def _looked_at(td: CollectionProtocol) -> list[tuple[str, Any]]:
     """The direct entries, of which only shapes are asked for: none is read from a file."""
-    held = td._sample_entries() if td._reads_parts else td._entries()
+    held = td._sample_entries() if isinstance(td, PartsProtocol) else td._entries()
     return list(held.items())
 
 

@@ -283,17 +283,9 @@ class MergingOps(CollectionProtocol):
             warn_of_cast(value, path[-1])
             value = _as_entry(_rows_at(target, index, value))
             holder = self if len(path) == 1 else _rust.get(self, path[:-1])
-            if target._is_of_members:
-                _write_to_members(holder, path[-1], index, value)
-                return self
-            written = target._written_at(index, value)
-            if written is target and target._is_linked:
-                return self
-            is_shared = written._is_memmap or written._is_shared
-            if not is_shared and not isinstance(value, torch.Tensor):
-                written = written.maybe_to_stack()
-            if written is not target:
-                holder._set_entry(path[-1], written)
+            as_stack = not isinstance(value, torch.Tensor)
+            held: Any = target
+            held._write_held(holder, path[-1], index, value, as_stack)
             return self
         if isinstance(value, float):
             # An index of nothing does not ask torch whether the dtype has the number.
@@ -371,12 +363,8 @@ class MergingOps(CollectionProtocol):
         for parent, name, target, at, value in refused_first(writes, 2):
             if isinstance(target, CollectionProtocol):
                 value = _rows_at(target, at, value)
-                if target._is_of_members:
-                    _write_to_members(parent, name, at, value)
-                    continue
-                written = target._written_at(at, value)
-                if written is not target:
-                    parent._set_entry(name, written)
+                held: Any = target
+                held._write_held(parent, name, at, value)
                 continue
             parent._write_at(name, target, at, value)
         for parent, name, made in fresh:
@@ -781,11 +769,3 @@ def _checked_write(
             if not parent._casts_at(index):
                 refuse_cast(index, target, value)
     return value
-
-
-def _write_to_members(holder: Any, name: str, index: BatchIndex, value: Any) -> None:
-    """Write a value that is no tensor at an index of a lazy stack, into its members."""
-    size = _rust.index_shape(holder.batch_size, index)
-    if isinstance(value, (torch.Tensor, int, float)):
-        value = holder._non_tensor_type(torch.as_tensor(value), batch_size=size)
-    holder[index] = holder._plain_type({name: value}, size)

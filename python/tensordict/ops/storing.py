@@ -13,7 +13,7 @@ from tensordict.primitives.common import (
 )
 from tensordict.primitives.convert import tensor_of, tensor_of_sequence
 from tensordict.primitives.errors import at_key, below, locked_error, missing_key
-from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, PartsProtocol
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,7 @@ class StoringOps(CollectionProtocol):
     ) -> None:
         """Store a value at a flat path: the slow, general form of ``set_entry``."""
         key = path[0]
-        if self._reads_parts:
+        if isinstance(self, PartsProtocol):
             # What an entry holds is not read to be replaced.
             present = self._sample_entry(key)
         else:

@@ -47,6 +47,7 @@ __all__ = [
     "NO_DEFAULT",
     "CollectionProtocol",
     "NestedKeyLike",
+    "PartsProtocol",
 ]
 
 NestedKeyLike = str | tuple[Any, ...]
@@ -108,17 +109,6 @@ class CollectionProtocol:
 
     _is_non_tensor: ClassVar[bool] = False
     """True if this collection is one value that is no tensor: walks do not enter it."""
-
-    _is_of_members: bool = False
-    """True if this is what a lazy stack shows of members that have one value each."""
-
-    @property
-    def _is_linked(self) -> bool:
-        """Return whether values are written here to where they were read from."""
-        return False
-
-    _reads_parts: ClassVar[bool] = False
-    """True if a part of a leaf is read, and written, without the rest of it."""
 
     _printed_nested_as: str | None = None
     """The name in the long form of the text if this is nested; None for the class
@@ -277,20 +267,6 @@ class CollectionProtocol:
         """Look at an entry as reading would show it: see :meth:`_sample_entry`."""
         return self._sample_entry(key)
 
-    def _part_at(self, key: str, index: object) -> Any:
-        """The part of a leaf at a planned index, where parts are read alone.
-
-        NO_DEFAULT where there is no leaf.
-        """
-        raise NotImplementedError
-
-    def _write_part(self, key: str, index: object, value: object) -> None:
-        """Write ``value`` into a leaf at a planned index, where parts are written alone."""
-        raise NotImplementedError
-
-    def _note(self) -> None:
-        """Write down batch size and names, where a file keeps them."""
-
     def _stack_members(self) -> Any:
         """Stack the members for :func:`tensordict.dense_stack_tds`."""
         return self.contiguous()
@@ -433,13 +409,9 @@ class CollectionProtocol:
         """Return what an entry becomes when it is updated from this: as a rule this."""
         return present
 
-    def _rebuild_plain(self, values: Iterator[Any]) -> Any:
-        """Rebuild without class and names: see :meth:`_rebuild`."""
-        return self._rebuild(values, False)
-
     def _rebuild_as(self, values: Iterator[Any], cls: Any, size: object) -> Any:
         """See :func:`tensordict.primitives.align.rebuild_as`; ``values`` is an iterator."""
-        built = self._rebuild_plain(values)
+        built = self._rebuild(values, False)
         if not built._is_dense:
             return built
         return _rust.rebuild_as(built, _rust.leaves(built), cls, size)
@@ -619,6 +591,24 @@ class CollectionProtocol:
                 position += count
             else:
                 position += 1
+
+
+class PartsProtocol(CollectionProtocol):
+    """Read and write a part of a leaf without the rest of it: what files add."""
+
+    __slots__ = ()
+
+    def _part_at(self, key: str, index: object) -> Any:
+        """The part of a leaf at a planned index; NO_DEFAULT where there is no leaf."""
+        raise NotImplementedError
+
+    def _write_part(self, key: str, index: object, value: object) -> None:
+        """Write ``value`` into a leaf at a planned index."""
+        raise NotImplementedError
+
+    def _note(self) -> None:
+        """Write down batch size and names, if the file may be changed."""
+        raise NotImplementedError
 
 
 def entries_of(source: CollectionProtocol | Mapping[str, Any]) -> Mapping[str, Any]:

@@ -270,8 +270,8 @@ class MembersOps(CollectionProtocol):
     def _without_none(self) -> Any:
         return self._like([member._without_none() for member in self.tensordicts])
 
-    def _rebuild_plain(self, values: object) -> Any:
-        """Rebuild without names and class: see :meth:`_rebuild`. For comparisons."""
+    def _rebuild_as(self, values: Iterator[Any], cls: Any, size: object) -> Any:
+        # Without names and class, for comparisons.
         from tensordict.containers.lazy.stack import LazyStackedTensorDict
 
         members = _rust.rebuilt_members(self.tensordicts, values, self._plain_type)

@@ -652,6 +652,19 @@ class NonTensorOps(CollectionProtocol):
 
         return shown_together(members, dim, of_rows)
 
+    def _write_held(
+        self, holder: Any, key: str, at: object, value: object, as_stack: bool = False
+    ) -> None:
+        """Write at an index of this entry of ``holder``, which then has the result.
+
+        With ``as_stack`` it becomes a stack, unless it is in files or shared memory.
+        """
+        written = self._written_at(at, value)
+        if as_stack and not (written._is_memmap or written._is_shared):
+            written = written.maybe_to_stack()
+        if written is not self:
+            holder._set_entry(key, written)
+
     def _entries_to_join(self) -> dict[str, Any]:
         # Its values would be lost.
         raise RuntimeError(MSG_NO_NON_TENSOR)

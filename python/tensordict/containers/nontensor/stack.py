@@ -331,13 +331,20 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             made._lock_tree()
         return made
 
-    @property
-    def _is_linked(self) -> bool:
-        return not self._is_shared and isinstance(self._cells, LinkedCells)
-
-    @property
-    def _is_of_members(self) -> bool:  # type: ignore[override] # told by the cells
-        return isinstance(self._cells, LinkedCells) and self._cells.is_of_rows
+    def _write_held(
+        self, holder: Any, key: str, at: Any, value: Any, as_stack: bool = False
+    ) -> None:
+        if not isinstance(self._cells, LinkedCells):
+            super()._write_held(holder, key, at, value, as_stack)
+        elif not self._cells.is_of_rows:
+            # Values are written to where they were read from.
+            super()._write_held(holder, key, at, value)
+        else:
+            # Members that have one value each take their rows of it.
+            size = _rust.index_shape(holder.batch_size, at)
+            if isinstance(value, (torch.Tensor, int, float)):
+                value = NonTensorData(torch.as_tensor(value), batch_size=size)
+            holder[at] = self._plain_type({key: value}, size)
 
     def _stated(self) -> Any:
         return self.tolist()

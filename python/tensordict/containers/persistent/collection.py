@@ -103,7 +103,6 @@ class PersistentTensorDict(Reading, Writing, Differences, TensorDictBase):  # ty
     """
 
     _is_dense: ClassVar[bool] = False
-    _reads_parts: ClassVar[bool] = True
 
     LOCKING: ClassVar[Any] = None
 

@@ -10,6 +10,7 @@ from tensordict.containers.dense import TensorDict
 from tensordict.containers.persistent.files import noted, own_size
 from tensordict.containers.plain_walks import PlainEntries
 from tensordict.primitives.common import more_refs
+from tensordict.primitives.protocol import PartsProtocol
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["PersistentState"]
 
 
-class PersistentState(PlainEntries):
+class PersistentState(PlainEntries, PartsProtocol):
     """The state of a collection of a file, and the collections that are nested in it."""
 
     filename: Any
@@ -96,7 +97,6 @@ class PersistentState(PlainEntries):
             self._file.close()
 
     def _note(self) -> None:
-        """Write batch size and names to the file, if it may be changed."""
         if self._file.is_writable:
             self._group.note(noted(self._batch_size, self._td_dim_names))
 
