@@ -6,9 +6,10 @@ import os
 import pickle
 import traceback
 from datetime import timedelta
-from multiprocessing import get_context
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from separate_process import SERVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
 
 TIMEOUT = 60.0
 """Seconds for which a rank waits for others, and a test for ranks."""
-
-# The server has torch imported, and its children are there at once.
-_SERVER = get_context("forkserver")
-_SERVER.set_forkserver_preload(["tensordict", "torch.distributed.tensor"])
 
 
 class Raised(NamedTuple):
@@ -73,8 +70,8 @@ class Ranks:
         self.processes: list[Any] = []
         path = str(folder / "rendezvous")
         for rank in range(world):
-            here, there = _SERVER.Pipe()
-            process = _SERVER.Process(
+            here, there = SERVER.Pipe()
+            process = SERVER.Process(
                 target=_serve, args=(rank, world, path, seconds, there), daemon=True
             )
             process.start()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
+from separate_process import run_separately
 from tensordict.compile.older_dynamo import spell_out
 
 if TYPE_CHECKING:
@@ -84,6 +83,7 @@ def test_the_twins_do_the_same_when_spelled_out() -> None:
 import torch
 from tensordict import TensorDict
 from tensordict.compile.registration import twin_modules
+from separate_process import run_separately
 from tensordict.compile.older_dynamo import spell_out
 
 spell_out(twin_modules())
@@ -94,9 +94,7 @@ found = torch.compile(function, backend="eager", fullgraph=True)(td)
 assert (found == function(td)).all()
 assert vars(found).keys() == vars(function(td)).keys()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    done = run_separately(program)
     assert done.returncode == 0, done.stderr
 
 

@@ -3,12 +3,11 @@
 import errno
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
+from separate_process import run_separately
 from tensordict import (
     LazyStackedTensorDict,
     NonTensorData,
@@ -250,15 +249,7 @@ print(steps)
 
 @pytest.mark.filterwarnings("ignore:This process")
 def test_a_kill_at_any_step_loses_nothing(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", KILLED, str(tmp_path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
+    done = run_separately(KILLED, tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     # Each of the steps was the last one once.
     assert int(done.stdout) > 15

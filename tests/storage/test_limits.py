@@ -3,14 +3,12 @@
 import errno
 import os
 import resource
-import signal
-import subprocess
-import sys
 
 import pytest
 import torch
 
 import tensordict
+from separate_process import run_separately
 from tensordict import TensorDict, to_safetensors
 
 
@@ -90,8 +88,7 @@ except OSError as error:
 def test_little_address_space(name, tmp_path):
     leaves = {str(number): torch.ones(1 << 20) for number in range(8)}
     TensorDict(leaves).save(tmp_path / name)
-    command = [sys.executable, "-c", LITTLE_MEMORY, str(tmp_path / name)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_separately(LITTLE_MEMORY, tmp_path / name)
     assert done.stdout == "refused\n", done.stderr
 
 
@@ -115,8 +112,7 @@ except OSError as error:
 
 def test_little_memory_for_what_a_compressed_archive_holds(tmp_path):
     path = tmp_path / "x.tdz"
-    command = [sys.executable, "-c", NO_MEMORY_TO_LOAD, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_separately(NO_MEMORY_TO_LOAD, path)
     assert done.stdout == "refused\n", done.stderr
     loaded = tensordict.load(path, verify=True)
     assert loaded["a"].shape == (16 << 20,)
@@ -131,6 +127,7 @@ from tensordict.storage import checksums as checks
 def verify(*_):
     signal.raise_signal(signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)
 checks.verify = verify
 sys.exit(cli.main(sys.argv[1:]))
 """
@@ -138,14 +135,7 @@ sys.exit(cli.main(sys.argv[1:]))
 
 def test_an_interrupted_command(tmp_path):
     make().save(tmp_path / "x")
-    arguments = ["convert", str(tmp_path / "x"), str(tmp_path / "y")]
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    done = run_separately(INTERRUPTED, "convert", tmp_path / "x", tmp_path / "y")
     assert done.returncode == 130
     assert done.stderr.endswith("tensordict convert: interrupted\n")
     assert "Traceback" not in done.stderr
