@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 CHECK = """
 from tensordict.compile import registration as twins
 assert len(twins._registered) == len({id(native) for native, _ in twins.pairs()}) > 20
@@ -23,13 +21,10 @@ def run(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_importing_the_package_leaves_dynamo_out():
-    run("import sys, tensordict; assert 'torch._dynamo' not in sys.modules")
-
-
 def test_using_the_package_leaves_dynamo_out():
     run(
-        "import sys, torch, pickle, copy\n"
+        "import sys, tensordict; assert 'torch._dynamo' not in sys.modules\n"
+        "import torch, pickle, copy\n"
         "from tensordict import TensorDict\n"
         "td = TensorDict(a=torch.ones(3), n={'b': torch.ones(3)}, batch_size=[3])\n"
         "td = (td + 1).view(-1)[0].clone(); repr(td); copy.deepcopy(td)\n"
@@ -38,36 +33,26 @@ def test_using_the_package_leaves_dynamo_out():
     )
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import torch._dynamo, tensordict",
-        "import tensordict, torch; torch.compile(lambda x: x)",
-    ],
-)
-def test_the_first_import_registers(code):
-    run(code + CHECK)
+def test_dynamo_may_be_imported_first():
+    run("import torch._dynamo, tensordict" + CHECK)
 
 
-def test_looking_for_the_module_does_not_use_up_the_hook():
+def test_the_hook_outlives_who_only_looks_and_leaves_the_module_its_loader():
     run(
-        "import sys, tensordict, importlib.util\n"
+        "import sys, tensordict, torch, importlib.util, importlib.machinery\n"
         "for _ in range(3):\n"
         "    spec = importlib.util.find_spec('torch._dynamo')\n"
         "    assert spec.origin.endswith('__init__.py')\n"
         "assert 'torch._dynamo' not in sys.modules\n"
-        "import torch._dynamo" + CHECK
-    )
-
-
-def test_the_module_keeps_its_own_loader():
-    run(
-        "import tensordict, torch._dynamo, importlib.machinery, sys\n"
-        "loader = torch._dynamo.__spec__.loader\n"
+        "torch.compile(lambda x: x)"
+        + CHECK
+        + "loader = torch._dynamo.__spec__.loader\n"
         "assert type(loader) is importlib.machinery.SourceFileLoader\n"
         "assert torch._dynamo.__loader__ is loader\n"
         "names = [getattr(f, 'name', None) for f in sys.meta_path]\n"
-        "assert 'torch._dynamo' not in names"
+        "assert 'torch._dynamo' not in names\n"
+        "# Registering again changes nothing.\n"
+        "twins.install(); twins.register_twins()" + CHECK
     )
 
 
@@ -91,12 +76,4 @@ def test_an_import_that_fails_leaves_the_hook():
         "    pass\n"
         "names = [getattr(f, 'name', None) for f in sys.meta_path]\n"
         "assert 'torch._dynamo' in names"
-    )
-
-
-def test_registering_again_changes_nothing():
-    run(
-        "import tensordict, torch._dynamo\n"
-        "from tensordict.compile import registration as twins\n"
-        "twins.install(); twins.register_twins()" + CHECK
     )

@@ -35,6 +35,13 @@ CAUGHT = {
 }
 """Mistakes, and what mypy calls them."""
 
+HEAD = "import torch\nfrom tensordict import TensorClass, tensorclass\n"
+FORMS = {
+    "wrong_class.py": "class Data(TensorClass):",
+    "wrong_decorated.py": "@tensorclass\nclass Data:",
+}
+"""The ways to write the class whose use is mistaken, each in a file of its own."""
+
 
 def run(command: list[str]) -> str:
     """Return what a checker says."""
@@ -59,19 +66,17 @@ def test_runs(program):
 
 
 @pytest.fixture(scope="module")
-def mypy(tmp_path_factory):
-    """The command that runs mypy with the plugin."""
+def mypy_says(tmp_path_factory):
+    """All that mypy says, in one run with the plugin, whose cache stays: it has torch."""
     if not importlib.util.find_spec("mypy"):
         pytest.skip("needs mypy")
-    cache = tmp_path_factory.mktemp("mypy")
-    config = str(FOLDER / "mypy.ini")
-    command = [sys.executable, "-m", "mypy", "--config-file", config]
-    return [*command, "--cache-dir", str(cache)]
-
-
-@pytest.fixture(scope="module")
-def mypy_says(mypy):
-    return run([*mypy, *map(str, CHECKED)])
+    folder = tmp_path_factory.mktemp("mistakes")
+    for name, form in FORMS.items():
+        text = f"{HEAD}{form}\n    a: torch.Tensor\n" + "\n".join(CAUGHT)
+        (folder / name).write_text(text)
+    config, cache = FOLDER / "mypy.ini", FOLDER.parents[1] / ".mypy_cache" / "programs"
+    command = [sys.executable, "-m", "mypy", f"--config-file={config}"]
+    return run([*command, f"--cache-dir={cache}", *map(str, CHECKED), str(folder)])
 
 
 @pytest.mark.parametrize("program", CHECKED, ids=lambda path: path.stem)
@@ -79,19 +84,13 @@ def test_mypy_strict(program, mypy_says):
     check(mypy_says, program)
 
 
-@pytest.mark.parametrize(
-    "form", ["class Data(TensorClass):", "@tensorclass\nclass Data:"]
-)
-def test_mypy_finds_mistakes(form, mypy, tmp_path):
-    head = "import torch\nfrom tensordict import TensorClass, tensorclass\n"
-    lines = [f"{head}{form}\n    a: torch.Tensor", *CAUGHT]
-    program = tmp_path / "mistakes.py"
-    program.write_text("\n".join(lines))
-    first = lines[0].count("\n") + 2
-    said = run([*mypy, str(program)])
+@pytest.mark.parametrize("name", FORMS)
+def test_mypy_finds_mistakes(name, mypy_says):
+    first = f"{HEAD}{FORMS[name]}".count("\n") + 3
     for number, (line, code) in enumerate(CAUGHT.items(), first):
-        found = [each for each in said.splitlines() if f".py:{number}: " in each]
-        assert len(found) == 1, (line, said)
+        place = f"{name}:{number}: "
+        found = [each for each in mypy_says.splitlines() if place in each]
+        assert len(found) == 1, (line, mypy_says)
         assert found[0].endswith(f"[{code}]"), line
 
 
