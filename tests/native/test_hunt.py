@@ -11,30 +11,25 @@ import pytest
 HUNT = Path(__file__).with_name("hunt.py")
 
 
-GROUPS = (
-    ["callbacks", "states", "keys", "tensors", "arguments", "primitives"],
-    ["threads", "forks", "cut_files", "saves", "sizes", "depths"],
-)
-"""The groups of the hunt, in two processes."""
-
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it forks")
 
 
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("groups", GROUPS, ids=" ".join)
-def test_whatever_is_done_to_containers_raises_an_exception_at_worst(groups, tmp_path):
+def test_whatever_is_done_to_containers_raises_an_exception_at_worst(tmp_path):
     environment = dict(os.environ, OMP_NUM_THREADS="1", TMPDIR=str(tmp_path))
     # What was freed is overwritten, so that whoever reads it on is noticed.
     environment["PYTHONMALLOC"] = "debug"
-    command = [sys.executable, str(HUNT), *groups]
     done = subprocess.run(
-        command, env=environment, check=False, capture_output=True, text=True
+        [sys.executable, str(HUNT)],
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
     )
     told = [json.loads(line) for line in done.stdout.splitlines()]
     wrong = [line for line in told if "case" in line]
     assert (wrong, done.returncode) == ([], 0), done.stderr[-2000:]
-    # Every group came to its end.
-    assert [line["group"] for line in told] == groups
+    assert len(told) == 12, "each group came to its end"
 
 
 def test_the_hunt_tries_every_public_operation():

@@ -78,7 +78,7 @@ def in_processes(*works: Callable[[], None]) -> None:
     assert states == [0] * len(works)
 
 
-def for_a_while(work: Callable[[int], None], seconds: float = 0.7) -> None:
+def for_a_while(work: Callable[[int], None], seconds: float = 0.3) -> None:
     end = time.monotonic() + seconds
     number = 0
     while time.monotonic() < end:
@@ -88,7 +88,7 @@ def for_a_while(work: Callable[[int], None], seconds: float = 0.7) -> None:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_first_saves_at_the_same_time(name, tmp_path):
-    for number in range(10):
+    for number in range(4):
         target = tmp_path / str(number) / "deeper" / name
         in_processes(*[lambda v=v, t=target: save(v, t) for v in range(4)])
         assert len(values_of(TensorDict.load(target))) == 1
@@ -121,10 +121,10 @@ def test_two_writers_and_a_reader(name, tmp_path):
 def test_files_that_are_put_into_the_target_meanwhile_stay(tmp_path):
     target = tmp_path / "x"
     large = TensorDict({f"k{i}": torch.ones(30_000) for i in range(4)})
-    for number in range(20):
+    for number in range(10):
         large.save(target)
 
-        def note(wait: float = number * 0.0005) -> None:
+        def note(wait: float = number * 0.001) -> None:
             time.sleep(wait)
             (target / "notes.txt").write_text("mine")
 
@@ -162,7 +162,7 @@ def test_what_save_returns_is_what_was_saved(tmp_path):
 
     def save_and_look(value: int) -> None:
         torch.set_num_threads(1)
-        for _ in range(40):
+        for _ in range(15):
             assert values_of(make(value).save(target)) == {value}
 
     in_processes(lambda: save_and_look(1), lambda: save_and_look(2))
@@ -170,7 +170,7 @@ def test_what_save_returns_is_what_was_saved(tmp_path):
 
 def test_a_kill_among_first_saves_of_shards_leaves_a_save_that_loads(tmp_path):
     chance = random.Random(5)
-    for number in range(30):
+    for number in range(12):
         target = tmp_path / str(number) / f"x{INDEX}"
         target.parent.mkdir()
         children = []
