@@ -261,3 +261,18 @@ def test_arithmetic_with_a_tensor_of_no_dims_is_one_graph(name):
     found = torch.compile(work, backend=backend)(td.clone(), number)
     assert len(graphs) == 1
     assert (found == work(td.clone(), number)).all()
+
+
+def test_a_nested_region_takes_and_returns_collections():
+    @torch.compiler.nested_compile_region
+    def layer(td):
+        both = torch.stack([td, td + 1])
+        return TensorDict(a=both["a"].sum(0), n=both["n"][1], batch_size=td.batch_size)
+
+    def work(td):
+        return layer(layer(td))
+
+    td = TensorDict(a=torch.arange(3.0), n={"b": torch.ones(3)}, batch_size=[3])
+    torch._dynamo.reset()
+    found = torch.compile(work, backend="aot_eager", fullgraph=True)(td)
+    assert (found == work(td)).all()

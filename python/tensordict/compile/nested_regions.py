@@ -1,0 +1,46 @@
+"""Let collections be arguments of ``torch.compiler.nested_compile_region``.
+
+Dynamo asks the arguments of such a region for ``__torch_function__``, as for a function
+of torch. A collection has no answer, and needs none: its leaves are traced as usual.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tensordict.primitives.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["install"]
+
+
+def _without_dispatch(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a ``call_function`` that leaves collections out of torch's dispatch."""
+    from torch._dynamo.utils import has_torch_function
+
+    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        known = [each for each in (*args, *kwargs.values()) if has_torch_function(each)]
+        if known and all(
+            isinstance(getattr(each.realize(), "value", None), CollectionProtocol)
+            for each in known
+        ):
+            return self._call_function(tx, args, kwargs)
+        return call(self, tx, args, kwargs)
+
+    return call_function
+
+
+def install() -> bool:
+    """Teach Dynamo, which is imported, about collections; return whether it took it."""
+    try:
+        from torch._dynamo.variables.higher_order_ops import (
+            InvokeSubgraphHigherOrderVariable as Region,
+        )
+
+        call, _ = Region.call_function, Region._call_function
+    except (ImportError, AttributeError):
+        return False
+    Region.call_function = _without_dispatch(call)  # type: ignore[method-assign]
+    return True
