@@ -1,4 +1,4 @@
-"""Values in shared memory, seen by processes that are forked, spawned and served.
+"""Values in shared memory, seen by processes that are forked and served.
 
 One child for each start method does all that is asked of it, for each way of sharing.
 """
@@ -64,7 +64,7 @@ def write_without_end(tds):
             td.set_("text", NonTensorData([number] * LENGTH))
 
 
-@pytest.fixture(params=["fork", "spawn", "forkserver"])
+@pytest.fixture(params=["fork", "forkserver"])
 def started(request, tmp_path):
     """The collections, their child, and what asks it to write."""
     context = multiprocessing.get_context(request.param)

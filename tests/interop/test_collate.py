@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from separate_process import SERVER
 from tensordict import LazyStackedTensorDict, TensorDict, lazy_stack, tensorclass
 
 
@@ -36,7 +37,7 @@ def test_data_loader_gives_collections():
 
 def test_data_loader_workers_give_collections():
     loader = DataLoader(
-        Samples(), batch_size=5, num_workers=1, multiprocessing_context="spawn"
+        Samples(), batch_size=5, num_workers=1, multiprocessing_context=SERVER
     )
     assert [batch["n", "i"].tolist() for batch in loader] == [
         [0, 1, 2, 3, 4],

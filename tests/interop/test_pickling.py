@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import multiprocessing
 import pickle
 import pickletools
 import weakref
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from separate_process import SERVER
 from tensordict import TensorDict
 from tensordict.nn import TensorDictParams
 from tensordict.utils import _LockedSchema, _StringOnlyDict
@@ -117,9 +117,8 @@ def _double(queue, taken, td):
 
 
 def test_through_a_queue_of_processes(td):
-    context = multiprocessing.get_context("spawn")
-    queue, taken = context.Queue(), context.Event()
-    worker = context.Process(target=_double, args=(queue, taken, td))
+    queue, taken = SERVER.Queue(), SERVER.Event()
+    worker = SERVER.Process(target=_double, args=(queue, taken, td))
     worker.start()
     other = queue.get(timeout=60)
     taken.set()

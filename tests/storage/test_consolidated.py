@@ -8,11 +8,11 @@ from collections import OrderedDict
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from separate_process import SERVER
 from tensordict import (
     NonTensorData,
     NonTensorStack,
@@ -215,9 +215,8 @@ def test_sent_to_a_process_it_is_the_same_memory(where, tmp_path):
         "file": {"filename": tmp_path / "file"},
     }[where]
     td = tree().consolidate(**options)
-    context = mp.get_context("spawn")
-    queue, answers = context.Queue(), context.Queue()
-    process = context.Process(target=read_and_store, args=(queue, answers))
+    queue, answers = SERVER.Queue(), SERVER.Queue()
+    process = SERVER.Process(target=read_and_store, args=(queue, answers))
     process.start()
     try:
         queue.put(td)

@@ -318,7 +318,7 @@ def write_rows(td, first):
         td.get("people")[place] = f"new {place}"
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_processes_that_share_values_lose_no_write(tmp_path, method):
     length = 16
     people = NonTensorStack(*["old"] * length)
