@@ -35,12 +35,11 @@ def _without_dispatch(call: Callable[..., Any]) -> Callable[..., Any]:
 def install() -> bool:
     """Teach Dynamo, which is imported, about collections; return whether it took it."""
     try:
-        from torch._dynamo.variables.higher_order_ops import (
-            InvokeSubgraphHigherOrderVariable as Region,
-        )
+        from torch._dynamo.variables import higher_order_ops
 
-        call, _ = Region.call_function, Region._call_function
+        region: Any = higher_order_ops.InvokeSubgraphHigherOrderVariable  # type: ignore[attr-defined]
+        call, _ = region.call_function, region._call_function
     except (ImportError, AttributeError):
         return False
-    Region.call_function = _without_dispatch(call)  # type: ignore[method-assign]
+    region.call_function = _without_dispatch(call)
     return True
