@@ -22,6 +22,7 @@ from tensordict.ops.device import DeviceOps
 from tensordict.ops.display import DisplayOps
 from tensordict.ops.distributed import DistributedOps
 from tensordict.ops.dtype import DtypeOps
+from tensordict.ops.index_writes import IndexWritesOps
 from tensordict.ops.indexing import IndexingOps
 from tensordict.ops.joining import JoiningOps
 from tensordict.ops.keys import KeysOps
@@ -82,6 +83,7 @@ class Vocabulary(
     AccessOps,
     StoringOps,
     MergingOps,
+    IndexWritesOps,
     KeysOps,
     ConstructOps,
     BatchOps,

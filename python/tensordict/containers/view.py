@@ -19,8 +19,8 @@ from tensordict.primitives.checks import is_tensorclass
 from tensordict.primitives.common import check_number, not_a_value, value_of
 from tensordict.primitives.copy import check_copy, leaf_paths
 from tensordict.primitives.errors import locked_error, missing_key
-from tensordict.primitives.index import _preallocated, fit_source
 from tensordict.primitives.index_items import _WHOLE, fills
+from tensordict.primitives.index_writes import fit_source, preallocated
 from tensordict.primitives.operations import ONLY_VIEWS, REFUSED_BY_VIEWS
 from tensordict.primitives.protocol import (
     NO_DEFAULT,
@@ -441,7 +441,7 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
         if present is NO_DEFAULT:
             ndim = len(source.batch_size)
             size = self._batch_size
-            entry = _preallocated(source, self.idx, size, ndim, value)
+            entry = preallocated(source, self.idx, size, ndim, value)
             source._set_entry(key, entry)
         elif isinstance(present, CollectionProtocol) and present._is_non_tensor:
             source._set_entry(key, present._written_at(self.idx, value))

@@ -17,10 +17,10 @@ from tensordict.containers.lazy.rollback import Undoing
 from tensordict.containers.lazy.set import refuse_casts
 from tensordict.ops.families import NUMBERS
 from tensordict.ops.merging import (
-    _paths,
     _take_batch_sizes,
     _without_class,
     check_size_of_some,
+    key_paths,
 )
 from tensordict.primitives.common import MSG_BAD_KEY
 from tensordict.primitives.copy import copy_all
@@ -524,7 +524,7 @@ def _chosen(source: CollectionProtocol, keys: object) -> Any:
     """The entries of a stack that ``keys_to_update`` names, in the order of the stack."""
     held = _rust.walk(source, 0, True, False)
     place = {(key,) if isinstance(key, str) else key: at for at, key in enumerate(held)}
-    paths = sorted(_paths(keys), key=lambda path: place.get(path, len(place)))
+    paths = sorted(key_paths(keys), key=lambda path: place.get(path, len(place)))
     return source.select(*paths, strict=False)
 
 

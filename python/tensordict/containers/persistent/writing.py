@@ -15,7 +15,7 @@ from tensordict.containers.persistent.files import (
 )
 from tensordict.containers.persistent.state import PersistentState
 from tensordict.primitives.errors import locked_error
-from tensordict.primitives.index import fit_source
+from tensordict.primitives.index_writes import fit_source
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.unbatched import is_unbatched
 from tensordict.storage.arrays.interface import UNBATCHED

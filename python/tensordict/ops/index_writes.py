@@ -1,0 +1,410 @@
+"""Writing values into entries at an index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+
+from tensordict import _rust
+from tensordict.ops.merging import entry_path, goes_on, is_branch, key_paths, restricted
+from tensordict.primitives.checks import is_leaf_nontensor
+from tensordict.primitives.common import (
+    check_number,
+    not_a_value,
+    refused_first,
+)
+from tensordict.primitives.convert import tensor_of
+from tensordict.primitives.deprecation import warn_of_cast
+from tensordict.primitives.errors import locked_error
+from tensordict.primitives.index_items import fills, refuse_cast
+from tensordict.primitives.index_writes import fit_source
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.unbatched import is_unbatched
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensordict.primitives.protocol import BatchIndex, NestedKeyLike
+
+__all__ = ["IndexWritesOps"]
+
+MSG_FAST_COPY = (
+    "copy_at_(..., fast=True) requires the optimized tensor-only copy path, but the "
+    "source, destination, or index is not compatible. Use fast=False or update_at_ for "
+    "the general update semantics."
+)
+
+
+class IndexWritesOps(CollectionProtocol):
+    """Writing values into entries at an index."""
+
+    def set_at_(
+        self,
+        key: NestedKeyLike,
+        value: Any,
+        index: BatchIndex,
+        *,
+        non_blocking: bool = False,
+    ) -> Self:
+        """Write ``value`` into the entry at a nested key, where ``index`` points.
+
+        As ``self.get(key)[index] = value``, but that ``value`` may be a list or an array.
+
+        Raises:
+            IndexError: ``key`` is no nested key.
+            KeyError: there is no such entry.
+            RuntimeError: the value does not fit, in shape, or in dtype at an index tensor.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3)}, [3])
+            >>> td.set_at_("a", 1.0, slice(1, None))["a"]
+            tensor([0., 1., 1.])
+        """
+        path = entry_path(key)
+        target = _rust.get(self, path)
+        if isinstance(target, CollectionProtocol):
+            if isinstance(value, dict):
+                value = _rust.validate(self, key, value)
+            if not target._is_non_tensor:
+                target[index] = value
+                return self
+            warn_of_cast(value, path[-1])
+            value = _as_entry(_rows_at(target, index, value))
+            holder = self if len(path) == 1 else _rust.get(self, path[:-1])
+            as_stack = not isinstance(value, torch.Tensor)
+            held: Any = target
+            held._write_held(holder, path[-1], index, value, as_stack)
+            return self
+        if isinstance(value, float):
+            # An index of nothing does not ask torch whether the dtype has the number.
+            check_number([target], value, True)
+        elif not isinstance(value, (torch.Tensor, bool, int, complex)):
+            # Where it is written is complained of first, then what is.
+            _rust.index_plan(target.shape, index)
+            value = _tensor_of(value, target, key)
+        parent: Any = self if len(path) == 1 else _rust.get(self, path[:-1])
+        at = _all_of(parent, target, index) if is_unbatched(target) else index
+        parent._write_at(path[-1], target, at, value)
+        return self
+
+    def _set_at_str(
+        self,
+        key: str,
+        value: Any,
+        idx: BatchIndex,
+        *,
+        validated: bool,
+        non_blocking: bool,
+    ) -> Self:
+        return self.set_at_(key, value, idx, non_blocking=non_blocking)
+
+    def _set_at_tuple(
+        self,
+        key: tuple[str, ...],
+        value: Any,
+        idx: BatchIndex,
+        *,
+        validated: bool,
+        non_blocking: bool,
+    ) -> Self:
+        return self.set_at_(key, value, idx, non_blocking=non_blocking)
+
+    def update_at_(
+        self,
+        input_dict_or_td: Mapping[Any, Any] | CollectionProtocol,
+        idx: BatchIndex,
+        clone: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Sequence[NestedKeyLike] | None = None,
+    ) -> Self:
+        """Write the values of another collection or mapping where ``idx`` points.
+
+        Args:
+            input_dict_or_td: the values, of the shape that indexing the entries gives.
+            idx: an index of the batch dims.
+            clone: has no effect, since values are copied.
+            non_blocking: whether copies between devices may be asynchronous.
+            keys_to_update: write only these.
+
+        Raises:
+            KeyError: there is no entry for a value. Below a nested collection it is
+                made where the value comes in a collection.
+            RuntimeError: a value does not fit what the index points at; then nothing
+                is written.
+
+        Examples:
+            >>> td = TensorDict({"a": torch.zeros(3, 2)}, [3])
+            >>> td.update_at_({"a": torch.ones(2)}, 1)["a"].sum(-1)
+            tensor([0., 2., 0.])
+        """
+        source: Any = input_dict_or_td
+        if keys_to_update is not None:
+            paths = key_paths(keys_to_update)
+            wanted = [path for path in paths if not goes_on(paths, path)]
+            source = restricted(source, wanted)
+        elif _rust.write_fitting(self, idx, source):
+            return self
+        writes: list[tuple[Any, str, torch.Tensor, Any, Any]] = []
+        fresh: list[tuple[Any, str, Any]] = []
+        _collect_writes(self, source, idx, idx, writes, fresh)
+        for parent, name, target, at, value in refused_first(writes, 2):
+            if isinstance(target, CollectionProtocol):
+                value = _rows_at(target, at, value)
+                held: Any = target
+                held._write_held(parent, name, at, value)
+                continue
+            parent._write_at(name, target, at, value)
+        for parent, name, made in fresh:
+            if isinstance(made, CollectionProtocol):
+                parent._hang(name, made)
+            else:
+                parent._set_entry(name, made)
+        return self
+
+    def copy_at_(
+        self,
+        tensordict: CollectionProtocol,
+        idx: BatchIndex,
+        non_blocking: bool = False,
+        *,
+        fast: bool = True,
+    ) -> Self:
+        """Copy all leaves of another collection to where ``idx`` points.
+
+        Args:
+            tensordict: a collection with the leaves of this one.
+            idx: integers, slices, None and ``...``; any index if not ``fast``.
+            non_blocking: whether copies between devices may be asynchronous.
+            fast: refuse what is not a plain copy of tensors to tensors, between two
+                collections that are no views, no stacks and of no other class.
+
+        Raises:
+            RuntimeError: ``fast`` is set, and the leaves or the index do not fit.
+        """
+        if fast:
+            is_plain = type(self) is self._plain_type and _is_plain_index(idx)
+            if is_plain and _rust.write_fitting(self, idx, tensordict):
+                return self
+            idx, pairs = _plain_copy(self, tensordict, idx)
+            for target, value in refused_first(pairs, 0):
+                target[idx] = value
+            return self
+        if self._is_non_tensor and _has_nothing(tensordict, True):
+            return self
+        return self.update_at_(tensordict, idx, non_blocking=non_blocking)
+
+
+def _collect_writes(
+    td: Any,
+    source: Any,
+    index: Any,
+    asked: Any,
+    writes: list[tuple[Any, str, torch.Tensor, Any, Any]],
+    fresh: list[tuple[Any, str, Any]],
+    nested: bool = False,
+) -> None:
+    """The leaves of ``td`` and the values for them, checked against what is indexed.
+
+    What a nested collection lacks is made, as by assignment at an index. ``asked`` is
+    the index as it was given: torch writes other values at a mask than at positions.
+    """
+    # A field may have the name of the method that lists the entries.
+    is_collection = isinstance(source, CollectionProtocol)
+    mapping = source._as_source() if is_collection else source
+    for key, value in list(mapping.items()):
+        if nested and is_collection and td._get_entry(key, NO_DEFAULT) is NO_DEFAULT:
+            fresh.append((td, key, _made_at(td, source, key, index)))
+            continue
+        if _has_nothing(value, nested):
+            continue
+        target = _rust.get(td, key)
+        if not isinstance(target, CollectionProtocol) or target._is_non_tensor:
+            path = _rust.unravel_key_to_tuple(key)
+            parent = td if len(path) == 1 else _rust.get(td, path[:-1])
+            at = _all_of(parent, target, index) if is_unbatched(target) else index
+            if isinstance(target, CollectionProtocol):
+                target._check_item(_rust.index_shape(target.batch_size, index), value)
+                checked = value
+            else:
+                checked = _checked_write(parent, target, value, at, asked, key)
+            writes.append((parent, path[-1], target, at, checked))
+        elif isinstance(value, CollectionProtocol) and value._is_non_tensor:
+            raise not_a_value(key, target, value)
+        elif isinstance(value, CollectionProtocol):
+            # The index means the batch dims of what is nested, not the dims of leaves.
+            plan = _rust.index_plan(target.batch_size, index)
+            at = ... if plan is None else plan[0]
+            size = target.batch_size if plan is None else plan[1]
+            fit_source(target.batch_size, index, size, value)
+            _collect_writes(target, value, at, asked, writes, fresh, True)
+        elif isinstance(value, Mapping):
+            _collect_writes(target, value, index, asked, writes, fresh, True)
+        else:
+            keys = target.keys(True, True, is_leaf=is_leaf_nontensor)
+            spread = dict.fromkeys(keys, value)
+            _collect_writes(target, spread, index, asked, writes, fresh)
+
+
+def _all_of(td: Any, shared: torch.Tensor, index: Any) -> Any:
+    """The index of what all elements of ``td`` share, which is written whole.
+
+    Raises:
+        IndexError: ``index`` is none of the batch dims.
+    """
+    _ = torch.zeros((), device=shared.device).expand(td.batch_size)[index]
+    return ...
+
+
+def _made_at(
+    td: CollectionProtocol, source: CollectionProtocol, key: str, index: BatchIndex
+) -> Any:
+    """An entry for ``td`` that is zero but for that of ``source`` at the index."""
+    if td.is_locked:
+        raise locked_error(td)
+    made = td.empty()
+    made[index] = source.select(key)
+    return made._get_entry(key, None)
+
+
+def _has_nothing(value: object, nested: bool) -> bool:
+    """Return whether a nested value has nothing to write and needs no entry."""
+    if isinstance(value, CollectionProtocol):
+        return nested and not value._is_non_tensor and not _rust.leaves(value)
+    if isinstance(value, Mapping):
+        return all(_has_nothing(item, True) for item in value.values())
+    return False
+
+
+def _plain_copy(td: Any, source: Any, index: BatchIndex) -> tuple[Any, list[Any]]:
+    """``index`` as one of leaves, and the leaves of ``td`` with those of ``source``.
+
+    Raises:
+        RuntimeError: it is not plain, or the leaves of ``source`` do not have the shapes
+            that it gives.
+    """
+    plain = td._plain_type
+    if type(source) is not plain or not (td._is_non_tensor or type(td) is plain):
+        raise RuntimeError(MSG_FAST_COPY)
+    for holder in (*_rust.containers(td), *_rust.containers(source)):
+        if holder._is_non_tensor:
+            # A value for all elements stays, and one for each would have to be written.
+            is_plain = holder._is_one
+        else:
+            is_plain = holder._is_dense or not _rust.leaves(holder)
+        if not is_plain:
+            raise RuntimeError(MSG_FAST_COPY)
+    if not td._is_non_tensor and not _are_plain(td, source):
+        raise RuntimeError(MSG_FAST_COPY)
+    leaves = list(source.items(True, leaves_only=True))
+    if not leaves:
+        return index, []
+    if not _is_plain_index(index):
+        raise RuntimeError(MSG_FAST_COPY)
+    try:
+        plan = _rust.index_plan(td.batch_size, index)
+    except IndexError:
+        raise RuntimeError(MSG_FAST_COPY) from None
+    at = ... if plan is None else plan[0]
+    pairs = []
+    for key, value in leaves:
+        target = _rust.get(td, key) if _rust.contains(td, key) else None
+        if not isinstance(target, torch.Tensor) or value.shape != target[at].shape:
+            raise RuntimeError(MSG_FAST_COPY)
+        pairs.append((target, value))
+    return at, pairs
+
+
+def _are_plain(td: Any, source: Any) -> bool:
+    """Return whether collections nested in ``source`` are plain in ``td``, or empty."""
+    for key, value in list(source._entries().items()):
+        held = td._get_entry(key, None) if is_branch(value) else None
+        if not is_branch(held):
+            continue
+        if not (
+            _are_plain(held, value)
+            if type(held) is type(td)
+            else not _rust.leaves(held)
+        ):
+            return False
+    return True
+
+
+def _is_plain_index(index: object) -> bool:
+    """Return whether an index is made of numbers, slices, None and ellipses."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all([_is_plain_item(part) for part in parts])
+
+
+def _is_plain_item(item: object) -> bool:
+    if isinstance(item, torch.Tensor):
+        return not item.shape and item.dtype is not torch.bool
+    if isinstance(item, (int, slice, np.integer)):
+        return not isinstance(item, bool)
+    return item is None or item is ...
+
+
+def _as_entry(value: object) -> Any:
+    """``value`` as it is where it is an entry: a tensor or an array, if it becomes one."""
+    if isinstance(value, (str, bytes, torch.Tensor, CollectionProtocol)):
+        return value
+    tensor = tensor_of(value)
+    if tensor is None and isinstance(value, tuple):
+        tensor = np.asarray(value)
+    return value if tensor is None else tensor
+
+
+def _rows_at(target: CollectionProtocol, index: BatchIndex, value: Any) -> Any:
+    """An array of text that is written at an index of a non-tensor entry as a column."""
+    if not isinstance(value, np.ndarray):
+        return value
+    size = _rust.index_shape(target.batch_size, index)
+    return target._non_tensor_type._rows_of(value, size)
+
+
+def _tensor_of(value: object, target: torch.Tensor, key: object) -> Any:
+    """The tensor made of ``value`` that is written into the tensor at ``key``.
+
+    Raises:
+        AttributeError: it is neither number nor array.
+    """
+    made = value if isinstance(value, CollectionProtocol) else None
+    if made is None:
+        made = tensor_of(value, target.device)
+    if not isinstance(made, torch.Tensor):
+        raise not_a_value(key, target, made if made is not None else value)
+    return made
+
+
+def _checked_write(
+    parent: CollectionProtocol,
+    target: torch.Tensor,
+    value: Any,
+    index: BatchIndex,
+    asked: object,
+    key: object,
+) -> Any:
+    """The form of ``value`` that can be written at ``index``, or what the write raises."""
+    if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
+        value = _tensor_of(value, target, key)
+    if isinstance(value, torch.Tensor):
+        try:
+            shape = target[index].shape
+        except IndexError:
+            # torch may complain of the shape of what is written before the index.
+            torch.empty(target.shape, dtype=target.dtype)[index] = value.cpu()
+            raise
+        if value.shape != shape and shape.numel():
+            spare = value.dim() - len(shape)
+            if spare > 0 and set(value.shape[:spare]) == {1}:
+                value = value.reshape(value.shape[spare:])
+            value.expand(shape)
+        if value.dtype != target.dtype:
+            if fills(asked, value):
+                return value.to(target.dtype)
+            if not parent._casts_at(index):
+                refuse_cast(index, target, value)
+    return value

@@ -1,0 +1,311 @@
+"""Check each write at an index before the first is done, entry by entry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict.primitives import ragged_leaves
+from tensordict.primitives.common import not_a_value
+from tensordict.primitives.errors import at_key, locked_error
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.tree import new
+from tensordict.primitives.unbatched import UnbatchedTensor
+
+if TYPE_CHECKING:
+    from tensordict.primitives.protocol import BatchIndex
+
+MSG_INDEXED_SIZE = (
+    "indexed destination TensorDict batch size is {} (batch_size = {}, index={}), "
+    "which differs from the source batch size {}"
+)
+
+
+MSG_EXPANDED = (
+    "The expanded size of the tensor ({}) must match the existing size ({}) at "
+    "non-singleton dimension {}.  Target sizes: {}.  Tensor sizes: {}"
+)
+
+
+def fit_source(batch_size: torch.Size, index: Any, size: torch.Size, value: Any) -> Any:
+    """``value`` if its batch size is the end of ``size``, or as one that has that size.
+
+    Where its entries do not have that size it broadcasts, as a tensor does.
+    """
+    source = value.batch_size
+    if source == size or (source and size[-len(source) :] == source):
+        return value
+    misfit = RuntimeError(MSG_INDEXED_SIZE.format(size, batch_size, index, source))
+    if len(source) >= len(size) and source[: len(size)] != size:
+        # A tensor refuses this size below. A value would take any.
+        entries = value._entries().values()
+        if any(getattr(entry, "_is_non_tensor", False) for entry in entries):
+            raise misfit
+    if isinstance(index, tuple) and len(index) == 2 and index[1] is ...:
+        index = index[0]
+    is_flag = isinstance(index, torch.Tensor) and not index.dim() and size[:1] == (1,)
+    if batch_size and (
+        index is None or index is True or (is_flag and index.dtype is torch.bool)
+    ):
+        # All of it is meant.
+        return value.expand(size)
+    sized = value.copy()
+    try:
+        sized.batch_size = size
+    except RuntimeError:
+        if not _broadcasts(source, size):
+            raise misfit from None
+        while value.batch_dims > len(size):
+            value = value[0]
+        return value.expand(size)
+    return sized
+
+
+def _broadcasts(source: torch.Size, size: torch.Size) -> bool:
+    """Return whether a value of shape ``source`` fits where there is ``size``."""
+    spare = max(len(source) - len(size), 0)
+    kept = source[spare:]
+    ends = size[len(size) - len(kept) :]
+    return all([length == 1 for length in source[:spare]]) and all(
+        [length in (1, end) for length, end in zip(kept, ends, strict=True)]
+    )
+
+
+def _check_fits(item: Any, leaf: torch.Tensor, size: torch.Size, k: int) -> None:
+    """Raise where ``item`` does not broadcast to what is written of ``leaf``."""
+    target = [*size, *leaf.shape[k:]]
+    shape = list(item.shape)
+    if shape == target:
+        return
+    while len(shape) > len(target) and shape[0] == 1:
+        del shape[0]
+    offset = len(target) - len(shape)
+    if offset < 0:
+        msg = (
+            f"expand(source of shape {list(item.shape)}, size={target}): the number of "
+            "sizes provided must be greater or equal to the number of dimensions in "
+            "the tensor."
+        )
+        raise RuntimeError(msg)
+    for dim, length in enumerate(shape):
+        if length not in (1, target[dim + offset]):
+            raise RuntimeError(
+                MSG_EXPANDED.format(
+                    target[dim + offset], length, dim + offset, target, shape
+                )
+            )
+
+
+def plan_fill(
+    td: Any,
+    at: Any,
+    size: Any,
+    k: int,
+    value: Any,
+    writes: list[tuple[Any, str, Any, Any]],
+) -> None:
+    """Add to ``writes`` each entry of ``td`` with what fills it, or raise."""
+    is_tensor = isinstance(value, torch.Tensor) and value.dim() > 0
+    for key, entry in list(td._entries().items()):
+        if isinstance(entry, CollectionProtocol) and entry._is_dense:
+            plan_fill(entry, at, size, k, value, writes)
+            continue
+        if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
+            is_number = isinstance(value, (int, float, complex))
+            item = torch.as_tensor(value) if is_number else value
+            entry._check_item(size, item, at)
+            writes.append((td, key, entry, item))
+            continue
+        if not isinstance(value, (int, float, complex, torch.Tensor)):
+            raise not_a_value(key, entry, value)
+        if is_tensor and isinstance(entry, UnbatchedTensor):
+            _check_fits(value, entry, torch.Size([]), 0)
+        elif not isinstance(entry, CollectionProtocol) and entry.is_nested:
+            ragged_leaves.check_rows(entry, at, value)
+        elif is_tensor and not isinstance(entry, CollectionProtocol):
+            _check_fits(value, entry, size, k)
+        writes.append((td, key, entry, value))
+
+
+def plan_collection(
+    td: CollectionProtocol,
+    at: BatchIndex,
+    size: Any,
+    k: int,
+    value: Any,
+    writes: list[tuple[Any, str, Any, Any]],
+    fresh: list[tuple[Any, str, Any]],
+) -> None:
+    """Add each entry of ``value`` with its place to ``writes``, or raise.
+
+    Entries that ``td`` does not have are made, and added to ``fresh``.
+    """
+    for key, item in list(value._entries().items()):
+        entry = td._get_entry(key, NO_DEFAULT)
+        if entry is NO_DEFAULT:
+            if td.is_locked:
+                raise locked_error(td)
+            own = size[-value.batch_dims :] if value.batch_dims else size
+            fresh.append((td, key, preallocated(td, at, own, k, item)))
+        elif isinstance(entry, CollectionProtocol):
+            if entry._is_non_tensor:
+                own = torch.Size([*size, *entry.batch_size[k:]])
+                entry._check_item(own, item, at)
+                writes.append((td, key, entry, item))
+            elif isinstance(item, CollectionProtocol) and item._is_non_tensor:
+                raise not_a_value(key, entry, item)
+            elif isinstance(item, CollectionProtocol) and entry._is_dense:
+                own = torch.Size([*size, *entry._batch_size[k:]])
+                try:
+                    item = fit_source(entry._batch_size, at, own, item)
+                    plan_collection(entry, at, size, k, item, writes, fresh)
+                except RuntimeError as error:
+                    raise at_key(error, key) from None
+            else:
+                writes.append((td, key, entry, item))
+        elif isinstance(item, CollectionProtocol):
+            raise not_a_value(key, entry, item)
+        else:
+            try:
+                if isinstance(entry, UnbatchedTensor):
+                    # All elements share it: it is written whole.
+                    _check_fits(item, entry, torch.Size([]), 0)
+                elif entry.is_nested:
+                    ragged_leaves.check_rows(entry, at, item)
+                else:
+                    _check_fits(item, entry, size, k)
+            except RuntimeError as error:
+                raise at_key(error, key) from None
+            writes.append((td, key, entry, item))
+
+
+def preallocated(td: Any, at: BatchIndex, size: Any, k: int, item: Any) -> Any:
+    """An entry for ``td`` that is zero but for ``item`` at the index.
+
+    ``size`` has as many dims as ``item`` has batch dims.
+    """
+    batch_size, extra = td.batch_size, len(size)
+    device = td.device
+    if isinstance(item, UnbatchedTensor):
+        return item._with_batch_size(torch.Size([*batch_size[:k]]))
+    if not isinstance(item, CollectionProtocol):
+        shape = torch.Size([*batch_size[:k], *item.shape[extra:]])
+        entry = item.new_zeros(shape, device=device)
+        entry[at] = item
+        return entry
+    if item._is_non_tensor:
+        own = torch.Size([*batch_size[:k], *item.batch_size[extra:]])
+        made = item._preallocated(at, own)
+        if device is not None:
+            made._device = device
+        return made
+    if not item._is_dense:
+        return item._remade(lambda plain: preallocated(td, at, size, k, plain))
+    entries = {
+        key: preallocated(td, at, size, k, child)
+        for key, child in list(item._tensordict.items())
+    }
+    own = torch.Size([*batch_size[:k], *item._batch_size[extra:]])
+    names = td.names if td._has_names() else None
+    if names is not None:
+        names = [*names[:k], *[None] * (len(own) - k)]
+    return new(type(item), entries, own, device, names)
+
+
+def is_common(number: Any) -> bool:
+    """Return whether every dtype has a number."""
+    return isinstance(number, bool) or abs(number) < 128
+
+
+def fill_fitting(
+    td: CollectionProtocol, number: object, writes: list[tuple[Any, Any]]
+) -> bool:
+    """Add each leaf of ``td`` with a number; whether all are plain."""
+    for entry in list(td._tensordict.values()):
+        if is_plain(entry):
+            writes.append((entry, number))
+        elif (
+            not isinstance(entry, CollectionProtocol)
+            or not entry._is_dense
+            or not fill_fitting(entry, number, writes)
+        ):
+            return False
+    return True
+
+
+def is_place(part: Any) -> bool:
+    """Return whether an index item is a number, a slice, None or positions."""
+    kind = type(part)
+    if kind is torch.Tensor:
+        return bool(part.dim()) and part.dtype in (torch.int64, torch.bool)
+    if kind is list:
+        return bool(part) and all([type(position) is int for position in part])
+    return part is None or kind in (int, bool, slice)
+
+
+def pair_fitting(
+    td: Any,
+    source: CollectionProtocol,
+    size: Any,
+    k: int,
+    casts: bool,
+    writes: list[tuple[Any, Any]],
+    of_class: bool = True,
+    values: list[tuple[Any, Any]] | None = None,
+) -> bool:
+    """Add each leaf of ``td`` that ``source`` has, and that one; whether all fit.
+
+    With ``of_class`` all containers must have one class. To ``values`` are added those
+    that are no tensors, and what they take whole.
+    """
+    own = td._batch_size
+    if (of_class and type(source) is not type(td)) or len(own) < k:
+        return False
+    if source._batch_size != size + own[k:]:
+        return False
+    for key, item in list(source._tensordict.items()):
+        entry = td._tensordict.get(key)
+        if isinstance(entry, torch.Tensor) and isinstance(item, torch.Tensor):
+            if not is_plain(entry) or not is_plain(item) or entry.dim() < k:
+                return False
+            if item.shape != size + entry.shape[k:]:
+                return False
+            if not casts and item.dtype != entry.dtype:
+                return False
+            writes.append((entry, item))
+            continue
+        is_nested = isinstance(entry, CollectionProtocol)
+        if values is not None and is_nested and entry._can_put(item):
+            values.append((entry, item))
+            continue
+        held, given = entry, item
+        for each in (held, given):
+            if not isinstance(each, CollectionProtocol) or not each._is_dense:
+                return False
+        if of_class and type(held) is not type(td):
+            return False
+        if not pair_fitting(held, given, size, k, casts, writes, of_class, values):
+            return False
+    return True
+
+
+def is_plain(value: object) -> bool:
+    """Return whether it is a tensor of which the index means the first dims."""
+    return (
+        isinstance(value, torch.Tensor)
+        and not isinstance(value, UnbatchedTensor)
+        and not value.is_nested
+    )
+
+
+def filled_with(value: object) -> Any:
+    """Convert the value to fill entries with to a tensor, or a value of its own."""
+    if value is None or isinstance(
+        value, (CollectionProtocol, torch.Tensor, int, float, complex)
+    ):
+        return value
+    try:
+        return torch.as_tensor(value)
+    except (RuntimeError, TypeError, ValueError):
+        return value
