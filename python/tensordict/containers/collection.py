@@ -25,6 +25,7 @@ from tensordict.ops.dtype import DtypeOps
 from tensordict.ops.index_writes import IndexWritesOps
 from tensordict.ops.indexing import IndexingOps
 from tensordict.ops.joining import JoiningOps
+from tensordict.ops.key_views import KeyViewsOps
 from tensordict.ops.keys import KeysOps
 from tensordict.ops.locking import LockingOps
 from tensordict.ops.mapping import MappingOps
@@ -84,6 +85,7 @@ class Vocabulary(
     StoringOps,
     MergingOps,
     IndexWritesOps,
+    KeyViewsOps,
     KeysOps,
     ConstructOps,
     BatchOps,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tensordict import _rust
 from tensordict.containers.collection import TensorDictBase
-from tensordict.ops.keys import listed_items, listed_keys, listed_values
+from tensordict.ops.key_views import listed_items, listed_keys, listed_values
 from tensordict.ops.torch_dispatch import TorchDispatchOps
 from tensordict.primitives import classes
 from tensordict.primitives.common import as_size

@@ -9,7 +9,7 @@ use crate::nested_key;
 
 /// A live view of the keys of a dictionary of entries.
 ///
-/// Python gives it the operations of a set; see `tensordict.ops.keys`.
+/// Python gives it the operations of a set; see `tensordict.ops.key_views`.
 #[pyclass(name = "_StringKeys", module = "tensordict.utils", frozen, weakref)]
 struct StringKeys {
     entries: Py<PyAny>,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict.ops.keys import _sorting_key, _TensorDictKeysView, set_default
+from tensordict.ops.key_views import _sorting_key, _TensorDictKeysView
+from tensordict.ops.keys import set_default
 from tensordict.primitives.checks import is_leaf_nontensor
 from tensordict.primitives.common import MSG_BAD_KEY, MSG_MEMBERSHIP
 from tensordict.primitives.errors import locked_error, missing_path
