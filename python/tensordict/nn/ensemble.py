@@ -11,7 +11,8 @@ from tensordict._established import established_names
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.containers.params import TensorDictParams
-from tensordict.nn.common import TensorDictModuleBase, _reset_below, keys_of
+from tensordict.nn.base import TensorDictModuleBase, reset_below
+from tensordict.nn.common import keys_of
 from tensordict.nn.dispatching import dispatch
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class EnsembleModule(TensorDictModuleBase):
 def _drawn_anew(module: TensorDictModuleBase) -> Any:
     """A copy of a module with parameters of its own."""
     copied = copy.deepcopy(module)
-    _reset_below(copied)
+    reset_below(copied)
     for child in copied.modules():
         if isinstance(child, EnsembleModule):
             child.reset_parameters_recursive(child.params_td)

@@ -11,7 +11,7 @@ from torch import distributions as D  # noqa: N812 - the name that torch's examp
 
 from tensordict import _rust
 from tensordict.containers.dense import TensorDict
-from tensordict.nn.common import TensorDictModuleBase
+from tensordict.nn.base import TensorDictModuleBase
 from tensordict.nn.dispatching import SINK, dispatch
 from tensordict.nn.distributions.composite import (
     DEFAULT_LOG_PROB,

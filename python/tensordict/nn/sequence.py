@@ -12,13 +12,8 @@ from tensordict import _rust
 from tensordict._established import established_names
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict
-from tensordict.nn.common import (
-    MSG_INPLACE,
-    TensorDictModule,
-    TensorDictModuleBase,
-    WrapModule,
-    is_tdmodule_compatible,
-)
+from tensordict.nn.base import TensorDictModuleBase, is_tdmodule_compatible
+from tensordict.nn.common import MSG_INPLACE, TensorDictModule, WrapModule
 from tensordict.nn.dispatching import SINK, dispatch, is_contained
 from tensordict.nn.settings import SKIP, has_results
 from tensordict.primitives.module_calls import is_plain_sequence, trace_as

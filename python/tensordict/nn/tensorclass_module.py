@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from torch import nn
 
 from tensordict._established import established_names
-from tensordict.nn.common import TensorDictModuleBase
+from tensordict.nn.base import TensorDictModuleBase
 from tensordict.nn.dispatching import dispatch
 from tensordict.tensorclass import TensorClass
 
