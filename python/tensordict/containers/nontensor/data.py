@@ -539,6 +539,7 @@ class NonTensorData(NonTensorDataBase):
         return stack
 
 
+@classes.provided
 class MetaData(NonTensorDataBase):
     """One value of any type that belongs to a collection as a whole.
 
