@@ -277,13 +277,6 @@ class _BufferLegacy(torch.nn.Buffer):
     """A buffer, as :class:`torch.nn.Buffer` is one today."""
 
 
-def _construct(name: str) -> Callable[[], Any]:
-    def value() -> Any:
-        return getattr(importlib.import_module("tensordict.ops.construct"), name)
-
-    return value
-
-
 def _of(module: str, name: str) -> Callable[[], Any]:
     """The attribute of a module that is imported when the name is used."""
 
@@ -320,8 +313,11 @@ UTILS: Table = {
     "implement_for": (_of("pyvers", "implement_for"), "pyvers.implement_for"),
     "infer_size_impl": (_is(_infer_size_impl), None),
     "int_generator": (_is(_int_generator), None),
-    "is_namedtuple": (_construct("is_namedtuple"), None),
-    "is_namedtuple_class": (_construct("is_namedtuple_class"), None),
+    "is_namedtuple": (_of("tensordict.ops.python_values", "is_namedtuple"), None),
+    "is_namedtuple_class": (
+        _of("tensordict.ops.python_values", "is_namedtuple_class"),
+        None,
+    ),
     "is_nested_key": (_is(_is_nested_key), USE_NESTED_KEY),
     "is_seq_of_nested_key": (_is(_is_seq_of_nested_key), USE_NESTED_KEYS),
     "json_dumps": (_is(_json_dumps), "json.dumps or orjson.dumps"),

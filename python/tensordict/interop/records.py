@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from tensordict.interop.leaves import check_collection, extra, path_of
-from tensordict.ops.construct import is_namedtuple_class
+from tensordict.ops.python_values import is_namedtuple_class
 from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["to_dataclass", "to_pydantic"]

@@ -1,16 +1,13 @@
 """Making collections out of Python objects: mappings, tuples, dataclasses, arrays.
 
-:func:`convert` decides what becomes of a value inside of them. Copies and new
-collections of the same structure are in :mod:`tensordict.ops.copying`.
+:mod:`.python_values` has what becomes of a value inside of them. Copies, and new
+collections of the same structure, are in :mod:`tensordict.ops.copying`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
-import numbers
-import sys
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,6 +16,17 @@ import torch
 
 from tensordict import _rust
 from tensordict.ops.copying import CopyingOps
+from tensordict.ops.python_values import (
+    convert,
+    entries_of_pytree,
+    field_entry,
+    is_namedtuple,
+    numbered_type,
+    size_arguments,
+    warn_batch_dims_ignored,
+    with_columns,
+    with_text_keys,
+)
 from tensordict.primitives import classes
 from tensordict.primitives.common import as_size
 from tensordict.primitives.deprecation import warn_caller
@@ -27,22 +35,13 @@ from tensordict.primitives.protocol import CollectionProtocol
 if TYPE_CHECKING:
     from tensordict.primitives.protocol import NestedKeyLike
 
-__all__ = ["ConstructOps", "convert"]
+__all__ = ["ConstructOps"]
 
-NON_NESTED = "<NON_NESTED>"
-"""Begins the key under which :meth:`from_pytree` stores a key that is no string."""
-
-_PLAIN = frozenset({str, int, float, bool, complex, bytes, type(None)})
-"""Types whose values no conversion changes."""
 
 _NUMBERS = (bool, int, float, np.number, np.bool_)
 """Types that are no tensors of a batch, but can become tensors without dims."""
 
 MSG_TWO_SIZES = "Cannot pass both batch_size and batch_dims to `from_dict`."
-MSG_CONFLICT = (
-    "Conflicting batch sizes in {}: batch_size and auto_batch_size cannot be both "
-    "specified. Pass one of them."
-)
 MSG_LIST_SIZE = (
     "The provided batch size ({}) does not match the length of the list ({})."
 )
@@ -55,11 +54,6 @@ MSG_STORAGE = (
     "Unknown storage backend {!r}. Expected one of None, 'memmap', 'h5', 'zarr', "
     "'shared', 'redis', 'dragonfly'."
 )
-MSG_SAME_TEXT = (
-    "The mapping has the key {0!r} as text and as a number, and numbers become text in a "
-    "collection."
-)
-MSG_PLACE = " (in the mapping at {!r})"
 
 
 class ConstructOps(CopyingOps):
@@ -141,7 +135,7 @@ class ConstructOps(CopyingOps):
     ) -> Any:
         """:meth:`from_dict` of entries of which numbers become tensors in any batch."""
         if not cls._is_dense:
-            made = _dense()._from_entries(
+            made = classes.TensorDict._from_entries(
                 input_dict,
                 auto_batch_size=auto_batch_size,
                 batch_size=batch_size,
@@ -153,7 +147,7 @@ class ConstructOps(CopyingOps):
         given = batch_size is not None
         asked = batch_dims is not None if auto_batch_size is None else auto_batch_size
         if not given and asked:
-            input_dict = _with_columns(input_dict)
+            input_dict = with_columns(input_dict)
         if batch_size is None:
             size = torch.Size([])
         elif isinstance(batch_size, Iterable):
@@ -173,8 +167,8 @@ class ConstructOps(CopyingOps):
             _rust.init(td, entries, size, device, fitting, False)
         except KeyError as error:
             # Mostly keys are text, and nothing is looked at before.
-            numbered = _with_text_keys(input_dict, error)
-            return _numbered(cls, input_dict)._from_entries(
+            numbered = with_text_keys(input_dict, error)
+            return numbered_type(cls, input_dict)._from_entries(
                 numbered,
                 auto_batch_size=auto_batch_size,
                 batch_size=batch_size,
@@ -231,7 +225,7 @@ class ConstructOps(CopyingOps):
                         value, batch_size=batch_size, device=device
                     )
             made[key] = value
-        plain = _dense()._from_entries(
+        plain = classes.TensorDict._from_entries(
             made,
             auto_batch_size=auto_batch_size,
             batch_size=batch_size,
@@ -275,7 +269,7 @@ class ConstructOps(CopyingOps):
             >>> TensorDict.from_any("text")
             'text'
         """
-        _warn_batch_dims_ignored("from_any", batch_dims, auto_batch_size, batch_size)
+        warn_batch_dims_ignored("from_any", batch_dims, auto_batch_size, batch_size)
         made = convert(
             obj,
             cls=cls,
@@ -308,10 +302,10 @@ class ConstructOps(CopyingOps):
             >>> TensorDict.from_tuple((torch.zeros(2), torch.ones(2)))["1"]
             tensor([1., 1.])
         """
-        _warn_batch_dims_ignored("from_tuple", batch_dims, auto_batch_size, batch_size)
-        made = _dense()._from_entries(
+        warn_batch_dims_ignored("from_tuple", batch_dims, auto_batch_size, batch_size)
+        made = classes.TensorDict._from_entries(
             {str(number): item for number, item in enumerate(obj)},
-            **_sizes("from_tuple", auto_batch_size, batch_dims, batch_size),
+            **size_arguments("from_tuple", auto_batch_size, batch_dims, batch_size),
             device=device,
         )
         plain: Self = cls._from_plain(made)
@@ -340,14 +334,16 @@ class ConstructOps(CopyingOps):
             >>> list(TensorDict.from_namedtuple(pair).keys())
             ['a', 'b']
         """
-        _warn_batch_dims_ignored(
+        warn_batch_dims_ignored(
             "from_namedtuple", batch_dims, auto_batch_size, batch_size
         )
         if is_namedtuple(named_tuple):
             named_tuple = named_tuple._asdict()
-        made = _dense()._from_entries(
+        made = classes.TensorDict._from_entries(
             dict(named_tuple.items()),
-            **_sizes("from_namedtuple", auto_batch_size, batch_dims, batch_size),
+            **size_arguments(
+                "from_namedtuple", auto_batch_size, batch_dims, batch_size
+            ),
             device=device,
         )
         plain: Self = cls._from_plain(made)
@@ -389,7 +385,7 @@ class ConstructOps(CopyingOps):
             >>> TensorDict.from_dataclass(Point(torch.ones(2)))["x"]
             tensor([1., 1.])
         """
-        _warn_batch_dims_ignored(
+        warn_batch_dims_ignored(
             "from_dataclass", batch_dims, auto_batch_size, batch_size
         )
         if as_tensorclass or (
@@ -402,18 +398,20 @@ class ConstructOps(CopyingOps):
                 dataclass,
                 dest_cls=dest_cls,
                 device=device,
-                **_sizes("from_dataclass", auto_batch_size, batch_dims, batch_size),
+                **size_arguments(
+                    "from_dataclass", auto_batch_size, batch_dims, batch_size
+                ),
             )
         if not dataclasses.is_dataclass(dataclass):
             raise TypeError(MSG_DATACLASS.format(type(dataclass)))
         if isinstance(dataclass, type):
             raise TypeError(MSG_DATACLASS_TYPE.format(dataclass.__name__))
-        made = _dense()._from_entries(
+        made = classes.TensorDict._from_entries(
             {
                 field.name: getattr(dataclass, field.name)
                 for field in dataclasses.fields(dataclass)
             },
-            **_sizes("from_dataclass", auto_batch_size, batch_dims, batch_size),
+            **size_arguments("from_dataclass", auto_batch_size, batch_dims, batch_size),
             device=device,
         )
         return cls._from_plain(made)
@@ -446,13 +444,17 @@ class ConstructOps(CopyingOps):
             >>> TensorDict.from_struct_array(array)["a"].shape
             torch.Size([3, 2])
         """
-        _warn_batch_dims_ignored(
+        warn_batch_dims_ignored(
             "from_struct_array", batch_dims, auto_batch_size, batch_size
         )
-        sizes = _sizes("from_struct_array", auto_batch_size, batch_dims, batch_size)
+        sizes = size_arguments(
+            "from_struct_array", auto_batch_size, batch_dims, batch_size
+        )
         if not sizes.get("auto_batch_size") and batch_size is None:
             sizes["batch_size"] = struct_array.shape
-        fields = {name: _field(struct_array[name]) for name in struct_array.dtype.names}
+        fields = {
+            name: field_entry(struct_array[name]) for name in struct_array.dtype.names
+        }
         return cls._from_entries(fields, **sizes, device=device)
 
     @classmethod
@@ -540,7 +542,7 @@ class ConstructOps(CopyingOps):
             >>> TensorDict.fromkeys(["a", ("n", "b")])["n", "b"]
             tensor(0)
         """
-        made = _dense()(dict.fromkeys(keys, value), [])
+        made = classes.TensorDict(dict.fromkeys(keys, value), [])
         return cls._from_plain(made)
 
     @classmethod
@@ -573,8 +575,8 @@ class ConstructOps(CopyingOps):
             >>> TensorDict.from_pytree(3)
             tensor(3)
         """
-        _warn_batch_dims_ignored("from_pytree", batch_dims, auto_batch_size, batch_size)
-        made = _from_pytree(pytree)
+        warn_batch_dims_ignored("from_pytree", batch_dims, auto_batch_size, batch_size)
+        made = entries_of_pytree(pytree)
         if isinstance(made, CollectionProtocol):
             td: Any = made
             size = as_size(batch_size)
@@ -629,7 +631,7 @@ class ConstructOps(CopyingOps):
             )
         if storage not in (None, "memmap", "shared"):
             raise ValueError(MSG_STORAGE.format(storage))
-        td = _dense()({}, size, device=device)
+        td = classes.TensorDict({}, size, device=device)
         for key, (shape, dtype) in schema.items():
             _rust.set_entry(
                 td, key, torch.zeros([*size, *shape], dtype=dtype, device=device)
@@ -642,261 +644,10 @@ class ConstructOps(CopyingOps):
         return td
 
 
-def convert(
-    obj: Any,
-    *,
-    cls: type | None = None,
-    auto_batch_size: bool = False,
-    batch_dims: int | None = None,
-    device: Any = None,
-    batch_size: Any = None,
-) -> Any:
-    """Convert a value to an entry: a collection, a tensor, or itself."""
-    if type(obj) in _PLAIN or isinstance(obj, (torch.Tensor, CollectionProtocol)):
-        return obj
-    owner: Any = _dense() if cls is None else cls
-    if isinstance(obj, Mapping):
-        auto = auto_batch_size and batch_size is None
-        return owner.from_dict(
-            obj,
-            auto_batch_size=auto or None,
-            batch_dims=batch_dims if auto else None,
-            batch_size=batch_size,
-            device=device,
-        )
-    if isinstance(obj, np.ndarray):
-        if obj.dtype.names is None:
-            return obj
-        return owner.from_struct_array(
-            obj,
-            auto_batch_size=auto_batch_size,
-            batch_dims=batch_dims if auto_batch_size else None,
-            device=device,
-        )
-    asked = (auto_batch_size, batch_dims, batch_size)
-    if is_namedtuple(obj):
-        sizes = _sizes("from_namedtuple", *asked)
-        return _dense()._from_entries(obj._asdict(), **sizes, device=device)
-    if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
-        fields = dataclasses.fields(obj)
-        return _dense()._from_entries(
-            {field.name: getattr(obj, field.name) for field in fields},
-            **_sizes("from_dataclass", *asked),
-            device=device,
-        )
-    if isinstance(obj, tuple):
-        return _dense()._from_entries(
-            {str(number): item for number, item in enumerate(obj)},
-            **_sizes("from_tuple", *asked),
-            device=device,
-        )
-    if isinstance(obj, list):
-        if _is_uniform(obj) is not None:
-            return torch.tensor(obj, device=device)
-        return CollectionProtocol._non_tensor_stack_type.from_list(obj)
-    if is_pydantic(obj):
-        return _dense()._from_entries(
-            dict(iter(obj)), **_sizes("from_any", *asked), device=device
-        )
-    if hasattr(type(obj), "__dlpack__"):
-        return shared_by_dlpack(obj, device)
-    return obj
-
-
-def is_pydantic(value: object) -> bool:
-    """Return whether ``value`` is a pydantic model, without importing pydantic."""
-    pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and isinstance(value, pydantic.BaseModel)
-
-
-def shared_by_dlpack(
-    array: object, device: torch.device | str | int | None = None
-) -> Any:
-    """A tensor over the memory of another library's array; the array if torch cannot."""
-    try:
-        tensor = torch.utils.dlpack.from_dlpack(array)
-    except (BufferError, RuntimeError, TypeError, ValueError):
-        return array
-    return tensor if device is None else tensor.to(device)
-
-
-def _with_text_keys(values: Mapping[Any, Any], error: KeyError) -> dict[Any, Any]:
-    """The entries with text for keys that are numbers, as optimizers have them.
-
-    Raises:
-        KeyError: no key is a number, or two keys have one text; ``error`` with the place of
-            the key.
-    """
-    if any(type(key) is int for key in values):
-        found: dict[Any, Any] = {}
-        for key, value in values.items():
-            text = str(key) if type(key) is int else key
-            if text in found:
-                raise KeyError(MSG_SAME_TEXT.format(text))
-            found[text] = value
-        return found
-    path = _path_to_wrong_key(values)
-    if not path:
-        raise error
-    text, _, _ = str(error.args[0]).partition(MSG_PLACE[:5])
-    raise KeyError(text + MSG_PLACE.format(path)) from None
-
-
-def _path_to_wrong_key(values: Mapping[Any, Any]) -> tuple[str, ...]:
-    """Find the path to a key that is neither text nor a number in a nested mapping."""
-    for key, value in values.items():
-        if not isinstance(value, Mapping) or not isinstance(key, (str, int)):
-            continue
-        if all(isinstance(inner, (str, int, tuple)) for inner in value):
-            below = _path_to_wrong_key(value)
-            if not below:
-                continue
-            return (str(key), *below)
-        return (str(key),)
-    return ()
-
-
-def _numbered(cls: Any, values: Mapping[Any, Any]) -> Any:
-    """The class of a collection with text for the keys of a mapping."""
-    if cls is not _dense() or not all(type(key) is int for key in values):
-        return cls
-    return classes.NumberedTensorDict
-
-
 def _has_dims(batch_size: object) -> bool:
     return not isinstance(batch_size, Iterable) or bool(tuple(batch_size))
-
-
-def is_namedtuple(value: object) -> bool:
-    """Return whether ``value`` is an instance of a named tuple."""
-    return isinstance(value, tuple) and is_namedtuple_class(type(value))
-
-
-def is_namedtuple_class(cls: type) -> bool:
-    """Return whether ``cls`` is a class made by :func:`collections.namedtuple`."""
-    if not (isinstance(cls, type) and issubclass(cls, tuple)):
-        return False
-    fields = getattr(cls, "_fields", None)
-    return isinstance(fields, tuple) and all(isinstance(name, str) for name in fields)
-
-
-def _is_uniform(values: list[Any]) -> tuple[Any, ...] | None:
-    """The shape of nested lists of numbers of one type, with the type; else None."""
-    if not values:
-        return (0, None)
-    first = values[0]
-    if isinstance(first, list):
-        shapes = [
-            _is_uniform(value) if isinstance(value, list) else None for value in values
-        ]
-        shape = shapes[0]
-        if shape is None or any(other != shape for other in shapes):
-            return None
-        return (len(values), *shape)
-    kind = type(first)
-    if kind not in (int, float, bool, complex) and not (
-        isinstance(first, np.generic) and first.dtype.kind in "iufc"
-    ):
-        return None
-    if any(type(value) is not kind for value in values):
-        return None
-    return (len(values), kind)
-
-
-def _sizes(
-    method: str, auto: bool | None, dims: int | None, size: Any
-) -> dict[str, Any]:
-    """The arguments of ``from_dict`` for a method that ignores ``batch_dims`` alone.
-
-    Raises:
-        TypeError: ``auto`` and ``size`` are both given.
-    """
-    if size is not None:
-        if auto:
-            raise TypeError(MSG_CONFLICT.format(method))
-        return {"batch_size": as_size(size)}
-    if not auto:
-        return {}
-    return {"auto_batch_size": True, "batch_dims": dims}
-
-
-def _dense() -> Any:
-    """The class :class:`TensorDict`, which is defined after its own methods."""
-    return classes.TensorDict
 
 
 def _no_first_dim() -> int:
     msg = "from_list needs a batch size whose first dim is the length of the list."
     raise IndexError(msg)
-
-
-def _field(array: np.ndarray[Any, Any]) -> Any:
-    """A field of a structured array as an entry."""
-    if array.dtype.names is not None:
-        return _dense().from_struct_array(array)
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    if array.dtype.hasobject or array.dtype.kind not in "biufc":
-        return array
-    misfit = any(stride % array.itemsize for stride in array.strides)
-    if misfit or not array.flags.writeable or any(step < 0 for step in array.strides):
-        array = array.copy()
-    return torch.from_numpy(np.asarray(array))
-
-
-def _with_columns(entries: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Give arrays of text the batch dims that lists have: their shape, to be shared."""
-    made: dict[Any, Any] = {}
-    rows_of = CollectionProtocol._non_tensor_type._rows_of
-    for key, value in entries.items():
-        if isinstance(value, np.ndarray):
-            value = rows_of(value, value.shape)
-        elif isinstance(value, Mapping) and not isinstance(value, CollectionProtocol):
-            value = _with_columns(value)
-        made[key] = value
-    return made
-
-
-def _from_pytree(tree: Any) -> Any:
-    if isinstance(tree, (torch.Tensor, CollectionProtocol)):
-        return tree
-    if isinstance(tree, (numbers.Number, np.generic, np.ndarray)):
-        return torch.as_tensor(tree)
-    td = _dense()({}, [])
-    if isinstance(tree, Mapping):
-        for key, value in tree.items():
-            if isinstance(key, str):
-                td.set(key, _from_pytree(value))
-            else:
-                held = _dense()({"value": _from_pytree(value)}, [])
-                held.set_non_tensor("key", key)
-                td.set(f"{NON_NESTED}{uuid.uuid1()}", held)
-    elif is_namedtuple(tree):
-        for key, value in tree._asdict().items():
-            td.set(key, _from_pytree(value))
-    elif isinstance(tree, (list, tuple)):
-        for number, value in enumerate(tree):
-            td.set(str(number), _from_pytree(value))
-    else:
-        msg = f"Unknown type {type(tree)}."
-        raise NotImplementedError(msg)
-    td.set_non_tensor("_pytree_type", type(tree))
-    return td
-
-
-def _warn_batch_dims_ignored(
-    method: str, batch_dims: int | None, auto_batch_size: bool, batch_size: object
-) -> None:
-    """Say that a method ignores ``batch_dims``, as tensordict 0.15 does."""
-    if batch_dims is None or auto_batch_size:
-        return
-    advice = (
-        "Pass auto_batch_size=True to get that result now, or drop batch_dims."
-        if batch_size is None
-        else "Drop batch_dims to keep today's result."
-    )
-    warn_caller(
-        f"{method} ignores batch_dims={batch_dims} without auto_batch_size=True. Starting "
-        "with TensorDict 0.17, the default will change to turning auto_batch_size on "
-        f"when batch_dims is given, as from_dict does. {advice}"
-    )

@@ -12,7 +12,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.ops.batch import with_named_values
-from tensordict.ops.construct import NON_NESTED, is_namedtuple_class
+from tensordict.ops.python_values import NON_NESTED, is_namedtuple_class
 from tensordict.primitives import classes
 from tensordict.primitives.protocol import CollectionProtocol
 

@@ -10,7 +10,7 @@ from tensordict import _rust
 from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.interop.tables.rules import Path, Rules, mask_path
-from tensordict.ops.construct import _sizes, _warn_batch_dims_ignored
+from tensordict.ops.python_values import size_arguments, warn_batch_dims_ignored
 from tensordict.primitives.checks import is_tensorclass
 from tensordict.primitives.protocol import CollectionProtocol
 
@@ -105,7 +105,7 @@ def rules_of(asked: Asked, kind: str = "") -> Rules:
 
 def _sizes_of(asked: Asked) -> dict[str, Any]:
     sizes = (asked.auto_batch_size, asked.batch_dims, asked.batch_size)
-    return _sizes(asked.method, *sizes)
+    return size_arguments(asked.method, *sizes)
 
 
 def as_entries(asked: Asked, names: Sequence[Any]) -> list[Path]:
@@ -159,7 +159,7 @@ def collection(
     if asked.batch_dims is not None and not asked.auto_batch_size:
         dims: dict[str, Any] = {"auto_batch_size": True, "batch_dims": asked.batch_dims}
         if TensorDict.from_dict(nested, **dims).batch_size != made.batch_size:
-            _warn_batch_dims_ignored(
+            warn_batch_dims_ignored(
                 asked.method, asked.batch_dims, False, asked.batch_size
             )
     return cls._from_plain(made, nested)

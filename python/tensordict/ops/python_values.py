@@ -1,0 +1,283 @@
+"""Convert Python values to entries: mappings, tuples, dataclasses, arrays, pytrees."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+import sys
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensordict.primitives import classes
+from tensordict.primitives.common import as_size
+from tensordict.primitives.deprecation import warn_caller
+from tensordict.primitives.protocol import CollectionProtocol
+
+__all__ = ["convert", "is_namedtuple", "is_namedtuple_class"]
+
+NON_NESTED = "<NON_NESTED>"
+"""Begins the key under which :meth:`from_pytree` stores a key that is no string."""
+
+_PLAIN = frozenset({str, int, float, bool, complex, bytes, type(None)})
+"""Types whose values no conversion changes."""
+
+MSG_CONFLICT = (
+    "Conflicting batch sizes in {}: batch_size and auto_batch_size cannot be both "
+    "specified. Pass one of them."
+)
+MSG_SAME_TEXT = (
+    "The mapping has the key {0!r} as text and as a number, and numbers become text in a "
+    "collection."
+)
+MSG_PLACE = " (in the mapping at {!r})"
+
+
+def convert(
+    obj: Any,
+    *,
+    cls: type | None = None,
+    auto_batch_size: bool = False,
+    batch_dims: int | None = None,
+    device: Any = None,
+    batch_size: Any = None,
+) -> Any:
+    """Convert a value to an entry: a collection, a tensor, or itself."""
+    if type(obj) in _PLAIN or isinstance(obj, (torch.Tensor, CollectionProtocol)):
+        return obj
+    owner: Any = classes.TensorDict if cls is None else cls
+    if isinstance(obj, Mapping):
+        auto = auto_batch_size and batch_size is None
+        return owner.from_dict(
+            obj,
+            auto_batch_size=auto or None,
+            batch_dims=batch_dims if auto else None,
+            batch_size=batch_size,
+            device=device,
+        )
+    if isinstance(obj, np.ndarray):
+        if obj.dtype.names is None:
+            return obj
+        return owner.from_struct_array(
+            obj,
+            auto_batch_size=auto_batch_size,
+            batch_dims=batch_dims if auto_batch_size else None,
+            device=device,
+        )
+    asked = (auto_batch_size, batch_dims, batch_size)
+    if is_namedtuple(obj):
+        sizes = size_arguments("from_namedtuple", *asked)
+        return classes.TensorDict._from_entries(obj._asdict(), **sizes, device=device)
+    if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
+        fields = dataclasses.fields(obj)
+        return classes.TensorDict._from_entries(
+            {field.name: getattr(obj, field.name) for field in fields},
+            **size_arguments("from_dataclass", *asked),
+            device=device,
+        )
+    if isinstance(obj, tuple):
+        return classes.TensorDict._from_entries(
+            {str(number): item for number, item in enumerate(obj)},
+            **size_arguments("from_tuple", *asked),
+            device=device,
+        )
+    if isinstance(obj, list):
+        if _is_uniform(obj) is not None:
+            return torch.tensor(obj, device=device)
+        return CollectionProtocol._non_tensor_stack_type.from_list(obj)
+    if _is_pydantic(obj):
+        return classes.TensorDict._from_entries(
+            dict(iter(obj)), **size_arguments("from_any", *asked), device=device
+        )
+    if hasattr(type(obj), "__dlpack__"):
+        return _shared_by_dlpack(obj, device)
+    return obj
+
+
+def _is_pydantic(value: object) -> bool:
+    """Return whether ``value`` is a pydantic model, without importing pydantic."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(value, pydantic.BaseModel)
+
+
+def _shared_by_dlpack(
+    array: object, device: torch.device | str | int | None = None
+) -> Any:
+    """Share the memory of another library's array; return the array if torch cannot."""
+    try:
+        tensor = torch.utils.dlpack.from_dlpack(array)
+    except (BufferError, RuntimeError, TypeError, ValueError):
+        return array
+    return tensor if device is None else tensor.to(device)
+
+
+def is_namedtuple(value: object) -> bool:
+    """Return whether ``value`` is an instance of a named tuple."""
+    return isinstance(value, tuple) and is_namedtuple_class(type(value))
+
+
+def is_namedtuple_class(cls: type) -> bool:
+    """Return whether ``cls`` is a class made by :func:`collections.namedtuple`."""
+    if not (isinstance(cls, type) and issubclass(cls, tuple)):
+        return False
+    fields = getattr(cls, "_fields", None)
+    return isinstance(fields, tuple) and all(isinstance(name, str) for name in fields)
+
+
+def _is_uniform(values: list[Any]) -> tuple[Any, ...] | None:
+    """The shape of nested lists of numbers of one type, with the type; else None."""
+    if not values:
+        return (0, None)
+    first = values[0]
+    if isinstance(first, list):
+        shapes = [
+            _is_uniform(value) if isinstance(value, list) else None for value in values
+        ]
+        shape = shapes[0]
+        if shape is None or any(other != shape for other in shapes):
+            return None
+        return (len(values), *shape)
+    kind = type(first)
+    if kind not in (int, float, bool, complex) and not (
+        isinstance(first, np.generic) and first.dtype.kind in "iufc"
+    ):
+        return None
+    if any(type(value) is not kind for value in values):
+        return None
+    return (len(values), kind)
+
+
+def size_arguments(
+    method: str, auto: bool | None, dims: int | None, size: Any
+) -> dict[str, Any]:
+    """Return the arguments of ``from_dict`` for a method that ignores ``batch_dims`` alone.
+
+    Raises:
+        TypeError: ``auto`` and ``size`` are both given.
+    """
+    if size is not None:
+        if auto:
+            raise TypeError(MSG_CONFLICT.format(method))
+        return {"batch_size": as_size(size)}
+    if not auto:
+        return {}
+    return {"auto_batch_size": True, "batch_dims": dims}
+
+
+def field_entry(array: np.ndarray[Any, Any]) -> Any:
+    """Convert a field of a structured array to an entry."""
+    if array.dtype.names is not None:
+        return classes.TensorDict.from_struct_array(array)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype.hasobject or array.dtype.kind not in "biufc":
+        return array
+    misfit = any(stride % array.itemsize for stride in array.strides)
+    if misfit or not array.flags.writeable or any(step < 0 for step in array.strides):
+        array = array.copy()
+    return torch.from_numpy(np.asarray(array))
+
+
+def with_columns(entries: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Give arrays of text the batch dims that lists have: their shape, to be shared."""
+    made: dict[Any, Any] = {}
+    rows_of = CollectionProtocol._non_tensor_type._rows_of
+    for key, value in entries.items():
+        if isinstance(value, np.ndarray):
+            value = rows_of(value, value.shape)
+        elif isinstance(value, Mapping) and not isinstance(value, CollectionProtocol):
+            value = with_columns(value)
+        made[key] = value
+    return made
+
+
+def entries_of_pytree(tree: Any) -> Any:
+    """Convert nested dictionaries, lists and tuples to a collection; a number to a tensor."""
+    if isinstance(tree, (torch.Tensor, CollectionProtocol)):
+        return tree
+    if isinstance(tree, (numbers.Number, np.generic, np.ndarray)):
+        return torch.as_tensor(tree)
+    td = classes.TensorDict({}, [])
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            if isinstance(key, str):
+                td.set(key, entries_of_pytree(value))
+            else:
+                held = classes.TensorDict({"value": entries_of_pytree(value)}, [])
+                held.set_non_tensor("key", key)
+                td.set(f"{NON_NESTED}{uuid.uuid1()}", held)
+    elif is_namedtuple(tree):
+        for key, value in tree._asdict().items():
+            td.set(key, entries_of_pytree(value))
+    elif isinstance(tree, (list, tuple)):
+        for number, value in enumerate(tree):
+            td.set(str(number), entries_of_pytree(value))
+    else:
+        msg = f"Unknown type {type(tree)}."
+        raise NotImplementedError(msg)
+    td.set_non_tensor("_pytree_type", type(tree))
+    return td
+
+
+def with_text_keys(values: Mapping[Any, Any], error: KeyError) -> dict[Any, Any]:
+    """Replace keys that are numbers by their text: optimizers have such keys.
+
+    Raises:
+        KeyError: no key is a number, or two keys have one text; ``error`` with the place of
+            the key.
+    """
+    if any(type(key) is int for key in values):
+        found: dict[Any, Any] = {}
+        for key, value in values.items():
+            text = str(key) if type(key) is int else key
+            if text in found:
+                raise KeyError(MSG_SAME_TEXT.format(text))
+            found[text] = value
+        return found
+    path = _path_to_wrong_key(values)
+    if not path:
+        raise error
+    text, _, _ = str(error.args[0]).partition(MSG_PLACE[:5])
+    raise KeyError(text + MSG_PLACE.format(path)) from None
+
+
+def _path_to_wrong_key(values: Mapping[Any, Any]) -> tuple[str, ...]:
+    """Find the path to a key that is neither text nor a number in a nested mapping."""
+    for key, value in values.items():
+        if not isinstance(value, Mapping) or not isinstance(key, (str, int)):
+            continue
+        if all(isinstance(inner, (str, int, tuple)) for inner in value):
+            below = _path_to_wrong_key(value)
+            if not below:
+                continue
+            return (str(key), *below)
+        return (str(key),)
+    return ()
+
+
+def numbered_type(cls: Any, values: Mapping[Any, Any]) -> Any:
+    """Return the class of a collection with text for the keys of a mapping."""
+    if cls is not classes.TensorDict or not all(type(key) is int for key in values):
+        return cls
+    return classes.NumberedTensorDict
+
+
+def warn_batch_dims_ignored(
+    method: str, batch_dims: int | None, auto_batch_size: bool, batch_size: object
+) -> None:
+    """Say that a method ignores ``batch_dims``, as tensordict 0.15 does."""
+    if batch_dims is None or auto_batch_size:
+        return
+    advice = (
+        "Pass auto_batch_size=True to get that result now, or drop batch_dims."
+        if batch_size is None
+        else "Drop batch_dims to keep today's result."
+    )
+    warn_caller(
+        f"{method} ignores batch_dims={batch_dims} without auto_batch_size=True. Starting "
+        "with TensorDict 0.17, the default will change to turning auto_batch_size on "
+        f"when batch_dims is given, as from_dict does. {advice}"
+    )
