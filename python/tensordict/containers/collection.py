@@ -22,6 +22,7 @@ from tensordict.ops.device import DeviceOps
 from tensordict.ops.display import DisplayOps
 from tensordict.ops.distributed import DistributedOps
 from tensordict.ops.dtype import DtypeOps
+from tensordict.ops.growing import GrowingOps
 from tensordict.ops.index_writes import IndexWritesOps
 from tensordict.ops.indexing import IndexingOps
 from tensordict.ops.joining import JoiningOps
@@ -102,6 +103,7 @@ class Vocabulary(
     MappingOps,
     MemoryOps,
     SavingOps,
+    GrowingOps,
     ArrayOps,
     ConsolidatingOps,
     ConvertOps,

@@ -19,6 +19,7 @@ from tensordict.ops.consolidating import ConsolidatingOps
 from tensordict.ops.display import DisplayOps
 from tensordict.ops.distributed import DistributedOps
 from tensordict.ops.families import unset_fields
+from tensordict.ops.growing import GrowingOps
 from tensordict.ops.modules import ModulesOps
 from tensordict.ops.pickling import PicklingOps
 from tensordict.ops.saving import SavingOps
@@ -42,6 +43,7 @@ _OWN_TOPICS = frozenset(
         ConsolidatingOps,
         DisplayOps,
         DistributedOps,
+        GrowingOps,
         ModulesOps,
         PicklingOps,
         SavingOps,
