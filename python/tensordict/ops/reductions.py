@@ -161,12 +161,7 @@ class ReductionsOps(CollectionProtocol):
     ) -> Any:
         """Take the mean. Leaves must be of floats, or ``dtype`` given.
 
-        Args:
-            dim: which dims; see the class.
-            keepdim: whether reduced dims stay, with size 1.
-            dtype: the dtype to which leaves are cast first.
-            reduce: whether all leaves are reduced together, to one tensor.
-            key_transform: gives the key of each entry of the result.
+        Parameters as in :meth:`sum`.
         """
         options = {} if dtype is None else {"dtype": dtype}
         return reduce_leaves(
@@ -199,14 +194,7 @@ class ReductionsOps(CollectionProtocol):
         dtype: torch.dtype | None = None,
         reduce: bool | None = None,
     ) -> Any:
-        """Sum, leaving out NaN.
-
-        Args:
-            dim: which dims; see the class.
-            keepdim: whether reduced dims stay, with size 1.
-            dtype: the dtype to which leaves are cast first.
-            reduce: whether all leaves are reduced together, to one tensor.
-        """
+        """Sum, leaving out NaN. Parameters as in :meth:`sum`."""
         options = {} if dtype is None else {"dtype": dtype}
         return reduce_leaves(self, torch.nansum, options, dim, keepdim, reduce)
 
@@ -236,14 +224,7 @@ class ReductionsOps(CollectionProtocol):
         dtype: torch.dtype | None = None,
         reduce: bool | None = None,
     ) -> Any:
-        """Take the mean of what is not NaN.
-
-        Args:
-            dim: which dims; see the class.
-            keepdim: whether reduced dims stay, with size 1.
-            dtype: the dtype to which leaves are cast first.
-            reduce: whether all leaves are reduced together, to one tensor.
-        """
+        """Take the mean of what is not NaN. Parameters as in :meth:`sum`."""
         options = {} if dtype is None else {"dtype": dtype}
         return reduce_leaves(self, torch.nanmean, options, dim, keepdim, reduce)
 
@@ -273,14 +254,7 @@ class ReductionsOps(CollectionProtocol):
         dtype: torch.dtype | None = None,
         reduce: bool | None = None,
     ) -> Any:
-        """Multiply.
-
-        Args:
-            dim: which dims; see the class.
-            keepdim: whether reduced dims stay, with size 1.
-            dtype: the dtype to which leaves are cast first.
-            reduce: whether all leaves are reduced together, to one tensor.
-        """
+        """Multiply. Parameters as in :meth:`sum`."""
         options = {} if dtype is None else {"dtype": dtype}
         return reduce_leaves(self, prod, options, dim, keepdim, reduce, name="prod")
 
@@ -356,15 +330,7 @@ class ReductionsOps(CollectionProtocol):
         reduce: bool | None = None,
         key_transform: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """Take the variance.
-
-        Args:
-            dim: which dims; see the class.
-            keepdim: whether reduced dims stay, with size 1.
-            correction: what is subtracted from the number of values in the divisor.
-            reduce: whether all leaves are reduced together, to one tensor.
-            key_transform: gives the key of each entry of the result.
-        """
+        """Take the variance. Parameters as in :meth:`std`."""
         options = {"correction": correction}
         return reduce_leaves(
             self, torch.var, options, dim, keepdim, reduce, key_transform
@@ -470,14 +436,7 @@ class ReductionsOps(CollectionProtocol):
         reduce: bool | None = None,
         return_indices: bool = True,
     ) -> Any:
-        """Take the smallest values, and where they are. See :meth:`max`.
-
-        Args:
-            dim: one batch dim, or nothing for each leaf's smallest value.
-            keepdim: whether the reduced dim stays, with size 1.
-            reduce: whether all leaves are reduced together.
-            return_indices: whether the places are given, too. Only with a ``dim``.
-        """
+        """Take the smallest values, and where they are. Parameters as in :meth:`max`."""
         return extremum(self, "min", dim, keepdim, reduce, return_indices)
 
     @overload
@@ -537,13 +496,7 @@ class ReductionsOps(CollectionProtocol):
         *,
         reduce: bool | None = None,
     ) -> Any:
-        """Take the smallest values.
-
-        Args:
-            dim: which batch dims; nothing for each leaf's smallest value.
-            keepdim: whether reduced dims stay, with size 1.
-            reduce: whether all leaves are reduced together, to one tensor.
-        """
+        """Take the smallest values. Parameters as in :meth:`amax`."""
         if is_feature(dim) and not reduce:
             raise RuntimeError(MSG_FEATURE.format("amin"))
         return reduce_leaves(self, torch.amin, {}, dim, keepdim, reduce)
@@ -566,12 +519,9 @@ class ReductionsOps(CollectionProtocol):
     def cummin(
         self, dim: int, *, reduce: bool | None = None, return_indices: bool = True
     ) -> Any:
-        """Take the smallest value so far, along a batch dim. See :meth:`cummax`.
+        """Take the smallest value so far, along a batch dim.
 
-        Args:
-            dim: one batch dim.
-            reduce: whether the leaves are joined along ``dim`` first.
-            return_indices: whether the places are given, too.
+        Parameters as in :meth:`cummax`.
         """
         return cumulative(self, "cummin", dim, reduce, return_indices)
 
@@ -609,11 +559,7 @@ class ReductionsOps(CollectionProtocol):
     @overload
     def any(self, dim: int) -> Self: ...
     def any(self, dim: int | None = None) -> Any:
-        """Say whether any element is true (not zero). See :meth:`all`.
-
-        Args:
-            dim: one batch dim, or None for one answer.
-        """
+        """Say whether any element is true (not zero). Parameters as in :meth:`all`."""
         if dim is not None:
             return truth(self, "any", dim)
         return _rust.truth(self, "any")
