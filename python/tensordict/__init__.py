@@ -90,7 +90,7 @@ from tensordict.storage.layouts.archive import (
     unpack_memmap,
 )
 
-# As above, the decorator takes the name of the module it is in.
+# The decorator takes the name of the module it is in, as above.
 from tensordict.tensorclass import (
     MetaData,
     NonTensorData,

@@ -284,7 +284,7 @@ def _of(module: str, name: str) -> Callable[[], Any]:
         try:
             return getattr(importlib.import_module(module), name)
         except ModuleNotFoundError as error:
-            # Who asks whether a name is there gets an answer.
+            # `hasattr` gets an answer.
             msg = f"{name} is a name of {module}, which is not installed."
             raise AttributeError(msg) from error
 

@@ -62,7 +62,7 @@ HOMES: dict[str, str] = {
     "to_mds": "tensordict._datasets",
     "warn_deprecated": "tensordict.primitives.deprecation",
     "warn_deprecated_env_var": "tensordict._deprecated_utils",
-    # What the release imports from torch, and clients from there.
+    # Names that the release imports from torch, and clients from there.
     "Buffer": "torch.nn.parameter",
     "MappingKey": "torch.utils._pytree",
     "Parameter": "torch.nn.parameter",

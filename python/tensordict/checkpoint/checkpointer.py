@@ -327,7 +327,7 @@ class Checkpointer:
     def _announcement(self, there: list[Step], is_free: bool) -> tuple[Any, ...]:
         """Return what rank 0 tells all: token, order, whether to save, last step."""
         orders = [self._last_order, *(each.order for each in there)]
-        # Where none is on its way, nothing moves or goes until this step is there.
+        # Nothing moves or goes until this step is there, unless another is on its way.
         before = there[-1][:2] if there and not self._writer.pending() else None
         return uuid.uuid4().hex[:12], max(orders) + 1, is_free, before
 
@@ -377,7 +377,7 @@ class Checkpointer:
             return None
         return (path, meta) if meta["order"] == before[1] else None
 
-    # What is there ------------------------------------------------------------------------
+    # Reading ------------------------------------------------------------------------------
 
     def steps(self) -> list[int]:
         """The numbers of the steps that are there, in the order in which they were saved."""

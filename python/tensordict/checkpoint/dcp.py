@@ -262,7 +262,7 @@ class Reader(StorageReader):
         return Path(checkpoint_id, METADATA).is_file()
 
 
-# What torch's own writer has written --------------------------------------------------
+# Steps of torch's own writer ----------------------------------------------------------
 
 _METADATA_CLASSES = (
     *(BytesStorageMetadata, ChunkStorageMetadata, Metadata, MetadataIndex),
@@ -288,7 +288,7 @@ class _MetadataReader(pickle.Unpickler):
         if module == "collections" and name == "OrderedDict":
             return dict
         if module.startswith("pathlib") and name in ("PosixPath", "Path"):
-            # Where it was saved, which says nothing here.
+            # The place where it was saved says nothing here.
             return _as_path
         raise pickle.UnpicklingError(MSG_REFUSED.format(module, name))
 

@@ -130,7 +130,7 @@ class Steps:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._known: dict[tuple[int, int], Step] = {}
-        # What this process wrote itself, by the checksum of the description.
+        # The steps that this process wrote, by the checksum of their description.
         self._own: dict[bytes, Step] = {}
         self._synced: dict[str, int] = {}
 
@@ -231,7 +231,7 @@ class Steps:
                 return step
         path = self.folder / step_name(number)
         if path.is_dir():
-            # What is wrong with it is said by reading it.
+            # Reading it says what is wrong with it.
             return _step_of(path, number, read_meta(path))
         numbers = [step.number for step in steps]
         raise FileNotFoundError(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "main", "parser"]
 
-# What shells report of a program that SIGINT has ended.
+# The exit status that shells report of a program that SIGINT has ended.
 INTERRUPTED: Final = 130
 # And of one that SIGPIPE has ended.
 CLOSED_PIPE: Final = 141

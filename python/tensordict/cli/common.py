@@ -95,7 +95,7 @@ def load_save(path: str, arguments: argparse.Namespace) -> Any:
     try:
         return load(path, mode="r", allow_pickle=arguments.allow_pickle)
     except RuntimeError as error:
-        # What remedies this is an option here.
+        # The remedy is an option of the command.
         if "Could not find the class" in str(error):
             stable, _, _ = str(error).partition(" Import the module")
             raise RuntimeError(f"{stable} {MSG_IMPORT}") from error

@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     if is_sharded and not is_safetensors:
         msg = f"only safetensors have shards, and {target} is a {layout.name}."
         raise ValueError(msg)
-    # What is at `model.safetensors` may be shards, of which the index is one more file.
+    # The save at `model.safetensors` may be shards, whose index is one more file.
     there = [
         name for name in (target, index_of(target)) if name and os.path.exists(name)
     ]

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     problems = list(found.problems)
     modified: list[str] = []
     outcomes: Counter[str] = Counter()
-    # What cannot be read whole is not compared with checksums either.
+    # A save that cannot be read whole is not compared with checksums.
     if not problems:
         report = checksums.verify(
             arguments.path,

@@ -46,7 +46,7 @@ def _known_plan_of(values: Any, index: Any) -> Any:
         return _rust.index_plan(values._batch_size, index, values)
 
 
-# Where all that these are given is known, they are called and not traced.
+# These are called and not traced if all their arguments are known.
 
 
 def places_listed(*_: object) -> NoReturn:

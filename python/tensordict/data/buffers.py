@@ -264,7 +264,7 @@ class _Column:
 def _numbers_to_tensor(values: list[Any], kinds: set[type]) -> Tensor:
     """Make the tensor that ``torch.tensor`` makes of such numbers, ten times faster."""
     try:
-        # Of one type NumPy need not look for the one that has room for all.
+        # With one type, NumPy need not look for one that has room for all.
         kind = kinds.pop() if len(kinds) == 1 else None
         is_known = kind is int or kind is float
         array = np.fromiter(values, kind, len(values)) if is_known else np.array(values)

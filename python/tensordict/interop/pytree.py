@@ -293,7 +293,7 @@ def _flatten_value(held: CollectionProtocol) -> tuple[list[Any], Any]:
 def _unflatten_value(_: Any, context: _Value | _Constant) -> Any:
     if isinstance(context, _Value):
         return context.held.copy()
-    # What is left open is the batch size of what it is a value of, which sets it.
+    # The collection that has this value sets the sizes that are left open.
     sizes = [size or 0 for size in context.batch_size.sizes]
     return context.cls(context.data, batch_size=sizes)
 
@@ -409,7 +409,7 @@ def _flatten_with_keys(td: CollectionProtocol) -> tuple[list[Any], dict[str, Any
 def _unflatten(values: Sequence[Any], context: dict[str, Any]) -> Any:
     values = list(values)
     if any(value is None for value in values):
-        # What a function without a result gives for a leaf: there is no collection
+        # A function without a result gives None for a leaf: there is no collection
         # to make of that.
         return None
     entries = dict(zip(context["keys"], values, strict=True))

@@ -107,7 +107,7 @@ class TensorDictModuleBase(nn.Module):
         for owner in cls.__mro__:
             if owner is TensorDictModuleBase:
                 break
-            # Where a class names its keys by a plain attribute, that would hide the
+            # A class may name its keys by a plain attribute, which would hide the
             # property.
             for name in ("in_keys", "out_keys"):
                 keys = owner.__dict__.get(name)

@@ -207,7 +207,7 @@ class TensorDictModule(TensorDictModuleBase):
                 tensor = TensorDict.from_any(tensor)
             try:
                 if is_plain:
-                    # What the compiler would follow for each module.
+                    # The compiler would follow `set` for each module.
                     _rust.set_entry(tensordict_out, key, tensor, False)
                 else:
                     tensordict_out.set(key, tensor)
@@ -284,7 +284,7 @@ class TensorDictModule(TensorDictModuleBase):
             outputs = self._call_module(tensors, **kwargs)
         except Exception as error:
             missing = _missing_among(self._in_keys, tensors)
-            # What None is to blame for says so.
+            # An error that None caused names it.
             if missing and "None" in str(error):
                 raise _missing_inputs(self, missing, tensordict) from error
             _explain(self, tensors, error)
@@ -384,7 +384,8 @@ def _as_keys(module: object, keys: object, message: str) -> list[NestedKey]:
 def _read(td: Any, keys: list[NestedKey], kwargs: dict[str, Any]) -> list[Any]:
     """The values of entries: None of a missing one, no wrapper of what is no tensor."""
     is_plain = not kwargs and td.__class__ is TensorDict
-    # What is at hand needs no function that the compiler would enter for each key.
+    # Direct entries are read without a function, which the compiler would enter
+    # for each key.
     entries = td._tensordict if is_plain else {}
     found = []
     for key in keys:

@@ -77,7 +77,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         (torch.Size([2, 2]), torch.Size([2, 2]))
     """
 
-    # Whether the last module gives a value, where modules before it do not.
+    # True if the last module gives a value, where modules before it do not.
     _requires_sample = True
 
     def __init__(

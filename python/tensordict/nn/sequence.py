@@ -68,7 +68,7 @@ class TensorDictSequential(TensorDictModule):
     """
 
     module: Any
-    # What a class in between may ask for before its modules are here.
+    # A class in between may ask for this before its modules are here.
     _select_before_return = False
     partial_tolerant: bool = False
 
@@ -296,7 +296,7 @@ class TensorDictSequential(TensorDictModule):
                     type=type(tensordict_out).__name__,
                 )
             )
-        # What the modules write on the way to the outputs is not for the input.
+        # Intermediate results of the modules do not go into the input.
         result = tensordict.copy()
         modules = self._modules["module"]._modules  # type: ignore[union-attr]
         result = self._run_all(tuple(modules.items()), result)

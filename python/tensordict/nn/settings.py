@@ -99,7 +99,7 @@ class _Mode(_DecoratorContextManager):
 _NOTHING = object()
 
 
-# What a probabilistic module draws --------------------------------------------------
+# Sampling ---------------------------------------------------------------------------
 
 
 class InteractionType(StrEnum):

@@ -281,7 +281,7 @@ class ApplyOps(CollectionProtocol):
         _empty_columns(result)
         return result
 
-    # What clients of the published package call ----------------------------------
+    # Calls of clients of the published package -----------------------------------
 
     def _fast_apply(
         self,

@@ -379,7 +379,7 @@ class ArithmeticOps(CollectionProtocol):
                 result.unlock_()
         return result if out is None else _into(out, result)
 
-    # Of three ----------------------------------------------------------------------------
+    # Three operands ----------------------------------------------------------------------
 
     def lerp(self, end: object, weight: object) -> Self:
         """Interpolate linearly: ``self + weight * (end - self)``.

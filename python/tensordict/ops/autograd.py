@@ -82,7 +82,7 @@ class AutogradOps(CollectionProtocol):
             tensor([2., 2.])
         """
         grads = [
-            # What torch gives here is a plain tensor.
+            # torch gives a plain tensor here.
             UnbatchedTensor(grad) if is_unbatched(leaf) and grad is not None else grad
             for leaf, grad in ((leaf, leaf.grad) for leaf in _rust.leaves(self))
         ]
@@ -217,7 +217,7 @@ class AutogradOps(CollectionProtocol):
             inputs=_tensors(inputs),
         )
 
-    # What leaves are ---------------------------------------------------------------
+    # Flags of leaves ---------------------------------------------------------------
 
     def data_ptr(self, *, storage: bool = False) -> Any:
         """The addresses of the leaves, as a plain collection of integers on the CPU.

@@ -125,7 +125,7 @@ class ConsolidatingOps(CollectionProtocol):
         """Return whether all leaves are in the one buffer of :meth:`consolidate`."""
         return _consolidated.state_of(self) is not None
 
-    # What the engine calls: dense collections; others override ----------------------
+    # Calls of the engine: dense collections; others override ------------------------
 
     def _describe(self, rows: Iterator[Any]) -> Any:
         """Describe this collection. See :mod:`tensordict.storage.layouts.consolidated`."""

@@ -158,7 +158,7 @@ class CopyingOps(CollectionProtocol):
             if not isinstance(value, CollectionProtocol):
                 continue
             if value._is_non_tensor:
-                # As it is here, where the sample may be that of a larger collection.
+                # The sample may belong to a larger collection: the entry is read here.
                 value = self._get_entry(key, value)
             inner = value.batch_size
             if inner[: len(size)] != size:
@@ -302,7 +302,7 @@ class CopyingOps(CollectionProtocol):
             op: Any = functools.partial(getattr(torch.Tensor, method), **options)
         else:
             op = method
-        # Of another number of dims none is known to be one of those with a name.
+        # With another number of dims, none is known to be one of those with a name.
         ndim = len(prefix)
         dims = tuple(range(ndim)) if ndim == len(self.batch_size) else (-1,) * ndim
         result = map_leaves(self, op, (prefix, *args), prefix, dims, SHAPE_TAIL)
@@ -455,7 +455,7 @@ class CopyingOps(CollectionProtocol):
         parent: Any = self
         depth = 0
         for part in path[:-1]:
-            # What is replaced is not read: the leaves of a ragged stack are none as one.
+            # Replaced entries are not read: the leaves of a ragged stack cannot be.
             if not isinstance(parent._sample_entry(part), CollectionProtocol):
                 break
             parent = parent._get_entry(part, None)

@@ -82,7 +82,7 @@ class IndexWritesOps(CollectionProtocol):
             # An index of nothing does not ask torch whether the dtype has the number.
             check_number([target], value, True)
         elif not isinstance(value, (torch.Tensor, bool, int, complex)):
-            # Where it is written is complained of first, then what is.
+            # A wrong index is reported before a wrong value.
             _rust.index_plan(target.shape, index)
             value = _tensor_of(value, target, key)
         parent: Any = self if len(path) == 1 else _rust.get(self, path[:-1])

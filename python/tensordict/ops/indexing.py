@@ -57,7 +57,7 @@ class IndexingOps(CollectionProtocol):
         """The collection of every entry at ``index``: see ``__getitem__``."""
         result = _rust.index(self, index)
         if not self._is_locked or result is self:
-            # What is in shared memory or a file is locked.
+            # A part of shared memory or of a file is locked.
             return result
         if self._is_memmap or self._is_shared:
             items = index if isinstance(index, tuple) else (index,)
@@ -395,7 +395,7 @@ def _where_entry(
         if present._is_non_tensor:
             is_alone = value is NO_DEFAULT or item is NO_DEFAULT
             if is_alone or not isinstance(item, CollectionProtocol):
-                # What takes its place has no value: the result is unlocked.
+                # None takes its place where the mask is false: the result is unlocked.
                 return present.clone(False)
             return present.where(condition, item)
         if value is NO_DEFAULT:

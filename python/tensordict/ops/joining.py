@@ -458,7 +458,7 @@ def stack_collections(tensors: Sequence[Any], dim: int = 0, out: object = None) 
         if options_primitives._lazy_legacy and out is None:
             return first.lazy_stack(tensors, dim)
         if not 0 <= at <= ndim:
-            # What cannot be stacked along any dim is the first error.
+            # Tensors that cannot be stacked along any dim are the first error.
             _rust.stack(tensors, 0)
             raise IndexError(MSG_RANGE.format(ndim + 1, ndim, dim))
         if out is None:
@@ -612,7 +612,7 @@ def _write_group(
         join(group, dim, out=target)
         return
     if not target._is_dense:
-        # What a stack gives of its entries are copies.
+        # A stack gives copies of its entries.
         target.update(build(group, dim), inplace=True)
         return
     for key, value in list(target._entries().items()):

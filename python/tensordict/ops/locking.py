@@ -84,9 +84,9 @@ class LockingOps(CollectionProtocol):
             True
         """
         locked = self._is_locked
-        # What it holds may be locked on its own.
+        # Nested collections may be locked on their own.
         _rust.unlock_tree(self)
-        # As published: who unlocks is about to replace leaves.
+        # Leaves are about to be replaced, so the buffer is dropped as in the release.
         if self._consolidated is not None:
             del self._consolidated
         if not locked:
@@ -302,7 +302,7 @@ def _unify_values(td: CollectionProtocol, result: CollectionProtocol) -> None:
     """
     for key, sample in list(td._sample_entries().items()):
         if not isinstance(sample, CollectionProtocol):
-            # Of a stack its leaves need not be stacked, which may differ in shape.
+            # The leaves of a stack may differ in shape and need not be stacked.
             continue
         present: Any = td._get_entry(key, None)
         found: Any = result._get_entry(key, None)

@@ -163,7 +163,7 @@ class MergingOps(CollectionProtocol):
             if keys_to_update and update_batch_size:
                 check_size_of_some(self, source)
             if keys_to_update and is_sized and not update_batch_size:
-                # As a whole, of which less is taken.
+                # The size of the whole source is checked, though only a part is taken.
                 check_update_size(self, source)
             source = chosen
         if update_batch_size:

@@ -98,7 +98,7 @@ def pad(
     if tensordict._is_non_tensor:
         if not any(pad_size):
             return tensordict
-        # As an entry of a collection, whose new elements have no value.
+        # It is padded as an entry of a collection, whose new elements have no value.
         whole = tensordict._plain_type(
             s=tensordict, batch_size=tensordict.batch_size, names=tensordict.names
         )

@@ -511,7 +511,7 @@ class SavingOps(CollectionProtocol):
         """Take a field that holds no tensor from the state of a tensorclass."""
         _state.take_field(self, name, value, assign)
 
-    # What the engine calls: dense collections; others override ----------------------
+    # Calls of the engine: dense collections; others override ------------------------
 
     def _save_plan(self, plan: object, level: int) -> None:
         """Add this collection to a level of a plan. See :mod:`tensordict.storage`."""

@@ -545,7 +545,7 @@ def _permuted_lazily(td: Any, dims: Any) -> Any:
         if _rust.permute(structure, dims, call) is structure:
             return td
     except ValueError as error:
-        # As torch says it of the leaves, at which a view does not look.
+        # The message is torch's for the leaves, at which a view does not look.
         ndim = len(td.batch_size)
         is_far = len(dims) == ndim and not all(-ndim <= dim < ndim for dim in dims)
         raise (IndexError if is_far else RuntimeError)(str(error)) from None

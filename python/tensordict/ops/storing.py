@@ -41,7 +41,7 @@ class StoringOps(CollectionProtocol):
         """Store a value at a flat path: the slow, general form of ``set_entry``."""
         key = path[0]
         if isinstance(self, PartsProtocol):
-            # What an entry holds is not read to be replaced.
+            # The present entry is not read to be replaced.
             present = self._sample_entry(key)
         else:
             present = self._get_entry(key, NO_DEFAULT)
@@ -116,7 +116,7 @@ class StoringOps(CollectionProtocol):
                 raise _InplaceWriteError(MSG_INPLACE.format(key, self))
             value = _rust.fit_inplace(self, key, value, present)
             if not value.numel():
-                # Of no elements any shape fits, which copy_ does not know.
+                # Any shape fits no elements, which copy_ does not know.
                 return
             try:
                 present.copy_(value, non_blocking=non_blocking)

@@ -250,7 +250,7 @@ def _job(
         todo = [chunk for chunk in todo if chunk not in done]
     if is_forked and todo:
         share_memory(source)
-    # As published: without a generator every call has the same seeds.
+    # Without a generator every call has the same seeds, as in the release.
     generator = torch.Generator() if options.generator is None else options.generator
     seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator))
     return Job(

@@ -60,7 +60,8 @@ class ChunkPlan:
         self.drops_dim = False
         if chunksize is None:
             wanted = num_workers if num_chunks is None else num_chunks
-            # As published: there are at most as many chunks as rows, so none without rows.
+            # There are at most as many chunks as rows, so none without rows, as in the
+            # release.
             wanted = min(wanted, self.num_rows)
             if wanted <= 0:
                 msg = f"chunks must be a strictly positive integer, got {wanted}."

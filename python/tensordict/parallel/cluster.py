@@ -171,7 +171,7 @@ class _Call:
         self._job = job
         self._num_workers = num_workers
         self._num_taken = num_taken
-        # What Ray gives is memory of its store, which nobody may write to.
+        # Ray gives memory of its store, which nobody may write to.
         copies_rows = not job.source.is_memmap()
         sent = dataclasses.replace(
             job,

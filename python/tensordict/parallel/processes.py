@@ -242,7 +242,7 @@ class _Call:
     def _listen(self, worker: _Worker, outcomes: list[Outcome]) -> None:
         is_alive = worker.hired.process.is_alive()
         try:
-            # What a dead worker has sent is read to its end, of the others one message.
+            # All messages of a dead worker are read, and one of each other worker.
             while worker.hired.connection.poll():
                 message = transport.loads(worker.hired.connection.recv_bytes())
                 if self._take(worker, message, outcomes):
@@ -359,7 +359,7 @@ class _Call:
             return self._next_fed < len(self.job.todo)
         return 0 in self.schedule.states()
 
-    # What follows is for results that are taken in order: the caller says who does what, so
+    # The rest is for results that are taken in order: the caller says who does what, so
     # that no more of them wait than the window has room for.
 
     def _feed(self) -> None:

@@ -161,7 +161,7 @@ def _apply_any(
                 item = fn(value, *_defaulted(values, default))
             if item is None:
                 continue
-            # What a plain tensor needs is looked at here, everything else there.
+            # Plain tensors are looked at here, everything else there.
             if not checked and not (
                 is_free
                 and type(item) is plain

@@ -346,7 +346,7 @@ def _pairs_of(
         _refuse_missing(td, source, keys, prefix)
     if keys is None or source._is_dense:
         return list(source._entries().items())
-    # What is not copied need not be stacked.
+    # Entries that are not copied need not be stacked.
     firsts = {rest[0] for rest in keys if rest}
     held_keys = [key for key in source._held_keys() if key in firsts]
     return [(key, source._get_entry(key, None)) for key in held_keys]

@@ -36,7 +36,7 @@ MSG_CAST_IN = (
     "td.exclude(<non-tensor keys>)[index] to leave them unchanged now."
 )
 
-# What calls this package on behalf of somebody else.
+# These call this package on behalf of somebody else.
 BETWEEN = frozenset(
     {"tensordict", "torch", "importlib", "contextlib", "functools", "threading"}
     | {"concurrent", "copy", "copyreg", "pickle", "dataclasses", "runpy"}
@@ -76,7 +76,7 @@ def warn_caller(message: str, category: type[Warning] = FutureWarning) -> None:
     while caller and _package_of(caller) in BETWEEN:
         caller = caller.f_back
     named = caller or outside
-    # As `warnings.warn` does, which counts frames and leaves some of them out.
+    # `warnings.warn` does the same, but counts frames and leaves some of them out.
     warnings.warn_explicit(
         message,
         category,

@@ -434,7 +434,7 @@ def write_members(members: list[Any], places: list[Any], parts: list[Any]) -> bo
     Says whether it did: nothing is written where one is no plain write.
     """
     if torch.compiler.is_compiling():
-        # What fails while it is traced has not been run.
+        # A write that fails while it is traced has not been run.
         for member, place, part in zip(members, places, parts, strict=True):
             set_index(member, place, part)
         return True

@@ -225,7 +225,7 @@ def _flatten(
     inplace: bool,
 ) -> None:
     out = nested if prefix else direct
-    # What is no text is asked to join only where there is something to join.
+    # A separator that is no text is used only where there is something to join.
     joined = None if prefix else ""
     held = (td._tensordict if td._is_dense else td._entries()).copy()
     special = special_keys(held)

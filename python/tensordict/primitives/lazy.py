@@ -206,7 +206,7 @@ def cloned_members(members: list[Any]) -> list[Any]:
 def drop_empty_of_members(members: list[Any]) -> None:
     """Take the collections that hold nothing out of each of the members, which are new."""
     for member in members:
-        # As above.
+        # A nested collection is not copied, as above.
         if not member._is_dense or special_keys(member._tensordict.copy()):
             _drop_empty(member)
 

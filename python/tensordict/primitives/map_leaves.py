@@ -68,8 +68,8 @@ def map_leaves(
                 entries[key] = map_leaves(value, *below)
             else:
                 entries[key] = _map_unusual(value, size, *below)
-    # Where there were no names, there are some only if a list gives them, and of names
-    # nothing but a list is equal to one.
+    # Without names before, there are some only if a list gives them, and nothing but a
+    # list is equal to a list of names.
     if old_names is not None or (
         names is not True and names is not None and names == [*names]
     ):

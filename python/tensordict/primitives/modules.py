@@ -57,7 +57,7 @@ def swap_module(
     writes: list[_Write] = []
     as_kind = _wrapper() if preserve else None
     plan = _plan_params if isinstance(module, CollectionProtocol) else _plan_module
-    # What is only planned may have other shapes: it is copied, where it fits.
+    # A plan alone may have other shapes: values are copied where they fit.
     like = td if plan_only else None
     try:
         swapped = plan(td, module, as_kind, like, {}, writes, None)
@@ -171,7 +171,7 @@ def _plan_module(
     if like is not None:
         wanted = like._tensordict if like._is_dense else like._entries()
     special = special_keys(held)
-    # What takes the place of a parameter, and is none, becomes an attribute.
+    # A value that takes the place of a parameter, and is none, becomes an attribute.
     moves = as_kind is None and _moves_between()
     old: Any
     for key, value in held.items():

@@ -138,7 +138,7 @@ class CollectionProtocol:
         """Take part in torch's functions: walks tell by it what is no plain tensor."""
         return NotImplemented
 
-    # What the topics use of one another -------------------------------------
+    # Calls between topics ---------------------------------------------------
 
     if TYPE_CHECKING:
         # For annotations only. Each of these lives in one file of ops/, which says what
@@ -318,7 +318,7 @@ class CollectionProtocol:
         """Write ``value`` at an index of ``target``, the entry that reading ``key`` gave."""
         target[index] = value
         if self._writes_through():
-            # What it gives may be a copy.
+            # The entry that was read may be a copy.
             self._set_entry(key, target)
 
     def _casts_at(self, index: object) -> bool:

@@ -120,7 +120,7 @@ def update(
         for key, value in source.copy().items():
             if key.__class__ is not str:
                 break
-            # What a plain tensor needs is looked at here, everything else there.
+            # Plain tensors are looked at here, everything else there.
             if (
                 is_bound
                 or value.__class__ is not Tensor
@@ -265,7 +265,7 @@ def _stage(
         if td._is_dense or not td._writes_through():
             copies.append((present, value))
             return
-        # What is read of a view may be a copy: it is stored, which writes the parent.
+        # An entry of a view may be a copy: it is stored, which writes the parent.
         branch.staged[key] = value.to(present.dtype)
         return
     if td.is_locked and not ignore_lock:

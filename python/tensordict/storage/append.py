@@ -234,7 +234,7 @@ def _new_leaf(
     if dot and end == "shape" and _is_nested_leaf(level.entry(stem)):
         raise RuntimeError(MSG_SHAPE_TAKEN.format(stem))
     if _is_regular(file) and not how.keeps_file:
-        # Of an entry that is no more: readers that have it mapped keep it.
+        # The file of a removed entry: readers that have it mapped keep it.
         os.unlink(file)
     leaf = make(file)
     if table is not None and leaf._filename is not None:

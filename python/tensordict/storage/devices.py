@@ -72,7 +72,7 @@ class DeviceReader:
         self._is_read = False
         device = tensors[0].device
         if device.type == "cuda" and torch.cuda.is_available() and self._is_plain():
-            # What has been begun with the values so far comes before the copy.
+            # Work begun on these values comes before the copy.
             self._stream = torch.cuda.Stream(device)
             self._stream.wait_stream(torch.cuda.current_stream(device))
 
@@ -99,7 +99,7 @@ class DeviceReader:
 
     def _parts(self) -> Iterator[torch.Tensor]:
         if not self._is_plain():
-            # Which of its views such a tensor knows is its own affair.
+            # Such a tensor may not know every view.
             yield from self._tensors if self._dim == 0 else [self._stacked()]
             return
         yield from stacked_parts(self._tensors, self._dim)

@@ -126,7 +126,7 @@ class Encoder:
         if kind is not None:
             items = value
             if cls in (set, frozenset):
-                # Of sets of one content the file is the same.
+                # Equal sets make equal files.
                 items = sorted(value, key=repr)
             return {"$": kind, "items": self._items(items, path)}
         if isinstance(value, (np.ndarray, np.generic)):
@@ -168,7 +168,7 @@ class Encoder:
         kind = _KIND_OF_DICT[cls]
         versions = getattr(value, "_metadata", None) if cls is OrderedDict else None
         if versions:
-            # What modules note in their states.
+            # Modules note versions in their states.
             return {
                 **self._pairs(kind, pairs, path),
                 "metadata": self.encode(dict(versions), (*path, "_metadata")),

@@ -34,7 +34,7 @@ OF_PICKLE: Final = (
     "torch.load."
 )
 
-# How files begin. torch.save without zip begins with a pickle of a number of its own.
+# The first bytes of files. torch.save without zip begins with a pickle of its own number.
 BEGINNINGS: Final = (
     (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", OF_TORCH),
     (b"\x93NUMPY", OF_NUMPY),

@@ -201,7 +201,7 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     plain = tensor.cpu().resolve_conj().resolve_neg().contiguous()
     if type(plain) is not torch.Tensor:
         plain = plain.as_subclass(torch.Tensor)
-    # Of other dtypes the bytes are given.
+    # Tensors of other dtypes are given as bytes.
     if not _has_known_dtype(plain):
         plain = plain.view(torch.uint8) if plain.ndim else plain[None].view(torch.uint8)
     return plain

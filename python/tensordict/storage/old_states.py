@@ -41,7 +41,7 @@ def as_of_today(td: object, state: Mapping[str, Any]) -> Mapping[str, Any]:
     values: dict[str, Any] = dict(state.items())
     fields = values.get(OTHERS)
     if TENSORS in values and isinstance(fields, Mapping) and TENSORS not in entries:
-        # Of a tensorclass, or of a value.
+        # The state of a tensorclass, or of non-tensor data.
         del values[OTHERS]
         values.update(values.pop(TENSORS).items())
         about["_non_tensor"] = dict(fields)

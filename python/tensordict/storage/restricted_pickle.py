@@ -86,7 +86,7 @@ def loads(content: bytes) -> Any:
         return _Reader(io.BytesIO(content)).load()
 
 
-# What may be called ---------------------------------------------------------------------
+# Allowed calls --------------------------------------------------------------------------
 
 
 def _tensor_storage(content: bytes) -> Any:
@@ -184,7 +184,7 @@ class _Reader(_PythonUnpickler):  # type: ignore[misc]
 
     def __init__(self, file: Any) -> None:
         super().__init__(file)
-        # What was made here, kept so that no other object gets its number.
+        # Objects made here, kept so that no other object gets their number.
         self._made: dict[int, Any] = {}
 
     def find_class(self, module: str, name: str) -> Any:
@@ -219,7 +219,7 @@ class _Reader(_PythonUnpickler):  # type: ignore[misc]
         self._keep()
 
     def _checked_new(self, cls: Any, load: Callable[[], None]) -> None:
-        # What a named tuple has for `__new__` calls that of tuples.
+        # The `__new__` of a named tuple calls that of tuples.
         is_plain = isinstance(cls, type) and (
             cls.__new__ in _PLAIN_NEW
             or id(cls) in _CALLABLE

@@ -119,7 +119,7 @@ def plan_column(stack: Any, plan: Any, level: int) -> None:
         plan.add_file(level, COLUMN, _pickle_of(data))
         fields["data"] = COLUMN
     size = list(stack.batch_size)
-    # Of several dims, or with lists as values, the data do not tell which is which.
+    # With several dims, or lists as values, the data do not tell which is which.
     if len(size) > 1 or any(isinstance(value, (list, tuple)) for value in flat):
         notes["batch_size"] = size
     text = json.dumps(fields, separators=(",", ":"))
@@ -297,7 +297,7 @@ def load_column(cls: Any, path: SavedPath, options: Any) -> Any:
     text = (path / META).read_text(encoding="utf-8")
     fields = json.loads(text)
     if "data" not in fields:
-        # As releases before 0.6 wrote it.
+        # Releases before 0.6 wrote this form.
         members, dim, _ = load_members(path, options)
         loaded = cls(*members, stack_dim=dim)
         loaded._memmap_prefix = options.home_of(path)
@@ -344,7 +344,7 @@ def _likely_size(data: list[Any], within: torch.Size | None) -> list[int] | None
     flat: list[Any] = data
     for _ in shape[1:]:
         flat = [item for row in flat for item in row]
-    # Where they are dims, lists of numbers are a tensor and no values.
+    # Lists of numbers that are dims are a tensor and no values.
     is_numbers = flat and all(isinstance(item, (int, float)) for item in flat)
     return shape[:1] if is_numbers else None
 

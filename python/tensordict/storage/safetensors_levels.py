@@ -214,7 +214,7 @@ def stack_to_level(stack: Any, writer: Writer, path: tuple[str, ...]) -> dict[st
     if found is None:
         level: dict[str, Any] = _as_dense(stack)._to_level(writer, path)
         return level
-    # Where everything goes, and what cannot be stacked, is told by tensors without values.
+    # Tensors without values tell where everything goes, and what cannot be stacked.
     empty = Writer()
     level = _as_dense(stack.to("meta"))._to_level(empty, path)
     for name, like in empty.tensors.items():

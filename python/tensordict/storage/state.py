@@ -116,7 +116,7 @@ def load_state_dict(
     found = [(_at(td, path), size) for path, size in _sizes_of(source)]
     sizes = [(each, size) for each, size in found if each is not None]
     if td._is_non_tensor:
-        # What it holds is in the metadata.
+        # Its value is in the metadata.
         pass
     elif all(each.batch_size == size for each, size in sizes):
         td.update(values, inplace=not assign)
@@ -200,7 +200,7 @@ def _accepted(
     if strict and about and VALUES not in about and not is_tensorclass(td):
         _check_held_values(entries, values, described, path)
     if td._is_dense:
-        # Of an empty collection a flat state has the metadata only.
+        # The flat state of an empty collection has the metadata only.
         for below in described:
             if below and below[:-1] == path:
                 entry = entries.get(below[-1])
@@ -306,7 +306,7 @@ def _take_value(
                 owner._take_field(name, value, assign)
         return
     if not path:
-        # Of a value alone, which another collection has no place for.
+        # The state of non-tensor data alone, which another collection has no place for.
         if td._is_non_tensor:
             td._take_state(fields, about.get("_type") in SINGLE)
         return

@@ -130,7 +130,7 @@ class FieldAccess(TensorCollection):
                 return object.__getattribute__(self, name)
             inner = self.__dict__.get("_tensordict")
             if name[0] != "_" and hasattr(type(inner), name):
-                # What only some collections have, such as `append` of a stack.
+                # Only some collections have it, such as `append` of a stack.
                 return forwarded(self, name)
             cls, fields = type(self).__name__, sorted(self._field_names())
             raise AttributeError(MSG_NO_ATTRIBUTE.format(cls, name, fields))

@@ -71,8 +71,7 @@ class TensorClass(FilesOfClass, metaclass=_DataclassLike):
     """
 
     if TYPE_CHECKING:
-        # What these descriptors take, checkers do not compare with the setters of the
-        # properties.
+        # Checkers do not compare these descriptors with the setters of the properties.
         batch_size: BatchSizeField = dataclasses.field(  # type: ignore[override]
             kw_only=True, default=cast("Any", ...)
         )

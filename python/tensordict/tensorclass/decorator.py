@@ -108,7 +108,7 @@ def _rebased(
     """
     namespace = {**vars(cls), "__qualname__": cls.__qualname__}
     slots = namespace.get("__slots__", ())
-    # What stands for a slot is made anew with the class.
+    # The descriptor of a slot is made anew with the class.
     for name in (
         "__dict__",
         "__weakref__",

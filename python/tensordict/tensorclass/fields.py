@@ -249,7 +249,7 @@ def resolved_annotation(
         return annotation
     scope = vars(sys.modules.get(cls.__module__, types))
     holder: Any = type("_Holder", (), {"__annotations__": {"hint": annotation}})
-    # Of the body only classes: a field may have the name of a type.
+    # Only the classes of the body: a field may have the name of a type.
     own = {name: each for name, each in vars(cls).items() if isinstance(each, type)}
     known = {**_names_around(cls), **own, cls.__name__: cls}
     try:
@@ -396,7 +396,7 @@ def _generated_init(cls: Any) -> Any:
     # In the order of the fields, which is the order of the entries made of them.
     optional = tuple(name for name in names if name in defaults or name in factories)
     required = frozenset(arguments) - frozenset(optional)
-    # What is given if nothing is left to do.
+    # The arguments that leave nothing to do.
     complete = arguments if arguments.issuperset(optional) else None
     is_frozen = cls._frozen
     fill = _filler(
@@ -404,7 +404,7 @@ def _generated_init(cls: Any) -> Any:
         tuple(passed_on), is_frozen,
     )  # fmt: skip
     if own == _OWN_ARGUMENTS:
-        # How many arguments are all of them, where each can be given by position.
+        # The number of all arguments, where each can be given by position.
         num_all = len(positional) if complete == set(positional) else -1
         is_plain = sets_natively(cls) and not (
             passed_on or is_frozen or hasattr(cls, "__post_init__")

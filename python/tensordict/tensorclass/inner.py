@@ -301,7 +301,7 @@ class OverContainer(Making):
     # Printing --------------------------------------------------------------------------
 
     def _repr_parts(self) -> list[str]:
-        # Of the collection inside: a field may have the name of one of its properties.
+        # The properties of the collection inside: a field may have the name of one.
         properties = DisplayOps._repr_properties(self._tensordict)
         return [*describe_fields(self._repr_entries()), *properties]
 

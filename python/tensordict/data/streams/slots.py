@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _ALIGNMENT = 64
 _FIRST_SIZE = 1 << 12
-# How many bytes a segment takes where nobody says how many slots it has.
+# The bytes of a segment for which nobody says how many slots it has.
 _BUDGET = 16 << 20
 MIN_SLOTS = 4
 MAX_SLOTS = 64
@@ -112,7 +112,7 @@ class SlotWriter:
         self._announce = announce
         self._segment: Segment | None = None
         self._last: Any = None
-        # What the last step was, if it was a plain tensor of each row.
+        # The last step, if it was a plain tensor of each row.
         self._alike: Any = None
 
     def write(

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from tensordict.data.streams.dataset import StreamDataset
     from tensordict.data.streams.loader import Progress
 
-# How long to wait before a worker is asked to ring: fast ones have several steps by then,
+# The wait before a worker is asked to ring: fast ones have several steps by then,
 # and one change of processes serves them all.
 _GATHER_S = 2e-4
-# How long a wait may be before it is checked that the workers are alive.
+# The longest wait before it is checked that the workers are alive.
 _CHECK_S = 0.1
 
 
@@ -78,7 +78,7 @@ class WorkerSteps:
         # The rows that ended, with the step, and that are not told yet how to go on.
         self._ended: dict[int, int] = {}
         self._is_closed = False
-        # Whether a step is given as views of its slots, which stay until `take_back`.
+        # True if a step is given as views of its slots, which stay until `take_back`.
         self.lends: bool = False
         self._has_gathered = False
         self._failures: dict[tuple[int, int], StreamError] = {}
@@ -280,7 +280,7 @@ class WorkerSteps:
         lanes = self._lanes
         for row in range(self._dataset.batch_size):
             lanes.advance(row, self._known_until(row))
-        # Where the lengths are known, the plan is made long before it is needed.
+        # With known lengths the plan is made long before it is needed.
         self._decide_at = self._step + self._horizon // 4
         limit = min(FOREVER, self._step + self._horizon)
         turns = lanes.settle(limit)

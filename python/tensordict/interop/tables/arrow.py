@@ -412,7 +412,7 @@ class Reader:
         if not array.null_count:
             values = self._block(path, inner)
             return values.reshape(len(array), size, *values.shape[1:])
-        # What is in the place of a null list is not specified, nor whether it is null.
+        # The values under a null list are not specified, nor whether they are null.
         rows = Reader(self.pa, Rules("fill"), True)._block(path, inner)
         rows = rows.reshape(len(array), size, *rows.shape[1:])
         missing = torch.from_numpy(~_validity(array))

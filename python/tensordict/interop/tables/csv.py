@@ -253,7 +253,7 @@ def _has_odd_numbers(file: Any) -> bool:
 def _begins_oddly(text: np.ndarray[Any, Any]) -> bool:
     """Tell whether a number begins oddly from the third byte on, but for the last."""
     is_digit = (text - np.uint8(ord("0"))) < 10
-    # What a number has before a digit.
+    # A number may have a point or an exponent before a digit.
     is_inside = is_digit | (text == ord(".")) | ((text | 0x20) == ord("e"))
     here = text[2:-1]
     begins = (here == ord("0")) | (here == ord("+"))

@@ -58,7 +58,7 @@ def from_pandas(cls: Any, asked: Asked, frame: object) -> Any:
     pd = import_pandas(asked.method)
     rules = rules_of(asked)
     if not isinstance(frame, pd.DataFrame):
-        # As the release, which looks for its columns.
+        # The release looks for the columns and raises the same.
         raise AttributeError(MSG_NO_FRAME.format(asked.method, type(frame).__name__))
     levels = [level for level, name in enumerate(frame.index.names) if name is not None]
     indexes = [frame.index.get_level_values(level) for level in levels]

@@ -75,7 +75,7 @@ class TruncatedStandardNormal(Distribution):
         if (self.a >= self.b).any():
             msg = "Incorrect truncation range: a must be less than b everywhere."
             raise ValueError(msg)
-        # Where the bounds are in a tail, single precision has no share between them.
+        # With bounds in a tail, single precision has no probability between them.
         below_a, below_b = (
             _share_below(x).clamp(self.eps, 1 - self.eps) for x in (self.a, self.b)
         )
@@ -142,7 +142,7 @@ class TruncatedStandardNormal(Distribution):
     ) -> torch.Tensor:
         """Samples, as functions of the bounds."""
         shape = self._extended_shape(torch.Size(sample_shape or ()))
-        # Of the default dtype: a seed gives the same samples in any precision.
+        # In the default dtype, so that a seed gives the same samples in any precision.
         p = torch.empty(shape, device=self.a.device).uniform_(self.eps, 1 - self.eps)
         return self.icdf(p.to(self.a.dtype))
 
@@ -221,7 +221,7 @@ class TruncatedNormal(TruncatedStandardNormal):
     def icdf(self, value: torch.Tensor) -> torch.Tensor:
         """The value for a probability of less."""
         found = super().icdf(value) * self.scale + self.loc
-        # What is moved to a bound keeps its gradient, so that a location far outside of
+        # A value moved to a bound keeps its gradient, so that a location far outside of
         # the bounds can learn. The difference is 0: no rounding leads out of the bounds.
         inside = found.detach().clamp(self._low, self._high)
         return inside + (found - found.detach())

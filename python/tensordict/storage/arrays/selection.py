@@ -26,7 +26,7 @@ def read_part(array: Array, index: object) -> torch.Tensor:
     items = index if isinstance(index, tuple) else (index,)
     shape = array.shape
     if len(items) == 1 and type(items[0]) is slice:
-        # What a loop over slices does.
+        # A loop over slices does this.
         box, rows, local = (*items, *(WHOLE,) * (len(shape) - 1)), None, None
     else:
         box, rows, local = _box(items, shape)

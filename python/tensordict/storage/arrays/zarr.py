@@ -325,7 +325,7 @@ class ZarrFile(ArrayFile):
         root = self.handle
         if root.path:
             root = zarr.open_group(root.store, mode="r+", use_consolidated=False)
-        # What is written is the metadata as it was read, which is without the list.
+        # The metadata is written as it was read, which is without the list.
         root.update_attributes({})
 
     def is_plain(self, array: Any) -> bool:

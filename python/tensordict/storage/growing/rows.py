@@ -230,7 +230,8 @@ def bytes_of(tensor: torch.Tensor) -> Any:
         try:
             return tensor.numpy()
         except (RuntimeError, TypeError):
-            # Of another device, with a gradient, conjugated, or of a dtype of torch's own.
+            # The tensor has a gradient or another device, is conjugated, or has a dtype of
+            # torch's own.
             pass
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         plain = tensor.detach()

@@ -117,7 +117,7 @@ def _put(made: str, target: str) -> None:
     elif not os.path.isdir(target):
         raise FileExistsError(17, "There is a file", target)
     elif not os.listdir(target):
-        # Of an empty directory a rename takes the place.
+        # A rename takes the place of an empty directory.
         os.rename(made, target)
     elif not os.path.exists(os.path.join(target, "meta.json")):
         msg = (

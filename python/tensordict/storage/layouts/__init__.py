@@ -255,7 +255,7 @@ def load(
         subpath,
         verify,
     )
-    # What is in no other layout is opened as an archive, which refuses all but one: to
+    # A file in no other layout is opened as an archive, which refuses all but one: to
     # ask before whether it is one would read the file twice.
     layout = next((each for each in LAYOUTS[:-1] if each.matches(prefix)), ARCHIVE)
     loaded = layout.load(prefix, options, out)

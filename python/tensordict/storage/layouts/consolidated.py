@@ -405,7 +405,7 @@ def _order_as(made: Any, source: Any) -> None:
         made._tensordict = {key: entries[key] for key in source._entries()}
 
 
-# What is consolidated -----------------------------------------------------------------
+# Consolidating ------------------------------------------------------------------------
 
 
 def rebuild(description: dict[str, Any], storage: torch.Tensor) -> Any:

@@ -455,7 +455,7 @@ class MemoryMappedTensor(torch.Tensor):
 
     def __getitem__(self, item: Any) -> Self | torch.Tensor:
         result = torch.Tensor.__getitem__(self, item)
-        # What is indexed by lists or masks is a copy, and an ordinary tensor. Of no bytes
+        # An index of lists or masks gives a copy, which is an ordinary tensor. Of no bytes
         # there is no copy.
         if result._is_view() or not (self.numel() or self.untyped_storage().nbytes()):
             return self._view(result, item)
