@@ -208,7 +208,7 @@ def bench_stall(state: State, folder: Path, rounds: int) -> None:
         checkpointer.wait()
         copy = timed(lambda: [k.copy_(t) for k, t in zip(kept, tensors, strict=True)])
         os.sync()
-        # How fast training is alone.
+        # The speed of training alone.
         end = time.perf_counter() + 0.2
         alone = train(lambda end=end: time.perf_counter() > end) / 0.2  # type: ignore[misc]
         bare_write = timed(lambda: pwrite(tensors, folder / "bare", durable=False))
@@ -275,7 +275,7 @@ def bench_memory(state: State, folder: Path, rounds: int) -> None:
         checkpointer = Checkpointer(
             folder / "run", durable=False, background=background
         )
-        # What is imported and made by a first save is not of the state.
+        # Imports and caches of a first save do not belong to the state.
         checkpointer.save(0, x=small)
         checkpointer.wait()
         before = memory("VmRSS")

@@ -212,7 +212,7 @@ def work(names: list[str], *, bare: bool = False) -> None:
                 (parameter, *_) = function.__code__.co_varnames
                 values = {parameter: argument}
                 checks = [each.guard_manager.check for each in found]
-                # What a module has written into its argument may be in its guards, which
+                # The guards may hold what a module has written into its argument, and
                 # then accept no argument twice: there is nothing to time.
                 for check in filter(lambda check: check(values), checks):
                     answer["guards_s"] = least(functools.partial(check, values), 500)

@@ -130,7 +130,7 @@ def time_workload(
         # The release has no such thing.
         sides = {side: run for side, run in sides.items() if "peer" not in side}
     if job["shards"]:
-        # What the release writes as safetensors is one file, by that package.
+        # The release writes safetensors as one file, by that package.
         sides = {side: run for side, run in sides.items() if "peer" not in side}
     is_of_package = job["shards"] or (job["kind"] == "save" and size >= MIB)
     if is_of_package and not job["archive"] and not job["durable"]:
@@ -146,8 +146,8 @@ def time_workload(
             sides["ours"]({**job, "path": str(finished)})
             job["finished_bytes"] = finished.stat().st_size
             finished.unlink()
-        # What is loaded was saved by the side that loads it; the limit loads ours. How the
-        # bytes lie in the page cache depends on how they were written.
+        # Each side loads its own save; the limit loads ours. How the bytes lie in the page
+        # cache depends on how they were written.
         saved = dict.fromkeys(sides, folder / f"ours{suffix}")
         for side in ("ours", *[side for side in sides if side.startswith("peer")]):
             if side != "ours":
@@ -239,14 +239,14 @@ def run_limit(job: dict[str, Any]) -> Times:
         return run_limit_of_one(job)
     names = [str(path / f"k{i}.memmap") for i in range(job["leaves"])]
     if job["shards"]:
-        # As many bytes in as many files.
+        # The same bytes in the same number of files.
         names = [str(path / f"shard-{i}") for i in range(job["shards"])]
         job = {**job, "size": job["leaves"] * job["size"] // job["shards"]}
     is_save = job["kind"] == "save"
     work = write_plain if is_save else map_plain
     if job["durable"]:
         work = write_early
-    # As many bytes as a save reads: two threads that write the same memory find in the
+    # The same bytes as a save reads: two threads that write the same memory find in the
     # cache what the other has read.
     num_bytes = len(names) * job["size"] if is_save else job["size"]
     content = memoryview(os.urandom(MIB) * (num_bytes // MIB + 1))

@@ -53,7 +53,7 @@ def run(command):
             status = cli.main(shlex.split(found["arguments"]))
         if only != command:
             return 0, f"{output.getvalue()}{status}\n"
-        # Whether another package has the name depends on where the tests run.
+        # Another package may have the name, depending on where the tests run.
         return 0 if "doctor" in command else status, output.getvalue()
     return in_a_shell(command, Path.cwd())
 

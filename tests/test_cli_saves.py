@@ -188,7 +188,7 @@ def test_verify_finds_a_flipped_bit(layout, options, saved, capsys):
     assert call(capsys, "verify", path, *options)[0] == 0
     flip_last_byte_of_a(path, layout)
     status, found = call(capsys, "verify", path, *options, "--json")
-    # Where the file system does not tell, it may have been changed.
+    # The file may have been changed if the file system does not tell.
     assert status in (1, 3)
     (line,) = found["damaged"] + found["modified"]
     assert "the entry 'a' (" in line

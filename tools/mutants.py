@@ -179,7 +179,7 @@ def noticed(function: types.FunctionType, position: int, cases: list[Any]) -> bo
     """Break a function in a child process; tell whether a case fails, or it ends."""
     child = os.fork()
     if child == 0:
-        # Of the processor: a mutant may loop for ever, and the machine be busy.
+        # Processor time is limited: a mutant may loop for ever, and the machine be busy.
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
         break_at(function, position)
         found = any(fails(topic, case) for topic, case in cases)

@@ -80,7 +80,7 @@ def namespace(tree_name: str) -> dict[str, Any]:
         "identity": lambda x: x,
         "is_leaf": lambda cls: not issubclass(cls, TensorDict),
         "state": td.clone().state_dict(),
-        # Of a copy: to be asked for its `__dict__` makes an instance slower for good.
+        # A copy is pickled: reading its `__dict__` makes an instance slower for good.
         "pickled": pickle.dumps(td.clone()),
         "scalar": torch.tensor(2.0),
         "per": torch.ones(4, 3),

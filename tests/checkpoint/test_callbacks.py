@@ -11,7 +11,7 @@ from torch import nn
 from tensordict.checkpoint import Checkpointer
 
 pytestmark = [
-    # What these libraries warn of, of themselves and each other.
+    # These libraries warn of themselves and of each other.
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.timeout(280),
 ]

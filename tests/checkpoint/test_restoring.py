@@ -139,7 +139,7 @@ def test_values_are_read_into_their_place(tmp_path: Path) -> None:
     checkpointer.restore(model=fresh, optimizer=fresh_optimizer)
     assert [parameter.data_ptr() for parameter in fresh.parameters()] == places
     assert snapshot(fresh, fresh_optimizer) == snapshot(model, optimizer)
-    # Of another dtype, with gaps, and of modules that are tied only here.
+    # A model of another dtype, with gaps, and with modules that are tied only here.
     other = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
     other[0].weight.data = torch.zeros(3, 4, dtype=torch.float64).t()
     checkpointer.restore(model=other)

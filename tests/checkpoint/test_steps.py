@@ -103,7 +103,7 @@ def test_what_is_no_step_is_passed_over(tmp_path: Path) -> None:
     checkpointer = make(tmp_path, keep=1)
     run = tmp_path / "run"
     checkpointer.save(1, x=1)
-    # What another machine left that died, a step without its description, other files.
+    # Left by a machine that died: a step without its description, other files.
     (run / ".tdtmp" / "1-2-3-4-5" / "new").mkdir(parents=True)
     (run / "step-9").mkdir()
     (run / "step-08").mkdir()

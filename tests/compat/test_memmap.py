@@ -124,6 +124,6 @@ def test_views_of_the_lazy_mode(name, expected, tmp_path):
     assert view.batch_size == expected.shape
     assert torch.equal(view["a"], expected)
     assert torch.equal(view["n", "b"], torch.ones(expected.shape))
-    # What is saved of it is the same folder again, and so is a view for the release.
+    # A save of it is the same folder again, and so is a view for the release.
     view.memmap(tmp_path / "again", copy_existing=True)
     assert digest(tmp_path / "again") == digest(HERE / "views" / name)

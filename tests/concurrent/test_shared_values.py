@@ -102,7 +102,7 @@ def holders_of(files):
     """The processes that have one of some files open, or mapped."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
-        # Of a process that ends, and of another user's, there is nothing to be read.
+        # Nothing can be read of a process that ends, or of another user's.
         with contextlib.suppress(OSError):
             maps = (process / "maps").read_text().splitlines()
             mapped = [line for line in maps if "tensordict-values" in line]
@@ -126,7 +126,7 @@ def test_values_are_shared_until_nobody_holds_them(started):
     before = ("old", ["a", "b"], {"k": (1, {2})})
     assert ask([]) == dict.fromkeys(WAYS, before)
 
-    # What the child writes is seen here, and what is written here by the child.
+    # Writes of the child are seen here, and writes here by the child.
     written = ("new", [("A",), None], {5: "five"})
     keys = "text", "column", ("nested", "any")
     writes = list(zip(keys, (*written[:2], NonTensorData(written[2])), strict=True))

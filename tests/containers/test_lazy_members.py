@@ -66,7 +66,7 @@ def test_elements_at_tensors_share_what_has_no_batch_dims() -> None:
     first, second = stack.tensordicts
     assert second["u"].tolist() == [0.0] * 3
     assert first["u"].tolist() == [1.0] * 3
-    # What has batch dims is copied.
+    # An entry with batch dims is copied.
     assert second["a"].tolist() == [1.0, 1.0]
 
 

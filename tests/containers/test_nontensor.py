@@ -43,7 +43,7 @@ def values(td) -> dict:
     return td.to_dict()
 
 
-# What becomes what -----------------------------------------------------------------
+# Conversions -----------------------------------------------------------------------
 
 
 def test_families_are_those_of_the_release():

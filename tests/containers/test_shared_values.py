@@ -105,7 +105,7 @@ def test_a_write_is_seen_by_all_processes(method):
         return ours.recv()
 
     assert ask() == ("old", ["a", "b", "c"], {"k": (1, {2})}, 7)
-    # Of the child, seen here.
+    # A write of the child, seen here.
     big = "x" * 3_000_000
     seen = ask(
         [

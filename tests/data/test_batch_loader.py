@@ -137,7 +137,7 @@ def test_a_source_without_rows_has_no_batch() -> None:
     assert (list(loader), len(loader)) == ([], 0)
 
 
-# What is read --------------------------------------------------------------------------
+# Rows read -----------------------------------------------------------------------------
 
 
 def ragged(tmp_path: Any) -> Any:
@@ -464,7 +464,7 @@ def test_ranks_without_a_seed_have_one_order() -> None:
     assert sorted(rows) == list(range(40))
 
 
-# What is done with a batch -------------------------------------------------------------
+# Uses of a batch -----------------------------------------------------------------------
 
 
 def doubled(batch: Any) -> Any:

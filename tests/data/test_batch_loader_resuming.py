@@ -128,7 +128,7 @@ def test_other_ranks_go_on_with_the_rows_that_are_left(
     found = taken + [row for rows in rest for row in rows]
     assert len(found) - len(expected) < after
     if kind == "weights":
-        # What is drawn differs, as the steps do; how much of it there is does not.
+        # Other rows are drawn, as the steps differ, but as many.
         assert len(found) >= len(expected)
     else:
         for row in set(expected):

@@ -285,7 +285,7 @@ def test_peers_without_the_secret_are_refused_and_logged(
     async def client(port):
         with pytest.raises(WireError, match=message):
             await TensorDictPipe.connect("127.0.0.1", port, authkey=connects)
-        # Who knows it is served.
+        # A client that knows the key is served.
         async with await TensorDictPipe.connect(
             "127.0.0.1", port, authkey=listens
         ) as pipe:

@@ -127,7 +127,7 @@ def replay_buffer(rank: int, address: dict[str, Any]) -> Any:
                 batch_size=[2],
             )
         distributed.barrier()
-        # What the other one has written is read here.
+        # The rows that the other one has written are read here.
         distributed.barrier()
         found = buffer["priority"].tolist()
         buffer.clear_redis()

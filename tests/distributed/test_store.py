@@ -304,7 +304,7 @@ def test_what_another_process_changes_is_seen(address):
     store = TensorDict(a=torch.zeros(4), batch_size=[4]).to_store(**address)
     other = TensorDictStore.from_store(td_id=store._td_id, **address)
     other["a"]
-    # As many bytes as before: only the description tells them apart.
+    # There are as many bytes as before: only the description tells them apart.
     store["a"] = torch.arange(4, dtype=torch.int32)
     assert other["a"].tolist() == [0, 1, 2, 3]
     store["a"] = torch.zeros(4, 2, dtype=torch.int64)

@@ -53,7 +53,7 @@ def test_what_is_written_is_what_the_release_writes(name, server, client):
     written = bytes_on_server(client)
     for key, value in written.items():
         if isinstance(value, dict) and key.endswith("stack"):
-            # How many dims there are, which the release guesses.
+            # The release guesses the number of dims.
             value.pop("batch_size", None)
     recorded = ANSWERS[name]["keys"]
     for value in recorded.values():

@@ -680,7 +680,7 @@ def test_003_01_the_id_of_the_worker_is_yielded():
         the_good_rnn.append(batch)
     assert my_rnns == [["a", "c"], ["b", "d"]]
 
-    # What the document says of its StreamDataset: it is such a one.
+    # The StreamDataset that the document describes.
     ds = StreamDataset(["ab", "cd"], iter, 2, "none")
     rows = [[], []]
     for batch, worker_id in DataLoader(ds, batch_size=None, num_workers=2):
@@ -782,7 +782,7 @@ def test_003_04_grid_of_videos(num_workers):
 
 
 def test_004_01_training_loop():
-    # As 001-01, with a nested container and a loss that writes, too.
+    # The loop of 001-01 with a nested collection and a loss that writes, too.
     linear = nn.Linear(4, 1)
     dataset = [
         TensorDict({"data": {"x": torch.ones(2, 4), "y": torch.ones(2, 1)}}, [2])

@@ -36,7 +36,7 @@ def made(cls: type[TensorDict] = TensorDict) -> TensorDict:
     return cls({"a": torch.ones(2, 3), "n": {"b": torch.full((2,), 4.0)}}, [2])
 
 
-# What C calls, `map` for one, does not run the code of a method but its native form.
+# Calls from C, `map` for one, do not run the code of a method but its native form.
 
 
 def test_methods_give_the_same_however_they_are_called():

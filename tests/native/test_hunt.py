@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it forks")
 @pytest.mark.timeout(3000)
 def test_whatever_is_done_to_containers_raises_an_exception_at_worst(tmp_path):
     environment = dict(os.environ, OMP_NUM_THREADS="1", TMPDIR=str(tmp_path))
-    # What was freed is overwritten, so that whoever reads it on is noticed.
+    # Freed memory is overwritten, so that a read of it is noticed.
     environment["PYTHONMALLOC"] = "debug"
     done = subprocess.run(
         [sys.executable, str(HUNT)],

@@ -440,8 +440,8 @@ def test_errors_name_the_module_the_key_and_the_remedy(name):
     assert [part for part in parts if part not in text] == []
 
 
-# What compiled code meets while it is traced is an error of the compiler, which has the
-# text of ours; what breaks the graph is met by the Python of the module.
+# An error while code is traced is an error of the compiler, which has the text of ours;
+# after a break of the graph the Python of the module meets it.
 COMPILED = {
     "missing": (linear, MISSING),
     "missing_in_sequence": (lambda: Sequential(linear()), MISSING),

@@ -353,7 +353,7 @@ CASES = [
         on="empty",
         message=False,
     ),
-    # What has no batch dims is kept whole by new_tensor, as by new_zeros.
+    # An entry without batch dims is kept whole by new_tensor, as by new_zeros.
     *cases(
         "new_tensor",
         """

@@ -323,7 +323,7 @@ CASES = [
         """,
         on="none",
     ),
-    # What is nested in one is a plain container, and so is what reductions give.
+    # A nested collection in one is a plain container, and so are results of reductions.
     *cases(
         "TypedTensorDict",
         """

@@ -87,7 +87,7 @@ CASES = [
         """,
         on="none",
     ),
-    # What has no batch dims is whole where a nested collection is read.
+    # An entry without batch dims is whole where a nested collection is read.
     *cases(
         "_get_sub_tensordict",
         """

@@ -288,7 +288,7 @@ def a_module_without_keys():
     return Net().in_keys
 
 
-# Which outputs stay ------------------------------------------------------------------------
+# Selected outputs --------------------------------------------------------------------------
 
 
 @scenario
@@ -397,7 +397,7 @@ def a_sequence_without_its_inputs():
     sequence()(TensorDict(z=torch.ones(2)))
 
 
-# What is there already -------------------------------------------------------------------------
+# Results that exist ----------------------------------------------------------------------------
 
 
 @scenario

@@ -401,7 +401,7 @@ def test_a_lazy_stack_that_is_filled_has_sums_once_it_is_sealed(tmp_path):
     seal(path)
     files = outcomes(path)
     assert set(files.values()) == {"good"}
-    # Of each member two leaves and two levels; the level of the stack.
+    # Two leaves and two levels for each member, and the level of the stack.
     assert len(files) == 9
     leaf = path / "1" / "n" / "b.memmap"
     times = os.stat(leaf)

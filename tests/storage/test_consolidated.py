@@ -280,7 +280,7 @@ DAMAGE = {
         lambda p: rewritten(p, lambda d: d.update(cls="os.system")),
         "Could not find the class",
     ),
-    # What the release writes of nested collections under these keys.
+    # The release writes nested collections under these keys.
     **{
         f"a collection as {name}": (
             lambda p, name=name: rewritten(p, lambda d: d.update({name: d["nested"]})),
@@ -407,7 +407,7 @@ def test_parameters_come_back_as_parameters_from_a_pickle(is_nested):
     assert type(part) is TensorDictParams
     assert type(part["n", "q"]) is nn.Parameter
     assert loaded.is_consolidated()
-    # What is made of the consolidated container is of its class.
+    # Results of the consolidated collection are of its class.
     assert type(one.to("cpu")) is TensorDict
     assert type(pickle.loads(pickle.dumps(one.clone()))) is TensorDict
 
@@ -490,7 +490,7 @@ def test_views_of_a_buffer_at_any_place(shift):
     rows = buffer.lay_out(leaves)
     storage = torch.zeros(rows.num_bytes + shift, dtype=torch.uint8)[shift:]
     if shift % 8:
-        # Where torch has no view of it.
+        # torch has no view at this shift.
         rows = rows._replace(
             rows=[
                 g

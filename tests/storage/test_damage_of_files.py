@@ -535,7 +535,7 @@ def test_a_key_twice_in_the_metadata_of_a_tree(tmp_path):
     path = save("tree", tmp_path)
     repeat_key(path)
     before = contents(tmp_path)
-    # As any reader of JSON: the last one is what is meant.
+    # The last one counts, as for any reader of JSON.
     assert torch.equal(TensorDict.load(path)["a"], A)
     assert contents(tmp_path) == before
 

@@ -136,7 +136,7 @@ def test_a_copy_that_fails_ends_the_save(name, error, tmp_path):
         del error.__notes__
     assert names_in(tmp_path) == [name]
     assert (read(path)["a"] == torch.zeros(3)).all()
-    # Of the next leaf the copy may have been on its way.
+    # The copy of the next leaf may have been on its way.
     for thread in set(threading.enumerate()) - set(before):
         thread.join(60)
         assert not thread.is_alive()
@@ -181,7 +181,7 @@ def test_a_save_in_the_background_is_of_the_entries_at_the_call(tmp_path):
 
 @pytest.mark.parametrize("name", SAVES)
 def test_a_large_leaf_is_written_in_pieces(name, tmp_path):
-    # Of these dtypes Python gives the bytes also on the CPU.
+    # Python gives the bytes of these dtypes on the CPU, too.
     values = torch.arange(3 * PIECE + 5) % 100
     td = TensorDict(
         a=values.to(torch.float8_e4m3fn),
@@ -205,7 +205,7 @@ def test_a_lazy_stack_is_written_to_safetensors(is_mixed, tmp_path):
     assert torch.equal(loaded["a"], torch.stack(values))
 
 
-# What a reader gives -------------------------------------------------------------------
+# Results of readers --------------------------------------------------------------------
 
 
 def bytes_of(reader):

@@ -66,7 +66,7 @@ def test_few_descriptors(kind, tmp_path):
     assert 0 < len(failed) < 12
     assert set(failed) == {errno.EMFILE}
     assert num_left == num_open
-    if kind != "shards":  # Whose files get names of their own.
+    if kind != "shards":  # its files get names of their own
         assert sorted(os.listdir(tmp_path)) == before
 
 

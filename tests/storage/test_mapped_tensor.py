@@ -344,7 +344,7 @@ def test_pickle_of_memory_without_a_name_has_the_values():
         assert torch.equal(loaded, source)
         loaded += 1
         assert not torch.equal(loaded, source)
-        # What came back can be sent on.
+        # A tensor that came back can be sent on.
         assert torch.equal(pickle.loads(pickle.dumps(loaded)), loaded)
 
 

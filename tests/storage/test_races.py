@@ -70,7 +70,7 @@ def in_processes(*works: Callable[[], None]) -> None:
                 work()
                 os._exit(0)
             finally:
-                # Of a process that ends so, nobody else tells what was raised.
+                # Nobody else tells what was raised in a process that ends so.
                 os.write(2, traceback.format_exc().encode())
                 os._exit(1)
         children.append(child)
@@ -101,7 +101,7 @@ def test_two_writers_and_a_reader(name, tmp_path):
     save(0, target)
 
     def write(value: int) -> None:
-        # What a save gives back is what it saved, whatever took its place since.
+        # A save gives back its own rows, whatever took its place since.
         saved = save(value, target)
         assert saved is None or values_of(saved) == {value}
 

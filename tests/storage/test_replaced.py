@@ -153,7 +153,7 @@ def test_a_stack_without_a_count_is_not_cut_by_a_deletion(tmp_path, monkeypatch)
     def replace_once(prefix, mode):
         save = opened(prefix, mode)
         if not replaced:
-            # What a save that replaces this one has deleted so far.
+            # A save takes the place of this one, which is deleted in part so far.
             replaced.append(True)
             old = path.rename(tmp_path / "old")
             stack(2).save(path)

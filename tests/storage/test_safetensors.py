@@ -198,7 +198,7 @@ def test_shards_of_a_save_are_not_written_over(tmp_path):
     path = tmp_path / "m.safetensors"
     usual = [f"m-0000{number}-of-00002.safetensors" for number in (1, 2)]
     index = "m.safetensors.index.json"
-    # What a killed save, and somebody else, left.
+    # Files left by a killed save, and by somebody else.
     to_safetensors(tree(), path, shards=2)
     shutil.copy(tmp_path / usual[0], tmp_path / "m-00001-of-00009.safetensors")
     TensorDict({"a": torch.ones(2)}).save(tmp_path / "mine.safetensors")

@@ -103,7 +103,7 @@ def test_modules_save_their_state_through_torch(tmp_path):
     assert make().zero_().load_state_dict(loaded)["a"][2, 1] == 5
 
 
-# Of releases 0.2 to 0.8 ----------------------------------------------------------------
+# Releases 0.2 to 0.8 -------------------------------------------------------------------
 
 
 def old_level(batch_size, **entries):
@@ -138,7 +138,7 @@ def test_an_old_state_is_loaded(strict, assign):
     assert td["n", "b"].sum() == 6
     assert (td["a"] is a) != assign
     assert set(td.keys(True)) == {"a", "n", ("n", "b")}
-    # What was given stays as it is.
+    # The given state stays as it is.
     assert "__batch_size" in state["n"]
 
 

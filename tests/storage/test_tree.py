@@ -169,7 +169,7 @@ def test_tensors_without_values_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-# What a save is ------------------------------------------------------------------------
+# Contents of a save --------------------------------------------------------------------
 
 
 def test_state_of_a_save(tmp_path):
@@ -247,7 +247,7 @@ def test_saving_over_a_save_replaces_it(tmp_path):
     TensorDict({"a": torch.full((3, 2), 9.0)}, [3]).memmap(tmp_path / "x")
     assert files(tmp_path) == ["x/a.memmap", "x/meta.json"]
     assert TensorDict.load_memmap(tmp_path / "x")["a"].eq(9).all()
-    # Who had the old data mapped keeps it.
+    # A reader that had the old data mapped keeps it.
     assert_same(reader, make())
 
 
