@@ -156,13 +156,8 @@ def _plan_module(
             _note_replaced(like, current, given, replaced)
         return current
     entries: dict[str, Any] = {}
-    result = new(
-        td.__class__ if td._is_dense else td._dense_type(),
-        entries,
-        _NO_DIMS,
-        None,
-        None,
-    )
+    cls = td.__class__ if td._is_dense else td._dense_type()
+    result = new(cls, entries, _NO_DIMS, None, None)
     seen[id(module)] = (result, like)
     parameters, buffers = module._parameters, module._buffers
     of_parameters: dict[str, Any] = {}
@@ -182,9 +177,8 @@ def _plan_module(
             if child is None:
                 raise _no_place(key, module)
             below = None if wanted is None else wanted[key]
-            plan = (
-                _plan_params if isinstance(child, CollectionProtocol) else _plan_module
-            )
+            is_params = isinstance(child, CollectionProtocol)
+            plan = _plan_params if is_params else _plan_module
             entries[key] = plan(value, child, as_kind, below, seen, writes, replaced)
             continue
         if key in parameters:
@@ -192,19 +186,15 @@ def _plan_module(
             if moves and like is None and not isinstance(value, nn.Parameter):
                 writes.append((module.__dict__, {key: value}, parameters))
             else:
-                of_parameters[key] = (
-                    value if as_kind is None else as_kind(value, old, False)
-                )
+                kept = value if as_kind is None else as_kind(value, old, False)
+                of_parameters[key] = kept
         else:
             slots = buffers if key in buffers else module.__dict__
             old = slots.get(key)
             if slots is not buffers and not isinstance(old, torch.Tensor):
                 raise _no_place(key, module)
-            if (
-                slots is not buffers
-                and isinstance(value, nn.Parameter)
-                and _moves_between()
-            ):
+            is_own = slots is not buffers and isinstance(value, nn.Parameter)
+            if is_own and _moves_between():
                 writes.append((parameters, {key: value}, slots))
             else:
                 if as_kind is not None:
