@@ -1,4 +1,4 @@
-"""Established import path: containers as context managers."""
+"""Established import path: collections as context managers."""
 
 from typing import TYPE_CHECKING, TypeVar
 

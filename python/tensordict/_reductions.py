@@ -1,4 +1,4 @@
-"""Established import path, named by pickles: how containers are taken apart."""
+"""Established import path, named by pickles: how collections are taken apart."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Established import path, named by pickles and files: the dense containers."""
+"""Established import path, named by pickles and files: the dense collections."""
 
 from typing import TYPE_CHECKING
 

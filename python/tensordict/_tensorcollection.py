@@ -1,4 +1,4 @@
-"""Established import path: the base class of every container."""
+"""Established import path: the base class of every collection."""
 
 from typing import TYPE_CHECKING
 

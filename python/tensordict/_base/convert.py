@@ -1,4 +1,4 @@
-"""Established import path: containers as other Python objects."""
+"""Established import path: collections as other Python objects."""
 
 from typing import TYPE_CHECKING
 

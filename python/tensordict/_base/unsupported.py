@@ -1,4 +1,4 @@
-"""Established import path: what a container cannot do."""
+"""Established import path: what a collection cannot do."""
 
 from typing import TYPE_CHECKING
 

@@ -3,7 +3,7 @@
 ``loader/`` has the loader of batches of rows, ``rows.py`` takes rows and windows out of a
 collection, ``writer/`` writes datasets. ``streams/`` has the loader whose batches have one
 stream in each row. :class:`StreamCollector` gathers values that arrive into windows of
-time: ``collector.py`` waits for windows and makes containers of them, ``buffers.py`` keeps
+time: ``collector.py`` waits for windows and makes collections of them, ``buffers.py`` keeps
 the values of one stream until then, ``buckets.py`` is the lazy stack of the windows.
 """
 

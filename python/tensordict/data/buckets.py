@@ -113,7 +113,7 @@ class BucketStack(LazyStackedTensorDict):
 def dense_columns(
     columns: Iterable[tuple[NestedKey, Column]], layout: torch.layout
 ) -> TensorDict:
-    """A container with one nested tensor a column; its batch size is the windows'."""
+    """A collection with one nested tensor a column; its batch size is the windows'."""
     by_key = dict(columns)
     num_windows = len(next(iter(by_key.values())).sizes) if by_key else 0
     dense = TensorDict(batch_size=[num_windows])

@@ -49,7 +49,7 @@ class StreamCollector:
     window in which it arrived. A window in which a stream delivered nothing has an empty
     tensor of that stream's dtype and shape.
 
-    Iterate over it for one container a window, or :meth:`collect` several at once.
+    Iterate over it for one collection a window, or :meth:`collect` several at once.
     Leaving the ``async with`` block cancels the producers and waits until they have ended.
 
     Args:

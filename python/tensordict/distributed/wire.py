@@ -312,11 +312,11 @@ class Parsed:
         place = torch.device(device or buffer.device)
         try:
             source = Source(buffer, self._remarks, None, requested)
-            made = source.container(self.level, ())
-            for container in _rust.containers(made):
-                is_placed = container._is_dense or container._is_non_tensor
-                if is_placed and container._device is not None:
-                    container._device = place
+            made = source.collection(self.level, ())
+            for collection in _rust.containers(made):
+                is_placed = collection._is_dense or collection._is_non_tensor
+                if is_placed and collection._device is not None:
+                    collection._device = place
             return consolidated.marked(made, buffer, self.level)
         except WireError:
             raise

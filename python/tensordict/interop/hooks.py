@@ -37,7 +37,7 @@ OF_VALUES = (convert, joining, mapped, ragged)
 
 
 def install() -> None:
-    """Register the containers; calling it again changes nothing."""
+    """Register the collections; calling it again changes nothing."""
     pickles.install(TensorDict, LazyStackedTensorDict)
     pickles.allow(
         *(NonTensorData, NonTensorStack, MetaData, UnbatchedTensor, TensorDictParams),

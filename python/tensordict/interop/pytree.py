@@ -1,6 +1,6 @@
 """Collections as nodes of :mod:`torch.utils._pytree`.
 
-A dense container is a node whose children are its direct entries, so that ``tree_map``
+A dense collection is a node whose children are its direct entries, so that ``tree_map``
 reaches every leaf and ``tree_flatten_with_path`` names them by their keys. What it
 rebuilds has the batch size that the new leaves allow: see :func:`_new_batch_size`. A value
 that is no tensor is a node without children: functions of leaves do not meet it, and

@@ -137,8 +137,8 @@ def _new_leaves(
     if device is None:
         return _rust.map_leaves(td, function, (), None, True, 0, True)
     result = _rust.map_leaves(td, function)
-    for container in _rust.containers(result):
-        container._device = torch.device(device)
+    for collection in _rust.containers(result):
+        collection._device = torch.device(device)
     if td.is_locked:
         result.lock_()
     return result
@@ -305,10 +305,10 @@ def _grad(outputs: Any, inputs: Any, grad_outputs: Any = None, **kwargs: Any) ->
         _rust.leaves(outputs), _rust.leaves(inputs), grad_outputs, **kwargs
     )
     result = _rust.rebuild(inputs, list(gradients))
-    for container in _rust.containers(result):
-        for key, value in list(container._entries().items()):
+    for collection in _rust.containers(result):
+        for key, value in list(collection._entries().items()):
             if value is None:  # an input that is not in the graph: allow_unused
-                container._del_entry(key)
+                collection._del_entry(key)
     if inputs.is_locked:
         result.lock_()
     return result

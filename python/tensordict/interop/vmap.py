@@ -191,8 +191,8 @@ def _create_batched_inputs(
         elif _is_collection(arg) and _is_stack_along(arg, dim):
             dense = arg.contiguous()
             rows = _add_batch_dim(dense, dim, vmap_level)
-            for container in _rust.containers(rows):
-                container.__dict__[_ROWS] = True
+            for collection in _rust.containers(rows):
+                collection.__dict__[_ROWS] = True
             mapped.append((arg, dense, [leaf._version for leaf in _leaves(dense)]))
             batched.append(rows)
         else:

@@ -233,8 +233,8 @@ class AutogradOps(CollectionProtocol):
         size = torch.Size([])
         result = _rust.rebuild_as(self, values, self._plain_type, size)
         result = result.filter_non_tensor_data()
-        for container in _rust.containers(result):
-            container._device = torch.device("cpu")
+        for collection in _rust.containers(result):
+            collection._device = torch.device("cpu")
         # Neither empty collections nor values have addresses: they are left out.
         filtered = result.filter_non_tensor_data()._fast_apply(
             lambda pointer: pointer, filter_empty=True

@@ -269,8 +269,8 @@ class BatchOps(CollectionProtocol):
             if len(names) != ndim:
                 raise ValueError(MSG_NAMES_LENGTH.format(names, ndim))
         if not _has_any(names):
-            containers = _rust.containers(self)
-            if all([td._is_dense and td._td_dim_names is None for td in containers]):
+            collections = _rust.containers(self)
+            if all([td._is_dense and td._td_dim_names is None for td in collections]):
                 return
         changed: list[tuple[Any, list[str | None]]] = []
         _collect_renamed(self, names, ndim, (), changed)
@@ -380,7 +380,7 @@ def _looked_at(td: CollectionProtocol) -> list[tuple[str, Any]]:
 def _collect_resized(
     td: CollectionProtocol, size: torch.Size, changed: list[Any]
 ) -> None:
-    """Add ``td`` and the nested containers that must take ``size``; raise if one cannot."""
+    """Add ``td`` and the nested collections that must take ``size``; raise if one cannot."""
     ndim = len(size)
     for key, value in _looked_at(td):
         if isinstance(value, CollectionProtocol):
@@ -450,9 +450,9 @@ def with_named_values(td: CollectionProtocol) -> Any:
 
     A value that has other names keeps them.
     """
-    for container in _rust.containers(td) if td._has_names() else ():
-        for key, value in list(container._entries().items()):
+    for collection in _rust.containers(td) if td._has_names() else ():
+        for key, value in list(collection._entries().items()):
             if isinstance(value, CollectionProtocol) and value._is_non_tensor:
                 with contextlib.suppress(RuntimeError):
-                    container._set_entry(key, value._refined(container.names))
+                    collection._set_entry(key, value._refined(collection.names))
     return td

@@ -498,8 +498,8 @@ def _set_device(
 ) -> None:
     """Write the device of new collections whose leaves are there already."""
     device = None if device is None else torch.device(device)
-    for container in _rust.containers(td):
-        container._device = device
+    for collection in _rust.containers(td):
+        collection._device = device
 
 
 def replacements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

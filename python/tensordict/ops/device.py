@@ -218,12 +218,12 @@ class DeviceOps(CollectionProtocol):
             if moves:
                 _set_device(result, device)
         if batch_size is not None:
-            containers = _rust.containers(result)
-            if len(containers) > 1 or self._td_dim_names is not None:
+            collections = _rust.containers(result)
+            if len(collections) > 1 or self._td_dim_names is not None:
                 warn_caller(MSG_BATCH_SIZE)
-            for container in containers:
-                container.names = None
-                container.batch_size = batch_size
+            for collection in collections:
+                collection.names = None
+                collection.batch_size = batch_size
         if not inplace and self.is_locked and not result.is_locked:
             _rust.lock_tree(result)
         return result
@@ -254,8 +254,8 @@ class DeviceOps(CollectionProtocol):
 
     def clear_device_(self) -> Self:
         """Forget the device, here and in all that is nested; nothing is moved."""
-        for container in _rust.containers(self):
-            container._clear_device()
+        for collection in _rust.containers(self):
+            collection._clear_device()
         return self
 
     def auto_device_(self) -> Self:
@@ -268,10 +268,10 @@ class DeviceOps(CollectionProtocol):
         """
         devices = {leaf.device for leaf in _rust.leaves(self)}
         device = devices.pop() if len(devices) == 1 else None
-        for container in _rust.containers(self):
+        for collection in _rust.containers(self):
             # A part has the device of what it is a part of.
-            if container._is_dense or container._is_non_tensor:
-                container._device = device
+            if collection._is_dense or collection._is_non_tensor:
+                collection._device = device
         return self
 
     def _clear_device(self) -> None:
@@ -471,8 +471,8 @@ _DIMS_OF_FORMAT = {torch.channels_last: (4,), torch.channels_last_3d: (5,)}
 
 def _set_device(td: CollectionProtocol, device: torch.device | None) -> None:
     """Write down where the leaves of a fresh result are."""
-    for container in _rust.containers(td):
-        container._device = device
+    for collection in _rust.containers(td):
+        collection._device = device
 
 
 def _put(td: Any, values: Any, device: torch.device | None) -> None:

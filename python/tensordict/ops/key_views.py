@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["KeyViewsOps", "listed_items", "listed_keys", "listed_values"]
 
 _StringKeys = _rust.StringKeys
-"""The direct keys of a container: a live view, as that of a dictionary."""
+"""The direct keys of a collection: a live view, as that of a dictionary."""
 
 # A native class does not derive from Python's: it is given the operations of a set.
 for _name in (
@@ -36,7 +36,7 @@ KeysView.register(_StringKeys)
 
 
 class _TensorDictKeysView:
-    """The keys of a container and of what is nested in it: a live view."""
+    """The keys of a collection and of what is nested in it: a live view."""
 
     def __init__(
         self,
@@ -69,12 +69,12 @@ class _TensorDictKeysView:
 
     def __len__(self) -> int:
         # list(view) asks for it, too, so it is worth not making the keys; but the leaves
-        # of other than dense containers may have to be made, which those of a ragged
+        # of other than dense collections may have to be made, which those of a ragged
         # stack cannot.
         td = self.tensordict
         is_dense = td._is_dense and (
             not self.include_nested
-            or all([container._is_dense for container in _rust.containers(td)])
+            or all([collection._is_dense for collection in _rust.containers(td)])
         )
         found = _rust.walk(
             td,
@@ -221,13 +221,13 @@ class KeyViewsOps(CollectionProtocol):
         *,
         sort: bool = False,
     ) -> Any:
-        """The keys: a view that follows the container, in the order of its entries.
+        """The keys: a view that follows the collection, in the order of its entries.
 
         Args:
-            include_nested: also list the keys of nested containers, as tuples, before
-                the key of the container that they are in.
-            leaves_only: leave out the keys of containers.
-            is_leaf: which types ``leaves_only`` keeps. Default: all but containers.
+            include_nested: also list the keys of nested collections, as tuples, before
+                the key of the collection that they are in.
+            leaves_only: leave out the keys of collections.
+            is_leaf: which types ``leaves_only`` keeps. Default: all but collections.
             sort: sort the keys, a nested one by its parts joined by dots.
 
         Examples:
@@ -301,14 +301,14 @@ class KeyViewsOps(CollectionProtocol):
     ) -> Any:
         """The pairs of key and value.
 
-        The direct items are a view that follows the container. Nested ones are listed
-        when this is called, so that the container may be changed while they are used.
+        The direct items are a view that follows the collection. Nested ones are listed
+        when this is called, so that the collection may be changed while they are used.
 
         Args:
-            include_nested: also list what nested containers hold, after the
-                container that it is in, with tuples as keys.
-            leaves_only: leave out containers.
-            is_leaf: which types ``leaves_only`` keeps. Default: all but containers.
+            include_nested: also list what nested collections hold, after the
+                collection that it is in, with tuples as keys.
+            leaves_only: leave out collections.
+            is_leaf: which types ``leaves_only`` keeps. Default: all but collections.
             sort: sort by key, a nested one by its parts joined by dots.
 
         Examples:

@@ -84,18 +84,18 @@ class KeysOps(CollectionProtocol):
     ) -> Self:
         """Keep only the entries at ``keys``, in the order given.
 
-        The result shares its leaves with this container, and the nested containers that
+        The result shares its leaves with this collection, and the nested collections that
         are kept whole. A key that goes on below another of ``keys`` narrows it.
 
         Args:
-            *keys: nested keys of leaves or containers.
-            inplace: drop the other entries from this container and return it.
+            *keys: nested keys of leaves or collections.
+            inplace: drop the other entries from this collection and return it.
             strict: whether a missing key is an error. If false it is ignored.
-            as_tensordict: of a tensorclass, give the container of its fields.
+            as_tensordict: of a tensorclass, give the collection of its fields.
 
         Raises:
             KeyError: a key is missing and ``strict`` is true.
-            RuntimeError: ``inplace`` is true and the container is locked.
+            RuntimeError: ``inplace`` is true and the collection is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3), "n": {"b": torch.ones(3)}}, [3])
@@ -109,15 +109,15 @@ class KeysOps(CollectionProtocol):
     def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Self:
         """Drop the entries at ``keys``; those that are missing are ignored.
 
-        The result shares its leaves with this container, and the nested containers that
+        The result shares its leaves with this collection, and the nested collections that
         are kept whole.
 
         Args:
-            *keys: nested keys of leaves or containers.
-            inplace: drop the entries from this container and return it.
+            *keys: nested keys of leaves or collections.
+            inplace: drop the entries from this collection and return it.
 
         Raises:
-            RuntimeError: an entry would be dropped from a locked container.
+            RuntimeError: an entry would be dropped from a locked collection.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3), "n": {"b": torch.ones(3)}}, [3])
@@ -127,16 +127,16 @@ class KeysOps(CollectionProtocol):
         return _rust.exclude(self, keys, inplace)
 
     def filter_non_tensor_data(self) -> Self:
-        """A container of the tensors alone, new all the way down."""
+        """A collection of the tensors alone, new all the way down."""
         result = _dense_copy(self)
         _drop_values(result)
         return result
 
     def filter_empty_(self) -> Self:
-        """Drop the nested containers that have no leaf.
+        """Drop the nested collections that have no leaf.
 
         Raises:
-            RuntimeError: one would be dropped from a locked container.
+            RuntimeError: one would be dropped from a locked collection.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3), "n": {"m": {}}}, [3])
@@ -145,11 +145,11 @@ class KeysOps(CollectionProtocol):
         """
         drops: list[tuple[CollectionProtocol, str]] = []
         _collect_empty(self, drops)
-        for container, _ in drops:
-            if container.is_locked:
-                raise locked_error(container)
-        for container, key in drops:
-            container._del_entry(key)
+        for collection, _ in drops:
+            if collection.is_locked:
+                raise locked_error(collection)
+        for collection, key in drops:
+            collection._del_entry(key)
         return self
 
     # Regrouping ------------------------------------------------------------------
@@ -160,18 +160,18 @@ class KeysOps(CollectionProtocol):
         inplace: bool = False,
         is_leaf: Callable[[type], bool] | None = None,
     ) -> Self:
-        """Put all leaves in one container, under their paths joined by ``separator``.
+        """Put all leaves in one collection, under their paths joined by ``separator``.
 
-        In a ``with`` statement the changes are written back to this container.
+        In a ``with`` statement the changes are written back to this collection.
 
         Args:
             separator: joins the parts of a path.
-            inplace: change this container and return it. Its direct leaves come first.
-            is_leaf: which types are kept. Default: all but containers.
+            inplace: change this collection and return it. Its direct leaves come first.
+            is_leaf: which types are kept. Default: all but collections.
 
         Raises:
             KeyError: two leaves would have the same key.
-            RuntimeError: ``inplace`` is true and the container is locked.
+            RuntimeError: ``inplace`` is true and the collection is locked.
 
         Examples:
             >>> td = TensorDict({"n": {"a": torch.ones(3)}, "b": torch.zeros(3)}, [3])
@@ -189,16 +189,16 @@ class KeysOps(CollectionProtocol):
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
         """Regroup the entries: a key with ``separator`` in it becomes a nested key.
 
-        Entries without it come first. New containers have the batch size of this one.
-        In a ``with`` statement the changes are written back to this container.
+        Entries without it come first. New collections have the batch size of this one.
+        In a ``with`` statement the changes are written back to this collection.
 
         Args:
             separator: where keys are split.
-            inplace: change this container and return it.
+            inplace: change this collection and return it.
 
         Raises:
             KeyError: there is an entry at or on the way to a new key.
-            RuntimeError: ``inplace`` is true and the container is locked.
+            RuntimeError: ``inplace`` is true and the collection is locked.
 
         Examples:
             >>> td = TensorDict({"n.a": torch.ones(3), "b": torch.zeros(3)}, [3])
@@ -217,20 +217,20 @@ class KeysOps(CollectionProtocol):
         strict: bool = True,
         reproduce_struct: bool = False,
     ) -> tuple[Self, ...]:
-        """Deal the entries out: a container per set of keys, and one with the rest.
+        """Deal the entries out: a collection per set of keys, and one with the rest.
 
         Args:
-            *key_sets: the nested keys of each container. New nested containers have the
+            *key_sets: the nested keys of each collection. New nested collections have the
                 batch size of this one.
-            inplace: whether the rest is this container.
+            inplace: whether the rest is this collection.
             default: stored where an entry is missing and ``strict`` is false, unless it
                 is None.
             strict: whether a missing key is an error. If false it is ignored.
-            reproduce_struct: whether each container gets all nested containers.
+            reproduce_struct: whether each collection gets all nested collections.
 
         Raises:
             KeyError: a key is missing, or in two sets, and ``strict`` is true.
-            RuntimeError: ``inplace`` is true and the container is locked.
+            RuntimeError: ``inplace`` is true and the collection is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3), "b": torch.ones(3)}, [3])
@@ -269,18 +269,18 @@ class KeysOps(CollectionProtocol):
         strict: bool = True,
         filter_empty: bool = True,
     ) -> Self:
-        """Take the entries at ``keys`` out of this container, into a new one.
+        """Take the entries at ``keys`` out of this collection, into a new one.
 
         Args:
             *keys: nested keys.
-            default: stored in the new container where an entry is missing; as a value
+            default: stored in the new collection where an entry is missing; as a value
                 where it is no tensor that fits.
             strict: whether a missing entry without default is an error.
-            filter_empty: drop the nested containers that are left without leaves.
+            filter_empty: drop the nested collections that are left without leaves.
 
         Raises:
             KeyError: an entry is missing; then nothing is taken out.
-            RuntimeError: the container is locked.
+            RuntimeError: the collection is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3), "b": torch.ones(3)}, [3])
@@ -335,7 +335,7 @@ class KeysOps(CollectionProtocol):
         Raises:
             KeyError: there is no entry at ``old_key``, or one at ``new_key`` and
                 ``safe`` is true.
-            RuntimeError: the container is locked.
+            RuntimeError: the collection is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3), "b": torch.ones(3)}, [3])
@@ -372,9 +372,9 @@ class KeysOps(CollectionProtocol):
     def rename_keys(
         self, mapping: Mapping[Any, NestedKeyLike], *, strict: bool = True
     ) -> Self:
-        """A container with entries moved to other nested keys, all at once.
+        """A collection with entries moved to other nested keys, all at once.
 
-        The result shares its leaves with this container and is new all the way down.
+        The result shares its leaves with this collection and is new all the way down.
         Entries that are moved come last. Keys may be swapped.
 
         Args:
@@ -432,15 +432,15 @@ def _move_entry(
 
 def _drop_values(td: CollectionProtocol) -> None:
     """Remove all non-tensor entries, in place."""
-    for container in _rust.containers(td):
+    for collection in _rust.containers(td):
         # One entry of each is enough: those of a stack need not fit together.
-        for key, value in list(container._sample_entries().items()):
+        for key, value in list(collection._sample_entries().items()):
             if isinstance(value, CollectionProtocol) and value._is_non_tensor:
-                container._del_entry(key)
+                collection._del_entry(key)
 
 
 def _dense_copy(td: CollectionProtocol) -> Any:
-    """New containers that share the leaves, which can be changed without changing td."""
+    """New collections that share the leaves, which can be changed without changing td."""
     return _rust.clone_structure(td) if td._is_dense else td._as_plain()
 
 
@@ -527,7 +527,7 @@ def _is_emptied(
 
 
 def _restore(td: CollectionProtocol, entries: dict[str, Any]) -> None:
-    """Put back all entries of a container, in their order."""
+    """Put back all entries of a collection, in their order."""
     for key in list(td._entries()):
         td._del_entry(key)
     for key, value in entries.items():
@@ -537,7 +537,7 @@ def _restore(td: CollectionProtocol, entries: dict[str, Any]) -> None:
 def _collect_empty(
     td: CollectionProtocol, drops: list[tuple[CollectionProtocol, str]]
 ) -> bool:
-    """Note the outermost nested containers without leaves; whether ``td`` has none."""
+    """Note the outermost nested collections without leaves; whether ``td`` has none."""
     empty = True
     below: list[tuple[CollectionProtocol, str]] = []
     for key, value in list(td._entries().items()):
@@ -552,7 +552,7 @@ def _collect_empty(
 
 
 def _drop_emptied(td: CollectionProtocol, paths: set[tuple[str, ...]]) -> None:
-    """Drop the containers at ``paths`` that have no entry, and their empty parents."""
+    """Drop the collections at ``paths`` that have no entry, and their empty parents."""
     for path in sorted(paths, key=len, reverse=True):
         while path:
             found = _rust.get(td, path, None)

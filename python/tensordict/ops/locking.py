@@ -42,7 +42,7 @@ class LockingOps(CollectionProtocol):
     def is_locked(self, value: bool) -> None:
         if value:
             self.lock_()
-        elif any(container.is_locked for container in _rust.containers(self)):
+        elif any(collection.is_locked for collection in _rust.containers(self)):
             self.unlock_()
 
     def lock_(self) -> Self:
@@ -101,11 +101,11 @@ class LockingOps(CollectionProtocol):
 
         Compiled code cannot return weak references.
         """
-        for container in _rust.containers(self):
-            state = container.__dict__
+        for collection in _rust.containers(self):
+            state = collection.__dict__
             for name in ("_last_op", "_lock_parents_weakrefs"):
                 if name in state:
-                    delattr(container, name)
+                    delattr(collection, name)
         return self
 
     # Writing back ----------------------------------------------------------------

@@ -38,16 +38,16 @@ class MemoryOps(CollectionProtocol):
             return self
         arena.share(_rust.leaves(self))
         self._share_values()
-        for container in _rust.containers(self):
-            container._is_shared = True
+        for collection in _rust.containers(self):
+            collection._is_shared = True
         return self.lock_()
 
     def _share_values(self) -> None:
         """Let non-tensor values be seen by the processes that this is sent to."""
         columns: list[Any] = []
-        for container in _rust.containers(self):
-            if container._is_non_tensor:
-                columns += container._columns()
+        for collection in _rust.containers(self):
+            if collection._is_non_tensor:
+                columns += collection._columns()
         if columns:
             columns[0]._share_all(columns)
 

@@ -71,18 +71,18 @@ def _update_with_batch_size(td: Any, source: Any, options: tuple[Any, ...]) -> N
         _take_batch_sizes(td, source, options[1])
         update(td, source, *options)
     except BaseException:
-        for container, entries, batch_size, names in held:
-            container._batch_size = batch_size
+        for collection, entries, batch_size, names in held:
+            collection._batch_size = batch_size
             if isinstance(entries, list):
-                container.tensordicts[:] = entries
-                container._td_dim_name = names
+                collection.tensordicts[:] = entries
+                collection._td_dim_name = names
                 continue
-            if container._td_dim_names != names:
-                container._td_dim_names = names
-            for key in list(container._entries()):
-                container._del_entry(key)
+            if collection._td_dim_names != names:
+                collection._td_dim_names = names
+            for key in list(collection._entries()):
+                collection._del_entry(key)
             for key, value in entries.items():
-                container._set_entry(key, value)
+                collection._set_entry(key, value)
         raise
 
 

@@ -37,6 +37,6 @@ class PicklingOps(CollectionProtocol):
             >>> td.clear_refs_for_compile_() is td
             True
         """
-        for container in _rust.containers(self):
-            container.__dict__.pop("_last_op", None)
+        for collection in _rust.containers(self):
+            collection.__dict__.pop("_last_op", None)
         return self

@@ -532,12 +532,12 @@ class RearrangingOps(CollectionProtocol):
         if nested is None:
             return result
         size = padded(nested, padding).shape[:ndim]
-        for container in _rust.containers(result):
-            own = container._batch_size
-            if container._is_non_tensor and -1 in own:
+        for collection in _rust.containers(result):
+            own = collection._batch_size
+            if collection._is_non_tensor and -1 in own:
                 # Nothing pads values.
                 continue
-            container._batch_size = torch.Size([*size, *own[ndim:]][: len(own)])
+            collection._batch_size = torch.Size([*size, *own[ndim:]][: len(own)])
         if mask_key is not None:
             mask = torch.zeros(size, dtype=torch.bool, device=nested.device)
             for at, row in enumerate(nested.unbind()):

@@ -156,8 +156,8 @@ def reduce_leaves(
             size = torch.Size([])
             result = _rust.map_leaves(td, op, (), size, None, 0, False, ALL_DIMS)
     elif is_feature(dim):
-        for container in _rust.containers(td):
-            container._check_reduces(op)
+        for collection in _rust.containers(td):
+            collection._check_reduces(op)
         values = [
             leaf if is_unbatched(leaf) else op(_with_features_last(leaf, ndim), -1)
             for leaf, ndim in zip(
@@ -241,9 +241,9 @@ def _keep_all_dims(
         return op(leaf, tuple(range(leaf.dim())), keepdim=True)
 
     result = _rust.map_leaves(td, each)
-    for container in _rust.containers(result):
-        ones = [1] * len(container._batch_size)
-        container._batch_size = torch.Size(ones)
+    for collection in _rust.containers(result):
+        ones = [1] * len(collection._batch_size)
+        collection._batch_size = torch.Size(ones)
     if first:
         _prepend_dims(result, first)
     return result
@@ -251,11 +251,11 @@ def _keep_all_dims(
 
 def _prepend_dims(td: CollectionProtocol, first: torch.Size) -> None:
     """Put ``first`` before the batch size of a fresh result and all that it holds."""
-    for container in _rust.containers(td):
-        container._batch_size = torch.Size(first + container._batch_size)
-        names = container._td_dim_names
+    for collection in _rust.containers(td):
+        collection._batch_size = torch.Size(first + collection._batch_size)
+        names = collection._td_dim_names
         if names is not None:
-            container._td_dim_names = [*[None] * len(first), *names]
+            collection._td_dim_names = [*[None] * len(first), *names]
 
 
 def rekeyed(td: Any, key_transform: Callable[[Any], Any]) -> Any:
@@ -474,6 +474,6 @@ def _without_values(td: Any) -> tuple[Any, bool]:
     """
     if _rust.is_filled(td):
         return td, False
-    if any(container._is_non_tensor for container in _rust.containers(td)):
+    if any(collection._is_non_tensor for collection in _rust.containers(td)):
         td = td.filter_non_tensor_data()
     return td, True

@@ -47,11 +47,11 @@ def write_tree(
     """
     writes: list[Any] = []
     _plan_writes(td, tree, inplace, checked, nested, writes)
-    for container, key, value in writes:
+    for collection, key, value in writes:
         if not inplace and isinstance(value, CollectionProtocol):
-            container._hang(key, value)
+            collection._hang(key, value)
         else:
-            set_entry(container, key, value, inplace, False, True)
+            set_entry(collection, key, value, inplace, False, True)
 
 
 def _plan_writes(
@@ -124,10 +124,10 @@ def copy_failed(
     """
     if not leaf.numel():
         return
-    for container in containers(td):
-        for key, value in list(container._entries().items()):
+    for collection in containers(td):
+        for key, value in list(collection._entries().items()):
             if value is leaf:
-                message = MSG_INPLACE.format(key, container)
+                message = MSG_INPLACE.format(key, collection)
                 raise _InplaceWriteError(f"{message}: {error}") from error
     raise error
 
@@ -412,8 +412,8 @@ def _holds_nothing(value: object) -> bool:
 def _has_views(td: CollectionProtocol) -> bool:
     """Return whether leaves of ``td`` may be copies, which later writes do not show."""
     return any(
-        not container._is_dense and container._writes_through()
-        for container in containers(td)
+        not collection._is_dense and collection._writes_through()
+        for collection in containers(td)
     )
 
 

@@ -36,7 +36,7 @@ def is_shared_tensor(operand: object) -> bool:
 def is_dense_throughout(td: CollectionProtocol) -> bool:
     """Return whether ``td`` and all collections in it are dense."""
     # A list: the compiler has no frame more to follow.
-    return all([container._is_dense for container in _rust.containers(td)])
+    return all([collection._is_dense for collection in _rust.containers(td)])
 
 
 def _in_line(td: CollectionProtocol, operand: object, is_complete: bool = False) -> Any:

@@ -283,7 +283,7 @@ def _advanced_dims(
 
 
 def index_shape(batch_size: torch.Size, index: BatchIndex) -> torch.Size:
-    """The batch size of what ``index`` takes of a container of ``batch_size``."""
+    """The batch size of what ``index`` takes of a collection of ``batch_size``."""
     plan = index_plan(batch_size, index)
     return batch_size if plan is None else plan[1]
 

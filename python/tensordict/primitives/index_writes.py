@@ -256,7 +256,7 @@ def pair_fitting(
 ) -> bool:
     """Add each leaf of ``td`` that ``source`` has, and that one; whether all fit.
 
-    With ``of_class`` all containers must have one class. To ``values`` are added those
+    With ``of_class`` all collections must have one class. To ``values`` are added those
     that are no tensors, and what they take whole.
     """
     own = td._batch_size

@@ -37,7 +37,7 @@ MSG_CAT_KEYS = (
     "the same keys"
 )
 MSG_STACK_KIND = (
-    "'Tensor' object has no attribute 'batch_size': the entry {!r} is a container in one "
+    "'Tensor' object has no attribute 'batch_size': the entry {!r} is a collection in one "
     "of the tensordicts and a tensor in another."
 )
 

@@ -72,8 +72,8 @@ def select(
             )
     changes: list[Any] = []
     result = _select(td, keys, inplace, strict, changes)
-    for container, entries in changes:
-        replace_entries(container, entries)
+    for collection, entries in changes:
+        replace_entries(collection, entries)
     return result
 
 
@@ -140,8 +140,8 @@ def exclude(td: CollectionProtocol, keys: tuple[Any, ...], inplace: bool) -> Any
         return td if inplace else clone_structure(td)
     changes: list[Any] = []
     result = _exclude(td, keys, inplace, changes)
-    for container, entries in changes:
-        replace_entries(container, entries)
+    for collection, entries in changes:
+        replace_entries(collection, entries)
     return result
 
 

@@ -66,10 +66,10 @@ def _forget_lock(td: CollectionProtocol) -> None:
 
 def keep_storage(td: CollectionProtocol, result: CollectionProtocol) -> None:
     """Note on views of mapped or shared memory that they are that; lock them."""
-    for container in containers(result):
+    for collection in containers(result):
         if td._is_memmap:
-            container._is_memmap = True
+            collection._is_memmap = True
         if td._is_shared:
-            container._is_shared = True
+            collection._is_shared = True
     if not result.is_locked:
         lock_tree(result)

@@ -83,9 +83,9 @@ def restore_module(
     current = plan(td, module, None, source, {}, writes, replaced)
     if not plan_only:
         _carry_out(writes)
-        for container, key, value in replaced:
+        for collection, key, value in replaced:
             # The lock guards the structure, which stays.
-            container._set_entry(key, value)
+            collection._set_entry(key, value)
         return None
     return current
 

@@ -56,7 +56,7 @@ def validate(td: Any, key: str, value: Any, non_blocking: bool = False) -> Any:
 
     Tensors must have the batch size as their leading dims and are moved to the
     device. What is neither a tensor nor a collection is converted by
-    ``td._convert_value``, nested containers are fitted by ``td._fit_collection``.
+    ``td._convert_value``, nested collections are fitted by ``td._fit_collection``.
     """
     if not isinstance(value, torch.Tensor):
         if isinstance(value, CollectionProtocol):

@@ -590,7 +590,7 @@ class Decoder:
             for name in value["names"]
         }
         reader = _ItemReader(tensors, self)
-        return reader.container(value["level"], tuple(value["path"]))
+        return reader.collection(value["level"], tuple(value["path"]))
 
     def _non_tensor(self, value: Mapping[str, Any]) -> Any:
         text = f"tensordict:{value['class']}"

@@ -1,6 +1,6 @@
 """A part of a collection, the view ``_SubTensorDict``, as a directory.
 
-The directory ``_source`` holds the whole container, ``meta.json`` the index of the part.
+The directory ``_source`` holds the whole collection, ``meta.json`` the index of the part.
 Numbers, booleans and None stand for themselves there; anything else is a list that
 begins with its kind: ``["slice", {"start": 0, "stop": 2, "step": null}]``.
 """

@@ -42,7 +42,7 @@ restored."""
 _ALWAYS = ["_tensordict", "_batch_size", "_device", "_td_dim_names"]
 """The state of a dense collection, nothing of which belongs to this process."""
 
-_OF_A_CONTAINER = frozenset(
+_OF_A_COLLECTION = frozenset(
     {*_ALWAYS, "_is_locked", "_is_memmap", "_is_shared", "_memmap_prefix"}
 )
 """The attributes that a dense collection has for itself; a program has set all
@@ -87,7 +87,7 @@ def typed_state_of(td: CollectionProtocol, plain_type: Any) -> dict[str, Any]:
     """
     state = state_of(td)
     source = plain_type.__new__(plain_type)
-    inside = {name: state.pop(name) for name in _OF_A_CONTAINER.intersection(state)}
+    inside = {name: state.pop(name) for name in _OF_A_COLLECTION.intersection(state)}
     # In the order of `new`, which `_make_td` knows.
     source.__dict__.update({name: inside.pop(name) for name in _ALWAYS}, **inside)
     return {"_source": source, **state}

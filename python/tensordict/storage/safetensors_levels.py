@@ -291,7 +291,7 @@ class Reader:
         self.requested = requested
         self.taken: set[str] = set()
 
-    def container(
+    def collection(
         self, level: Any, path: tuple[str, ...], is_part: bool = False
     ) -> Any:
         """The collection of a level; ``is_part`` where it is part of a lazy stack."""
@@ -327,7 +327,7 @@ class Reader:
         for key, entry in level["keys"].items():
             inner = (*path, key)
             if "td" in entry:
-                value = self.container(entry["td"], inner, is_part)
+                value = self.collection(entry["td"], inner, is_part)
             elif "tensor" in entry:
                 value = self._tensor(entry["tensor"], inner)
                 if entry.get("unbatched"):

@@ -57,7 +57,7 @@ class Source:
         self._places = Places(storage)
         self._is_aligned = storage.storage_offset() % 16 == 0
 
-    def container(self, level: Any, path: tuple[str, ...]) -> Any:
+    def collection(self, level: Any, path: tuple[str, ...]) -> Any:
         """The collection of a level."""
         problem = problem_of(level)
         if problem:
@@ -146,7 +146,7 @@ def dense_from_description(
     entries |= source.leaves(level, path)
     for name, child in level.items():
         if name not in RESERVED:
-            entries[key_of(name)] = source.container(child, (*path, key_of(name)))
+            entries[key_of(name)] = source.collection(child, (*path, key_of(name)))
     names = fields["names"]
     if names is not None and all(name is None for name in names):
         names = None
@@ -198,5 +198,5 @@ def members_of(
     }
     for name, child in level.items():
         if name not in RESERVED:
-            found[key_of(name)] = source.container(child, (*path, key_of(name)))
+            found[key_of(name)] = source.collection(child, (*path, key_of(name)))
     return [found[str(number)] for number in range(len(found))]

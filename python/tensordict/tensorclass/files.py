@@ -167,7 +167,7 @@ class FilesOfClass(MethodsOfClass):
         is_part: bool = False,
     ) -> Any:
         level = {name: value for name, value in level.items() if name != "class"}
-        return cls._from_tensordict(reader.container(level, path, is_part))
+        return cls._from_tensordict(reader.collection(level, path, is_part))
 
 
 def _is_one_value(entry: object) -> bool:

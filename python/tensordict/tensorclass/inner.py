@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tensordict.primitives.protocol import CollectionProtocol
 
-__all__ = ["OverContainer"]
+__all__ = ["OverCollection"]
 
 
 def _forwarded(name: str, *, is_settable: bool = True) -> Any:
@@ -37,7 +37,7 @@ def _is_none(value: Any) -> bool:
     return getattr(value, "_is_non_tensor", False) and value._value() is None
 
 
-class OverContainer(Making):
+class OverCollection(Making):
     """The protocol of collections, done by the collection inside."""
 
     _batch_size = _forwarded("_batch_size")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from tensordict import _rust
 from tensordict.primitives.protocol import CollectionProtocol, NestedKeyLike
 from tensordict.tensorclass.delegation import inside
-from tensordict.tensorclass.inner import OverContainer
+from tensordict.tensorclass.inner import OverCollection
 from tensordict.tensorclass.making import around
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["MethodsOfClass"]
 MSG_DESTINATIONS = "The destinations {} are not fields of {} ({})."
 
 
-class MethodsOfClass(OverContainer):
+class MethodsOfClass(OverCollection):
     """Methods that look at which keys are fields, or give something plain."""
 
     def __len__(self) -> int:

@@ -84,7 +84,7 @@ class FilesOps(CollectionProtocol):
         is_part: bool = False,
     ) -> Any:
         """The stack of a level: its parts are views of the stacked tensors."""
-        dense = reader.container(level, path, is_part=True)
+        dense = reader.collection(level, path, is_part=True)
         dim = level["stack_dim"]
         # The published release writes the name of the stack dim among the others alone.
         names = level.get("names")

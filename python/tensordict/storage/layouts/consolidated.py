@@ -91,7 +91,7 @@ __all__ = [
 ]
 
 MSG_CHANGED = (
-    "An entry was added to the container, replaced or removed while it was consolidated: "
+    "An entry was added to the collection, replaced or removed while it was consolidated: "
     "it stays as it is."
 )
 
@@ -272,9 +272,9 @@ def _set_device(td: CollectionProtocol, options: Options) -> None:
         device = torch.device(options.device)
     else:
         return
-    for container in _rust.containers(td):
-        if container._is_dense:
-            container._device = device
+    for collection in _rust.containers(td):
+        if collection._is_dense:
+            collection._device = device
 
 
 def _filled(
@@ -367,7 +367,7 @@ def load(
         message = f"'{filename}' is no consolidated file, or was cut: {error.msg}"
         raise json.JSONDecodeError(message, error.doc, error.pos) from None
     source = Source(mapped[:data_bytes], notes, filename, requested)
-    loaded = source.container(description, ())
+    loaded = source.collection(description, ())
     return marked(loaded, source.storage, description)
 
 
@@ -381,9 +381,9 @@ def moved(
     storage = state["storage"].to(device, non_blocking=bool(non_blocking))
     description = without_modules(state["metadata"])
     result = rebuild(copy.deepcopy(description), storage)
-    for container in _rust.containers(result):
-        if container._is_dense or container._is_non_tensor:
-            container._device = device
+    for collection in _rust.containers(result):
+        if collection._is_dense or collection._is_non_tensor:
+            collection._device = device
     _order_as(result, td)
     if td.is_locked:
         result.lock_()
@@ -410,7 +410,7 @@ def _order_as(made: Any, source: Any) -> None:
 
 def rebuild(description: dict[str, Any], storage: torch.Tensor) -> Any:
     """The collection of a description over a buffer: what pickles call."""
-    loaded = Source(storage).container(description, ())
+    loaded = Source(storage).collection(description, ())
     return marked(loaded, storage, description)
 
 

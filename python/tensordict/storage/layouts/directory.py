@@ -99,8 +99,8 @@ class DirectoryLayout(Layout):
         if inplace:
             if td._is_shared:
                 raise RuntimeError(MSG_SHARED)
-            for container in _rust.containers(td):
-                container._refuse_in_place()
+            for collection in _rust.containers(td):
+                collection._refuse_in_place()
         path = td._memmap_prefix if path is None else Path(path)
         # Now: the working directory may be another one when the work is done.
         target = None if path is None else os.path.abspath(path)
@@ -244,9 +244,9 @@ class DirectoryLayout(Layout):
 
 def with_device(saved: Any, device: torch.device | None) -> Any:
     """``saved``, whose values that are no tensors get a device where they have none."""
-    for container in _rust.containers(saved):
-        if container._is_non_tensor and container._device is None:
-            container._device = device
+    for collection in _rust.containers(saved):
+        if collection._is_non_tensor and collection._device is None:
+            collection._device = device
     return saved
 
 

@@ -580,7 +580,7 @@ def _described(
         ) from error
     if version != VERSION:
         raise ValueError(MSG_VERSION.format(path, version))
-    loaded = reader.container(root, ())
+    loaded = reader.collection(root, ())
     left = sorted(tensors.keys() - reader.taken)
     if left:
         raise ValueError(
