@@ -130,7 +130,7 @@ class TensorCollection(_Base):
 
     __slots__ = ()
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         """Make a collection; each class has arguments of its own."""
         super().__init__()
 

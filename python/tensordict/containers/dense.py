@@ -79,7 +79,7 @@ class TensorDict(TensorDictBase):
         names: Sequence[str | None] | None = None,
         non_blocking: bool | None = None,
         lock: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         if source is None:
             source = kwargs
@@ -101,7 +101,7 @@ class TensorDict(TensorDictBase):
         nested: bool = True,
         is_shared: bool = False,
         is_memmap: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Self:
         """Make a collection from entries that are known to fit: nothing is checked."""
         entries = dict(source if source is not None else kwargs)

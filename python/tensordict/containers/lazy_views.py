@@ -14,6 +14,7 @@ import torch
 from tensordict import _rust
 from tensordict.containers.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.fixed_size import FixedSize
 from tensordict.containers.plain_walks import PlainWalks
 from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
@@ -41,12 +42,6 @@ __all__ = [
     "lazy_view",
 ]
 
-MSG_BATCH_SIZE = (
-    "Received a new batch size {} with an existing batch_size {} in a lazy TD. "
-    "Modifying the batch size of a lazy representation of a tensordict is not "
-    "permitted. Consider instantiating the tensordict first by calling `td = "
-    "td.to_tensordict()` before resetting the batch size."
-)
 MSG_NAMES = "Names of a lazy tensordict cannot be modified. Call to_tensordict() first."
 MSG_VIEW = "Cannot call `view` on a lazy tensordict. Call `reshape` instead."
 MSG_SHAPE = (
@@ -59,7 +54,7 @@ MSG_TO = "Cannot {} {}.to()."
 SHAPE_TAIL = 1
 
 
-class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
+class _CustomOpTensorDict(FixedSize, PlainWalks, TensorDictBase):  # type: ignore[misc]
     """A collection seen through an operation on its batch dims.
 
     Args:
@@ -82,7 +77,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         inv_op_kwargs: dict[str, Any] | None = None,
         batch_size: Any = None,
     ) -> None:
-        self._source = source
+        self._source: Any = source
         self.custom_op = custom_op
         self.inv_op = inv_op
         self.custom_op_kwargs = custom_op_kwargs or {}
@@ -159,20 +154,6 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             raise RuntimeError(MSG_NAMES)
 
     @property
-    def batch_size(self) -> torch.Size:
-        """The batch size of the view. It cannot be changed."""
-        return self._batch_size
-
-    @batch_size.setter
-    def batch_size(self, value: object) -> None:
-        if not isinstance(value, (list, tuple)) or tuple(value) != self._batch_size:
-            raise RuntimeError(MSG_BATCH_SIZE.format(value, self._batch_size))
-
-    def _resize_batch(self, size: torch.Size) -> None:
-        if size != self._batch_size:
-            raise RuntimeError(MSG_BATCH_SIZE.format(size, self._batch_size))
-
-    @property
     def _is_locked(self) -> bool:
         return self._source.is_locked
 
@@ -209,11 +190,11 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             }
         return dict(self._shown()._entries())
 
-    def _get_entry(self, key: str, default: Any) -> Any:
+    def _get_entry(self, key: str, default: object) -> Any:
         value = self._source._get_entry(key, NO_DEFAULT)
         return default if value is NO_DEFAULT else self._seen(key, value)
 
-    def _seen(self, key: str, value: Any) -> Any:
+    def _seen(self, key: str, value: object) -> Any:
         source = self._source
         if (
             isinstance(value, CollectionProtocol)
@@ -235,16 +216,8 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def _get_index(self, index: Any) -> Any:
         return self._index(index)
 
-    def _as_dense(self) -> Any:
-        return self._shown()
-
     def _as_plain(self) -> Any:
         return self._shown()
-
-    def _with_entries(self, entries: dict[str, Any]) -> Any:
-        return _rust.new(
-            TensorDict, entries, self._batch_size, self._device, self._td_dim_names
-        )
 
     def _replace_content(self, result: CollectionProtocol) -> Self:
         # The sizes of a view are those of its source, which others hold.
@@ -257,7 +230,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     # Writing -------------------------------------------------------------------------------
 
-    def _set_entry(self, key: str, value: Any) -> None:
+    def _set_entry(self, key: str, value: object) -> None:
         self._source._set_entry(key, self._undone(key, value))
 
     def _hang(self, key: str, value: Any) -> None:
@@ -266,7 +239,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def _set_path(
         self,
         path: tuple[str, ...],
-        value: Any,
+        value: object,
         inplace: bool | None,
         non_blocking: bool,
         validated: bool,
@@ -295,7 +268,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
             value = _strided_as(value, held)
         self._source._write_into(key, held, value, non_blocking)
 
-    def _set_index(self, index: Any, value: Any) -> None:
+    def _set_index(self, index: object, value: object) -> None:
         plain = self._shown()
         if self.is_locked:
             plain.lock_()
@@ -464,7 +437,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
     def _save_plan(self, plan: object, level: int) -> None:
         plan_view(self, plan, level)
 
-    def _saved(self, leaves: SavedTensors, directory: Any, inplace: bool) -> Any:
+    def _saved(self, leaves: SavedTensors, directory: object, inplace: bool) -> Any:
         return saved_view(self, leaves, directory, inplace)
 
     def _unlock_saved(self) -> Self:
@@ -472,7 +445,7 @@ class _CustomOpTensorDict(PlainWalks, TensorDictBase):  # type: ignore[misc]
         return self
 
     @classmethod
-    def _load_tree(cls, directory: SavedPath, options: Any) -> Any:
+    def _load_tree(cls, directory: SavedPath, options: object) -> Any:
         return load_view(cls, directory, options)
 
     def _shape_fields(self) -> dict[str, str | None]:

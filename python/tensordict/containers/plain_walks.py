@@ -30,6 +30,9 @@ class PlainWalks(CollectionProtocol):
         """Show the entries as :meth:`_shown` does, with the values of the source."""
         return self._shown()
 
+    def _as_dense(self) -> Any:
+        return self._shown()
+
     def _refuse(self, op: object) -> None:
         """Raise where ``op`` is an operation that the view does not take."""
 
@@ -81,10 +84,6 @@ class PlainWalks(CollectionProtocol):
 class PlainEntries(PlainWalks):
     """Walks over what has entries of its own: they are put into an ordinary container."""
 
-    if TYPE_CHECKING:
-
-        def _with_entries(self, entries: dict[str, Any]) -> Any: ...
-
     def _shown(self) -> Any:
         """Put the entries into an ordinary container, all the way down.
 
@@ -98,6 +97,29 @@ class PlainEntries(PlainWalks):
             for key, value in self._entries().items()
         }
         return self._with_entries(entries)
+
+    def _as_source(self) -> Any:
+        return self._shown()
+
+    def _leaves(self, out: list[Any]) -> None:
+        for value in self._entries().values():
+            if isinstance(value, CollectionProtocol):
+                value._leaves(out)
+            else:
+                out.append(value)
+
+    def _store_leaves(self, values: list[Any]) -> None:
+        self._store_from(iter(values))
+
+    def _store_from(self, values: Iterator[Any]) -> None:
+        """Take back as many of the leaves as there are: see :meth:`_store_leaves`."""
+        raise NotImplementedError
+
+    def _writes_through(self) -> bool:
+        return True
+
+    def _hang(self, key: str, value: object) -> None:
+        self._set_entry(key, value)
 
 
 def _shown(td: CollectionProtocol) -> Any:

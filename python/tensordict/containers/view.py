@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
 from tensordict import _rust
-from tensordict.containers.collection import TensorDictBase
-from tensordict.containers.dense import TensorDict
-from tensordict.containers.plain_walks import PlainEntries
+from tensordict.containers.view_differences import MSG_NAMES, ViewDifferences
 from tensordict.ops.access import MSG_ONE_DEFAULT
 from tensordict.ops.merging import is_branch, restricted
 from tensordict.primitives import classes
-from tensordict.primitives import options as options_primitives
 from tensordict.primitives.checks import is_tensorclass
 from tensordict.primitives.common import check_number, not_a_value, value_of
 from tensordict.primitives.copy import check_copy, leaf_paths
 from tensordict.primitives.errors import locked_error, missing_key
 from tensordict.primitives.index_items import _WHOLE, fills
 from tensordict.primitives.index_writes import fit_source, preallocated
-from tensordict.primitives.operations import ONLY_VIEWS, REFUSED_BY_VIEWS
 from tensordict.primitives.protocol import (
     NO_DEFAULT,
     NONE_IF_MISSING,
@@ -29,36 +25,17 @@ from tensordict.primitives.protocol import (
     PartsProtocol,
 )
 from tensordict.primitives.unbatched import is_unbatched
-from tensordict.storage.parts import load_part, plan_part, saved_part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from tensordict._rust import SavedTensors
     from tensordict.primitives.protocol import BatchIndex, NestedKeyLike
-    from tensordict.storage.paths import SavedPath
 
 __all__ = ["_SubTensorDict"]
 
-MSG_BATCH_SIZE = (
-    "Received a new batch size {} with an existing batch_size {} in a lazy TD. "
-    "Modifying the batch size of a lazy representation of a tensordict is not "
-    "permitted. Consider instantiating the tensordict first by calling `td = "
-    "td.to_tensordict()` before resetting the batch size."
-)
-MSG_NAMES = (
-    "Names of a subtensordict cannot be modified. Instantiate it as a TensorDict first."
-)
 MSG_LOCK = "Cannot lock a _SubTensorDict. Lock the parent tensordict instead."
 MSG_UNLOCK = "Cannot unlock a _SubTensorDict. Unlock the parent tensordict instead."
-MSG_SHAPE = "Cannot call `{}` on a _SubTensorDict. Call {}`to_tensordict()` first."
-MSG_TO_INPLACE = "Cannot send a _SubTensorDict instance to device/dtype inplace"
 MSG_NOT_NESTED = "Expected source to be a subclass of TensorDictBase, got {}"
-MSG_INPLACE_KEYS = "Cannot call {} inplace on a lazy tensordict."
-MSG_INPLACE = (
-    "An operation that replaces tensors in place is not supported on _SubTensorDict; "
-    "call .to_tensordict() first or use inplace=False."
-)
 MSG_REPLACED = (
     "Tried to replace a tensordict with an incompatible object of type {}: its entries "
     "are those of the collection that this is a part of."
@@ -71,7 +48,7 @@ MSG_SET = (
 
 
 @classes.provided
-class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
+class _SubTensorDict(ViewDifferences):
     """The part of ``source`` at ``idx``. Nothing is copied until an entry is read.
 
     Reading gives ``source[key][idx]``, writing does ``source[key][idx] = value``: entries
@@ -165,7 +142,7 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
         return self._source.device
 
     @_device.setter
-    def _device(self, value: Any) -> None:
+    def _device(self, value: object) -> None:
         if value != self._source.device:
             msg = "the device of a part is that of the collection it belongs to."
             raise RuntimeError(msg)
@@ -228,22 +205,8 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
     def _lock_tree(self, parents: object = ()) -> None:
         raise RuntimeError(MSG_LOCK)
 
-    @property
-    def batch_size(self) -> torch.Size:
-        """The batch size of the part. It cannot be changed."""
-        return self._batch_size
-
-    @batch_size.setter
-    def batch_size(self, value: object) -> None:
-        if not isinstance(value, (list, tuple)) or tuple(value) != self._batch_size:
-            raise RuntimeError(MSG_BATCH_SIZE.format(value, self._batch_size))
-
     def _clear_device(self) -> None:
         """No effect: the device is that of the parent."""
-
-    def _resize_batch(self, size: torch.Size) -> None:
-        if size != self._batch_size:
-            raise RuntimeError(MSG_BATCH_SIZE.format(size, self._batch_size))
 
     # Reading -----------------------------------------------------------------------
 
@@ -272,7 +235,7 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
             for key, value in list(self._source._entries().items())
         }
 
-    def _get_entry(self, key: str, default: Any) -> Any:
+    def _get_entry(self, key: str, default: object) -> Any:
         source = self._source
         if isinstance(source, PartsProtocol):
             part = source._part_at(key, self.idx)
@@ -344,7 +307,7 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
             return self._read(index, NO_DEFAULT)
         return self._index(index)
 
-    def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
+    def get(self, key: NestedKeyLike, *args: object, **kwargs: object) -> Any:
         """The part of the entry at ``key``, or a default where it is missing."""
         if len(args) > 1:
             raise TypeError(MSG_ONE_DEFAULT)
@@ -390,24 +353,16 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
             return self._shown()
         return super().to_tensordict(retain_none=retain_none)
 
-    def _as_source(self) -> Any:
-        return self._shown()
-
-    def _with_entries(self, entries: dict[str, Any]) -> Any:
-        return _rust.new(
-            TensorDict, entries, self._batch_size, self._device, self._td_dim_names
-        )
-
     # Writing -----------------------------------------------------------------------
 
     def set(
         self,
         key: NestedKeyLike,
-        item: Any,
+        item: object,
         inplace: bool = False,
         *,
         non_blocking: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Self:
         """Store a new entry, of which this part is ``item`` and the rest zero.
 
@@ -420,7 +375,7 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
             raise RuntimeError(MSG_SET)
         return super().set(key, item, inplace, non_blocking=non_blocking, **kwargs)
 
-    def set_non_tensor(self, key: NestedKeyLike, value: Any) -> Self:
+    def set_non_tensor(self, key: NestedKeyLike, value: object) -> Self:
         """Store a new entry of any type; see :meth:`set` for one that is there."""
         if isinstance(key, (str, tuple)) and not self.is_locked:
             path = _rust.unravel_key_to_tuple(key)
@@ -459,7 +414,7 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
                 and fills(self._asked, value)
             ):
                 value = value.to(present.dtype)
-            if not source._is_dense and source._member_operands(()) is not None:
+            if not source._is_dense and source._lazy_stack() is not None:
                 # One member may be there several times: those beside the index stay.
                 source.set_at_(key, value, self.idx)
                 return
@@ -523,9 +478,6 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
         for key, item in items:
             part._set_entry(key, item)
 
-    def _hang(self, key: str, value: object) -> None:
-        self._set_entry(key, value)
-
     def _del_entry(self, key: str) -> None:
         self._source._del_entry(key)
 
@@ -537,7 +489,7 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
     def _set_path(
         self,
         path: tuple[str, ...],
-        value: Any,
+        value: object,
         inplace: bool | None,
         non_blocking: bool,
         validated: bool,
@@ -564,7 +516,7 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
 
     def _copy_into(self, source: Any, keys: Any, non_blocking: bool) -> None:
         whole = self._source
-        is_stack = not whole._is_dense and whole._member_operands(()) is not None
+        is_stack = not whole._is_dense and whole._lazy_stack() is not None
         if is_stack and keys is None and isinstance(source, CollectionProtocol):
             # The members that are touched may have entries that the stack does not show.
             whole.update_at_(source, self.idx)
@@ -575,7 +527,7 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
         plain = self._shown()
         self._show_whole(plain, values)
         _rust.copy_into(plain, values, None, non_blocking)
-        self._store(iter(_rust.leaves(plain)))
+        self._store_from(iter(_rust.leaves(plain)))
 
     def _show_whole(self, plain: CollectionProtocol, values: dict[Any, Any]) -> None:
         """Let ``plain`` have copies of what ``values`` write whole."""
@@ -589,7 +541,9 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
                 holder = plain if len(path) == 1 else _rust.get(plain, path[:-1])
                 holder._set_entry(path[-1], entry.clone())
 
-    def _fitted(self, source: Any, prefix: tuple[str, ...]) -> dict[Any, Any]:
+    def _fitted(
+        self, source: CollectionProtocol, prefix: tuple[str, ...]
+    ) -> dict[Any, Any]:
         """The entries of ``source``, without leading dims that those here lack.
 
         Nothing is read of the entries here: the index may point outside of them.
@@ -661,38 +615,17 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
             else:
                 self._set_entry(key, value)
 
-    def _store_leaves(self, values: list[Any]) -> None:
-        self._store(iter(values))
-
-    def _store(self, values: Iterator[Any]) -> None:
+    def _store_from(self, values: Iterator[Any]) -> None:
         source = self._source
         is_read = not isinstance(source, PartsProtocol)
         held = source._entries() if is_read else source._sample_entries()
         for key, value in list(held.items()):
             if isinstance(value, CollectionProtocol):
-                _SubTensorDict._of_child(value, self)._store(values)
+                _SubTensorDict._of_child(value, self)._store_from(values)
             else:
                 self._set_entry(key, next(values))
 
-    def _writes_through(self) -> bool:
-        return True
-
-    def _replace_content(self, result: object) -> NoReturn:
-        raise NotImplementedError(MSG_INPLACE)
-
     # Walking -----------------------------------------------------------------------
-
-    def _refuse(self, op: object) -> None:
-        if op in REFUSED_BY_VIEWS:
-            hint = "`reshape` or " if op in ONLY_VIEWS else ""
-            raise RuntimeError(MSG_SHAPE.format(op, hint))
-
-    def _leaves(self, out: list[Any]) -> None:
-        for value in self._entries().values():
-            if isinstance(value, CollectionProtocol):
-                value._leaves(out)
-            else:
-                out.append(value)
 
     def _clone_structure(self) -> Self:
         # Entries can be added to and removed from a copy: it has a source of its own,
@@ -706,251 +639,11 @@ class _SubTensorDict(PlainEntries, TensorDictBase):  # type: ignore[misc]
         copy.idx = self.idx
         return copy
 
-    # What a part cannot do, or does differently --------------------------------------
-
-    def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Any:
-        """Keep the elements where ``mask`` is true, as an ordinary collection."""
-        if inplace:
-            raise NotImplementedError(MSG_INPLACE)
-        return self._shown().masked_select(mask)
-
-    def where(self, condition: torch.Tensor, other: object, **kwargs: object) -> Any:
-        """Choose between the part and another collection, in an ordinary, unlocked one."""
-        return self._shown().where(condition, other, **kwargs)
-
-    def to_padded_tensor(
-        self, padding: float = 0.0, mask_key: NestedKeyLike | None = None
-    ) -> Any:
-        """The parts as an ordinary collection: none of them is ragged."""
-        return self._shown().to_padded_tensor(padding, mask_key)
-
-    def to(self, *args: object, **kwargs: object) -> Any:
-        """Copy what the part shows, then move it. See ``TensorDict.to``.
-
-        With a collection to take device and dtype from, nothing is copied that stays as
-        it is.
-
-        Raises:
-            TypeError: ``inplace`` is true: a part does not own its leaves.
-        """
-        if kwargs.get("inplace"):
-            raise TypeError(MSG_TO_INPLACE)
-        if (
-            len(args) == 1
-            and isinstance(args[0], (str, torch.device))
-            and torch.device(args[0]) == self.device
-        ):
-            return self._remember(self, "to", args, kwargs)
-        if args and isinstance(args[0], CollectionProtocol):
-            result = self._shown().to(*args, **kwargs)
-            if self.is_locked:
-                _rust.lock_tree(result)
-        else:
-            result = self.to_tensordict().to(*args, **kwargs)
-        return self._remember(result, "to", args, kwargs)
-
-    def view(self, *shape: Any, **kwargs: Any) -> Self:
-        """Refused, but for the shape that it has: use :meth:`reshape`."""
-        if shape and isinstance(shape[0], torch.dtype):
-            return self._shown().view(*shape, **kwargs)
-        if options_primitives.lazy_legacy():
-            return super().view(*shape, **kwargs)
-        given = shape[0] if shape and isinstance(shape[0], (list, tuple)) else shape
-        if -1 in (*given, *kwargs.get("size", ())):
-            raise RuntimeError(MSG_SHAPE.format("view", "`reshape` or "))
-        return super().view(*shape, **kwargs)
-
-    def unflatten(
-        self, dim: int, unflattened_size: Sequence[int], *, inplace: bool = False
-    ) -> Any:
-        """Split one batch dim into several, in an ordinary collection."""
-        if inplace:
-            raise NotImplementedError(MSG_INPLACE)
-        result = self._shown().unflatten(dim, unflattened_size)
-        if self.is_locked:
-            _rust.lock_tree(result)
-        return self._remember(result, "unflatten", (dim, unflattened_size), {})
-
-    def squeeze(self, *args: object, **kwargs: object) -> Self:
-        """Refused, but for a dim that stays: make an ordinary collection of it first."""
-        if not (
-            args or kwargs.get("dim") is not None or options_primitives.lazy_legacy()
-        ):
-            raise RuntimeError(MSG_SHAPE.format("squeeze", ""))
-        return super().squeeze(*args, **kwargs)
-
-    def permute(self, *args: object, **kwargs: object) -> Self:
-        """Refused outside of the lazy mode: make an ordinary collection of it first."""
-        if not options_primitives.lazy_legacy():
-            raise RuntimeError(MSG_SHAPE.format("permute", ""))
-        return super().permute(*args, **kwargs)
-
-    def atleast_1d(self) -> Self:
-        """Refused where it has fewer dims."""
-        return self._with_ndim(1)
-
-    def atleast_2d(self) -> Self:
-        """Refused where it has fewer dims."""
-        return self._with_ndim(2)
-
-    def atleast_3d(self) -> Self:
-        """Refused where it has fewer dims."""
-        return self._with_ndim(3)
-
-    def _with_ndim(self, ndim: int) -> Self:
-        if ndim > len(self._batch_size):
-            raise RuntimeError(MSG_SHAPE.format("unsqueeze", ""))
-        return self._remember(self, f"atleast_{ndim}d", (), {})
-
-    def select(
-        self,
-        *keys: NestedKeyLike,
-        inplace: bool = False,
-        strict: bool = True,
-        as_tensordict: bool = False,
-    ) -> Any:
-        """Copy the entries at ``keys`` to an ordinary collection."""
-        if inplace:
-            raise RuntimeError(MSG_INPLACE_KEYS.format("select"))
-        return self._shown().select(*keys, strict=strict).clone()
-
-    def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Any:
-        """Copy all entries but those at ``keys`` to an ordinary collection."""
-        if inplace:
-            raise RuntimeError(MSG_INPLACE_KEYS.format("exclude"))
-        return self._shown().exclude(*keys).clone()
-
-    def flatten_keys(
-        self,
-        separator: str = ".",
-        inplace: bool = False,
-        is_leaf: Callable[[type], bool] | None = None,
-    ) -> Any:
-        """All leaves under keys of one part, in an ordinary collection."""
-        if inplace:
-            raise RuntimeError(MSG_INPLACE_KEYS.format("exclude"))
-        return super().flatten_keys(separator, is_leaf=is_leaf)
-
-    def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
-        """Regroup the entries. See ``TensorDict.unflatten_keys``.
-
-        The result is a part of a copy of the parent, whose leaves it has; of the parent
-        itself if ``inplace``.
-        """
-        result = self if inplace else self._clone_structure()
-        result._source.unflatten_keys(separator, True)
-        return self._remember(result, "unflatten_keys", (separator,), {})
-
-    def split_keys(
-        self, *key_sets: Iterable[NestedKeyLike], inplace: bool = False, **kwargs: Any
-    ) -> tuple[Any, ...]:
-        """Deal the entries out. See ``TensorDict.split_keys``.
-
-        The rest is a part of a copy of the structure of the parent, whose leaves it has.
-        """
-        whole = self if inplace else self._clone_structure()
-        return super(_SubTensorDict, whole).split_keys(
-            *key_sets, inplace=True, **kwargs
-        )
-
-    def rename_(self, *names: str | None, **rename_map: str | None) -> Self:
-        """Refused: the names are those of the parent."""
-        if names and names != (None,) and not rename_map:
-            raise RuntimeError(MSG_NAMES)
-        return super().rename_(*names, **rename_map)
-
-    def rename_key_(
-        self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
-    ) -> Self:
-        """Rename an entry of the collection of which this is a part."""
-        self._source.rename_key_(old_key, new_key, safe=safe)
-        return self
-
     def entry_class(self, key: NestedKeyLike) -> type:
         """The type of an entry; that of a nested collection is a part, too."""
         value = _rust.get(self._source, key, None)
         nested = isinstance(value, CollectionProtocol)
         return _SubTensorDict if nested else type(value)
-
-    # Files --------------------------------------------------------------------------
-
-    def is_empty(self) -> bool:
-        """Return whether the collection of which this is a part has no leaf."""
-        return self._source.is_empty()
-
-    def auto_batch_size_(
-        self, batch_dims: int | None = None, keep_compliant_size: bool = False
-    ) -> Self:
-        """Refused unless the entries share no more dims than there are.
-
-        Nested collections count with their batch size, which is that of the parent.
-        """
-        shapes = [value.shape for value in self._entries().values()]
-        if shapes:
-            dims = enumerate(zip(*shapes, strict=False))
-            shortest = min(map(len, shapes))
-            end = next((dim for dim, sizes in dims if len({*sizes}) > 1), shortest)
-            if batch_dims is not None:
-                end = max(min(end, batch_dims), 0)
-            self.batch_size = list(shapes[0][:end])
-        return self
-
-    def is_memmap(self) -> bool:
-        """Return whether the collection of which this is a part is memory-mapped."""
-        return self._source.is_memmap()
-
-    def is_shared(self) -> bool:
-        """Return whether the collection of which this is a part is in shared memory."""
-        return self._source.is_shared()
-
-    def memmap_like(self, *args: object, **kwargs: object) -> Any:
-        """Make files of zeros of the shapes of this part, as an ordinary collection."""
-        return self._shown().memmap_like(*args, **kwargs)
-
-    def _save_plan(self, plan: object, level: int) -> None:
-        plan_part(self, plan, level)
-
-    def _saved(self, leaves: SavedTensors, directory: Any, inplace: bool) -> Self:
-        return saved_part(self, leaves, directory)
-
-    def _unlock_saved(self) -> Self:
-        self._source._unlock_saved()
-        self._is_memmap = False
-        return self
-
-    @classmethod
-    def _load_tree(cls, directory: SavedPath, options: Any) -> Self:
-        return load_part(cls, directory, options)
-
-    def _shape_fields(self) -> dict[str, str | None]:
-        return {}
-
-    def _take_loaded(self, loaded: CollectionProtocol) -> Self:
-        # Its entries are those of the collection it belongs to, which keeps them.
-        return self.update_(loaded)
-
-    def memmap_(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refused: map the collection it belongs to."""
-        msg = "Converting a sub-tensordict values to memmap cannot be done."
-        raise RuntimeError(msg)
-
-    def pin_memory(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refused: make an ordinary collection of it first."""
-        msg = (
-            "Cannot pin memory of a _SubTensorDict. Call to_tensordict() before making "
-            "this call."
-        )
-        raise RuntimeError(msg)
-
-    def share_memory_(self) -> NoReturn:
-        """Refused: share the collection it belongs to."""
-        msg = "Casting a sub-tensordict values to shared memory cannot be done."
-        raise RuntimeError(msg)
-
-    def detach_(self) -> NoReturn:
-        """Refused: detach the collection it belongs to."""
-        msg = "Detaching a sub-tensordict in-place cannot be done."
-        raise RuntimeError(msg)
 
 
 _SubTensorDict.__module__ = "tensordict._td"

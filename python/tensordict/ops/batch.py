@@ -412,9 +412,10 @@ def _collect_renamed(
         raise ValueError(msg)
     td._check_names(own)
     changed.append((td, own))
-    if not td._is_dense and td._member_operands(()) is not None:
-        rest = [*own[: td.stack_dim], *own[td.stack_dim + 1 :]]
-        for member in td._children():
+    stack = None if td._is_dense else td._lazy_stack()
+    if stack is not None:
+        rest = [*own[: stack.stack_dim], *own[stack.stack_dim + 1 :]]
+        for member in stack.tensordicts:
             _collect_renamed(member, rest, len(rest), path, changed)
         return
     for key, value in _looked_at(td):

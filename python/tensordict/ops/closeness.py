@@ -62,8 +62,8 @@ def assert_close(
         raise TypeError(MSG_TYPES.format(type(actual), type(expected)))
     _check_keys(actual, expected, intersection)
     # Two stacks are compared member by member, with the keys that only some have.
-    is_pair = not (actual._is_dense or expected._is_dense)
-    groups = actual._member_operands((expected,)) if is_pair else None
+    stack = None if actual._is_dense or expected._is_dense else actual._lazy_stack()
+    groups = None if stack is None else stack._member_operands((expected,))
     if groups is not None:
         for member, (part,) in groups:
             assert_close(member, part, rtol, atol, equal_nan, intersection, msg, prefix)

@@ -382,7 +382,8 @@ def by_members(
     The parts are those of the operands, which are broadcast with the stack, that belong
     to the member.
     """
-    groups = None if td._is_dense else td._member_operands(operands)
+    stack = None if td._is_dense else td._lazy_stack()
+    groups = None if stack is None else stack._member_operands(operands)
     if groups is None:
         return None
     return td._like([each(member, *parts) for member, parts in groups])
@@ -500,7 +501,8 @@ def _collect_matched(
     td: CollectionProtocol, other: CollectionProtocol, out: Leaves
 ) -> None:
     """Append the leaves of ``other`` at the keys of ``td``, in the order of its leaves."""
-    groups = None if td._is_dense else td._member_operands((other,))
+    stack = None if td._is_dense else td._lazy_stack()
+    groups = None if stack is None else stack._member_operands((other,))
     if groups is not None:
         for member, parts in groups:
             _collect_matched(member, parts[0], out)

@@ -209,7 +209,7 @@ class JoiningOps(CollectionProtocol):
         self,
         join: Any,
         keys: Iterable[NestedKeyLike],
-        out_key: object,
+        out_key: NestedKeyLike,
         dim: int,
         keep_entries: bool,
     ) -> Self:

@@ -227,7 +227,8 @@ class LockingOps(CollectionProtocol):
         source._write_back(self.swapdims(*args, **kwargs))
 
     def _undo_movedim(self, source: Any, *args: object, **kwargs: object) -> None:
-        named = dict(zip(("source", "destination"), args, strict=False)) | kwargs
+        names = "source", "destination"
+        named: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
         source._write_back(self.movedim(named["destination"], named["source"]))
 
     _undo_moveaxis = _undo_movedim

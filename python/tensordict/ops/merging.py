@@ -281,9 +281,10 @@ def _take_batch_sizes(td: Any, source: Any, inplace: bool) -> None:
             check_resizable(td, source, inplace)
             _follow_batch_sizes(td, source)
             return
-        parts = td._parts_to_resize(source)
+        stack = td._lazy_stack()
+        parts = None if stack is None else stack._parts_to_resize(source)
         if parts is not None:
-            for member, part in zip(td._children(), parts, strict=True):
+            for member, part in zip(stack.tensordicts, parts, strict=True):
                 _take_batch_sizes(member, part, inplace)
             return
         source = source._entries()
@@ -308,7 +309,9 @@ def check_resizable(td: Any, source: Any, inplace: bool = False) -> None:
 
 def _follow_batch_sizes(td: Any, source: Any) -> None:
     """Take the batch sizes of ``source``, all leaves of which come; names are dropped."""
-    if td._resize_members(source):
+    stack = td._lazy_stack()
+    if stack is not None:
+        stack._resize_members(source)
         return
     # Without leaves any batch size fits.
     for key, present in list(td._entries().items()):

@@ -233,7 +233,7 @@ def _shared_structure(tds: Sequence[Any], size: torch.Size, left: bool) -> Any:
             return first._fitted(size)
         whole = [first._plain_type(s=td, batch_size=td.batch_size) for td in tds]
         return _shared_structure(whole, size, left)._get_entry("s", None)
-    if not first._is_dense and first._member_operands(()) is not None:
+    if not first._is_dense and first._lazy_stack() is not None:
         result = first._plain_type({}, size, device=first.device)
     else:
         result = first.empty(batch_size=size, names=None)

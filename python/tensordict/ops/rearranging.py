@@ -302,7 +302,7 @@ class RearrangingOps(CollectionProtocol):
             where.append(at)
         return self._flipped(tuple(where), "flip", (dims,))
 
-    def _flipped(self, dims: tuple[int, ...], name: str, args: object) -> Self:
+    def _flipped(self, dims: tuple[int, ...], name: str, args: tuple[Any, ...]) -> Self:
         # A single number is what torch reads fastest.
         args_of_leaf = dims if len(dims) == 1 else (dims,)
         result = _rust.map_leaves(

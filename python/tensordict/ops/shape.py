@@ -492,12 +492,12 @@ def _batch_dim(dim: int, batch_size: torch.Size) -> int:
 
 def _viewed_as(td: Any, dtype: torch.dtype, size: torch.Size) -> Any:
     """View all leaves as a dtype, in collections of batch size ``size``."""
-    members = td._member_operands(())
-    if members is not None:
-        dim = td.stack_dim
+    stack = td._lazy_stack()
+    if stack is not None:
+        dim, members = stack.stack_dim, stack.tensordicts
         if size[dim : dim + 1] == (len(members),):
             rest = torch.Size([*size[:dim], *size[dim + 1 :]])
-            return td._like([_viewed_as(each, dtype, rest) for each, _ in members])
+            return td._like([_viewed_as(each, dtype, rest) for each in members])
     if not td._is_dense:
         td = td._as_dense()
     entries: dict[str, Any] = {}

@@ -47,15 +47,14 @@ def _by_member(td: Any, index: object, out: Any) -> list[tuple[Any, Any]] | None
     """
     if type(index) is not torch.Tensor or index.dtype is torch.bool or index.dim() != 1:
         return None
-    members, targets = td._member_operands(()), out._member_operands(())
-    if not members or not targets or len(members) != len(targets):
+    stack, into = td._lazy_stack(), out._lazy_stack()
+    if stack is None or into is None or not stack.tensordicts:
         return None
-    if td.stack_dim == 0 or td.stack_dim != out.stack_dim:
+    if len(stack.tensordicts) != len(into.tensordicts):
         return None
-    pairs = [
-        (member, target)
-        for (member, _), (target, _) in zip(members, targets, strict=True)
-    ]
+    if stack.stack_dim == 0 or stack.stack_dim != into.stack_dim:
+        return None
+    pairs = list(zip(stack.tensordicts, into.tensordicts, strict=True))
     for member, target in pairs:
         size = torch.Size([len(index), *member.batch_size[1:]])
         if target.batch_size != size or _paths(member) - _paths(target):

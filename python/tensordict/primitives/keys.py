@@ -85,10 +85,11 @@ def _select(
     changes: list[Any],
     path: tuple[str, ...] = (),
 ) -> Any:
-    members = None if td._is_dense else td._member_operands(())
-    if members is not None:
+    stack = None if td._is_dense else td._lazy_stack()
+    if stack is not None:
         kept = [
-            _select(each, keys, inplace, strict, changes, path) for each, _ in members
+            _select(each, keys, inplace, strict, changes, path)
+            for each in stack.tensordicts
         ]
         return td if inplace else td._like(kept)
     if inplace and td.is_locked:
@@ -151,9 +152,9 @@ def _exclude(
     inplace: bool,
     changes: list[Any],
 ) -> Any:
-    members = None if td._is_dense else td._member_operands(())
-    if members is not None:
-        kept = [_exclude(each, keys, inplace, changes) for each, _ in members]
+    stack = None if td._is_dense else td._lazy_stack()
+    if stack is not None:
+        kept = [_exclude(each, keys, inplace, changes) for each in stack.tensordicts]
         return td if inplace else td._like(kept)
     plan = _grouped(keys)
     entries: dict[str, Any] = {}

@@ -73,10 +73,16 @@ def _refuse_key(index: object, hint: str) -> None:
 
 def _holds(td: CollectionProtocol, name: str) -> bool:
     """Return whether a collection, or some member of a stack of them, has an entry."""
-    parts = td._member_operands(())
-    if parts is None:
+    stack = td._lazy_stack()
+    if stack is None:
         return name in td._entries()
-    return any(_holds(part, name) for part, _ in parts)
+    return any(_holds(member, name) for member in stack.tensordicts)
+
+
+def _members(td: CollectionProtocol) -> list[Any]:
+    """Return the members of a stack; none of another collection."""
+    stack = td._lazy_stack()
+    return [] if stack is None else stack.tensordicts
 
 
 class FieldAccess(TensorCollection):
@@ -188,7 +194,7 @@ class FieldAccess(TensorCollection):
         if inner._get_entry(name, NO_DEFAULT) is not NO_DEFAULT:
             inner.del_(name)
             return
-        for member, _ in inner._member_operands(()) or ():
+        for member in _members(inner):
             if name in member._entries():
                 member.del_(name)
 
@@ -234,7 +240,7 @@ class FieldAccess(TensorCollection):
         inner = self._tensordict
         value = inner.get(name)
         if value is None:
-            members = [member for member, _ in inner._member_operands(()) or ()]
+            members = _members(inner)
             if any(_holds(member, name) for member in members):
                 return [self._values_of_part(member, name) for member in members]
         return value
@@ -244,8 +250,7 @@ class FieldAccess(TensorCollection):
         """The value of an entry of a member: a list, where that is a stack like it."""
         value = member.get(name)
         if value is None and _holds(member, name):
-            parts = [part for part, _ in member._member_operands(())]
-            return [cls._values_of_part(part, name) for part in parts]
+            return [cls._values_of_part(part, name) for part in _members(member)]
         return cls._value_of_entry(value)
 
     @classmethod

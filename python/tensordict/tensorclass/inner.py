@@ -115,21 +115,15 @@ class OverCollection(Making):
         self._check_mapping(source)
         return self._tensordict._update_parts(inside(source))
 
-    def _parts_to_resize(self, source: object) -> list[Any] | None:
-        return self._tensordict._parts_to_resize(inside(source))
-
-    def _resize_members(self, source: object) -> bool:
-        return self._tensordict._resize_members(inside(source))
-
-    def _is_unset_by(self, present: object, value: object) -> bool:
-        # A field of a nested class has no tensor that could hold a value instead.
-        return value is None and not isinstance(present, torch.Tensor)
+    def _lazy_stack(self) -> Any:
+        return self._tensordict._lazy_stack()
 
     def _copy_parts(self, source: object, is_whole: bool = False) -> list[Any] | None:
         return self._tensordict._copy_parts(inside(source), is_whole)
 
-    def _member_operands(self, operands: object) -> Any:
-        return self._tensordict._member_operands(operands)
+    def _is_unset_by(self, present: object, value: object) -> bool:
+        # A field of a nested class has no tensor that could hold a value instead.
+        return value is None and not isinstance(present, torch.Tensor)
 
     def _align_leaves(self, other: object, out: list[Any], is_complete: bool) -> bool:
         return self._tensordict._align_leaves(inside(other), out, is_complete)

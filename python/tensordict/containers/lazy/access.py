@@ -16,7 +16,7 @@ from tensordict.containers.lazy.formats import (
 )
 from tensordict.ops import access
 from tensordict.primitives.metatensor import MetaTensor
-from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, StackProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,11 +47,9 @@ FORMATS = frozenset(
 """The parameters of ``get`` besides the key and a default."""
 
 
-class ReadingOps(CollectionProtocol):
+class ReadingOps(StackProtocol):
     """Reading the entries of a stack."""
 
-    tensordicts: list[Any]
-    stack_dim: int
     _td_dim_name: str | None
     _hook_out: Callable[[Any], Any] | None
 
@@ -150,7 +148,7 @@ class ReadingOps(CollectionProtocol):
     def _children(self) -> list[Any]:
         return list(self.tensordicts)
 
-    def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
+    def get(self, key: NestedKeyLike, *args: object, **kwargs: object) -> Any:
         """The entry at a nested key, or ``default`` where not all members have it.
 
         Args:
@@ -207,7 +205,7 @@ class ReadingOps(CollectionProtocol):
         return _rust.get(self, key, default)
 
     def _get_formatted(
-        self, key: NestedKeyLike, default: Any, kwargs: dict[str, Any]
+        self, key: NestedKeyLike, default: object, kwargs: dict[str, Any]
     ) -> Any:
         for name in kwargs:
             if name not in FORMATS:
@@ -215,7 +213,7 @@ class ReadingOps(CollectionProtocol):
         return self._read_formatted(key, default, kwargs)
 
     def _read_formatted(
-        self, key: NestedKeyLike, default: Any, kwargs: dict[str, Any]
+        self, key: NestedKeyLike, default: object, kwargs: dict[str, Any]
     ) -> Any:
         path = _rust.unravel_key_to_tuple(key)
         if not path:

@@ -11,7 +11,7 @@ from tensordict.containers.lazy import shapes
 from tensordict.containers.lazy.update import MSG_PARTS
 from tensordict.ops.autograd import AutogradOps
 from tensordict.primitives.join import MSG_STACK_BATCH
-from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, StackProtocol
 from tensordict.primitives.unbatched import is_unbatched
 
 if TYPE_CHECKING:
@@ -40,11 +40,9 @@ MOVING_ROWS = frozenset({"roll", "flip", "fliplr", "flipud"})
 """Those of them that only move elements, which can be done to members apart."""
 
 
-class CombiningOps(CollectionProtocol):
+class CombiningOps(StackProtocol):
     """A stack with others of its kind."""
 
-    tensordicts: list[Any]
-    stack_dim: int
     _td_dim_name: str | None
 
     if TYPE_CHECKING:

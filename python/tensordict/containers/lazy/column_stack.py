@@ -226,7 +226,7 @@ class ColumnStack(LazyStackedTensorDict):
         return self._columns.row(self._rows[0])._get_entry(key, NO_DEFAULT)
 
     def _get_formatted(
-        self, key: NestedKeyLike, default: Any, kwargs: dict[str, Any]
+        self, key: NestedKeyLike, default: object, kwargs: dict[str, Any]
     ) -> Any:
         path = _rust.unravel_key_to_tuple(key)
         if not self._is_made and len(path) == 1 and set(kwargs) <= _PADDED:
@@ -374,7 +374,7 @@ class ColumnStack(LazyStackedTensorDict):
         return self._plain()._describe(rows)
 
     @staticmethod
-    def _load_level(tree: Any, path: SavedPath, options: dict[str, Any]) -> Any:
+    def _load_level(tree: object, path: SavedPath, options: dict[str, Any]) -> Any:
         """The collection of a level whose metadata names this class."""
         return _load_level(tree, path, options)
 
@@ -455,7 +455,7 @@ def in_form(stack: Any, ragged: str, padding: float) -> Any:
 # Loading ------------------------------------------------------------------------------
 
 
-def _load_level(tree: Any, path: SavedPath, options: dict[str, Any]) -> Any:
+def _load_level(tree: object, path: SavedPath, options: dict[str, Any]) -> Any:
     """The collection of a level that has columns of rows that differ in size."""
     fields = _fields(path)
     if "_row_dims" not in fields:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensordict import _rust
 from tensordict.ops import display
 from tensordict.primitives.protocol import CollectionProtocol
 
+if TYPE_CHECKING:
+    from tensordict.containers.lazy.stack import LazyStackedTensorDict
+
 __all__ = ["compact", "long_parts"]
 
 
-def exclusive_entries(td: Any) -> list[tuple[int, list[tuple[str, Any]]]]:
+def exclusive_entries(
+    td: LazyStackedTensorDict,
+) -> list[tuple[int, list[tuple[str, Any]]]]:
     """For each member that has some, the entries that not all members have."""
     common = set(td._common_keys())
     out = []
@@ -27,7 +32,7 @@ def exclusive_entries(td: Any) -> list[tuple[int, list[tuple[str, Any]]]]:
     return out
 
 
-def long_parts(td: Any, parts: list[str]) -> list[str]:
+def long_parts(td: LazyStackedTensorDict, parts: list[str]) -> list[str]:
     """The lines of the long form: with the exclusive fields, and the stack dim."""
     options = display._options
     blocks = [
@@ -43,7 +48,7 @@ def long_parts(td: Any, parts: list[str]) -> list[str]:
     return [parts[0], exclusive, *parts[1:], f"    stack_dim={td.stack_dim}"]
 
 
-def compact(td: Any) -> str:
+def compact(td: LazyStackedTensorDict) -> str:
     """The short form: one line where it is not too wide."""
     options = display._options
     head = ", ".join([*td._repr_head(), "fields={"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol, StackProtocol
 from tensordict.storage import describing, safetensors_levels
 from tensordict.storage import source as sources
 
@@ -21,7 +21,7 @@ MSG_KEYS = (
 MSG_NAMES = "Not all dim names match, got {} and {}."
 
 
-class FilesOps(CollectionProtocol):
+class FilesOps(StackProtocol):
     """Lazy stacks in files of one buffer, and in safetensors files.
 
     See :mod:`tensordict.storage.layouts.consolidated` and :mod:`tensordict.storage.layouts.safetensors`
@@ -29,8 +29,6 @@ class FilesOps(CollectionProtocol):
     entries stacked, so members must agree.
     """
 
-    tensordicts: list[Any]
-    stack_dim: int
     _td_dim_name: str | None
 
     if TYPE_CHECKING:

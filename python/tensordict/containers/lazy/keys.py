@@ -13,7 +13,7 @@ from tensordict.primitives.checks import is_leaf_nontensor
 from tensordict.primitives.common import MSG_BAD_KEY, MSG_MEMBERSHIP
 from tensordict.primitives.errors import locked_error, missing_path
 from tensordict.primitives.metatensor import MetaTensor
-from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, StackProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,11 +59,8 @@ class _LazyStackedTensorDictKeysView(_TensorDictKeysView):
 _LazyStackedTensorDictKeysView.__module__ = "tensordict._lazy"
 
 
-class StackKeysOps(CollectionProtocol):
+class StackKeysOps(StackProtocol):
     """The keys of a stack, and what is done with them."""
-
-    tensordicts: list[Any]
-    stack_dim: int
 
     if TYPE_CHECKING:
 

@@ -22,7 +22,7 @@ from tensordict.primitives.operations import (
     SPREADS,
     bounds_of_parts,
 )
-from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol, StackProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,11 +35,9 @@ MSG_PARTS = (
 )
 
 
-class MembersOps(CollectionProtocol):
+class MembersOps(StackProtocol):
     """The walks and locks of a stack, done by each of its members."""
 
-    tensordicts: list[Any]
-    stack_dim: int
     _td_dim_name: str | None
 
     if TYPE_CHECKING:

@@ -87,7 +87,7 @@ class WritingOps(MembersOps):
     def _set_path(
         self,
         path: tuple[str, ...],
-        value: Any,
+        value: object,
         inplace: bool | None,
         non_blocking: bool,
         validated: bool,
@@ -258,7 +258,7 @@ class WritingOps(MembersOps):
         key: str,
         target: CollectionProtocol | torch.Tensor,
         index: BatchIndex,
-        value: Any,
+        value: object,
     ) -> None:
         """Write into part of the entry at ``key``: ``target`` is a copy of it."""
         if is_unbatched(target):
@@ -339,7 +339,7 @@ class WritingOps(MembersOps):
 
     # At an index -----------------------------------------------------------------------
 
-    def _set_index(self, index: BatchIndex, value: Any) -> None:
+    def _set_index(self, index: BatchIndex, value: object) -> None:
         plan = self._plan(index)
         members = self.tensordicts
         if plan is not None and not plan.picks and -1 in self._batch_size:

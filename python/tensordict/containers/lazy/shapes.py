@@ -18,6 +18,8 @@ from tensordict.storage.tensors.mapped import MemoryMappedTensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tensordict.containers.lazy.stack import LazyStackedTensorDict
+
     MemberCall = tuple[str, tuple[Any, ...], int]
 
 __all__ = [
@@ -258,7 +260,7 @@ def rearranged(td: CollectionProtocol, op: object, args: object) -> Any:
     return None if work is None else work(td, args)
 
 
-def _narrowed(td: Any, args: tuple[int, int, int]) -> Any:
+def _narrowed(td: LazyStackedTensorDict, args: tuple[int, int, int]) -> Any:
     dim, start, length = args
     return td._index((slice(None),) * dim + (slice(start, start + length),))
 
@@ -328,7 +330,7 @@ def gathered(td: Any, dim: int, index: torch.Tensor) -> Any:
     return result
 
 
-def _can_unbind(td: Any, dim: int, count: int) -> bool:
+def _can_unbind(td: LazyStackedTensorDict, dim: int, count: int) -> bool:
     """Return whether ``count`` dims from ``dim`` on can be split one after the other.
 
     A ragged dim has a size only after the stack dim that it hangs on is gone.
@@ -342,7 +344,7 @@ def _is_ragged_with_ones(after: torch.Size) -> bool:
     return [length for length in after if length != 1] == [-1]
 
 
-def _split_dim(td: Any, dim: int, sizes: torch.Size) -> Any:
+def _split_dim(td: LazyStackedTensorDict, dim: int, sizes: torch.Size) -> Any:
     """One dim as several: one after the other is split off, as a stack of pieces."""
     if dim and len(sizes) == 2 and sizes[0] == 1:
         # The same members: what is stored in the one is seen in the other.
@@ -360,7 +362,7 @@ def _split_dim(td: Any, dim: int, sizes: torch.Size) -> Any:
 # The whole stack -----------------------------------------------------------------------
 
 
-def densified(td: Any, layout: torch.layout) -> Any:
+def densified(td: LazyStackedTensorDict, layout: torch.layout) -> Any:
     """See ``LazyStackedTensorDict.densify``."""
     from tensordict.containers.dense import TensorDict
 
@@ -394,7 +396,9 @@ def densified(td: Any, layout: torch.layout) -> Any:
     return _rust.new(TensorDict, entries, td._batch_size, td._device, td._own_names())
 
 
-def _nested_rows(td: Any, values: list[Any], known: list[Any], layout: object) -> Any:
+def _nested_rows(
+    td: LazyStackedTensorDict, values: list[Any], known: list[Any], layout: object
+) -> Any:
     """The entries of members as the rows of a nested tensor, empty ones where missing."""
     first = known[0]
     dtype = _common_dtype(known)
@@ -446,7 +450,7 @@ def printed_entries(td: Any) -> list[tuple[str, Any]]:
     return out
 
 
-def first_entry(td: Any, key: str) -> Any:
+def first_entry(td: LazyStackedTensorDict, key: str) -> Any:
     """The entry of the first member that is no stack of others."""
     while td.tensordicts and hasattr(td.tensordicts[0], "tensordicts"):
         td = td.tensordicts[0]

@@ -10,12 +10,12 @@ import torch
 from tensordict import _rust
 from tensordict.containers.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
+from tensordict.containers.fixed_size import FixedSize
 from tensordict.containers.lazy import indexing, shapes
 from tensordict.containers.lazy.access import ReadingOps
 from tensordict.containers.lazy.apply import CombiningOps
 from tensordict.containers.lazy.construct import (
     MSG_NEGATIVE_DIM,
-    MSG_NEW_SIZE,
     MSG_STACK_DIM,
     checked_dim,
     fill_state,
@@ -26,6 +26,7 @@ from tensordict.containers.lazy.construct import (
     stack_size,
 )
 from tensordict.containers.lazy.files import FilesOps
+from tensordict.containers.lazy.growth import GrowthOps
 from tensordict.containers.lazy.keys import StackKeysOps
 from tensordict.containers.lazy.set import WritingOps
 from tensordict.containers.lazy.update import UpdatingOps
@@ -52,15 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LazyStackedTensorDict", "lazy_stack"]
 
-MSG_NEW_TYPE = "Expected new value to be TensorDictBase instance but got {} instead."
-MSG_NEW_DEVICE = "Devices differ: stack has device={}, new value has device={}."
 MSG_GIVEN_SIZE = "batch_size does not match self.batch_size: {} vs {}."
-MSG_BATCH_SIZE = (
-    "Received a new batch size {} with an existing batch_size {} in a lazy TD. "
-    "Modifying the batch size of a lazy representation of a tensordict is not "
-    "permitted. Consider instantiating the tensordict first by calling `td = "
-    "td.to_tensordict()` before resetting the batch size."
-)
 MSG_NAMES = "Not all dim names match, got {} and {}."
 
 
@@ -72,6 +65,8 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     ReadingOps,
     WritingOps,
     FilesOps,
+    GrowthOps,
+    FixedSize,
     TensorDictBase,
 ):
     """A stack of collections that are kept apart, and stacked entry by entry when read.
@@ -118,7 +113,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     def __init__(
         self,
-        *tensordicts: Any,
+        *tensordicts: object,
         stack_dim: int = 0,
         hook_out: Callable[[Any], Any] | None = None,
         hook_in: Callable[[Any], Any] | None = None,
@@ -207,81 +202,6 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             self.lock_()
 
     # Members ---------------------------------------------------------------------
-
-    def append(self, tensordict: CollectionProtocol) -> None:
-        """Add a member at the end.
-
-        Raises:
-            RuntimeError: the stack is locked.
-            TypeError: ``tensordict`` is no collection.
-            ValueError: its batch size is not that of the members.
-
-        Examples:
-            >>> stack = LazyStackedTensorDict(stack_dim=0)
-            >>> stack.append(TensorDict(a=torch.zeros(3)))
-            >>> stack.batch_size
-            torch.Size([1])
-        """
-        self.insert(len(self.tensordicts), tensordict)
-
-    def insert(self, index: int, tensordict: CollectionProtocol) -> None:
-        """Add a member before the one at ``index``. See :meth:`append`."""
-        self._refuse_locked()
-        if not isinstance(tensordict, CollectionProtocol):
-            raise TypeError(MSG_NEW_TYPE.format(type(tensordict)))
-        self._add(index, [tensordict])
-
-    def extend(self, tensordict: Any) -> None:
-        """Add several members at the end: a list of them, or those of another stack."""
-        self._refuse_locked()
-        if isinstance(tensordict, LazyStackedTensorDict) and (
-            tensordict.stack_dim == self.stack_dim
-        ):
-            added = list(tensordict.tensordicts)
-        elif isinstance(tensordict, CollectionProtocol):
-            added = list(tensordict.unbind(self.stack_dim))
-        else:
-            added = list(tensordict)
-        if not all(isinstance(each, CollectionProtocol) for each in added):
-            raise TypeError(MSG_NEW_TYPE.format([type(each) for each in added]))
-        self._add(len(self.tensordicts), added)
-
-    def _refuse_locked(self) -> None:
-        if self.is_locked and (self.tensordicts or self.__dict__.get("_is_locked")):
-            raise locked_error(self)
-
-    def _add(self, index: int, added: list[Any]) -> None:
-        if not added:
-            return
-        # Nothing here looks at the members there are: a stack grows by many appends.
-        known = self.tensordicts[0] if self.tensordicts else added[0]
-        for each in added:
-            if each.device != known.device:
-                raise ValueError(MSG_NEW_DEVICE.format(known.device, each.device))
-            if each.batch_size != known.batch_size and not self._takes(each):
-                message = MSG_NEW_SIZE.format(known.batch_size, each.batch_size)
-                raise ValueError(message)
-        dim = self.stack_dim
-        if self.tensordicts:
-            size = list(self._batch_size)
-            # Some may have been put into the list itself.
-            size[dim] = len(self.tensordicts) + len(added)
-            self._batch_size = torch.Size(size)
-        elif dim > len(known.batch_size):
-            raise RuntimeError(MSG_STACK_DIM.format(dim, known.batch_size))
-        else:
-            self._batch_size = merged_batch_size(added, dim)
-        # In place: whoever holds the list sees the new members.
-        self.tensordicts[index:index] = added
-
-    def _takes(self, member: Any) -> bool:
-        """Return whether a member differs from the others only where those differ."""
-        size = list(self._batch_size)
-        del size[self.stack_dim]
-        own = member.batch_size
-        return len(own) == len(size) and all(
-            length in (-1, other) for length, other in zip(size, own, strict=True)
-        )
 
     @property
     def hook_out(self) -> Callable[[Any], Any] | None:
@@ -429,20 +349,6 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             if not getattr(member, name):
                 return False
         return len(members) > 0
-
-    @property
-    def batch_size(self) -> torch.Size:
-        """The batch size, -1 in dims where those of members differ. It stays as it is."""
-        return self._batch_size
-
-    @batch_size.setter
-    def batch_size(self, value: object) -> None:
-        if not isinstance(value, (list, tuple)) or tuple(value) != self._batch_size:
-            raise RuntimeError(MSG_BATCH_SIZE.format(value, self._batch_size))
-
-    def _resize_batch(self, size: torch.Size) -> None:
-        if size != self._batch_size:
-            raise RuntimeError(MSG_BATCH_SIZE.format(size, self._batch_size))
 
     def _common_size(self, *args: object) -> torch.Size:
         """The batch size: within another collection a stack keeps its own."""
@@ -665,11 +571,6 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
                 entries[key] = value.contiguous()
         return self._with_entries(entries)
 
-    def _with_entries(self, entries: dict[str, Any]) -> Any:
-        return _rust.new(
-            TensorDict, entries, self._batch_size, self._device, self._td_dim_names
-        )
-
     def _replace_content(self, result: CollectionProtocol) -> Self:
         if self.is_locked:
             raise locked_error(self)
@@ -709,11 +610,11 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     def _save_plan(self, plan: object, level: int) -> None:
         plan_stack(self, plan, level)
 
-    def _saved(self, leaves: SavedTensors, directory: Any, inplace: bool) -> Any:
+    def _saved(self, leaves: SavedTensors, directory: object, inplace: bool) -> Any:
         return saved_stack(self, leaves, directory, inplace)
 
     @classmethod
-    def _load_tree(cls, directory: SavedPath, options: Any) -> Any:
+    def _load_tree(cls, directory: SavedPath, options: object) -> Any:
         return load_stack(cls, directory, options)
 
     def _take_loaded(self, loaded: CollectionProtocol) -> Any:

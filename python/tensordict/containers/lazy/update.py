@@ -25,7 +25,7 @@ from tensordict.ops.merging import (
 from tensordict.primitives.common import MSG_BAD_KEY
 from tensordict.primitives.copy import copy_all
 from tensordict.primitives.metatensor import MetaTensor
-from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol, StackProtocol
 from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
@@ -49,11 +49,8 @@ MSG_UPDATE_COUNT = (
 )
 
 
-class UpdatingOps(CollectionProtocol):
+class UpdatingOps(StackProtocol):
     """Updates of a stack, member by member where that is needed."""
-
-    tensordicts: list[Any]
-    stack_dim: int
 
     if TYPE_CHECKING:
 
@@ -104,7 +101,7 @@ class UpdatingOps(CollectionProtocol):
             return None
         return list(source.unbind(self.stack_dim))
 
-    def _resize_members(self, source: CollectionProtocol) -> bool:
+    def _resize_members(self, source: CollectionProtocol) -> None:
         """Take the members of a collection: as many, and with their batch sizes.
 
         Raises:
@@ -131,7 +128,6 @@ class UpdatingOps(CollectionProtocol):
             merged_batch_size(members, dim) if members else source.batch_size
         )
         self._td_dim_names = None
-        return True
 
     def update(
         self,
@@ -215,7 +211,7 @@ class UpdatingOps(CollectionProtocol):
             part.update({key: pieces[at] for key, pieces in split.items()})
         return parts
 
-    def _have_rows(self, values: Any) -> bool:
+    def _have_rows(self, values: object) -> bool:
         """Return whether all values have the stack dim and the batch dims before it."""
         return _all_have(self.batch_size[: self.stack_dim + 1], values)
 
@@ -273,7 +269,12 @@ class UpdatingOps(CollectionProtocol):
         return parts
 
     def set_at_(
-        self, key: object, value: Any, index: BatchIndex, *, non_blocking: bool = False
+        self,
+        key: object,
+        value: object,
+        index: BatchIndex,
+        *,
+        non_blocking: bool = False,
     ) -> Self:
         """Write into part of an entry, whose members may differ in shape.
 

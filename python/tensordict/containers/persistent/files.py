@@ -41,7 +41,7 @@ def noted(size: torch.Size, names: Any) -> dict[str, Any]:
     return metadata
 
 
-def metadata_to_write(source: Any) -> dict[str, Any]:
+def metadata_to_write(source: CollectionProtocol) -> dict[str, Any]:
     """Give the notes of a collection that is written to a file."""
     return noted(source.batch_size, source.names if source._has_names() else None)
 
@@ -103,7 +103,10 @@ def common_sizes(
 
 
 def _common(
-    td: Any, limit: int | None, keep: bool, found: list[tuple[Any, torch.Size]]
+    td: Any,
+    limit: int | None,
+    keep: bool,
+    found: list[tuple[Any, torch.Size]],
 ) -> Sequence[int] | None:
     shared: Sequence[int] | None = None
     for key in td._group.names():
@@ -166,7 +169,10 @@ def content_of(file: ArrayFile, key: Any, value: Any) -> Content:
 
 
 def fill_group(
-    group: Group, source: Any, options: dict[str, Any], path: tuple[str, ...] = ()
+    group: Group,
+    source: CollectionProtocol,
+    options: dict[str, Any],
+    path: tuple[str, ...] = (),
 ) -> None:
     """Write a collection to a group that is new and empty.
 

@@ -9,7 +9,7 @@ import torch
 from tensordict import _rust
 from tensordict.containers.persistent.state import PersistentState
 from tensordict.containers.view import _SubTensorDict
-from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.protocol import NO_DEFAULT
 from tensordict.primitives.unbatched import UnbatchedTensor
 from tensordict.storage.arrays.interface import (
     ENCODING,
@@ -185,12 +185,6 @@ class Reading(PersistentState):
         """Read all that the file holds, to an ordinary collection."""
         return self._shown()
 
-    def _as_dense(self) -> Any:
-        return self._shown()
-
-    def _as_source(self) -> Any:
-        return self._shown()
-
     def _sampled(self) -> Any:
         """An ordinary container of the same entries, of which nothing is read."""
         return self._with_entries(
@@ -212,13 +206,6 @@ class Reading(PersistentState):
             else:
                 chosen._set_entry(key, self._get_entry(key, value))
         return chosen
-
-    def _leaves(self, out: list[Any]) -> None:
-        for value in self._entries().values():
-            if isinstance(value, PersistentState):
-                value._leaves(out)
-            elif not isinstance(value, CollectionProtocol):
-                out.append(value)
 
     def select(
         self,

@@ -6,7 +6,6 @@ import weakref
 from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
-from tensordict.containers.dense import TensorDict
 from tensordict.containers.persistent.files import noted, own_size
 from tensordict.containers.plain_walks import PlainEntries
 from tensordict.primitives.common import more_refs
@@ -131,11 +130,6 @@ class PersistentState(PlainEntries, PartsProtocol):
 
     def _held_keys(self) -> dict[str, Any]:
         return dict.fromkeys(self._group.names())
-
-    def _with_entries(self, entries: dict[str, Any]) -> Any:
-        names = self._td_dim_names
-        names = None if names is None else list(names)
-        return _rust.new(TensorDict, entries, self._batch_size, self._device, names)
 
     def _again(self, device: torch.device | None) -> Self:
         """Another collection of the same group, whose entries are read to ``device``."""

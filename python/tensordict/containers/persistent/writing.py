@@ -82,9 +82,6 @@ class Writing(PersistentState):
         if not isinstance(value, CollectionProtocol) or value._is_non_tensor:
             content_of(self._file, key, value)
 
-    def _hang(self, key: str, value: object) -> None:
-        self._set_entry(key, value)
-
     def _del_entry(self, key: str) -> None:
         self._group.delete(key)
         self._nested.pop(key, None)
@@ -132,21 +129,15 @@ class Writing(PersistentState):
         _rust.copy_into(plain, source, keys, non_blocking)
         self._store_leaves(_rust.leaves(plain))
 
-    def _store_leaves(self, values: list[Any]) -> None:
-        self._store(iter(values))
-
-    def _store(self, values: Any) -> None:
+    def _store_from(self, values: Any) -> None:
         for key in self._group.names():
             child = self._child(key)
             if child is not None:
-                child._store(values)
+                child._store_from(values)
                 continue
             array = self._group.array(key)
             if array is not None and not array.is_value:
                 self._set_entry(key, next(values))
-
-    def _writes_through(self) -> bool:
-        return True
 
     def _replace_content(self, result: object) -> NoReturn:
         raise NotImplementedError(MSG_CONTENT)

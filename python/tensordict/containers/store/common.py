@@ -10,9 +10,8 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.collection import TensorDictBase
-from tensordict.containers.plain_walks import PlainWalks
+from tensordict.containers.plain_walks import PlainEntries
 from tensordict.containers.store.writes import Snapshot
-from tensordict.ops.batch import with_named_values
 from tensordict.primitives.operations import ONLY_VIEWS, REFUSED_BY_VIEWS
 from tensordict.primitives.protocol import NO_DEFAULT
 
@@ -39,7 +38,7 @@ def device_of(device: Any) -> torch.device | None:
     return None if device is None else torch.device(device)
 
 
-class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
+class StoreBase(PlainEntries, TensorDictBase):  # type: ignore[misc]
     """A collection that reads its entries from a server, and writes them there.
 
     What is read is a copy. Operations in place write their results to the server; all
@@ -85,9 +84,6 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     # Reading and writing ---------------------------------------------------------------
 
-    def _shown(self) -> Any:
-        return with_named_values(self._shown_as_is())
-
     def _blank(self) -> Any:
         """Show the entries as :meth:`_shown_as_is`, with tensors whose values are not read."""
         raise NotImplementedError
@@ -114,17 +110,8 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
         yield plain
         self._store_snapshot(snapshot)
 
-    def _as_source(self) -> Any:
-        return self._shown()
-
-    def _as_dense(self) -> Any:
-        return self._shown()
-
     def _as_plain(self) -> Any:
         return self._shown()
-
-    def _writes_through(self) -> bool:
-        return True
 
     def _leaves(self, out: list[Any]) -> None:
         out += _rust.leaves(self._shown_as_is())
@@ -137,9 +124,6 @@ class StoreBase(PlainWalks, TensorDictBase):  # type: ignore[misc]
 
     def _spread(self, operand: torch.Tensor) -> list[torch.Tensor]:
         return self._shown_as_is()._spread(operand)
-
-    def _hang(self, key: str, value: object) -> None:
-        self._set_entry(key, value)
 
     def _copy_into(self, source: object, keys: object, non_blocking: bool) -> None:
         try:

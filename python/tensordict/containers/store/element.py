@@ -13,7 +13,7 @@ from tensordict.containers.store.scripts import get_pieces
 from tensordict.containers.store.stacked import Leaf, encode_members
 from tensordict.containers.store.writes import build, collect, without
 from tensordict.primitives.errors import locked_error
-from tensordict.primitives.protocol import NO_DEFAULT
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
     from tensordict.containers.store.tree import Tree
@@ -149,7 +149,7 @@ class _StoreStackElementView(StoreBase):
 
     # Writing ---------------------------------------------------------------------------
 
-    def _take(self, source: Any) -> None:
+    def _take(self, source: CollectionProtocol) -> None:
         """Write the entries of a collection into this member."""
         entries: dict[str, Any] = {}
         collect("", source, (source.batch_size, None), entries, {})

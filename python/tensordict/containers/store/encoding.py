@@ -177,7 +177,11 @@ def tensor_of_bytes(
 
 
 def decode(
-    path: str, meta: Meta, data: bytes | None, owner: Any, allow_pickle: bool
+    path: str,
+    meta: Meta,
+    data: bytes | None,
+    owner: CollectionProtocol,
+    allow_pickle: bool,
 ) -> Any:
     """Make the tensor or the non-tensor entry that a description and bytes stand for.
 
@@ -210,7 +214,7 @@ def decode(
     return entry_of(plain, meta, owner)
 
 
-def entry_of(plain: Any, meta: Meta, owner: Any) -> Any:
+def entry_of(plain: CollectionProtocol, meta: Meta, owner: CollectionProtocol) -> Any:
     """Non-tensor data of ``owner`` that has a value, or one for each element."""
     size = owner.batch_size
     stacked = meta.fields.get("batch_size")

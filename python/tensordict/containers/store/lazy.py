@@ -9,7 +9,8 @@ import torch
 
 from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.containers.store.common import device_of
-from tensordict.containers.store.dense import HEADER, MSG_NO_STORE
+from tensordict.containers.store.constructors import MSG_NO_STORE
+from tensordict.containers.store.dense import HEADER
 from tensordict.containers.store.element import _StoreStackElementView
 from tensordict.containers.store.encoding import Encoded, Meta, decode
 from tensordict.containers.store.opened import OpenedStore
@@ -595,7 +596,7 @@ def _is_other(entry: Encoded, before: Encoded | None) -> bool:
     )
 
 
-def _sampled(leaf: Leaf, owner: Any) -> Any:
+def _sampled(leaf: Leaf, owner: CollectionProtocol) -> Any:
     """Show an entry without its values."""
     meta = leaf.meta
     if not meta.is_tensor:

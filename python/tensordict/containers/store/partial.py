@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensordict.containers.store.encoding import Meta
-    from tensordict.primitives.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import CollectionProtocol, NestedKeyLike
 
 __all__ = ["PartialReads", "expanded", "sample"]
 
@@ -183,7 +183,9 @@ class PartialReads(StoreBase):
         return self
 
 
-def sample(meta: Meta, make: Callable[..., torch.Tensor], owner: Any) -> Any:
+def sample(
+    meta: Meta, make: Callable[..., torch.Tensor], owner: CollectionProtocol
+) -> Any:
     """Let ``make`` make a tensor of the shape and dtype of an entry."""
     shape: Any = meta.shape
     tensor = make(torch.Size(shape), dtype=meta.dtype, device=owner.device)

@@ -1,0 +1,292 @@
+"""Refuse what a part of a collection cannot do; do what it does differently."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.collection import TensorDictBase
+from tensordict.containers.fixed_size import FixedSize
+from tensordict.containers.plain_walks import PlainEntries
+from tensordict.primitives import options as options_primitives
+from tensordict.primitives.operations import ONLY_VIEWS, REFUSED_BY_VIEWS
+from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.storage.parts import load_part, plan_part, saved_part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tensordict._rust import SavedTensors
+    from tensordict.primitives.protocol import NestedKeyLike
+    from tensordict.storage.paths import SavedPath
+
+__all__ = ["ViewDifferences"]
+
+MSG_NAMES = (
+    "Names of a subtensordict cannot be modified. Instantiate it as a TensorDict first."
+)
+MSG_SHAPE = "Cannot call `{}` on a _SubTensorDict. Call {}`to_tensordict()` first."
+MSG_INPLACE = (
+    "An operation that replaces tensors in place is not supported on _SubTensorDict; "
+    "call .to_tensordict() first or use inplace=False."
+)
+MSG_TO_INPLACE = "Cannot send a _SubTensorDict instance to device/dtype inplace"
+MSG_INPLACE_KEYS = "Cannot call {} inplace on a lazy tensordict."
+
+
+class ViewDifferences(FixedSize, PlainEntries, TensorDictBase):  # type: ignore[misc]
+    """The methods that a part of a collection refuses, or has in its own way."""
+
+    _source: Any
+    """The collection of which this is a part."""
+
+    def _replace_content(self, result: object) -> NoReturn:
+        raise NotImplementedError(MSG_INPLACE)
+
+    def _refuse(self, op: object) -> None:
+        if op in REFUSED_BY_VIEWS:
+            hint = "`reshape` or " if op in ONLY_VIEWS else ""
+            raise RuntimeError(MSG_SHAPE.format(op, hint))
+
+    def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Any:
+        """Keep the elements where ``mask`` is true, as an ordinary collection."""
+        if inplace:
+            raise NotImplementedError(MSG_INPLACE)
+        return self._shown().masked_select(mask)
+
+    def where(self, condition: torch.Tensor, other: object, **kwargs: object) -> Any:
+        """Choose between the part and another collection, in an ordinary, unlocked one."""
+        return self._shown().where(condition, other, **kwargs)
+
+    def to_padded_tensor(
+        self, padding: float = 0.0, mask_key: NestedKeyLike | None = None
+    ) -> Any:
+        """The parts as an ordinary collection: none of them is ragged."""
+        return self._shown().to_padded_tensor(padding, mask_key)
+
+    def to(self, *args: object, **kwargs: object) -> Any:
+        """Copy what the part shows, then move it. See ``TensorDict.to``.
+
+        With a collection to take device and dtype from, nothing is copied that stays as
+        it is.
+
+        Raises:
+            TypeError: ``inplace`` is true: a part does not own its leaves.
+        """
+        if kwargs.get("inplace"):
+            raise TypeError(MSG_TO_INPLACE)
+        if (
+            len(args) == 1
+            and isinstance(args[0], (str, torch.device))
+            and torch.device(args[0]) == self.device
+        ):
+            return self._remember(self, "to", args, kwargs)
+        if args and isinstance(args[0], CollectionProtocol):
+            result = self._shown().to(*args, **kwargs)
+            if self.is_locked:
+                _rust.lock_tree(result)
+        else:
+            result = self.to_tensordict().to(*args, **kwargs)
+        return self._remember(result, "to", args, kwargs)
+
+    def view(self, *shape: Any, **kwargs: Any) -> Self:
+        """Refused, but for the shape that it has: use :meth:`reshape`."""
+        if shape and isinstance(shape[0], torch.dtype):
+            return self._shown().view(*shape, **kwargs)
+        if options_primitives.lazy_legacy():
+            return super().view(*shape, **kwargs)
+        given = shape[0] if shape and isinstance(shape[0], (list, tuple)) else shape
+        if -1 in (*given, *kwargs.get("size", ())):
+            raise RuntimeError(MSG_SHAPE.format("view", "`reshape` or "))
+        return super().view(*shape, **kwargs)
+
+    def unflatten(
+        self, dim: int, unflattened_size: Sequence[int], *, inplace: bool = False
+    ) -> Any:
+        """Split one batch dim into several, in an ordinary collection."""
+        if inplace:
+            raise NotImplementedError(MSG_INPLACE)
+        result = self._shown().unflatten(dim, unflattened_size)
+        if self.is_locked:
+            _rust.lock_tree(result)
+        return self._remember(result, "unflatten", (dim, unflattened_size), {})
+
+    def squeeze(self, *args: object, **kwargs: object) -> Self:
+        """Refused, but for a dim that stays: make an ordinary collection of it first."""
+        if not (
+            args or kwargs.get("dim") is not None or options_primitives.lazy_legacy()
+        ):
+            raise RuntimeError(MSG_SHAPE.format("squeeze", ""))
+        return super().squeeze(*args, **kwargs)
+
+    def permute(self, *args: object, **kwargs: object) -> Self:
+        """Refused outside of the lazy mode: make an ordinary collection of it first."""
+        if not options_primitives.lazy_legacy():
+            raise RuntimeError(MSG_SHAPE.format("permute", ""))
+        return super().permute(*args, **kwargs)
+
+    def atleast_1d(self) -> Self:
+        """Refused where it has fewer dims."""
+        return self._with_ndim(1)
+
+    def atleast_2d(self) -> Self:
+        """Refused where it has fewer dims."""
+        return self._with_ndim(2)
+
+    def atleast_3d(self) -> Self:
+        """Refused where it has fewer dims."""
+        return self._with_ndim(3)
+
+    def _with_ndim(self, ndim: int) -> Self:
+        if ndim > len(self._batch_size):
+            raise RuntimeError(MSG_SHAPE.format("unsqueeze", ""))
+        return self._remember(self, f"atleast_{ndim}d", (), {})
+
+    def select(
+        self,
+        *keys: NestedKeyLike,
+        inplace: bool = False,
+        strict: bool = True,
+        as_tensordict: bool = False,
+    ) -> Any:
+        """Copy the entries at ``keys`` to an ordinary collection."""
+        if inplace:
+            raise RuntimeError(MSG_INPLACE_KEYS.format("select"))
+        return self._shown().select(*keys, strict=strict).clone()
+
+    def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Any:
+        """Copy all entries but those at ``keys`` to an ordinary collection."""
+        if inplace:
+            raise RuntimeError(MSG_INPLACE_KEYS.format("exclude"))
+        return self._shown().exclude(*keys).clone()
+
+    def flatten_keys(
+        self,
+        separator: str = ".",
+        inplace: bool = False,
+        is_leaf: Callable[[type], bool] | None = None,
+    ) -> Any:
+        """All leaves under keys of one part, in an ordinary collection."""
+        if inplace:
+            raise RuntimeError(MSG_INPLACE_KEYS.format("exclude"))
+        return super().flatten_keys(separator, is_leaf=is_leaf)
+
+    def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
+        """Regroup the entries. See ``TensorDict.unflatten_keys``.
+
+        The result is a part of a copy of the parent, whose leaves it has; of the parent
+        itself if ``inplace``.
+        """
+        result = self if inplace else self._clone_structure()
+        result._source.unflatten_keys(separator, True)
+        return self._remember(result, "unflatten_keys", (separator,), {})
+
+    def split_keys(
+        self,
+        *key_sets: Iterable[NestedKeyLike],
+        inplace: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """Deal the entries out. See ``TensorDict.split_keys``.
+
+        The rest is a part of a copy of the structure of the parent, whose leaves it has.
+        """
+        whole = self if inplace else self._clone_structure()
+        return super(ViewDifferences, whole).split_keys(
+            *key_sets, inplace=True, **kwargs
+        )
+
+    def rename_(self, *names: str | None, **rename_map: str | None) -> Self:
+        """Refused: the names are those of the parent."""
+        if names and names != (None,) and not rename_map:
+            raise RuntimeError(MSG_NAMES)
+        return super().rename_(*names, **rename_map)
+
+    def rename_key_(
+        self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
+    ) -> Self:
+        """Rename an entry of the collection of which this is a part."""
+        self._source.rename_key_(old_key, new_key, safe=safe)
+        return self
+
+    # Files --------------------------------------------------------------------------
+
+    def is_empty(self) -> bool:
+        """Return whether the collection of which this is a part has no leaf."""
+        return self._source.is_empty()
+
+    def auto_batch_size_(
+        self, batch_dims: int | None = None, keep_compliant_size: bool = False
+    ) -> Self:
+        """Refused unless the entries share no more dims than there are.
+
+        Nested collections count with their batch size, which is that of the parent.
+        """
+        shapes = [value.shape for value in self._entries().values()]
+        if shapes:
+            dims = enumerate(zip(*shapes, strict=False))
+            shortest = min(map(len, shapes))
+            end = next((dim for dim, sizes in dims if len({*sizes}) > 1), shortest)
+            if batch_dims is not None:
+                end = max(min(end, batch_dims), 0)
+            self.batch_size = list(shapes[0][:end])
+        return self
+
+    def is_memmap(self) -> bool:
+        """Return whether the collection of which this is a part is memory-mapped."""
+        return self._source.is_memmap()
+
+    def is_shared(self) -> bool:
+        """Return whether the collection of which this is a part is in shared memory."""
+        return self._source.is_shared()
+
+    def memmap_like(self, *args: object, **kwargs: object) -> Any:
+        """Make files of zeros of the shapes of this part, as an ordinary collection."""
+        return self._shown().memmap_like(*args, **kwargs)
+
+    def _save_plan(self, plan: object, level: int) -> None:
+        plan_part(self, plan, level)
+
+    def _saved(self, leaves: SavedTensors, directory: object, inplace: bool) -> Self:
+        return saved_part(self, leaves, directory)
+
+    def _unlock_saved(self) -> Self:
+        self._source._unlock_saved()
+        self._is_memmap = False
+        return self
+
+    @classmethod
+    def _load_tree(cls, directory: SavedPath, options: object) -> Self:
+        return load_part(cls, directory, options)
+
+    def _shape_fields(self) -> dict[str, str | None]:
+        return {}
+
+    def _take_loaded(self, loaded: CollectionProtocol) -> Self:
+        # Its entries are those of the collection it belongs to, which keeps them.
+        return self.update_(loaded)
+
+    def memmap_(self, *args: object, **kwargs: object) -> NoReturn:
+        """Refused: map the collection it belongs to."""
+        msg = "Converting a sub-tensordict values to memmap cannot be done."
+        raise RuntimeError(msg)
+
+    def pin_memory(self, *args: object, **kwargs: object) -> NoReturn:
+        """Refused: make an ordinary collection of it first."""
+        msg = (
+            "Cannot pin memory of a _SubTensorDict. Call to_tensordict() before making "
+            "this call."
+        )
+        raise RuntimeError(msg)
+
+    def share_memory_(self) -> NoReturn:
+        """Refused: share the collection it belongs to."""
+        msg = "Casting a sub-tensordict values to shared memory cannot be done."
+        raise RuntimeError(msg)
+
+    def detach_(self) -> NoReturn:
+        """Refused: detach the collection it belongs to."""
+        msg = "Detaching a sub-tensordict in-place cannot be done."
+        raise RuntimeError(msg)
