@@ -86,8 +86,8 @@ def test_rows_of_values_in_a_stack_of_stacks_along_a_later_dim() -> None:
     stack = lazy_stack([lazy_stack(rows, 1)])
     values = stack.get("s")
     assert stack.batch_size == values.batch_size == (1, -1, 2)
-    assert values.tolist() == [[["a"]], [["b", "b"]]]
-    assert values.stack_dim == 2
+    assert values.tolist() == [[["a"], ["b", "b"]]]
+    assert values.stack_dim == 0
 
 
 def _stack(text, count=3):

@@ -25,7 +25,7 @@ from tensordict import (
     set_capture_non_tensor_stack,
     set_list_to_stack,
 )
-from tensordict.containers.nontensor.making import stack_of
+from tensordict.containers.nontensor.convert import stack_of
 
 
 def sample() -> TensorDict:
@@ -292,8 +292,11 @@ def test_ragged_rows_stay_apart():
     td["l"] = [["p", "q"], ["r"]]
     assert td[0]["l"] == ["p", "q"]
     assert td.clone().get("l").tolist() == [["p", "q"], ["r"]]
+    turned = td.get("l").transpose(0, 1)
+    assert turned.batch_size == (-1, 2)
+    assert turned.tolist() == [["p", "q"], ["r"]]
     with pytest.raises(RuntimeError, match="rows of one length"):
-        td.get("l").transpose(0, 1)
+        td.get("l").reshape(3, 1)
 
 
 def test_ragged_rows_are_written_row_by_row_or_not_at_all(tmp_path):

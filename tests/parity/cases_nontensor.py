@@ -123,17 +123,8 @@ td[:1].get('t').names
 STACKS = """
 x.unsqueeze(0)
 x.unsqueeze(-1)
-x.reshape(3, 2)
-x.view(2, 3, 1)
-x.unflatten(0, (1, 2))
-x.unflatten(0, (2, 1))
-x.unflatten(1, (3, 1))
 x.repeat(2, 2)
 x.repeat_interleave(2, 1)
-x.roll(1, 0)
-x.flip(0)
-x.rot90()
-x.gather(0, torch.zeros(1, 3, dtype=torch.long))
 x.narrow(0, 0, 1)
 x.split(1, 1)[0]
 x.broadcast_to([2, 3])
@@ -141,6 +132,18 @@ x.permute(1, 0)
 x[:, None]
 x[:, :1]
 x[torch.tensor([1, 0])]
+"""
+
+REARRANGED = """
+x.reshape(3, 2)
+x.view(2, 3, 1)
+x.unflatten(0, (1, 2))
+x.unflatten(0, (2, 1))
+x.unflatten(1, (3, 1))
+x.roll(1, 0)
+x.flip(0)
+x.rot90()
+x.gather(0, torch.zeros(1, 3, dtype=torch.long))
 """
 
 LAZY = """
@@ -167,12 +170,21 @@ CASES = [
             "torch.stack([NonTensorStack('a', 'b', 'c'), NonTensorStack(1, 2, 3)])",
             "torch.stack([NonTensorStack('a', 'b') for _ in range(3)], 1)",
         )
-        for each in STACKS.strip().splitlines()
+        for listed, says in ((STACKS, "y.stack_dim, "), (REARRANGED, ""))
+        for each in listed.strip().splitlines()
         for case in cases(
             "stack_dim",
-            PLAIN + f"x = {made}; y = {each}; y.stack_dim, y.batch_size, y.tolist()",
+            PLAIN + f"x = {made}; y = {each}; {says}y.batch_size, y.tolist()",
             on="none",
         )
+    ),
+    *cases(
+        "stack_dim",
+        PLAIN + "x = torch.stack([NonTensorStack(*'ab'), NonTensorStack(*'cd')], 1); "
+        "x.reshape(4, 1).stack_dim, x.reshape(2, 1, 2).stack_dim, x.roll(1, 0).stack_dim",
+        on="none",
+        reason="a stack keeps its dim while the number of dims stays, and has 0 after regrouping",
+        ours="result == (1, 0, 1)",
     ),
     *(
         case

@@ -111,7 +111,6 @@ NonTensorData(1, batch_size=[3]).memmap()[:2].is_locked
 NonTensorData(1, batch_size=[3]).memmap()[torch.tensor([0])].is_locked
 NonTensorStack(1, 2)[object()]
 TensorDict({'s': 'hi'}, [0, 2]).unsqueeze(0)[0].get('s')
-lazy_stack([NonTensorData(i, batch_size=[0]) for i in (1, 2)]).roll(1).stack_dim
 td = TensorDict({'s': ['a', 'b']}, [2], names=['y']); [td.pad([0, 0]).get('s').names, td.get('s').names]
 """
 

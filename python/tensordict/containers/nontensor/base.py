@@ -10,9 +10,12 @@ import torch
 from tensordict import _rust
 from tensordict.containers.collection import TensorCollection
 from tensordict.containers.nontensor.cells import LinkedCells
-from tensordict.containers.nontensor.equality import copied, is_interchangeable
+from tensordict.containers.nontensor.equality import (
+    ComparingOps,
+    copied,
+    is_interchangeable,
+)
 from tensordict.containers.nontensor.positions import (
-    has_tensors,
     moves_elements,
     on_real_tensors,
     places_listed,
@@ -35,7 +38,7 @@ from tensordict.primitives.operations import (
     name_of,
 )
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.storage import safe_pickle
+from tensordict.storage import safe_pickle, safetensors_levels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +68,7 @@ MSG_PART_OF_SAVE = (
 )
 
 
-class NonTensorOps(CollectionProtocol):
+class NonTensorOps(ComparingOps):
     """A container without entries: a batch of values that no operation looks into.
 
     Values are kept in *cells*, a list that several containers can share: an element
@@ -239,33 +242,30 @@ class NonTensorOps(CollectionProtocol):
             # Nothing is left of the values.
             result._td_dim_names = _spliced_names(self._td_dim_names, names, k, size)
             return result
-        result._named(_spliced_names(self._td_dim_names, names, k, size))
-        if isinstance(names, tuple):
-            dims = (*names, *range(k, len(own)))
-            result._follow(self, dims)
-            result = self._as_row(result, dims)
-        else:
-            result._follow(self, None)
-        result._settle(name_of(op), self, isinstance(names, tuple))
+        result = self._followed(result, names, k, size)
         name = name_of(op)
         is_new = name == "flip" or (name in SPREADS and size != own)
         if lock and self._is_locked and (result._is_one or not is_new):
             _rust.lock_tree(result)
         return result
 
+    def _followed(self, result: Any, names: Any, k: int, size: torch.Size) -> Any:
+        """``result`` of an operation, with the names and the stack dim of this."""
+        result._named(_spliced_names(self._td_dim_names, names, k, size))
+        if not isinstance(names, tuple):
+            result._follow(self, None)
+            return result
+        dims = (*names, *range(k, len(self._batch_size)))
+        result._follow(self, dims)
+        return self._as_row(result, dims)
+
     def _follow(self, source: object, dims: tuple[int, ...] | None) -> None:
         """Take the stack dim of ``source``, of whose dims this has those in ``dims``.
 
-        None where each dim stands for itself, if there are as many.
-        """
-
-    def _follow_block(self, source: object, index: object) -> None:
-        """Take the stack dim of ``source`` where tensors in ``index`` select along it."""
-
-    def _settle(self, name: str, source: object, keeps_dims: bool) -> None:
-        """Note that this was made by an operation of ``source``.
-
-        ``keeps_dims`` where the operation says which dims stand for which.
+        Args:
+            source: what this was made of.
+            dims: a dim of ``source`` for each of this, -1 for a new one. None where each
+                dim stands for itself, if there are as many.
         """
 
     def _padded(self, op: object, pads: object, size: torch.Size) -> Any:
@@ -300,13 +300,7 @@ class NonTensorOps(CollectionProtocol):
             if not isinstance(result, NonTensorOps):
                 results.append(result)
                 continue
-            result._named(_spliced_names(self._td_dim_names, names, k, size))
-            if isinstance(names, tuple):
-                dims = (*names, *range(k, len(own)))
-                result._follow(self, dims)
-                result = self._as_row(result, dims)
-            else:
-                result._follow(self, None)
+            result = self._followed(result, names, k, size)
             if lock and self._is_locked:
                 _rust.lock_tree(result)
             results.append(result)
@@ -472,18 +466,10 @@ class NonTensorOps(CollectionProtocol):
         old = self._td_dim_names
         result._follow(self, dims)
         result._named(_spliced_names(old, dims, len(self._batch_size), size))
-        if has_tensors(at):
-            result._follow_block(self, at)
-        elif -1 in dims:
-            return self._with_new_dims(result, dims, at)
         return self._part_of_row(result, at)
 
     def _part_of_row(self, result: object, at: object) -> Any:
         """``result`` of an index, as one value where that selects one row of this."""
-        return result
-
-    def _with_new_dims(self, result: object, dims: tuple[int, ...], at: object) -> Any:
-        """``result`` of an index with None, of whose dims those in ``dims`` are of this."""
         return result
 
     def _as_row(self, result: object, dims: tuple[int, ...]) -> Any:
@@ -505,6 +491,12 @@ class NonTensorOps(CollectionProtocol):
         return self._value()
 
     # Files ---------------------------------------------------------------------------
+
+    def _put_leaves(self, leaves: Iterator[Any]) -> None:
+        """Do nothing: there are none."""
+
+    def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        raise TypeError(safetensors_levels.MSG_ALONE)
 
     def _saved(self, leaves: Iterator[Any], directory: object, inplace: bool) -> Any:
         return safe_pickle.saved_values(self, directory, inplace)

@@ -1,4 +1,4 @@
-"""Convert a value that is neither tensor nor collection to an entry."""
+"""Make entries of what is neither tensor nor collection, and stacks of values."""
 
 from __future__ import annotations
 
@@ -7,16 +7,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from tensordict.containers.lazy.construct import MSG_NEGATIVE_DIM, checked_dim
+from tensordict.containers.nontensor.base import MSG_NO_NON_TENSOR, NonTensorOps
 from tensordict.containers.nontensor.data import NonTensorData
-from tensordict.containers.nontensor.joining import stacked
-from tensordict.containers.nontensor.stack import NonTensorStack
 from tensordict.primitives import options as options_primitives
 from tensordict.primitives.convert import MSG_CONVERSION, tensor_of_sequence
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["non_tensor_of", "stack_of_array", "stack_of_list"]
+    from tensordict.containers.nontensor.stack import NonTensorStack
+
+__all__ = [
+    "non_tensor_of",
+    "stack_of",
+    "stack_of_array",
+    "stack_of_list",
+    "stack_of_lists",
+]
+
+MSG_STACK_DIM = "Stack dim {} is too big for batch size {}."
 
 _COLUMN_KINDS = "USOMmVT"
 """The kinds of arrays that are no tensors: text, bytes, objects, dates and raw bytes."""
@@ -72,16 +83,59 @@ def stack_of_array(value: object, size: Sequence[int]) -> NonTensorStack | None:
     rows = value.reshape(-1, *value.shape[dims:])
     as_python = rows.ndim == 1 and value.dtype.kind in "USTO"
     cells = rows.tolist() if as_python else list(rows)
-    return NonTensorStack._of_cells(cells, torch.Size(size))
+    stack: NonTensorStack = CollectionProtocol._non_tensor_stack_type._of_cells(
+        cells, torch.Size(size)
+    )
+    return stack
 
 
 def stack_of_list(items: list[Any]) -> Any:
     """The stack of the items of a list, in which lists of numbers are tensors."""
     if not all(isinstance(item, list) for item in items):
-        return NonTensorStack(*items)
+        return stack_of(items, 0)
     members = []
     for item in items:
         tensor = tensor_of_sequence(item)
         member = stack_of_list(item) if tensor is None else NonTensorData(tensor)
         members.append(member)
-    return stacked(members, 0)
+    return stack_of(members, 0)
+
+
+def stack_of(items: Sequence[Any], dim: int) -> NonTensorStack:
+    """The stack of values, and of collections of values, along a new dim."""
+    # Few types stand for many values.
+    if not any(issubclass(kind, CollectionProtocol) for kind in set(map(type, items))):
+        size = torch.Size([len(items)])
+        if dim not in (0, -1):
+            message = MSG_NEGATIVE_DIM.format(dim) if dim < 0 else MSG_STACK_DIM
+            raise RuntimeError(message.format(dim, size))
+        stack: NonTensorStack = CollectionProtocol._non_tensor_stack_type._of_cells(
+            list(items), size
+        )
+        return stack
+    members: list[Any] = []
+    for item in items:
+        if not isinstance(item, NonTensorOps):
+            if isinstance(item, CollectionProtocol):
+                raise RuntimeError(MSG_NO_NON_TENSOR)
+            item = NonTensorData(item)
+        members.append(item)
+    from tensordict.containers.nontensor.joining import stacked
+
+    made: NonTensorStack = stacked(members, checked_dim(members, dim))
+    return made
+
+
+def stack_of_lists(items: list[Any]) -> Any:
+    """The stack of nested lists."""
+    if not any(isinstance(item, (list, CollectionProtocol)) for item in items):
+        return stack_of(items, 0)
+    members = [
+        stack_of_lists(item)
+        if isinstance(item, list)
+        else item
+        if isinstance(item, NonTensorOps)
+        else NonTensorData(item)
+        for item in items
+    ]
+    return stack_of(members, 0)

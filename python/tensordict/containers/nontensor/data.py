@@ -11,7 +11,6 @@ import torch
 from tensordict import _rust
 from tensordict.containers.collection import TensorCollection
 from tensordict.containers.nontensor.base import MSG_NO_SIZE, NonTensorOps, release
-from tensordict.containers.nontensor.comparing import ComparingOps
 from tensordict.containers.nontensor.data_writing import DataWriting
 from tensordict.containers.nontensor.equality import same_value
 from tensordict.containers.nontensor.files import DataFiles
@@ -83,7 +82,7 @@ else:
     _Named = TensorClass
 
 
-class NonTensorDataBase(DataFiles, DataWriting, ComparingOps, _Named):
+class NonTensorDataBase(DataFiles, DataWriting, _Named):
     """One value of any type for all elements of a batch: the base of both kinds.
 
     No operation looks into the value. It is shared, never copied, by what is made of
@@ -531,9 +530,6 @@ class NonTensorData(NonTensorDataBase):
             stack._has_one_a_row = True
         if op in MOVES_DIMS:
             stack.stack_dim = args[0] % len(stack.batch_size)
-        elif op in REGROUPS:
-            # Dims that lead, one after the other.
-            stack.stack_dim = len(stack.batch_size) - len(self._batch_size) - 1
         if result._is_locked and op not in NEW_ELEMENTS:
             stack._lock_tree()
         return stack

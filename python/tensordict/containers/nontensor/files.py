@@ -11,7 +11,7 @@ from tensordict import _rust
 from tensordict.containers.nontensor.base import NonTensorOps
 from tensordict.primitives import options
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.storage import describing, safe_pickle, safetensors_levels
+from tensordict.storage import describing, safe_pickle
 from tensordict.storage import source as sources
 from tensordict.storage.append import MSG_CANNOT
 
@@ -22,17 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["DataFiles", "StackFiles"]
 
 
-class _Files(NonTensorOps):
-    """The methods of files that both kinds share."""
-
-    def _put_leaves(self, leaves: Any) -> None:
-        """Do nothing: there are none."""
-
-    def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
-        raise TypeError(safetensors_levels.MSG_ALONE)
-
-
-class DataFiles(_Files):
+class DataFiles(NonTensorOps):
     """The files and pickles of a :class:`NonTensorDataBase`."""
 
     _metadata: Any = None
@@ -131,7 +121,7 @@ class DataFiles(_Files):
         return entry
 
 
-class StackFiles(_Files):
+class StackFiles(NonTensorOps):
     """The files and pickles of a :class:`NonTensorStack`."""
 
     if TYPE_CHECKING:

@@ -79,6 +79,8 @@ def shown_together(members: Sequence[Any], dim: int, of_rows: bool) -> Any:
     A value for many elements cannot take one for each: with ``of_rows`` such a write is
     refused, else it stays in the stack.
     """
+    if _show_rows(members):
+        return RaggedStack._of_rows(list(members), dim)
     if _are_single(members) and not options_primitives.capture_non_tensor_stack():
         return _singles(members)
     stack = stack_values(members, dim)
@@ -106,6 +108,18 @@ def shown_together(members: Sequence[Any], dim: int, of_rows: bool) -> Any:
         stack._cells, [homes[number] for number in order], is_of_rows
     )
     return stack
+
+
+def _show_rows(members: Sequence[Any]) -> bool:
+    """Tell whether these are rows that differ in length, of one stack."""
+    first = members[0]
+    return all(
+        isinstance(member, NonTensorStack) and member._cells is first._cells
+        for member in members
+    ) and (
+        -1 in first.batch_size
+        or any(member.batch_size != first.batch_size for member in members)
+    )
 
 
 def _are_single(members: Sequence[Any]) -> bool:

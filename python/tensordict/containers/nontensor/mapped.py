@@ -69,7 +69,6 @@ class MappedStack(NonTensorStack):
     # One element of those that are seen is many of those that are not.
     _index = NonTensorOps._index
     _as_row = NonTensorOps._as_row
-    _with_new_dims = NonTensorOps._with_new_dims
 
     def _moved(
         self,

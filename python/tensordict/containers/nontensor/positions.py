@@ -25,11 +25,8 @@ __all__ = [
     "MSG_INDEX",
     "Found",
     "Layout",
-    "dim_of_parts",
     "dims_taken",
-    "has_tensors",
     "is_view",
-    "joined_dim",
     "leaf_call",
     "moves_elements",
     "on_real_tensors",
@@ -41,6 +38,7 @@ __all__ = [
     "places_split",
     "selected",
     "selects_one",
+    "strides_of",
     "taken",
 ]
 
@@ -57,12 +55,6 @@ KEPT = 1 << 16
 """The number of positions that are kept, for all stacks that have no more cells."""
 
 MSG_INDEX = "index {} is out of bounds for the stack dim of size {}"
-
-
-def has_tensors(index: Any) -> bool:
-    """Tell whether there is a tensor among the items of an index."""
-    parts = index if isinstance(index, tuple) else (index,)
-    return any(isinstance(part, torch.Tensor) for part in parts)
 
 
 def moves_elements(op: Any) -> bool:
@@ -214,42 +206,19 @@ def selects_one(at: object, dim: int) -> bool:
     return False
 
 
-def dim_of_parts(old: torch.Size, new: torch.Size) -> int | None:
-    """The stack dim where one dim of ``old`` is cut into several; None where not."""
-    extra = len(new) - len(old)
-    if extra < 1 or not old:
-        return None
-    pairs = enumerate(zip(old, new, strict=False))
-    cut = next((at for at, pair in pairs if pair[0] != pair[1]), len(old) - 1)
-    behind = cut + extra + 1
-    if new[cut:behind].numel() != old[cut] or new[behind:] != old[cut + 1 :]:
-        return None
-    start = behind - 1
-    while start > 1 and new[start - 1] == 1:
-        start -= 1
-    has_many = behind - 1 - start > 1 if new[behind - 1] != 1 else old[-2:] == (1, 1)
-    if cut and has_many:
-        # Several dims of length 1 in front of the rest count as dims of the first.
-        return 0
-    return cut + extra - 1
-
-
-def joined_dim(old: torch.Size, new: torch.Size) -> int | None:
-    """The first dim of ``new`` that joins several of ``old``; None without one."""
-    extra = len(old) - len(new)
-    for at, length in enumerate(new):
-        behind = at + extra + 1
-        if old[behind:] == new[at + 1 :] and old[at:behind].numel() == length:
-            return at
-        if old[at] != length:
-            break
-    return None
-
-
 def out_of_bounds(places: list[int], length: int) -> IndexError:
     """The error of a position that is none among ``length`` of them."""
     at = next(at for at in places if not -length <= at < length)
     return IndexError(MSG_INDEX.format(at, length))
+
+
+def strides_of(size: torch.Size) -> tuple[int, ...]:
+    """The strides of elements of ``size`` that lie row by row."""
+    steps, step = [], 1
+    for length in reversed(size):
+        steps.append(step)
+        step *= length
+    return tuple(reversed(steps))
 
 
 def is_view(moved: torch.Tensor, places: torch.Tensor) -> bool:

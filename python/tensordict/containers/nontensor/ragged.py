@@ -1,38 +1,38 @@
-"""Stacks of values whose rows have different lengths."""
+"""Stacks of values whose rows have different lengths: rows that are kept apart."""
 
 from __future__ import annotations
 
-import copyreg
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch.nn.functional import pad
 
 from tensordict import _rust
+from tensordict.containers.lazy import LazyStackedTensorDict
+from tensordict.containers.lazy.construct import merged_batch_size
 from tensordict.containers.nontensor.base import NonTensorOps
+from tensordict.containers.nontensor.convert import stack_of
 from tensordict.containers.nontensor.positions import (
-    MSG_INDEX,
-    is_view,
     leaf_call,
     moves_elements,
     on_real_tensors,
+    out_of_bounds,
+    taken,
 )
-from tensordict.containers.nontensor.stack import (
-    NonTensorStack,
-)
+from tensordict.containers.nontensor.stack import NonTensorStack
 from tensordict.containers.nontensor.write_through import LinkedList
-from tensordict.primitives.operations import COPIES
+from tensordict.primitives.operations import (
+    COPIES,
+    MOVES_DIMS,
+    REGROUPS,
+    SPREADS,
+    name_of,
+    rows_moved,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["RaggedStack", "cat_rows", "stack_rows"]
-
-ABSENT = -1
-"""The position of an element that a row does not have: it is shorter than others."""
-
-EMPTY = -2
-"""The position in a row that has no elements, less how many dims follow that of these."""
 
 MSG_SHAPE = (
     "{} needs rows of one length, and those of this NonTensorStack differ: its batch "
@@ -47,166 +47,166 @@ MSG_VALUES = (
 class RaggedStack(NonTensorStack):
     """A :class:`NonTensorStack` of rows that differ in length: -1 in its batch size.
 
-    Its positions are those of the longest rows; where a row is shorter they are
-    ``ABSENT``. What moves elements moves them, too, and leaves them behind each row.
+    Its rows are kept apart, as the members of a lazy stack are: what moves elements is
+    done by a lazy stack of them, which show parts of the cells.
     """
 
-    _places: torch.Tensor
-    """The position in the cells of each element of rows of one length, see above."""
+    _rows: list[Any]
+    """The rows along the stack dim, of which only the places in the cells count."""
 
     @classmethod
-    def _padded_out(cls, like: Any, cells: list[Any], places: torch.Tensor) -> Any:
-        """The stack of what ``places`` has, of a class and state as those of ``like``.
-
-        Raises:
-            RuntimeError: an element that a row does not have comes before one it has.
-        """
-        size, places = _fitted_places(places, like)
-        if -1 not in size:
-            made = NonTensorStack._of_cells(cells, size, like._device)
-            made._layout = None, tuple(places[places >= 0].tolist())
-        else:
-            made = cls._of_cells(cells, size, like._device)
-            made._places = places
-        made._member_class = like._member_class
+    def _of_rows(cls, rows: list[Any], dim: int) -> Self:
+        """The stack of rows that show parts of the same cells."""
+        made = cls.__new__(cls)
+        made._rows = rows
+        made._cells, made._layout = rows[0]._cells, None
+        made._batch_size = merged_batch_size(rows, dim)
+        devices = {row._device for row in rows}
+        made._device = devices.pop() if len(devices) == 1 else None
+        made._td_dim_names = None
+        made._member_class = rows[0]._member_class
+        made.stack_dim = dim
         return made
 
-    @on_real_tensors
-    def _flat(self) -> list[Any]:
-        return [self._cells[place] for place in self._numbers()]
+    # What is made of cells anew has rows of one length.
+    _of_cells = NonTensorStack._of_cells  # type: ignore[assignment]
+
+    def _row(self, at: int) -> Any:
+        """The row at a position, as a view of this."""
+        row = self._rows[at]._over(self._cells)
+        row._device = self._device
+        if self._is_locked:
+            row._lock_tree()
+        return self._part(row)
+
+    def _apart(self) -> Any:
+        """The lazy stack of the rows."""
+        rows = [self._row(at) for at in range(len(self._rows))]
+        return LazyStackedTensorDict._of(rows, self.stack_dim)
+
+    def _together(self, made: Any) -> Any:
+        """Turn what the lazy stack of the rows made into a stack of values.
+
+        Raises:
+            RuntimeError: it would have needed rows of one length.
+        """
+        if not isinstance(made, NonTensorOps):
+            if 0 in made.batch_size:
+                size = [max(length, 0) for length in made.batch_size]
+                return self._of_cells([], torch.Size(size), self._device)
+            if not isinstance(made, LazyStackedTensorDict):
+                raise self._refused("this operation")
+            rows = [self._together(row) for row in made.tensordicts]
+            made = rows[0]._stack_lazily(rows, made.stack_dim, None)
+        return self._part(made)
+
+    @property
+    def tensordicts(self) -> list[Any]:  # type: ignore[override]
+        """The rows: views, made now."""
+        return [self._row(at) for at in range(len(self._rows))]
 
     def _numbers(self) -> list[int]:
-        places: list[int] = self._places[self._places >= 0].tolist()
-        return places
+        return [number for row in self._rows for number in row._numbers()]
 
-    def _index_tensor(self) -> torch.Tensor:
-        return self._places
+    def _flat(self) -> list[Any]:
+        return taken(self._cells, self._numbers())
+
+    def _over(self, cells: list[Any]) -> Any:
+        return self._of_rows([row._over(cells) for row in self._rows], self.stack_dim)
+
+    def _moved_into(self, cells: list[Any]) -> Any:
+        rows = [row._moved_into(cells) for row in self.tensordicts]
+        return self._of_rows(rows, self.stack_dim)
 
     def _take(self, other: Any) -> None:
         super()._take(other)
-        self._places = other._index_tensor()
-
-    def _is_along_rows(self) -> bool:
-        """Tell whether rows are those of a later dim, so that nested lists have them first."""
-        return bool(self.stack_dim) and not _is_in_front(self._places)
+        self._rows = other._rows
 
     def _value(self) -> Any:
-        rows = self.unbind(self.stack_dim if self._is_along_rows() else 0)
-        return LinkedList([row._value() for row in rows], td=self)
+        return LinkedList([row._value() for row in self._in_order()], td=self)
 
-    @on_real_tensors
     def tolist(self, *, as_linked_list: bool = False, **kwargs: object) -> Any:
         """The values in nested lists: see :meth:`NonTensorStack.tolist`."""
         if as_linked_list:
             return self._value()
-        places = self._places
-        if self._is_along_rows():
-            places = places.movedim(self.stack_dim, 0)
-        return _nested_values(places.tolist(), places.dim(), self._cells)
+        return [row.tolist() for row in self._in_order()]
 
-    def unbind(self, dim: int = 0) -> tuple[Any, ...]:
-        """The rows."""
-        at = dim % len(self._batch_size)
-        if at and at != self.stack_dim:
-            raise self._refused("unbind along another dim")
-        return tuple(self._shared(places) for places in self._places.unbind(at))
+    def _in_order(self) -> Sequence[Any]:
+        """The parts along the first dim; the rows where that has no length."""
+        return self.unbind(self.stack_dim if self._batch_size[0] < 0 else 0)
 
-    def maybe_to_stack(self) -> Self:
+    def maybe_to_stack(self) -> Any:
         """A stack of the same elements."""
-        made: Self = self._shared(self._places)
-        return made
-
-    def _shared(self, places: torch.Tensor) -> Any:
-        """The stack of some places, as a view of this."""
-        if not places.dim():
-            member = self._member_class
-            at = int(places)
-            return self._part(member._of(self._cells, at, torch.Size(()), self._device))
-        return self._part(self._padded_out(self, self._cells, places))
+        return self._index(...)
 
     # Moving elements -------------------------------------------------------------------
 
     def _map_leaves(
         self,
-        op: object,
+        op: Any,
         args: Any,
-        prefix: object,
-        names: object,
+        prefix: Any,
+        names: Any,
         tail: int,
         lock: bool,
         k: int,
     ) -> Any:
-        name = getattr(op, "__name__", op)
-        pads_nothing = name == "_pad_leaf" and not any(args[0])
-        if prefix is not None and not pads_nothing and not moves_elements(op):
-            raise self._refused(str(name))
-        if not moves_elements(op):
+        if moves_elements(op):
+            result = self._rearranged(op, args, prefix, names, tail, k)
+        elif prefix is None or (name_of(op) == "_pad_leaf" and not any(args[0])):
             result = self._deep_twin() if op in COPIES else self._twin()
-            if lock and self._is_locked:
-                _rust.lock_tree(result)
-            return result
-        return super()._map_leaves(op, args, prefix, names, tail, lock, k)
+        else:
+            raise self._refused(name_of(op))
+        if lock and self._is_locked:
+            _rust.lock_tree(result)
+        return result
 
     @on_real_tensors
-    def _moved(
-        self,
-        op: object,
-        args: tuple[Any, ...],
-        size: torch.Size,
-        tail: int = 0,
-        k: int = -1,
-        part: int | None = None,
+    def _rearranged(
+        self, op: Any, args: Any, prefix: Any, names: Any, tail: int, k: int
     ) -> Any:
-        call = leaf_call(op, args, tail, k, part)
+        size = self._batch_size
+        k = len(size) if k < 0 else k
+        if op in SPREADS and prefix[len(prefix) - k :] == size[:k]:
+            made = self
+            for length in reversed(prefix[: len(prefix) - k]):
+                made = stack_rows([made] * length, 0)
+            return made
+        rows = None
+        if not self.stack_dim and op not in MOVES_DIMS | REGROUPS:
+            # What becomes of the rows is what becomes of their numbers.
+            numbers = torch.arange(size[0])
+            rows = (
+                leaf_call(op, args, tail, k)(numbers)
+                if k == 1
+                else rows_moved(op, args, size[0])
+            )
+        if rows is not None:
+            return self._index(rows)
         try:
-            self._check_order(call)
-            moved = call(self._places)
-            self._check_empty(moved)
+            made = self._apart()._map_leaves(op, args, prefix, names, tail, False, k)
         except RuntimeError:
             raise self._refused("this operation") from None
-        if is_view(moved, self._places):
-            return self._shared(moved)
-        return self._padded_out(self, list(self._cells), moved)
+        return self._together(made)
 
-    _moved_parts = NonTensorOps._moved_parts
+    def _split_leaves(
+        self, op: Any, args: Any, prefixes: Any, names: Any, lock: bool, k: int
+    ) -> list[Any]:
+        parts = self._apart()._split_leaves(op, args, prefixes, names, lock, k)
+        return [self._together(part) for part in parts]
 
-    def _check_order(self, call: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Raise where an operation puts a dim in which rows differ before their dim."""
-        numbers = range(len(self._batch_size))
-        # The lengths tell which dim is which.
-        lengths = [number + 2 for number in numbers]
-        try:
-            order = call(torch.empty(lengths, device="meta")).shape
-        except (IndexError, NotImplementedError, RuntimeError):
-            return
-        if sorted(order) != lengths:
-            return
-        for number in numbers:
-            before = order[: order.index(number + 2)]
-            if self._batch_size[number] < 0 and any(
-                other + 2 not in before for other in range(number)
-            ):
-                raise self._refused("this operation")
-
-    def _check_empty(self, moved: torch.Tensor) -> None:
-        """Raise where rows without elements may not be what they are any more."""
-        ragged = len(self._batch_size) - self._batch_size.index(-1)
-        if moved.shape[-ragged:] != self._places.shape[-ragged:] and bool(
-            (self._places <= EMPTY).any()
-        ):
-            raise self._refused("this operation")
-
-    def _named(self, names: list[str | None] | None) -> Self:
-        # Dims that only count in some rows have no say in it.
-        fits = names is None or len(names) == len(self._batch_size)
-        return super()._named(names if fits else None)
+    def unbind(self, dim: int = 0) -> tuple[Any, ...]:
+        """The parts along a dim, which is that of the rows, or has a length."""
+        return tuple(self._together(part) for part in self._apart().unbind(dim))
 
     def reshape(self, *shape: Any, **kwargs: object) -> Any:
         """All values in one dim, with -1: rows have no other common shape."""
-        size = tuple(shape[0]) if len(shape) == 1 and not _is_int(shape[0]) else shape
-        if size != (-1,):
+        if shape not in ((-1,), ([-1],), ((-1,),)):
             raise self._refused("reshape")
-        return self._shared(self._places[self._places >= 0])
+        numbers = self._numbers()
+        made = self._of_cells(self._cells, torch.Size([len(numbers)]), self._device)
+        made._layout = None, tuple(numbers)
+        return self._part(made)
 
     def flatten(
         self, start_dim: int | None = None, end_dim: int | None = None, **kwargs: object
@@ -217,46 +217,13 @@ class RaggedStack(NonTensorStack):
             raise self._refused("flatten")
         return self.reshape(-1)
 
-    @on_real_tensors
-    def _index(self, index: object) -> Any:
-        if isinstance(index, int) and not isinstance(index, bool):
-            length = self._batch_size[0]
-            if not -length <= index < length:
-                raise IndexError(MSG_INDEX.format(index, length))
-            result = self._shared(self._places[index])
-        else:
-            places = self._places_at(index)
-            if is_view(places, self._places) or not places.dim():
-                result = self._shared(places)
-            else:
-                result = self._padded_out(self, list(self._cells), places)
-        if self._is_locked:
-            result._lock_tree()
-        return result
-
-    def _places_at(self, index: object) -> torch.Tensor:
-        """The positions of what an index selects.
-
-        Raises:
-            IndexError: a row does not have an element.
-            RuntimeError: the index reaches past the rows, and not into each of them.
-        """
-        items = index if isinstance(index, tuple) else (index,)
-        if not any(map(_selects, items[1:])) or self._is_along_rows():
-            places = self._places[items]
-            if places.dim() or int(places) >= 0:
-                return places
-            raise IndexError(f"index {index} is out of bounds: a row is shorter")
-        if items[0] is None:
-            return self._places_at(items[1:])[None]
-        if items[0] is Ellipsis:
-            raise self._refused("this index")
-        rows, rest = self._places[items[0]], items[1:]
-        if rows.dim() < self._places.dim():
-            return _within(rows)[rest]
-        if rows.dim() > self._places.dim():
-            raise self._refused("this index")
-        return _piled([_within(row)[rest] for row in rows.unbind(0)])
+    def _index(self, index: Any) -> Any:
+        count = len(self._rows)
+        if type(index) is int and not self.stack_dim:
+            if not -count <= index < count:
+                raise out_of_bounds([index], count)
+            return self._row(index)
+        return self._together(self._apart()._index(index))
 
     # Writing ---------------------------------------------------------------------------
 
@@ -265,31 +232,29 @@ class RaggedStack(NonTensorStack):
         if not isinstance(value, NonTensorOps) or not value._is_one:
             self._content_at(at, value)
 
-    def _content_at(self, index: object, value: object) -> tuple[list[int], list[Any]]:
+    def _content_at(self, index: object, value: Any) -> tuple[list[int], list[Any]]:
         """The places that an index selects, and what is written to each of them."""
-        places = self._places if index == () else self._places_at(index)
-        flat = places[places >= 0].tolist()
+        # The cells of these have their own places as values.
+        places: Any = self._over(list(range(len(self._cells))))
+        part = places if index == () else places._index(index)
+        flat = part._flat()
         if isinstance(value, list):
             value = NonTensorStack.from_list(value)
-        if isinstance(value, NonTensorOps) and not value._is_one:
-            cells, at = _numbered(value)
-            size, places = _fitted_places(places, self)
-            other, at = _fitted_places(at, value)
-            if at.shape == places.shape and bool(((at < 0) == (places < 0)).all()):
-                return flat, [cells[place] for place in at[at >= 0].tolist()]
-            if len(other) == 1 and other[0] == len(places) and places.dim() > 1:
-                # One value for each row.
-                counts = (places.flatten(1) >= 0).sum(1).tolist()
-                pairs = zip(cells, counts, strict=True)
-                return flat, [each for each, count in pairs for _ in range(count)]
-            raise RuntimeError(MSG_VALUES.format(other, size))
-        if isinstance(value, NonTensorOps):
-            value = value.data
-        return flat, [value] * len(flat)
+        if not isinstance(value, NonTensorOps):
+            return flat, [value] * len(flat)
+        if value._is_one:
+            return flat, [value.data] * len(flat)
+        if _lengths(value) == _lengths(part):
+            return flat, value._flat()
+        if part.batch_size[1:] and value.batch_size == part.batch_size[:1]:
+            # One value for each row.
+            pairs = zip(value._flat(), part.unbind(0), strict=True)
+            return flat, [each for each, row in pairs for _ in row._flat()]
+        raise RuntimeError(MSG_VALUES.format(value.batch_size, part.batch_size))
 
     @on_real_tensors
     def _write(self, index: object, value: object) -> None:
-        super()._check_source(value)
+        self._check_source(value)
         self._put_cells(*self._content_at(index, value))
 
     def _copied(self, value: object) -> Any:
@@ -300,15 +265,17 @@ class RaggedStack(NonTensorStack):
             return value
         return super()._copied(value)
 
-    @on_real_tensors
-    def _chosen(self, condition: torch.Tensor, other: object) -> Any:
-        if not isinstance(other, NonTensorOps):
+    def _chosen(self, condition: torch.Tensor, other: Any) -> Any:
+        apart = self._apart()
+        parts = apart._parts_of(other) if isinstance(other, NonTensorOps) else None
+        if parts is None:
             return self._twin()
-        cells, theirs = _numbered(other)
-        mine, theirs = _aligned([self._places, theirs + _shift(theirs, self._cells)])
-        mask = condition[(..., *[None] * (mine.dim() - condition.dim()))]
-        chosen = torch.where(mask, mine, theirs)
-        return self._padded_out(self, [*self._cells, *cells], chosen)
+        masks = apart._tensor_parts(condition)
+        rows = [
+            row._chosen(mask, part) if mask.dim() else (row if mask else part)
+            for row, mask, part in zip(apart.tensordicts, masks, parts, strict=True)
+        ]
+        return stack_rows(rows, self.stack_dim)
 
     def _check_row_size(self, found: torch.Size) -> None:
         if len(found) != len(self._batch_size) - 1:
@@ -317,37 +284,22 @@ class RaggedStack(NonTensorStack):
     # As a whole --------------------------------------------------------------------------
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        """Pickle as a call that makes a stack of the rows, or with the state of one."""
-        if self.stack_dim:
-            return copyreg.__newobj__, (NonTensorStack,), self.__getstate__()  # type: ignore[attr-defined]
-        return NonTensorStack, tuple(self.tensordicts)
+        """Pickle as an empty stack with the state of this one."""
+        return NonTensorStack, (), self.__getstate__()
 
     def _take_state(self, fields: dict[str, Any], is_one: bool) -> None:
         if is_one:
             super()._take_state(fields, is_one)
             return
-        flat = fields["data"]
-        for _ in self._batch_size[1:]:
-            if not all(isinstance(row, list) for row in flat):
-                break
-            flat = [value for row in flat for value in row]
-        places = self._numbers()
-        if self._is_along_rows() or len(flat) != len(places):
-            super()._take_state(fields, is_one)
-        else:
-            # The values of each row, which can be lists themselves.
-            self._put_cells(places, flat)
+        for row, values in zip(self.tensordicts, fields["data"], strict=True):
+            row._take_state({"data": values}, is_one)
 
-    def _fitted(self, size: torch.Size) -> Self | None:
+    def _fitted(self, size: torch.Size) -> Any:
         size = torch.Size(size)
         return self._twin() if self._batch_size[: len(size)] == size else None
 
-    def _twin(self) -> Self:
-        made = self._of_cells(list(self._cells), self._batch_size, self._device)
-        made._places = self._places
-        made._member_class = self._member_class
-        if self.stack_dim:
-            made.stack_dim = self.stack_dim
+    def _twin(self) -> Any:
+        made = self._moved_into([])
         names = self._td_dim_names
         return made._named(None if names is None else list(names))
 
@@ -355,193 +307,30 @@ class RaggedStack(NonTensorStack):
         text = MSG_SHAPE.format(what, self._batch_size, self.stack_dim)
         return RuntimeError(text)
 
-    def _compare(self, other: object, wanted: bool) -> Any:
-        if not isinstance(other, NonTensorOps):
-            return not wanted
-        raise self._refused("a comparison")
 
-    def __eq__(self, other: object) -> Any:
-        """Refused: there is no tensor of the answers."""
-        return self._compare(other, True)
-
-    def __ne__(self, other: object) -> Any:
-        """Refused: there is no tensor of the answers."""
-        return self._compare(other, False)
-
-    __hash__: ClassVar[Any] = None
-
-
-@on_real_tensors
 def stack_rows(members: Sequence[Any], dim: int) -> Any:
     """The stack along a new dim of values that differ in shape, but not in dims."""
-    cells, places = _all_places(members)
-    stacked = torch.stack(_aligned(places), dim)
-    at = _row_dim(members, dim, stacked)
-    made = RaggedStack._padded_out(_like(members, at), cells, stacked)
-    if at:
-        made.stack_dim = at
-    return made
+    cells: list[Any] = []
+    stacks = [each._to_stack() if each._is_one else each for each in members]
+    return RaggedStack._of_rows([each._moved_into(cells) for each in stacks], dim)
 
 
-@on_real_tensors
 def cat_rows(members: Sequence[Any], dim: int) -> Any:
     """Values that differ in shape one after the other along ``dim``."""
-    cells, places = _all_places(members)
-    joined = torch.cat(_aligned(places, dim), dim)
-    # The elements of a row before those that it does not have.
-    has = _has(joined, dim)
-    order = (~has).to(torch.int8).argsort(dim=dim, stable=True)
-    order = order[(..., *[None] * (joined.dim() - dim - 1))].expand_as(joined)
-    joined = joined.gather(dim, order)
-    return RaggedStack._padded_out(_like(members, 0), cells, joined)
+    at = next((each.stack_dim for each in members if isinstance(each, RaggedStack)), 0)
+    rows = [member.unbind(at) for member in members]
+    if dim == at:
+        return stack_of([row for each in rows for row in each], at)
+    inner = dim - (dim > at)
+    joined = [parts[0]._cat_all(parts, inner) for parts in zip(*rows, strict=True)]
+    return stack_of(joined, at)
 
 
-def _like(members: Sequence[Any], dim: int) -> Any:
-    """Return a member with the device and class of elements that all members have."""
-    like = RaggedStack._of_cells([], torch.Size([0]))
-    devices = {member.device for member in members}
-    like._device = devices.pop() if len(devices) == 1 else None
-    classes = {getattr(each, "_member_class", type(each)) for each in members}
-    if len(classes) == 1:
-        like._member_class = classes.pop()
-    like.stack_dim = dim
-    return like
-
-
-def _all_places(members: Sequence[Any]) -> tuple[list[Any], list[torch.Tensor]]:
-    """The values of all members in one list, and the positions of each member in it."""
-    cells: list[Any] = []
-    places = []
-    for member in members:
-        own, at = _numbered(member)
-        places.append(at + _shift(at, cells))
-        cells += own
-    return cells, places
-
-
-def _numbered(member: Any) -> tuple[list[Any], torch.Tensor]:
-    """The values of a member row by row, and the position of each element in them."""
-    flat = member._flat()
-    if isinstance(member, RaggedStack):
-        places = member._places.clone()
-        places[places >= 0] = torch.arange(len(flat))
-        return flat, places
-    return flat, torch.arange(len(flat)).view(member.batch_size)
-
-
-def _shift(places: torch.Tensor, before: Sequence[Any]) -> torch.Tensor:
-    return (places >= 0) * len(before)
-
-
-def _aligned(
-    places: Sequence[torch.Tensor], free: int | None = None
-) -> list[torch.Tensor]:
-    """Positions with ``ABSENT`` behind them, so that all but the dim ``free`` agree."""
-    size = [max(lengths) for lengths in zip(*(at.shape for at in places), strict=True)]
-    aligned = []
-    for at in places:
-        for dim in reversed(range(at.dim())):
-            missing = 0 if dim == free else size[dim] - at.shape[dim]
-            if missing:
-                behind = at.dim() - 1 - dim
-                value = ABSENT if at.shape[dim] else EMPTY - behind
-                at = pad(at, [0, 0] * behind + [0, missing], value=value)
-        aligned.append(at)
-    return aligned
-
-
-def _piled(places: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.stack(_aligned(places)) if places else torch.empty(0, dtype=torch.long)
-
-
-def _within(places: torch.Tensor) -> torch.Tensor:
-    """The positions of one row, without those that it does not have."""
-    return places[_has(places, 0)]
-
-
-def _has(places: torch.Tensor, dim: int) -> torch.Tensor:
-    """Tell whether there is an element, or a row, at each place up to ``dim``."""
-    inner = places.dim() - 1 - dim
-    has = (places >= 0) | ((places <= EMPTY) & (places > EMPTY - inner))
-    return has.flatten(dim + 1).any(-1) if inner else has
-
-
-def _fitted_places(places: torch.Tensor, stack: Any) -> tuple[torch.Size, torch.Tensor]:
-    """The merged size of positions, -1 where rows differ, and those that rows have."""
-    if not places.numel():
-        return places.shape, places
-    if _is_in_front(places):
-        size, longest = _lengths(places)
-        return size, places[tuple(slice(length) for length in longest)]
-    at = stack.stack_dim
-    if not at:
-        raise RuntimeError(MSG_SHAPE.format("this operation", stack.batch_size, at))
-    # Rows of a later dim, which differ in a dim before it.
-    merged = list(_lengths(places.movedim(at, 0))[0])
-    merged.insert(at, merged.pop(0))
-    return torch.Size(merged), places
-
-
-def _lengths(places: torch.Tensor) -> tuple[torch.Size, list[int]]:
-    """The length in each dim, -1 where those of rows differ, and the longest ones."""
-    size, longest = [], []
-    parents = torch.ones((), dtype=torch.bool)
-    for dim in range(places.dim()):
-        has = _has(places, dim)
-        lengths = has.sum(-1)[parents].unique().tolist() or [0]
-        size.append(lengths[0] if len(lengths) == 1 else -1)
-        longest.append(lengths[-1])
-        parents = has
-    return torch.Size(size), longest
-
-
-def _row_dim(members: Sequence[Any], dim: int, stacked: torch.Tensor) -> int:
-    """The dim of the rows of a stack along ``dim``: that of a member where it must be."""
-    if not _is_in_front(stacked.movedim(dim, 0)):
-        for member in members:
-            if isinstance(member, RaggedStack) and member._is_along_rows():
-                return member.stack_dim + (dim <= member.stack_dim)
-    return dim
-
-
-def _is_in_front(places: torch.Tensor) -> bool:
-    """Tell whether each row has its elements before those that it does not have."""
-    for dim in range(places.dim()):
-        here = _has(places, dim)
-        if bool((here[..., 1:] & ~here[..., :-1]).any()):
-            return False
-    return True
-
-
-def _nested_values(level: list[Any], ndim: int, cells: list[Any]) -> list[Any]:
-    """The values at nested lists of positions."""
-    if ndim == 1:
-        return [cells[place] for place in level if place >= 0]
-    return [
-        _nested_values(row, ndim - 1, cells)
-        for row in level
-        if not _is_absent(row, ndim - 1)
-    ]
-
-
-def _is_absent(row: Any, ndim: int) -> bool:
-    """Tell whether a row is one that is not there: its first position says so."""
-    while isinstance(row, list):
-        if not row:
-            return False
-        row = row[0]
-    return bool(row == ABSENT or row <= EMPTY - ndim)
-
-
-def _selects(item: object) -> bool:
-    """Tell whether an item of an index leaves elements of rows out, or adds a dim to them."""
-    if isinstance(item, slice):
-        return item != slice(None)
-    return item is not Ellipsis
-
-
-def _is_int(item: object) -> bool:
-    return isinstance(item, int)
+def _lengths(stack: Any) -> Any:
+    """The batch size, or those of the rows in a list where they differ."""
+    if -1 not in stack.batch_size:
+        return stack.batch_size
+    return [_lengths(row) for row in stack.tensordicts]
 
 
 RaggedStack.__name__ = RaggedStack.__qualname__ = "NonTensorStack"

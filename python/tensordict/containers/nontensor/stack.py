@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import torch
 
@@ -16,7 +16,7 @@ from tensordict.containers.nontensor.base import (
     release,
 )
 from tensordict.containers.nontensor.cells import LinkedCells, RowCells
-from tensordict.containers.nontensor.comparing import ComparingOps
+from tensordict.containers.nontensor.convert import stack_of, stack_of_lists
 from tensordict.containers.nontensor.data import (
     NonTensorData,
     NonTensorDataBase,
@@ -24,7 +24,6 @@ from tensordict.containers.nontensor.data import (
 )
 from tensordict.containers.nontensor.equality import copied, is_interchangeable
 from tensordict.containers.nontensor.files import StackFiles
-from tensordict.containers.nontensor.making import stack_of, stack_of_lists
 from tensordict.containers.nontensor.positions import (
     Found,
     Layout,
@@ -34,6 +33,7 @@ from tensordict.containers.nontensor.positions import (
     places_moved,
     places_of,
     places_split,
+    strides_of,
     taken,
 )
 from tensordict.containers.nontensor.stack_dims import StackDims
@@ -53,11 +53,6 @@ __all__ = ["NonTensorStack"]
 MSG_NOT_UNIQUE = (
     "Cannot get the non-unique data of a NonTensorStack. Use .tolist() instead."
 )
-MSG_NO_TENSORS = (
-    "torch.cat(): expected a non-empty list of Tensors: values are none, and there is "
-    "nothing to reduce."
-)
-MSG_NO_DTYPE = "{}() got an unexpected keyword argument 'dtype'"
 MSG_DIFFERENT_SIZES = (
     "batch sizes in tensordicts differs, LazyStackedTensorDict cannot be created. Got "
     "td[0].batch_size={} and td[i].batch_size={}."
@@ -99,7 +94,7 @@ _STATE = (
     "_member_class",
     "_has_one_a_row",
     "_is_locked",
-    "_places",
+    "_rows",
     "_saved_in",
     "stack_dim",
 )
@@ -107,7 +102,7 @@ _STATE = (
 
 
 class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
-    StackFiles, StackWriting, StackDims, ComparingOps, LazyStackedTensorDict
+    StackFiles, StackWriting, StackDims, LazyStackedTensorDict
 ):
     """A value of any type for each element of a batch.
 
@@ -237,6 +232,10 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         """The values row by row. Not to be changed: it may be the list of cells."""
         if self._layout is None:
             return self._cells
+        start, steps = self._layout
+        if steps == (1,) and start is not None:
+            # A run of cells, which those that are encoded decode at once.
+            return self._cells[start : start + self._batch_size[0]]
         return taken(self._cells, self._numbers())
 
     def _map_leaves(
@@ -428,9 +427,24 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             return self._sized(size, list(self._flat()))
         return None
 
-    def _deep_twin(self) -> Self:
+    def _deep_twin(self) -> Any:
         made = self._twin()
-        made._cells = copied(made._cells, is_lenient=True)
+        made._cells[:] = copied(made._cells, is_lenient=True)
+        return made
+
+    def _over(self, cells: list[Any]) -> Any:
+        """The same stack with the values at the same places of other cells."""
+        made = self._sized(self._batch_size, cells)
+        made._layout = self._layout
+        made.stack_dim = self.stack_dim
+        return made
+
+    def _moved_into(self, cells: list[Any]) -> Any:
+        """The same stack over ``cells``, to which its values are added."""
+        start = len(cells)
+        cells += self._flat()
+        made = self._over(cells)
+        made._layout = start, strides_of(self._batch_size)
         return made
 
     def _twin(self) -> Self:
@@ -475,10 +489,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                 except IndexError:
                     raise out_of_bounds(places, len(self._cells)) from None
                 # The dim of a stack that is indexed has no name then.
-                chosen = self._sized(plan[1], found)
-                if 0 in plan[1]:
-                    chosen.stack_dim = plan[1].index(0)
-                return chosen
+                return self._sized(plan[1], found)
         try:
             result = super()._index(index)
         except IndexError as error:
@@ -561,12 +572,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 def _refused(name: str) -> Any:
     """The method ``name``, which a value for each element does not have."""
 
-    def method(self: NonTensorStack, *args: object, **options: object) -> Any:
-        dim = options.get("dim", args[0] if args else None)
-        if options.get("reduce") and dim in (None, "feature"):
-            raise ValueError(MSG_NO_TENSORS)
-        if "dtype" in options and name in ("std", "var"):
-            raise TypeError(MSG_NO_DTYPE.format(name))
+    def method(self: NonTensorStack, *_: object, **__: object) -> NoReturn:
         raise RuntimeError(MSG_REDUCED.format(name, type(self).__name__))
 
     method.__name__ = name

@@ -17,16 +17,11 @@ from tensordict.containers.nontensor.data import (
     NonTensorData,
     NonTensorDataBase,
 )
-from tensordict.containers.nontensor.data_writing import (
-    MSG_COPY_OF_OTHER,
-)
 from tensordict.containers.nontensor.equality import is_nothing
 from tensordict.containers.nontensor.positions import Layout, places_at
 from tensordict.ops.copying import replacements
-from tensordict.primitives.convert import tensor_of_sequence
 from tensordict.primitives.index_items import refuse_fractions
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.unbatched import UnbatchedTensor
 
 __all__ = ["StackWriting"]
 
@@ -51,20 +46,13 @@ MSG_RESIZED = (
 MSG_NOT_SUPPORTED = "The data type {} is not supported within NonTensorStack.update"
 
 
-WHOLE = (NonTensorOps, UnbatchedTensor)
-"""The types that each element is given as they are, though they have batch dims."""
-
-
 class StackWriting(NonTensorOps):
     """The writes to a :class:`NonTensorStack`."""
 
     if TYPE_CHECKING:
         stack_dim: int
         _layout: Layout | None
-        _has_one_a_row: bool
 
-        def _flat(self) -> list[Any]: ...
-        def _index_tensor(self) -> torch.Tensor: ...
         def _sized(self, size: torch.Size, cells: list[Any]) -> Self: ...
 
     # Members --------------------------------------------------------------------------
@@ -126,76 +114,25 @@ class StackWriting(NonTensorOps):
         if isinstance(index, str) or (
             isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
         ):
-            if index not in ("data", ("data",)):
-                raise KeyError(MSG_ONLY_DATA)
-            self._check_unlocked()
-            self._set_data(value)
+            self.set(index, value)
             return
         refuse_fractions(index)
         self._write(index, value)
 
-    def _set_data(self, value: object) -> None:
-        """Give all elements one value as it is, or each its item of a list."""
-        if isinstance(value, list):
-            value = self._non_tensor_stack_type._of_cells(
-                value, torch.Size([len(value)])
-            )
-        if not isinstance(value, StackWriting):
-            value = NonTensorData(value)
-        elif value._batch_size != self._batch_size:
-            raise RuntimeError(MSG_RESIZED.format(self._batch_size, value._batch_size))
-        self._write((), value)
-
     def set(self, key: object, item: object, *args: object, **kwargs: object) -> Self:
         """Give all elements one value, under the key ``"data"``, or each its own.
 
-        A list has a value for each element; a tensor, array or collection, and what
-        becomes one as an entry, has one for each in its leading dims.
+        A list, or a stack of values, has a value for each element; all else is one value.
 
         Raises:
             KeyError: it is another key.
-            RuntimeError: the stack is locked, or a tensor does not have its batch size.
-            ValueError: there are more or fewer values in the list than in the stack.
+            RuntimeError: the stack is locked, or there are more or fewer values.
         """
         if key not in ("data", ("data",)):
             raise KeyError(MSG_ONLY_DATA)
         self._check_unlocked()
-        if isinstance(item, NonTensorOps):
-            self._set_data(item)
-            return self
-        item = self._entry_made_of(item)
-        parts = (torch.Tensor, CollectionProtocol)
-        if isinstance(item, parts) and not isinstance(item, WHOLE):
-            self._put_parts(item)
-        else:
-            self._write((), item)
+        self._write((), item)
         return self
-
-    def _entry_made_of(self, item: object) -> Any:
-        """Convert ``item`` to an entry of a collection of this batch size."""
-        if isinstance(item, list):
-            if len(item) != self._batch_size[0]:
-                size = torch.Size([len(item)])
-                raise ValueError(MSG_COPIED_SIZE.format(size, self._batch_size))
-            if tensor_of_sequence(item) is None:
-                from tensordict.containers.nontensor.convert import stack_of_list
-
-                return self._copied(stack_of_list(item))
-        holder = self._plain_type({}, self._batch_size)
-        return holder.set("data", item)._get_entry("data", None)
-
-    def _put_parts(self, whole: Any) -> None:
-        """Give each element, or each row that has one value, its part of ``whole``."""
-        size = self._batch_size
-        places = self._index_tensor()
-        if self._has_one_a_row:
-            dim = self.stack_dim
-            count = size.numel() // max(size[dim], 1)
-            values = [part for part in whole.unbind(dim) for _ in range(count)]
-            places = places.movedim(dim, 0)
-        else:
-            values = list(whole.flatten(0, len(size) - 1).unbind(0))
-        self._put_cells(places.flatten().tolist(), values)
 
     def set_at_(
         self, key: object, value: object, index: Any, *, non_blocking: bool = False
@@ -204,14 +141,12 @@ class StackWriting(NonTensorOps):
 
         Raises:
             IndexError: the index does not fit.
-            KeyError: it is another key, or the value is a tensor.
+            KeyError: it is another key.
         """
         refuse_fractions(index)
-        _rust.index_plan(self._batch_size, index)
+        _rust.index_shape(self._batch_size, index)
         if key not in ("data", ("data",)):
             raise KeyError(MSG_ONLY_DATA)
-        if isinstance(value, torch.Tensor):
-            return super().set_at_(key, value, index)  # type: ignore[misc]
         self._write(index, value)
         return self
 
@@ -328,27 +263,16 @@ class StackWriting(NonTensorOps):
         """Write a value, or a stack of them, at an index.
 
         Raises:
-            RuntimeError: it is a mapping or another collection, or a stack of another
-                shape.
-            TypeError: it is neither of these.
+            NotImplementedError: it is something else.
+            RuntimeError: it is a stack of another shape.
         """
         value = input_dict_or_td
-        if isinstance(idx, tuple) and not idx:
-            return self.update_(value)
         refuse_fractions(idx)
-        size = _rust.index_shape(self._batch_size, idx)
-        if isinstance(value, NonTensorOps):
-            if value._is_one:
-                value = NonTensorData(value)
-            self._write(idx, value)
-            return self
-        if isinstance(value, dict):
-            # It has the batch size of what is indexed, or is refused.
-            value = self._plain_type(value, size)
-        if isinstance(value, CollectionProtocol):
-            raise RuntimeError(MSG_COPY_OF_OTHER)
-        kind = ValueError if isinstance(value, (str, list, tuple)) else TypeError
-        raise kind(MSG_NOT_SUPPORTED.format(type(value)))
+        _rust.index_shape(self._batch_size, idx)
+        if not isinstance(value, NonTensorOps):
+            raise NotImplementedError(MSG_NOT_SUPPORTED.format(type(value)))
+        self._write(idx, value)
+        return self
 
     def replace(self, *args: object, **kwargs: object) -> Any:
         """A copy with the values of another one. See :meth:`update`."""

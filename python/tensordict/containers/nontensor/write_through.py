@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from tensordict.primitives import classes
@@ -115,51 +116,6 @@ class LinkedList(list[Any]):
             warn_caller(MSG_ALONE.format(what, len(self)), UserWarning)
             self._td = None
 
-    def append(self, object: object) -> None:
-        """Change the list alone: see the class."""
-        self._let_go("append")
-        super().append(object)
-
-    def extend(self, object: Any) -> None:
-        """Change the list alone: see the class."""
-        self._let_go("extend")
-        super().extend(object)
-
-    def insert(self, index: Any, object: Any) -> None:
-        """Change the list alone: see the class."""
-        self._let_go("insert")
-        super().insert(index, object)
-
-    def pop(self, index: Any = -1) -> Any:
-        """Change the list alone: see the class."""
-        self._let_go("pop")
-        return super().pop(index)
-
-    def remove(self, value: object) -> None:
-        """Change the list alone: see the class."""
-        self._let_go("remove")
-        super().remove(value)
-
-    def clear(self) -> None:
-        """Change the list alone: see the class."""
-        self._let_go("clear")
-        super().clear()
-
-    def __delitem__(self, index: Any) -> None:
-        """Change the list alone: see the class."""
-        self._let_go("del")
-        super().__delitem__(index)
-
-    def __iadd__(self, values: Any) -> Self:  # type: ignore[misc]
-        """Change the list alone: see the class."""
-        self._let_go("+=")
-        return super().__iadd__(values)
-
-    def __imul__(self, times: Any) -> Self:  # type: ignore[misc]
-        """Change the list alone: see the class."""
-        self._let_go("*=")
-        return super().__imul__(times)
-
     def __reduce_ex__(self, protocol: object) -> Any:
         # Not by adding the values to a list that is linked already.
         return type(self), (list(self),), {"_td": self._td}
@@ -174,4 +130,20 @@ class LinkedList(list[Any]):
         ]
 
 
+def _letting_go(name: str, shown: str) -> Callable[..., Any]:
+    """Return the method ``name`` of a list, which lets go of the stack before it works."""
+    change = getattr(list, name)
+
+    @functools.wraps(change)
+    def method(self: LinkedList, *args: Any, **kwargs: Any) -> Any:
+        self._let_go(shown)
+        return change(self, *args, **kwargs)
+
+    return method
+
+
+for _name in ("append", "extend", "insert", "pop", "remove", "clear"):
+    setattr(LinkedList, _name, _letting_go(_name, _name))
+for _name, _shown in (("__delitem__", "del"), ("__iadd__", "+="), ("__imul__", "*=")):
+    setattr(LinkedList, _name, _letting_go(_name, _shown))
 LinkedList.__module__ = "tensordict.utils"
