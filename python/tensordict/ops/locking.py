@@ -12,6 +12,10 @@ from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["LockingOps"]
 
+OWN_INVERSES = frozenset(
+    {"flip", "fliplr", "flipud", "swapaxes", "swapdims", "transpose"}
+)
+"""The operations that undo themselves."""
 RESTORED_AFTER_ERRORS = ("lock_", "unlock_", "to_module")
 """The operations that are undone at the end of a block that an exception left."""
 
@@ -162,7 +166,10 @@ class LockingOps(CollectionProtocol):
                 note = self._explain_to_module(source, *args, **kwargs)  # type: ignore[attr-defined]
                 if note is not None:
                     exc_val.add_note(note)
-            getattr(self, "_undo_" + name)(source, *args, **kwargs)
+            if name in OWN_INVERSES:
+                source._write_back(getattr(self, name)(*args, **kwargs))
+            else:
+                getattr(self, "_undo_" + name)(source, *args, **kwargs)
         return False
 
     def _write_back(self, result: CollectionProtocol) -> None:
@@ -175,25 +182,25 @@ class LockingOps(CollectionProtocol):
         else:
             self.update(result)
 
-    def _undo_lock_(self, source: CollectionProtocol) -> None:
+    def _undo_lock_(self, source: LockingOps) -> None:
         source.unlock_()
 
-    def _undo_unlock_(self, source: CollectionProtocol) -> None:
+    def _undo_unlock_(self, source: LockingOps) -> None:
         source.lock_()
 
-    def _undo_flatten_keys(self, source: Any, separator: str) -> None:
+    def _undo_flatten_keys(self, source: LockingOps, separator: str) -> None:
         if source is self:
             self.unflatten_keys(separator, inplace=True)
         else:
             source._write_back(self.unflatten_keys(separator))
 
-    def _undo_unflatten_keys(self, source: Any, separator: str) -> None:
+    def _undo_unflatten_keys(self, source: LockingOps, separator: str) -> None:
         if source is self:
             self.flatten_keys(separator, inplace=True)
         else:
             source._write_back(self.flatten_keys(separator))
 
-    def _undo_view(self, source: Any, *shape: object, **kwargs: object) -> None:
+    def _undo_view(self, source: LockingOps, *shape: object, **kwargs: object) -> None:
         dtype = shape[0] if shape else kwargs.get("dtype")
         if isinstance(dtype, torch.dtype):
             held = {
@@ -208,7 +215,7 @@ class LockingOps(CollectionProtocol):
             return
         source._write_back(self.view(source.batch_size))
 
-    def _undo_permute(self, source: Any, *args: Any, **kwargs: Any) -> None:
+    def _undo_permute(self, source: LockingOps, *args: Any, **kwargs: Any) -> None:
         dims = args or (kwargs["dims"],)
         if len(dims) == 1 and not isinstance(dims[0], int):
             dims = tuple(dims[0])
@@ -217,26 +224,19 @@ class LockingOps(CollectionProtocol):
         order += range(len(order), ndim)
         source._write_back(self.permute(*[order.index(dim) for dim in range(ndim)]))
 
-    def _undo_transpose(self, source: Any, *args: Any, **kwargs: Any) -> None:
-        source._write_back(self.transpose(*args, **kwargs))
-
-    def _undo_swapaxes(self, source: Any, *args: Any, **kwargs: Any) -> None:
-        source._write_back(self.swapaxes(*args, **kwargs))
-
-    def _undo_swapdims(self, source: Any, *args: Any, **kwargs: Any) -> None:
-        source._write_back(self.swapdims(*args, **kwargs))
-
-    def _undo_movedim(self, source: Any, *args: object, **kwargs: object) -> None:
+    def _undo_movedim(
+        self, source: LockingOps, *args: object, **kwargs: object
+    ) -> None:
         names = "source", "destination"
         named: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
         source._write_back(self.movedim(named["destination"], named["source"]))
 
     _undo_moveaxis = _undo_movedim
 
-    def _undo_unsqueeze(self, source: Any, dim: int) -> None:
+    def _undo_unsqueeze(self, source: LockingOps, dim: int) -> None:
         source._write_back(self.squeeze(dim % self.batch_dims))
 
-    def _undo_squeeze(self, source: Any, dim: int | None = None) -> None:
+    def _undo_squeeze(self, source: LockingOps, dim: int | None = None) -> None:
         if dim is None:
             raise RuntimeError(MSG_IMPLICIT_SQUEEZE)
         if self.batch_dims < source.batch_dims:
@@ -245,7 +245,10 @@ class LockingOps(CollectionProtocol):
             source._write_back(self)
 
     def _undo_flatten(
-        self, source: Any, start_dim: int | None = None, end_dim: int | None = None
+        self,
+        source: LockingOps,
+        start_dim: int | None = None,
+        end_dim: int | None = None,
     ) -> None:
         source._write_back(self.view(source.batch_size))
 
@@ -257,13 +260,13 @@ class LockingOps(CollectionProtocol):
         else:
             source._write_back(self.view(source.batch_size))
 
-    def _undo_atleast_1d(self, source: Any) -> None:
+    def _undo_atleast_1d(self, source: LockingOps) -> None:
         source._write_back(self.view(source.batch_size))
 
     _undo_atleast_2d = _undo_atleast_1d
     _undo_atleast_3d = _undo_atleast_1d
 
-    def _undo_roll(self, source: Any, shifts: Any, dims: Any = None) -> None:
+    def _undo_roll(self, source: LockingOps, shifts: Any, dims: Any = None) -> None:
         back = (
             tuple(-shift for shift in shifts)
             if isinstance(shifts, (list, tuple))
@@ -271,21 +274,10 @@ class LockingOps(CollectionProtocol):
         )
         source._write_back(self.roll(back, dims))
 
-    def _undo_flip(self, source: Any, *args: Any, **kwargs: Any) -> None:
-        source._write_back(self.flip(*args, **kwargs))
-
-    def _undo_fliplr(self, source: Any) -> None:
-        source._write_back(self.fliplr())
-
-    def _undo_flipud(self, source: Any) -> None:
-        source._write_back(self.flipud())
-
-    def _undo_rot90(self, source: Any, k: int = 1, dims: Any = (0, 1)) -> None:
+    def _undo_rot90(self, source: LockingOps, k: int = 1, dims: Any = (0, 1)) -> None:
         source._write_back(self.rot90(-k, dims))
 
-    def _undo_to(
-        self, source: CollectionProtocol, *args: object, **kwargs: object
-    ) -> None:
+    def _undo_to(self, source: LockingOps, *args: object, **kwargs: object) -> None:
         # New entries come as they are, those of the source in its dtype and device.
         held = dict(source.items(True, leaves_only=True))
 

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     BatchIndex: TypeAlias = _IndexPart | tuple[_IndexPart, ...]
     """The types of an index along the batch dims, as far as types tell it from a
     key."""
+    _Dims: TypeAlias = int | tuple[int, ...]
+    _IsLeaf: TypeAlias = Callable[[type], bool] | None
 
 
 class _NoDefault(enum.IntEnum):
@@ -229,14 +231,8 @@ class CollectionProtocol:
             names: Sequence[str | None] | None = ...,
         ) -> Any: ...
         def flatten_keys(
-            self,
-            separator: str = ".",
-            inplace: bool = False,
-            is_leaf: Callable[[type], bool] | None = None,
+            self, separator: str = ".", inplace: bool = ..., is_leaf: _IsLeaf = ...
         ) -> Any: ...
-        def flip(self, dims: int | tuple[int, ...]) -> Any: ...
-        def fliplr(self) -> Any: ...
-        def flipud(self) -> Any: ...
         def from_dict_instance(
             self, input_dict: Mapping[Any, Any], *, batch_size: Sequence[int]
         ) -> Any: ...
@@ -246,22 +242,18 @@ class CollectionProtocol:
         def is_empty(self) -> bool: ...
         def items(
             self,
-            include_nested: bool = False,
-            leaves_only: bool = False,
-            is_leaf: Callable[[type], bool] | None = None,
+            include_nested: bool = ...,
+            leaves_only: bool = ...,
+            is_leaf: _IsLeaf = ...,
         ) -> Any: ...
         def keys(
             self,
-            include_nested: bool = False,
-            leaves_only: bool = False,
-            is_leaf: Callable[[type], bool] | None = None,
+            include_nested: bool = ...,
+            leaves_only: bool = ...,
+            is_leaf: _IsLeaf = ...,
         ) -> Any: ...
         def lock_(self) -> Self: ...
-        def movedim(
-            self,
-            source: int | tuple[int, ...],
-            destination: int | tuple[int, ...],
-        ) -> Any: ...
+        def movedim(self, source: _Dims, destination: _Dims) -> Any: ...
         def named_apply(
             self, fn: Callable[..., Any], *others: object, **kwargs: Any
         ) -> Any: ...
@@ -269,11 +261,7 @@ class CollectionProtocol:
         def permute(self, *args: object, **kwargs: object) -> Any: ...
         def pop(self, key: NestedKeyLike, default: object = ...) -> Any: ...
         def reshape(self, *args: object, **kwargs: object) -> Any: ...
-        def roll(
-            self,
-            shifts: int | tuple[int, ...],
-            dims: int | tuple[int, ...] | None = None,
-        ) -> Any: ...
+        def roll(self, shifts: _Dims, dims: _Dims | None = None) -> Any: ...
         def rot90(self, k: int = 1, dims: tuple[int, int] = (0, 1)) -> Any: ...
         def select(
             self, *keys: NestedKeyLike, inplace: bool = False, strict: bool = True
@@ -287,8 +275,6 @@ class CollectionProtocol:
         ) -> Self: ...
         def set_(self, key: NestedKeyLike, item: object) -> Self: ...
         def squeeze(self, *args: object, **kwargs: object) -> Any: ...
-        def swapaxes(self, axis0: int, axis1: int) -> Any: ...
-        def swapdims(self, axis0: int, axis1: int) -> Any: ...
         def to_dict(
             self,
             *,
@@ -301,7 +287,6 @@ class CollectionProtocol:
         def tolist(
             self, *, convert_tensors: bool | Literal["numpy"] = False
         ) -> Any: ...
-        def transpose(self, dim0: int, dim1: int) -> Any: ...
         def unbind(self, dim: int) -> tuple[Any, ...]: ...
         def unflatten_keys(
             self, separator: str = ".", inplace: bool = False
@@ -396,10 +381,6 @@ class CollectionProtocol:
 
     def _make_child(self) -> Any:
         """An empty collection of this kind, size, device and names, to be hung in here."""
-        raise NotImplementedError
-
-    def _child_type(self) -> type[Any]:
-        """The class of what :meth:`_make_child` makes."""
         raise NotImplementedError
 
     def _with_entries(self, entries: dict[str, Any]) -> Any:
@@ -634,13 +615,9 @@ class CollectionProtocol:
         self[at] = value
         return self
 
-    def _state_fields(self) -> dict[str, Any]:
-        """Describe this in a state dict beside batch size and device."""
-        return {}
-
-    def _state_entries(self) -> dict[str, Any]:
-        """The entries of a state dict: all of which its fields say nothing."""
-        return self._entries()
+    def _stated(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Describe this in a state dict: further fields, and the entries beside them."""
+        return {}, self._entries()
 
     def _refined(self, names: list[str | None], is_fresh: bool = False) -> Any:
         """This as an entry of a collection whose dims have ``names``.

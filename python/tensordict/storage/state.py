@@ -62,9 +62,10 @@ def _add(
 ) -> int:
     """Add the tensors of ``td``: how many there were."""
     num_leaves = 0
-    about = {"batch_size": td.batch_size, "device": td.device, **td._state_fields()}
+    fields, entries = td._stated()
+    about = {"batch_size": td.batch_size, "device": td.device, **fields}
     metadata[prefix[:-1]] = about
-    for key, value in td._state_entries().items():
+    for key, value in entries.items():
         if type(value) is torch.Tensor:
             out[prefix + key] = value if keep_vars else value.detach()
         elif not isinstance(value, CollectionProtocol):

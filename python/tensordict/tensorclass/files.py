@@ -88,19 +88,17 @@ class FilesOfClass(MethodsOfClass):
 
     # State dicts ------------------------------------------------------------------
 
-    def _state_fields(self) -> dict[str, Any]:
+    def _stated(self) -> tuple[dict[str, Any], dict[str, Any]]:
         held = self._tensordict._entries()
-        unset = dict.fromkeys(name for name in self._field_names() if name not in held)
-        values = {
-            name: entry._value() for name, entry in held.items() if _is_one_value(entry)
-        }
-        return {"_type": type(self).__name__, "_non_tensor": {**unset, **values}}
-
-    def _state_entries(self) -> dict[str, Any]:
-        entries = self._tensordict._entries()
-        return {
-            name: entry for name, entry in entries.items() if not _is_one_value(entry)
-        }
+        unset = (name for name in self._field_names() if name not in held)
+        fields: dict[str, Any] = dict.fromkeys(unset)
+        entries: dict[str, Any] = {}
+        for name, entry in held.items():
+            if _is_one_value(entry):
+                fields[name] = entry._value()
+            else:
+                entries[name] = entry
+        return {"_type": type(self).__name__, "_non_tensor": fields}, entries
 
     def _state_values(
         self, values: Mapping[str, Any], fields: Mapping[str, Any], strict: bool

@@ -145,7 +145,7 @@ class WritingOps(MembersOps):
     def _child_type(self) -> type[Any]:
         # Its rows are hung into the members, and are of the class that these make.
         kinds = {member._child_type() for member in self.tensordicts}
-        return kinds.pop() if len(kinds) == 1 else super()._child_type()
+        return kinds.pop() if len(kinds) == 1 else self._plain_type
 
     def _set_rows(
         self, key: str, rows: list[Any], non_blocking: bool, force: bool

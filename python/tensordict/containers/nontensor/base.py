@@ -482,11 +482,12 @@ class NonTensorOps(ComparingOps):
     def _set_entry(self, key: str, value: object) -> None:
         raise KeyError(MSG_NO_ENTRIES.format(type(self).__name__, key))
 
-    def _state_fields(self) -> dict[str, Any]:
-        fields = {"data": self._stated(), "_metadata": None, "_is_non_tensor": True}
-        return {"_type": type(self).__name__, "_non_tensor": fields}
+    def _stated(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        data = self._stated_value()
+        fields = {"data": data, "_metadata": None, "_is_non_tensor": True}
+        return {"_type": type(self).__name__, "_non_tensor": fields}, {}
 
-    def _stated(self) -> Any:
+    def _stated_value(self) -> Any:
         """Return what a state dict holds: the value, or a list of them."""
         return self._value()
 

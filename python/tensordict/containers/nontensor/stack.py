@@ -345,7 +345,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                 value = NonTensorData(torch.as_tensor(value), batch_size=size)
             holder[at] = self._plain_type({key: value}, size)
 
-    def _stated(self) -> Any:
+    def _stated_value(self) -> Any:
         return self.tolist()
 
     def _take_state(self, fields: dict[str, Any], is_one: bool) -> None:
