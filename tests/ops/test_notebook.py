@@ -106,6 +106,15 @@ def test_shapes_sizes_and_places_are_told(tmp_path):
         assert text in texts
 
 
+def test_entries_that_not_all_members_have_are_shown():
+    member = TensorDict({"a": torch.zeros(2), "n": {"<c>": torch.zeros(5)}})
+    stack = lazy_stack([TensorDict(a=torch.zeros(2)), member])
+    for td in (stack, TensorDict(inner=stack)):
+        texts = parsed(td._repr_html_()).texts
+        assert {"[1]", "n", "<c>", "[5]"} <= set(texts)
+        assert "entries that not all members have" in texts
+
+
 def test_what_users_put_in_is_escaped():
     td = TensorDict({"<script>": torch.zeros(1), "t": "<img src=x>"})
     text = td._repr_html_()

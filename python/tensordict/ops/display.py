@@ -228,6 +228,10 @@ class DisplayOps(CollectionProtocol):
             entries.sort(key=lambda entry: entry[0])
         return entries
 
+    def _repr_exclusive(self) -> list[tuple[int, list[tuple[str, Any]]]]:
+        """Return the members of a stack with the entries that not all of them have."""
+        return []
+
     def _repr_html_(self) -> str | None:
         """Return what a notebook shows: a tree that folds; None without ``html``."""
         if not _options["html"]:

@@ -55,6 +55,8 @@ ENTRIES_SHOWN: Final = 200
 LEVELS_OPEN: Final = 2
 ENTRIES_OPEN: Final = 30
 
+EXCLUSIVE: Final = "entries that not all members have"
+
 IMAGES_SHOWN: Final = 4
 IMAGE_SIDE: Final = 64
 VALUES_SHOWN: Final = 4
@@ -133,10 +135,6 @@ def _collection(key: str, td: Any, level: int, previews: Previews) -> str:
     """Return one collection with all that is in it, as an element that folds."""
     entries = td._repr_entries()
     is_open = level == 0 or (level <= LEVELS_OPEN and len(entries) <= ENTRIES_OPEN)
-    items = [
-        _item(key, value, td, level, previews) for key, value in entries[:ENTRIES_SHOWN]
-    ]
-    items += [f"<li><i>{text}</i></li>" for text in _rest(entries)]
     title = f"<b>{html.escape(key)}</b>" if key else ""
     about = (
         _note(type(td).__name__) if key else f"<b>{html.escape(type(td).__name__)}</b>"
@@ -144,8 +142,25 @@ def _collection(key: str, td: Any, level: int, previews: Previews) -> str:
     notes = "".join(map(_note, _about(td, entries)))
     return (
         f"<details{' open' if is_open else ''}><summary>{title}{about}{notes}</summary>"
-        f"<ul>{''.join(items)}</ul></details>"
+        f"{_list(td, entries, level, previews)}</details>"
     )
+
+
+def _list(
+    td: Any, entries: list[tuple[str, Any]], level: int, previews: Previews
+) -> str:
+    """Return entries of a collection, then those that not all of its members have."""
+    items = [
+        _item(key, value, td, level, previews) for key, value in entries[:ENTRIES_SHOWN]
+    ]
+    items += [f"<li><i>{text}</i></li>" for text in _rest(entries)]
+    members = td._repr_exclusive()
+    for position, own in members[:ENTRIES_SHOWN]:
+        inner = _list(td.tensordicts[position], own, level + 1, previews)
+        summary = f"<summary><b>[{position}]</b>{_note(EXCLUSIVE)}</summary>"
+        items.append(f"<li><details>{summary}{inner}</details></li>")
+    items += [f"<li><i>{text}</i></li>" for text in _rest(members)]
+    return f"<ul>{''.join(items)}</ul>"
 
 
 def rich_tree(td: Any) -> Any:
@@ -165,7 +180,11 @@ def rich_tree(td: Any) -> Any:
                 grow(tree.add(line(key, notes)), value, inner)
             else:
                 tree.add(line(key, _leaf_notes(value, td)))
-        for text in _rest(entries):
+        members = td._repr_exclusive()
+        for position, own in members[:ENTRIES_SHOWN]:
+            branch = tree.add(line(f"[{position}]", [EXCLUSIVE]))
+            grow(branch, td.tensordicts[position], own)
+        for text in [*_rest(entries), *_rest(members)]:
             tree.add(line("", [text]))
         return tree
 
@@ -179,7 +198,7 @@ def _is_level(value: object) -> bool:
     return isinstance(value, CollectionProtocol) and value._repr_short() is None
 
 
-def _rest(entries: list[tuple[str, Any]]) -> list[str]:
+def _rest(entries: list[Any]) -> list[str]:
     """Return the line that counts the entries that are not shown, if there are any."""
     more = len(entries) - ENTRIES_SHOWN
     return [f"… {more:,} more"] if more > 0 else []

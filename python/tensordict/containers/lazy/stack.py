@@ -641,6 +641,11 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
         return display.compact(self)
 
+    def _repr_exclusive(self) -> list[tuple[int, list[tuple[str, Any]]]]:
+        from tensordict.containers.lazy import display
+
+        return display.exclusive_entries(self)
+
     def _repr_head(self) -> list[str]:
         return [*super()._repr_head(), f"stack_dim={self.stack_dim}"]
 
