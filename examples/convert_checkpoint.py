@@ -84,8 +84,8 @@ def logits_of_flat(flat: TensorDictBase, tokens: torch.Tensor) -> torch.Tensor:
     x = tree["model", "embed_tokens", "weight"][tokens]
     for number in sorted(tree["model", "layers"].keys(), key=int):
         layer = tree["model", "layers", number]
-        names = [layer["self_attn", name, "weight"] for name in PROJECTIONS]
-        x = block(x, layer, torch.cat(names))
+        joined = torch.cat([layer["self_attn", name, "weight"] for name in PROJECTIONS])
+        x = block(x, layer, joined)
     x = nn.functional.rms_norm(x, (WIDTH,), tree["model", "norm", "weight"])
     return nn.functional.linear(x, tree["lm_head", "weight"])
 

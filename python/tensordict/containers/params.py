@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import weakref
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 import torch
 from torch import nn
@@ -23,7 +23,8 @@ from tensordict.primitives.protocol import CollectionProtocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from tensordict.primitives.protocol import NestedKeyLike
+    from tensordict.primitives.entry import Entry
+    from tensordict.primitives.protocol import BatchIndex, NestedKeyLike
 
 __all__ = ["TensorDictParams"]
 
@@ -129,11 +130,17 @@ class TensorDictParams(ParamsModule):
         # A walk goes on from here by itself.
         return _rust.map_leaves(value, self._hooked, (), None, True, 0, False, -1)
 
-    def get(self, key: NestedKeyLike, *args: object, **kwargs: object) -> Any:
+    def get(self, key: NestedKeyLike, *args: object, **kwargs: object) -> Entry:
         """The entry at ``key``, or a default (None unless given) where it is missing."""
         value = super().get(key, *args, **kwargs)
         return self._hooked(value) if self._get_post_hook else value
 
+    @overload
+    def __getitem__(self, index: BatchIndex) -> TensorDict: ...
+    @overload
+    def __getitem__(self, index: str | tuple[str, ...]) -> Entry: ...
+    @overload
+    def __getitem__(self, index: object) -> Any: ...
     def __getitem__(self, index: object) -> Any:
         """The entry at a key, or a plain collection of what an index gives."""
         value = super().__getitem__(index)
@@ -463,7 +470,7 @@ class TensorDictParams(ParamsModule):
         return self._param_td.data
 
     @property
-    def grad(self) -> Any:
+    def grad(self) -> TensorDictBase | None:
         """The parameters' gradients, as a plain collection; None where there is none."""
         return self._param_td.grad
 

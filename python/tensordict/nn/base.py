@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from textwrap import indent
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import torch
 from torch import nn
@@ -15,9 +15,12 @@ from tensordict.primitives.protocol import CollectionProtocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from tensordict.primitives.entry import Entry
+
 __all__ = ["NestedKey", "TensorDictModuleBase", "is_tdmodule_compatible"]
 
 NestedKey = Any
+_C = TypeVar("_C", bound=CollectionProtocol)
 
 MSG_BATCHED = (
     "reset_parameters_recursive does not support batched TensorDicts, ensure `batch_size` "
@@ -100,6 +103,15 @@ class TensorDictModuleBase(nn.Module):
     _in_keys: list[NestedKey]
     _out_keys: list[NestedKey]
     _out_keys_apparent: list[NestedKey]
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(self, tensordict: _C, *args: Any, **kwargs: Any) -> _C: ...
+        @overload
+        def __call__(self, *args: Any, **kwargs: Any) -> Entry: ...
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Call :meth:`forward`: a collection gives one of its class."""
 
     @classmethod
     def _adopt_keys(cls) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -39,7 +39,6 @@ __all__ = [
     "make_tensordict",
 ]
 
-_C = TypeVar("_C", bound=CollectionProtocol)
 
 MSG_NOT_CALLABLE = (
     "Module {module} if type {type} is not callable. Typical accepted types are nn.Module "
@@ -229,15 +228,6 @@ class TensorDictModule(TensorDictModuleBase):
         if self.method_kwargs:
             return module(*tensors, **kwargs, **self.method_kwargs)
         return module(*tensors, **kwargs)
-
-    if TYPE_CHECKING:
-
-        @overload
-        def __call__(self, tensordict: _C, *args: Any, **kwargs: Any) -> _C: ...
-        @overload
-        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            """Call :meth:`forward`: a collection gives one of its class."""
 
     @_rust.call_natively
     @dispatch(auto_batch_size=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from tensordict import _rust
 from tensordict._rust import getitem, set_entry
@@ -23,7 +23,10 @@ from tensordict.primitives.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tensordict.primitives.entry import Entry
     from tensordict.primitives.protocol import BatchIndex, NestedKeyLike
+
+    T = TypeVar("T")
 
 __all__ = ["AccessOps"]
 
@@ -50,9 +53,9 @@ class AccessOps(CollectionProtocol):
     # Reading -------------------------------------------------------------------
 
     @overload
-    def __getitem__(self, index: str | tuple[str, ...]) -> Any: ...
-    @overload
     def __getitem__(self, index: BatchIndex) -> Self: ...
+    @overload
+    def __getitem__(self, index: str | tuple[str, ...]) -> Entry: ...
     @overload
     def __getitem__(self, index: object) -> Any: ...
     def __getitem__(self, index: object) -> Any:
@@ -118,6 +121,12 @@ class AccessOps(CollectionProtocol):
         """
         return _rust.is_empty(self)
 
+    @overload
+    def get(self, key: NestedKeyLike) -> Entry: ...
+    @overload
+    def get(self, key: NestedKeyLike, default: T) -> Entry | T: ...
+    @overload
+    def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any: ...
     def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
         """The entry at a nested key, or ``default`` where there is none.
 
@@ -209,6 +218,7 @@ class AccessOps(CollectionProtocol):
         if len(rest) > 1:
             raise TypeError(MSG_ONE_DEFAULT)
         default = rest[0] if rest else kwargs.get("default", NO_DEFAULT)
+        value: Any
         value = self.get(key) if default is NO_DEFAULT else self.get(key, default)
         if value is None or value is default:
             return value
@@ -330,7 +340,7 @@ class AccessOps(CollectionProtocol):
 
     def setdefault(
         self, key: NestedKeyLike, default: object, inplace: bool = False
-    ) -> Any:
+    ) -> Entry:
         """The entry at a nested key, which is set to ``default`` where there is none.
 
         Examples:
@@ -386,6 +396,10 @@ class AccessOps(CollectionProtocol):
         parent._del_entry(path[-1])
         return self
 
+    @overload
+    def pop(self, key: NestedKeyLike) -> Entry: ...
+    @overload
+    def pop(self, key: NestedKeyLike, default: T) -> Entry | T: ...
     def pop(self, key: NestedKeyLike, default: object = NO_DEFAULT) -> Any:
         """Remove the entry at a nested key and return it.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import torch
 
@@ -21,7 +21,11 @@ from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, Stack
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tensordict.containers.dense import TensorDict
+    from tensordict.primitives.entry import Entry
     from tensordict.primitives.protocol import BatchIndex, NestedKeyLike
+
+    T = TypeVar("T")
 
 __all__ = ["ReadingOps"]
 
@@ -148,6 +152,12 @@ class ReadingOps(StackProtocol):
     def _children(self) -> list[Any]:
         return list(self.tensordicts)
 
+    @overload
+    def get(self, key: NestedKeyLike) -> Entry: ...
+    @overload
+    def get(self, key: NestedKeyLike, default: T) -> Entry | T: ...
+    @overload
+    def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any: ...
     def get(self, key: NestedKeyLike, *args: object, **kwargs: object) -> Any:
         """The entry at a nested key, or ``default`` where not all members have it.
 
@@ -182,7 +192,15 @@ class ReadingOps(StackProtocol):
             return self._read(key, default)
         return self._get_formatted(key, default, kwargs)
 
-    def __getitem__(self, index: NestedKeyLike | BatchIndex) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> TensorDict: ...  # type: ignore[overload-overlap]
+    @overload
+    def __getitem__(self, index: BatchIndex) -> Self: ...
+    @overload
+    def __getitem__(self, index: str | tuple[str, ...]) -> Entry: ...
+    @overload
+    def __getitem__(self, index: object) -> Any: ...
+    def __getitem__(self, index: Any) -> Any:
         """The stacked entry at a nested key, or the part of the stack at an index."""
         if isinstance(index, str) or (
             isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
@@ -318,8 +336,8 @@ class ReadingOps(StackProtocol):
         """Return whether no member has a leaf."""
         return all(member.is_empty() for member in self.tensordicts)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[TensorDict]:  # type: ignore[override]
         """The members where they are stacked along the first dim, else parts of them."""
         if self.stack_dim == 0:
             return iter(list(self.tensordicts))
-        return super().__iter__()
+        return super().__iter__()  # type: ignore[return-value]
