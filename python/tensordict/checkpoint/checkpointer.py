@@ -21,12 +21,11 @@ from tensordict.checkpoint.reading import StepFiles
 from tensordict.checkpoint.restoring import Restored, restore_items
 from tensordict.checkpoint.steps import META, Step, Steps, read_meta, retired, step_name
 from tensordict.checkpoint.writing import plan_step
+from tensordict.primitives.closing import Closing
 from tensordict.storage.encoding import Decoder, Encoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
-    from typing import Self
 
     from tensordict.checkpoint.distributed import Ranks
     from tensordict.checkpoint.writing import Plan
@@ -46,7 +45,7 @@ _MAX_ATTEMPTS = 100
 """The number of times that a step that is replaced while it is read is read again."""
 
 
-class Checkpointer:
+class Checkpointer(Closing):
     """Saves the steps of a training in a folder, and restores them.
 
     A step is the directory ``step-<number>``: safetensors files under the plain names of
@@ -548,19 +547,6 @@ class Checkpointer:
                 if signal.getsignal(signal.SIGTERM) is self._handler:
                     signal.signal(signal.SIGTERM, self._old_handler)
                 self._handler = None
-
-    def __enter__(self) -> Self:
-        """Return this, which is closed at the end of the block."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close this."""
-        self.close()
 
     @property
     def preempted(self) -> bool:

@@ -26,6 +26,7 @@ from tensordict.distributed.pipe_messages import (
     send_message,
 )
 from tensordict.distributed.wire import Head, WireError
+from tensordict.primitives.closing import Closing
 
 if TYPE_CHECKING:
     from tensordict.primitives.protocol import CollectionProtocol
@@ -75,7 +76,7 @@ def _run(coroutine: Any, name: str) -> Any:
     raise RuntimeError(MSG_RUNNING.format(name))
 
 
-class TensorDictPipe:
+class TensorDictPipe(Closing):
     """A connection between two processes for collections of any kind.
 
     :meth:`connect` on one side and :meth:`listen` on the other make one, or
@@ -397,14 +398,6 @@ class TensorDictPipe:
         endpoint, self._endpoint = self._endpoint, None
         if endpoint is not None:
             await endpoint.aclose()
-        self.close()
-
-    def __enter__(self) -> Self:
-        """Close the pipe at the end of the block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()
 
     async def __aenter__(self) -> Self:

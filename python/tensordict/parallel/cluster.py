@@ -16,8 +16,8 @@ import torch
 
 from tensordict.parallel.errors import DeadWorkerError, describe, note, rebuild
 from tensordict.parallel.jobs import Job, Outcome, kept
-from tensordict.parallel.pool import Closing
 from tensordict.parallel.seeding import seed_worker
+from tensordict.primitives.closing import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

@@ -6,40 +6,19 @@ import multiprocessing
 import os
 import threading
 from multiprocessing import reduction
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from tensordict.parallel import transport
 from tensordict.parallel.cpus import num_cpus
 from tensordict.parallel.jobs import Job, Outcome
 from tensordict.parallel.processes import Hired, ProcessesBackend
 from tensordict.parallel.worker import Assignment, serve_main
+from tensordict.primitives.closing import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
-    from types import TracebackType
 
 __all__ = ["WorkerPool"]
-
-
-class Closing:
-    """A pool that is closed at the end of a block."""
-
-    def close(self) -> None:
-        """End the workers."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        """Give the pool itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the pool."""
-        self.close()
 
 
 class WorkerPool(Closing, ProcessesBackend):

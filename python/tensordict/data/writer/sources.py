@@ -8,12 +8,13 @@ import itertools
 import time
 from collections.abc import Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tensordict import NonTensorStack, TensorDict
 from tensordict.data.writer import decoding
+from tensordict.primitives.closing import Closing
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ MSG_PROGRESS = "pbar=True needs tqdm: pip install tensordict-rs[progress]"
 MSG_ARROW = "Files of Parquet need pyarrow: pip install tensordict-rs[parquet]"
 
 
-class Sources:
+class Sources(Closing):
     """Class methods that make a dataset of something else.
 
     All of them take
@@ -49,8 +50,6 @@ class Sources:
     if TYPE_CHECKING:
 
         def __init__(self, path: str | Path, **options: object) -> None: ...
-        def __enter__(self) -> Self: ...
-        def __exit__(self, *_raised: object) -> None: ...
         def __len__(self) -> int: ...
         def extend(self, td: Any) -> None: ...  # noqa: D102 - for annotations only
         def flush(self) -> None: ...  # noqa: D102 - for annotations only

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 
@@ -150,7 +150,10 @@ class DatasetWriter(sources.Sources):
             self._open_tree().publish(self.durable)
 
     def close(self) -> None:
-        """Let readers see all rows, and end writing."""
+        """Let readers see all rows, and end writing.
+
+        Rows that were added are whole, also where the next one raised.
+        """
         with self._guard:
             if self._tree is None:
                 return
@@ -165,13 +168,6 @@ class DatasetWriter(sources.Sources):
             if self._tree is not None and self._owner == os.getpid():
                 self._tree.close()
             self._tree = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
-        # Rows that were added are whole, also where the next one raised.
-        self.close()
 
     def __del__(self) -> None:
         tree = self.__dict__.get("_tree")
