@@ -10,9 +10,8 @@ import torch
 from tensordict.data.loader.order import FixedOrder
 from tensordict.data.loader.source import (
     Template,
+    Tensors,
     checked_rows,
-    has_non_tensors,
-    tensors_of,
 )
 
 if TYPE_CHECKING:
@@ -139,14 +138,16 @@ class Mixture:
 
     def dense(self) -> Dense | None:
         """Return the tensors of collections of one class without non-tensor data."""
-        parts = [tensors_of(source) for source in self.sources]
-        found = [part for part in parts if part is not None]
+        found = [Tensors(source) for source in self.sources]
+        parts = [
+            each.td
+            for each in found
+            if each.td is not None and not each.has_non_tensors
+        ]
         is_one_class = len({type(source) for source in self.sources}) == 1
-        if len(found) < len(parts) or not is_one_class:
+        if len(parts) < len(found) or not is_one_class:
             return None
-        if any(has_non_tensors(source) for source in self.sources):
-            return None
-        return _DenseMixture(self, found)
+        return _DenseMixture(self, parts, Template(self.sources[0], found[0]))
 
     def collections(self) -> list[Any]:
         """Return all collections."""
@@ -156,10 +157,12 @@ class Mixture:
 class _DenseMixture:
     """The collections of a mixture, all of them dense."""
 
-    def __init__(self, mixture: Mixture, parts: list[TensorDict]) -> None:
+    def __init__(
+        self, mixture: Mixture, parts: list[TensorDict], template: Template
+    ) -> None:
         self.parts: list[TensorDict] = parts
         self._mixture = mixture
-        self._template = Template(mixture.sources[0])
+        self._template = template
 
     def split(self, rows: torch.Tensor) -> list[tuple[TensorDict, torch.Tensor]]:
         """Find the parts that some rows are in, and their numbers there."""

@@ -23,9 +23,8 @@ __all__ = [
     "OneSource",
     "Source",
     "Template",
+    "Tensors",
     "checked_rows",
-    "has_non_tensors",
-    "tensors_of",
 ]
 
 
@@ -71,36 +70,44 @@ class Dense(Protocol):
         ...  # pragma: no cover
 
 
-def tensors_of(td: CollectionProtocol) -> TensorDict | None:
-    """Return the tensors of a collection as nested tensordicts, which share them.
+class Tensors:
+    """The tensors of a collection as nested tensordicts, which share them.
 
-    Tensorclasses become tensordicts, and non-tensor data is left out. None where a part is
-    a collection of another kind.
+    Tensorclasses become tensordicts, and non-tensor data is left out.
+
+    Args:
+        td: the collection.
+
+    Attributes:
+        td: the nested tensordicts; None if a part is a collection of another kind.
+        has_classes: whether there are tensorclasses.
+        has_non_tensors: whether there is non-tensor data.
     """
-    inner = td._tensordict if isinstance(td, TensorClass) else td
-    if not isinstance(inner, TensorDict):
-        return None
-    entries: dict[str, Any] = {}
-    for key, value in inner._entries().items():
-        if isinstance(value, torch.Tensor):
-            entries[key] = value
-        elif not is_non_tensor(value):
-            below = tensors_of(value)
-            if below is None:
-                return None
-            entries[key] = below
-    return _rust.new(
-        type(inner), entries, inner._batch_size, inner._device, inner._td_dim_names
-    )
 
+    def __init__(self, td: CollectionProtocol) -> None:
+        self.has_classes: bool = False
+        self.has_non_tensors: bool = False
+        self.td: TensorDict | None = self._walk(td)
 
-def has_non_tensors(td: CollectionProtocol) -> bool:
-    """Tell whether a collection has non-tensor data, at any depth."""
-    return any(
-        is_non_tensor(value)
-        or (not isinstance(value, torch.Tensor) and has_non_tensors(value))
-        for value in td._entries().values()
-    )
+    def _walk(self, td: CollectionProtocol) -> TensorDict | None:
+        inner = td._tensordict if isinstance(td, TensorClass) else td
+        self.has_classes |= inner is not td
+        if not isinstance(inner, TensorDict):
+            return None
+        entries: dict[str, Any] = {}
+        for key, value in inner._entries().items():
+            if isinstance(value, torch.Tensor):
+                entries[key] = value
+            elif is_non_tensor(value):
+                self.has_non_tensors = True
+            else:
+                below = self._walk(value)
+                if below is None:
+                    return None
+                entries[key] = below
+        return _rust.new(
+            type(inner), entries, inner._batch_size, inner._device, inner._td_dim_names
+        )
 
 
 class Template:
@@ -108,28 +115,21 @@ class Template:
 
     Args:
         td: the collection.
+        tensors: its tensors.
     """
 
-    def __init__(self, td: CollectionProtocol) -> None:
+    def __init__(self, td: CollectionProtocol, tensors: Tensors) -> None:
         self._td = td.clone(False)
-        self.has_only_tensors: bool = _has_only_tensors(td)
+        self._is_plain = not (tensors.has_classes or tensors.has_non_tensors)
 
     def completed(self, batch: CollectionProtocol, rows: torch.Tensor | None) -> Any:
         """Make a batch with the structure of the collection.
 
         Args:
-            batch: the tensors, as :func:`tensors_of` arranges them.
+            batch: the tensors, as :class:`Tensors` arranges them.
             rows: the rows whose non-tensor data is added; None if there is none.
         """
-        return batch if self.has_only_tensors else _completed(self._td, batch, rows)
-
-
-def _has_only_tensors(td: CollectionProtocol) -> bool:
-    return isinstance(td, TensorDict) and all(
-        isinstance(value, torch.Tensor)
-        or (not is_non_tensor(value) and _has_only_tensors(value))
-        for value in td._entries().values()
-    )
+        return batch if self._is_plain else _completed(self._td, batch, rows)
 
 
 def _completed(source: Any, batch: Any, rows: torch.Tensor | None) -> Any:
@@ -206,8 +206,12 @@ class OneSource:
 
     def dense(self) -> Dense | None:
         """Return the tensors, if they are in nested tensordicts and tensorclasses."""
-        tensors = None if self.ragged is not None else tensors_of(self.td)
-        return None if tensors is None else _DenseOne(tensors, Template(self.td))
+        if self.ragged is not None:
+            return None
+        tensors = Tensors(self.td)
+        if tensors.td is None:
+            return None
+        return _DenseOne(tensors.td, Template(self.td, tensors))
 
     def collections(self) -> list[Any]:
         """Return the collection."""
