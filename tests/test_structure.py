@@ -162,3 +162,39 @@ def test_few_parameters_are_any() -> None:
     found = [text for path in files for text in annotations_of(path)]
     assert len(found) > 10_000
     assert found.count("Any") / len(found) <= MOST_UNTYPED
+
+
+LONGEST_FILE = 600
+"""The most lines of a file of the package that are not blank."""
+
+LONGEST_FUNCTION = 60
+"""The most lines of the body of a function, without its docstring and comments."""
+
+
+def num_lines(lines: list[str]) -> int:
+    """Count the lines that are not blank."""
+    return sum(bool(line.strip()) for line in lines)
+
+
+def long_functions(path: Path) -> Iterator[str]:
+    """Yield the functions of a file whose bodies are too long."""
+    lines = [line.partition("#")[0] for line in path.read_text("utf-8").splitlines()]
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            has_docstring = ast.get_docstring(node) is not None
+            start = (
+                node.body[0].end_lineno if has_docstring else node.body[0].lineno - 1
+            )
+            if num_lines(lines[start : node.end_lineno]) > LONGEST_FUNCTION:
+                yield f"{path.name}: {node.name}"
+
+
+def test_files_and_functions_are_short() -> None:
+    paths = sorted((ROOT / "python" / "tensordict").rglob("*.py"))
+    assert len(paths) > 400
+    assert [
+        path.name
+        for path in paths
+        if num_lines(path.read_text("utf-8").splitlines()) > LONGEST_FILE
+    ] == []
+    assert [name for path in paths for name in long_functions(path)] == []
