@@ -8,6 +8,7 @@ what it did, and not by what was drawn; elsewhere each run looks at new ones.
 
 import gc
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from multiprocessing.util import get_temp_dir
@@ -28,6 +29,10 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
+
+# Each process of a test would compile the package anew, and pytest the tests.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 LONG = (
     *("test_typing", "test_hunt", "test_parity", "test_doctests", "test_damage"),

@@ -6,10 +6,9 @@ use; they run one after another in an empty folder, those of Python and of the c
 cannot be imported and an example marked ``+SKIP`` are failures.
 """
 
+import ast
 import doctest
-import functools
 import importlib
-import inspect
 import pkgutil
 import re
 import textwrap
@@ -23,6 +22,7 @@ import tensordict
 from console_examples import run_console
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = Path(tensordict.__file__).parent
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # A block may be part of a list, and be indented.
 FENCE = re.compile(
@@ -30,73 +30,35 @@ FENCE = re.compile(
 )
 
 
-def find_modules():
-    """The modules of the package, and for each that cannot be imported the reason."""
-    imported, broken = [tensordict], []
-    for found in pkgutil.walk_packages(tensordict.__path__, "tensordict."):
-        if found.name.endswith("__main__"):
-            continue
-        try:
-            # A module of deprecated names says so when it is imported.
-            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-                imported.append(importlib.import_module(found.name))
-        except Exception as error:  # noqa: BLE001 (whatever it is, it is reported)
-            broken.append(f"{found.name}: {error!r}")
-    return imported, broken
-
-
-MODULES, BROKEN = find_modules()
-
-
-def members(owner):
-    """The functions and classes of this package in ``owner``, depth first."""
-    for name, value in list(vars(owner).items()):
-        if isinstance(value, classmethod | staticmethod):
-            value = value.__func__
-        elif isinstance(value, property):
-            value = value.fget
-        elif isinstance(value, functools.cached_property):
-            value = value.func
-        value = inspect.unwrap(value) if callable(value) else value
-        where = getattr(value, "__module__", None) or ""
-        if where.partition(".")[0] != "tensordict":
-            continue
-        if inspect.isclass(value):
-            yield value
-            if not name.startswith("__"):
-                yield from members(value)
-        elif inspect.isfunction(value):
-            yield value
+def definitions(node, name):
+    """The names and nodes of a module, its classes and its functions, depth first."""
+    if isinstance(node, ast.If):
+        inner = [*node.body, *node.orelse]
+    else:
+        yield name, node
+        inner = node.body
+    for child in inner:
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from definitions(child, f"{name}.{child.name}")
+        elif isinstance(child, ast.If):
+            yield from definitions(child, name)
 
 
 def docstrings():
-    """Each docstring that has an example, once."""
-    found = {}
-    for module in MODULES:
-        found[id(module)] = module
-        found |= {id(value): value for value in members(module)}
-    for value in found.values():
-        text = vars(value).get("__doc__")
-        if inspect.isfunction(value):
-            text = value.__doc__
-        if isinstance(text, str) and ">>>" in text:
-            name = value.__name__
-            if not inspect.ismodule(value):
-                name = f"{value.__module__}.{value.__qualname__}"
-            yield pytest.param([text], name, names_around(value), id=name)
+    """Each docstring that has an example, and the module that it is in.
 
-
-def names_around(value):
-    """The names of the module that ``value`` is defined in.
-
-    ``__module__`` is no help: some classes carry the name that pickles know them by.
+    They are read without an import: that of all modules is only for who runs them.
     """
-    if inspect.ismodule(value):
-        return vars(value)
-    if inspect.isclass(value):
-        methods = [m for m in vars(value).values() if inspect.isfunction(m)]
-        return methods[0].__globals__ if methods else {}
-    return value.__globals__
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text("utf-8")
+        if ">>>" not in text:
+            continue
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        module = ".".join(parts).removesuffix(".__init__")
+        for name, node in definitions(ast.parse(text), module):
+            text = ast.get_docstring(node, clean=False)
+            if text and ">>>" in text:
+                yield pytest.param([text], name, module, id=name)
 
 
 def documents():
@@ -108,11 +70,12 @@ def documents():
             yield pytest.param(blocks, path.name, None, id=str(path.relative_to(ROOT)))
 
 
-@pytest.mark.parametrize(("texts", "name", "around"), [*docstrings(), *documents()])
-def test_examples_of(texts, name, around, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("texts", "name", "module"), [*docstrings(), *documents()])
+def test_examples_of(texts, name, module, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__main__"}
-    if around is not None:
+    if module is not None:
+        around = vars(importlib.import_module(module))
         public = {name: getattr(tensordict, name) for name in tensordict.__all__}
         names = around | public | {"torch": torch, "tensordict": tensordict} | names
     report = []
@@ -136,18 +99,22 @@ def test_examples_of(texts, name, around, tmp_path, monkeypatch):
 
 
 def test_every_module_can_be_imported():
-    assert BROKEN == []
+    for found in pkgutil.walk_packages(tensordict.__path__, "tensordict."):
+        if not found.name.endswith("__main__"):
+            # A module of deprecated names says so when it is imported.
+            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+                importlib.import_module(found.name)
 
 
 def test_a_wrong_example_fails(tmp_path, monkeypatch):
     with pytest.raises(pytest.fail.Exception, match="Expected:"):
-        test_examples_of([">>> 1 + 1\n3\n"], "wrong", {}, tmp_path, monkeypatch)
+        test_examples_of([">>> 1 + 1\n3\n"], "wrong", None, tmp_path, monkeypatch)
 
 
 def test_a_skipped_example_fails(tmp_path, monkeypatch):
     text = ">>> 1 / 0  # doctest: +SKIP\n"
     with pytest.raises(AssertionError, match="is skipped"):
-        test_examples_of([text], "skipped", {}, tmp_path, monkeypatch)
+        test_examples_of([text], "skipped", None, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -161,4 +128,4 @@ def test_a_skipped_example_fails(tmp_path, monkeypatch):
 )
 def test_a_wrong_command_fails(text, message, tmp_path, monkeypatch):
     with pytest.raises(pytest.fail.Exception, match=message):
-        test_examples_of([text], "wrong", {}, tmp_path, monkeypatch)
+        test_examples_of([text], "wrong", None, tmp_path, monkeypatch)
