@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from tensordict._nestedkey import NestedKey
     from tensordict._tensorcollection import TensorCollection
+    from tensordict.primitives.protocol import CollectionProtocol
 
     Collection = TypeVar("Collection", bound=TensorCollection)
 
@@ -93,7 +94,9 @@ def gather(
     return out
 
 
-def _ragged(source: Any, indices: Any, out: object, ragged: str, padding: float) -> Any:
+def _ragged(
+    source: CollectionProtocol, indices: Any, out: object, ragged: str, padding: float
+) -> Any:
     """Copy rows of a lazy stack in the form that was asked for."""
     if out is not None:
         msg = "The shapes of ragged rows are not known before: they have no out."
@@ -230,7 +233,11 @@ def _rows_of_windows(
 
 
 def _with_padding(
-    out: Any, source: Any, missing: torch.Tensor, padding_value: float, mask: Any
+    out: CollectionProtocol,
+    source: CollectionProtocol,
+    missing: torch.Tensor,
+    padding_value: float,
+    mask: Any,
 ) -> Any:
     """Fill up short windows in place, those of the entries that were written."""
     if bool(missing.any()):
@@ -255,7 +262,7 @@ def _positions(indices: object) -> Any:
 
 
 def _checked_windows(
-    source: Any, starts: object, lengths: object
+    source: CollectionProtocol, starts: object, lengths: object
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Convert starts and lengths to tensors of int64, and refuse those outside."""
     if not source.batch_dims:
@@ -287,7 +294,9 @@ def _checked_windows(
     return starts, lengths
 
 
-def _jagged(source: Any, starts: torch.Tensor, lengths: torch.Tensor) -> Any:
+def _jagged(
+    source: CollectionProtocol, starts: torch.Tensor, lengths: torch.Tensor
+) -> Any:
     """Copy windows to nested tensors, with one row of offsets for all of them."""
     offsets = torch.zeros(len(starts) + 1, dtype=torch.int64)
     torch.cumsum(lengths, 0, out=offsets[1:])

@@ -46,7 +46,7 @@ def _answer(td: CollectionProtocol, options: Options) -> int | None:
 
 
 def send(
-    td: Any,
+    td: CollectionProtocol,
     dst: int | None,
     group: object,
     group_dst: int | None,
@@ -101,7 +101,7 @@ def _transfer(
 
 
 def init_remote(
-    td: Any,
+    td: CollectionProtocol,
     dst: int | None,
     group: Any,
     device: Any,

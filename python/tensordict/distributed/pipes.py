@@ -247,7 +247,7 @@ class TensorDictPipe(Closing):
                 await send_message(endpoint, head, description, message)
             self._sent = digest
 
-    def send(self, td: Any) -> None:
+    def send(self, td: CollectionProtocol) -> None:
         """Send a collection, and wait until it is sent. See :meth:`asend`.
 
         Raises:

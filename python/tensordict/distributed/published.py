@@ -102,7 +102,7 @@ class _Copied:
     ) -> None:
         self._work, self._target, self._staged, self._view = work, target, staged, view
 
-    def wait(self, *timeout: Any) -> bool:
+    def wait(self, *timeout: object) -> bool:
         """Wait, and copy."""
         self._work.wait(*timeout)
         if self._view is not None:

@@ -82,7 +82,7 @@ def _begin_refusal(channel: Channel, error: Exception) -> None:
 
 
 def send(
-    td: Any,
+    td: CollectionProtocol,
     dst: int | None,
     group: object = None,
     device: torch.device | None = None,
@@ -253,7 +253,7 @@ def scatter(
 # All to all -------------------------------------------------------------------------------
 
 
-def all_gather(td: Any, group: Any = None) -> list[Any]:
+def all_gather(td: CollectionProtocol, group: Any = None) -> list[Any]:
     """Give each process the collections of all."""
     place = device_of(group or c10d._get_default_group())
     world = distributed.get_world_size(group)

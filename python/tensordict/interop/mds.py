@@ -225,7 +225,7 @@ class _Columns:
 
 
 def _entries(
-    td: Any, path: tuple[str, ...]
+    td: CollectionProtocol, path: tuple[str, ...]
 ) -> Iterator[tuple[str, tuple[tuple[str, ...], Any]]]:
     """The leaves and values under their names, keys joined by dots."""
     for key, value in list(td.items()):

@@ -97,7 +97,7 @@ def to_pydantic(td: CollectionProtocol, cls: type) -> Any:
     return _instance("to_pydantic", (), td, cls)
 
 
-def _is_model(cls: Any) -> bool:
+def _is_model(cls: type) -> bool:
     return isinstance(cls, type) and isinstance(
         getattr(cls, "__pydantic_fields__", None), dict
     )

@@ -131,7 +131,7 @@ class TensorDictModuleBase(nn.Module):
                     owner._out_keys_apparent = keys  # type: ignore[attr-defined]
                 delattr(owner, name)
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: ARG004
+    def __new__(cls, *args: object, **kwargs: object) -> Self:  # noqa: ARG004
         """An instance; keys that the class names become those of its instances."""
         # The compiler cannot look into the dictionaries of classes. It meets few classes
         # of which there was no instance before.

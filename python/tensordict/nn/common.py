@@ -215,7 +215,7 @@ class TensorDictModule(TensorDictModuleBase):
                 raise
         return tensordict_out
 
-    def _call_module(self, tensors: Sequence[Any], **kwargs: Any) -> Any:
+    def _call_module(self, tensors: Sequence[Any], **kwargs: object) -> Any:
         """Call the module, or its method, with the inputs in order."""
         module: Any = self._modules.get("module")
         if module is None:
@@ -344,7 +344,7 @@ class TensorDictModule(TensorDictModuleBase):
         return module_text(self, modules.items())
 
 
-def _traced(module: Any, *args: Any, **kwargs: Any) -> Any:
+def _traced(module: Any, *args: Any, **kwargs: object) -> Any:
     """Run the ``forward`` of a module of tensors as the compiler traces it."""
     found = plain_inputs(module, args, kwargs, SKIP)
     if found is None:
@@ -371,7 +371,9 @@ def _as_keys(module: object, keys: object, message: str) -> list[NestedKey]:
         raise ValueError(message) from error
 
 
-def _read(td: Any, keys: list[NestedKey], kwargs: dict[str, Any]) -> list[Any]:
+def _read(
+    td: CollectionProtocol, keys: list[NestedKey], kwargs: dict[str, Any]
+) -> list[Any]:
     """The values of entries: None of a missing one, no wrapper of what is no tensor."""
     is_plain = not kwargs and td.__class__ is TensorDict
     # Direct entries are read without a function, which the compiler would enter
@@ -641,7 +643,7 @@ class as_tensordict_module:  # noqa: N801 - a public name
         if is_method:
 
             @functools.wraps(func)
-            def method(_self: object, *args: Any, **kwargs: Any) -> Any:
+            def method(_self: object, *args: object, **kwargs: object) -> Any:
                 bound = functools.partial(func, _self)
                 module = TensorDictModule(bound, self.in_keys, self.out_keys)
                 return module(*args, **kwargs)
@@ -650,7 +652,7 @@ class as_tensordict_module:  # noqa: N801 - a public name
         module = TensorDictModule(func, self.in_keys, self.out_keys)
 
         @functools.wraps(func)
-        def function(*args: Any, **kwargs: Any) -> Any:
+        def function(*args: object, **kwargs: object) -> Any:
             return module(*args, **kwargs)
 
         return function

@@ -107,7 +107,7 @@ class CudaGraphModule:
 
     @dispatch(auto_batch_size=False)
     def _call_with_collection(
-        self, tensordict: CollectionProtocol, *args: Any, **kwargs: Any
+        self, tensordict: CollectionProtocol, *args: object, **kwargs: object
     ) -> Any:
         if not self._has_cuda:
             return self.module(tensordict, *args, **kwargs)
@@ -116,7 +116,7 @@ class CudaGraphModule:
         written = self._call(read, *args, **kwargs)
         return tensordict.update(written.select(*out_keys, strict=False))
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
+    def _call(self, *args: object, **kwargs: object) -> Any:
         if not self._has_cuda:
             return self.module(*args, **kwargs)
         with torch.cuda.device(self._device):
@@ -170,11 +170,11 @@ class CudaGraphModule:
             if isinstance(own, torch.Tensor):
                 own.copy_(leaf, non_blocking=True)
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+    def state_dict(self, *args: object, **kwargs: object) -> Any:
         """That of the module."""
         return self.module.state_dict(*args, **kwargs)  # type: ignore[attr-defined]
 
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+    def load_state_dict(self, *args: object, **kwargs: object) -> Any:
         """Load the state of the module, in place, so that the graph reads it."""
         return self.module.load_state_dict(*args, **kwargs)  # type: ignore[attr-defined]
 

@@ -118,7 +118,7 @@ class _Dispatch:
         method = self._of_method(lambda _, *args, **kwargs: func(*args, **kwargs))
 
         @functools.wraps(func)
-        def function(*args: Any, **kwargs: Any) -> Any:
+        def function(*args: object, **kwargs: object) -> Any:
             return method(func, *args, **kwargs)
 
         return function
@@ -128,7 +128,7 @@ class _Dispatch:
         auto_batch_size = self.auto_batch_size
 
         @functools.wraps(func)
-        def method(_self: object, *args: Any, **kwargs: Any) -> Any:
+        def method(_self: object, *args: object, **kwargs: object) -> Any:
             first = args[0] if args else kwargs.get("tensordict")
             if isinstance(first, CollectionProtocol) or not DISPATCH.get():
                 return func(_self, *args, **kwargs)

@@ -144,7 +144,7 @@ def _with_params(module: nn.Module, method: Callable[..., Any]) -> Callable[...,
     """A method that takes parameters as its last argument, or as ``params``."""
 
     @functools.wraps(method)
-    def functional(*args: Any, params: Any = None, **kwargs: Any) -> Any:
+    def functional(*args: object, params: Any = None, **kwargs: object) -> Any:
         if params is None and args and isinstance(args[-1], CollectionProtocol):
             # A module of collections has a first argument that is no parameters.
             takes_collection = hasattr(module, "in_keys")

@@ -500,7 +500,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             raise RuntimeError(msg)
 
     def _write_composite(
-        self, dist: CompositeDistribution, sample: Any, out: Any
+        self, dist: CompositeDistribution, sample: Any, out: CollectionProtocol
     ) -> Any:
         out.update(sample)
         return self._write_log_prob(dist, sample, out) if self.return_log_prob else out
@@ -530,7 +530,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         return f"{type(self).__name__}(\n    {body})"
 
 
-def _traced(module: Any, *args: Any, **kwargs: Any) -> Any:
+def _traced(module: Any, *args: Any, **kwargs: object) -> Any:
     """Run the ``forward`` of a probabilistic module as the compiler traces it."""
     parameters = plain_parameters(module, args, kwargs, SKIP)
     if parameters is None:

@@ -234,7 +234,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         )
 
     def get_dist_params(
-        self, tensordict: object, tensordict_out: object = None, **kwargs: Any
+        self, tensordict: object, tensordict_out: object = None, **kwargs: object
     ) -> Any:
         """Call the modules before the last: the collection has the parameters then."""
         modules = list(self._module_iter())[:-1]
@@ -288,7 +288,12 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         )
 
     def _dists(
-        self, td: Any, out: Any, *, resamples: bool, goes_on: bool = False
+        self,
+        td: CollectionProtocol,
+        out: Any,
+        *,
+        resamples: bool,
+        goes_on: bool = False,
     ) -> tuple[Any, dict[NestedKey, Any]]:
         """Call the modules: the collection then, and the distributions by their keys.
 
@@ -307,7 +312,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         return td, found
 
     def _through(
-        self, module: Any, td: Any, *, resamples: bool, ends: bool
+        self, module: nn.Module, td: CollectionProtocol, *, resamples: bool, ends: bool
     ) -> tuple[Any, dict[NestedKey, Any]]:
         """Call a module once: the collection then, and its distributions by their keys."""
         if isinstance(module, ProbabilisticTensorDictSequential):
@@ -420,7 +425,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         return result if is_plain else self._given(td, result, out)
 
 
-def _traced(sequence: Any, *args: Any, **kwargs: Any) -> Any:
+def _traced(sequence: Any, *args: object, **kwargs: object) -> Any:
     """Run the ``forward`` of a probabilistic sequence as the compiler traces it."""
     if not sequence._requires_sample or not is_plain_sequence(
         sequence, args, kwargs, SKIP

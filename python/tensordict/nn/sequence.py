@@ -224,7 +224,7 @@ class TensorDictSequential(TensorDictModule):
         """The modules in order."""
         yield from self.module._modules.values()
 
-    def _run_module(self, module: Any, tensordict: Any, **kwargs: Any) -> Any:
+    def _run_module(self, module: Any, tensordict: Any, **kwargs: object) -> Any:
         """Call a module, or leave it out where its inputs are not there.
 
         Members of a lazy stack that have the inputs are handed to it one by one.
@@ -394,7 +394,7 @@ def _note_place(error: BaseException, name: str) -> None:
     error.add_note(f"Failed while executing module {name!r}.")
 
 
-def _traced(sequence: Any, *args: Any, **kwargs: Any) -> Any:
+def _traced(sequence: Any, *args: object, **kwargs: object) -> Any:
     """Run the ``forward`` of a sequence as the compiler traces it."""
     if not is_plain_sequence(sequence, args, kwargs, SKIP):
         return _whole(sequence, *args, **kwargs)

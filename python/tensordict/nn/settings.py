@@ -287,7 +287,7 @@ class set_skip_existing(_Mode):  # noqa: N801 - a public name
         in_key_attr, out_key_attr, mode = self.in_key_attr, self.out_key_attr, self.mode
 
         @functools.wraps(func)
-        def method(_self: Any, tensordict: Any, *args: Any, **kwargs: Any) -> Any:
+        def method(_self: Any, tensordict: Any, *args: object, **kwargs: object) -> Any:
             held = SKIP.get() if mode is None else mode
             if held and has_results(
                 held,

@@ -71,7 +71,7 @@ class TensorClassModuleBase(nn.Module, ABC, Generic[InputClass, OutputClass]):
     input_type: ClassVar[Any]
     output_type: ClassVar[Any]
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         """Take the types that the base is given."""
         super().__init_subclass__(**kwargs)
         for base in getattr(cls, "__orig_bases__", ()):

@@ -18,7 +18,7 @@ from tensordict.primitives.protocol import (
 )
 
 
-def get(td: Any, key: str, default: Any = NO_DEFAULT) -> Any:
+def get(td: CollectionProtocol, key: str, default: object = NO_DEFAULT) -> Any:
     """The value at a nested key; ``default`` where an entry on the way is missing.
 
     Raises:
@@ -74,7 +74,7 @@ def contains(td: CollectionProtocol, key: object) -> bool:
     return True
 
 
-def getitem(td: Any, index: Any) -> Any:
+def getitem(td: CollectionProtocol, index: Any) -> Any:
     """``td[index]``: an entry where ``index`` is a nested key, else ``td._get_index``.
 
     Of a non-tensor entry it is the value that the entry holds.

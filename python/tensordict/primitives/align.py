@@ -32,7 +32,7 @@ def rebuild_as(
     return result
 
 
-def _rebuild_as(td: Any, iterator: Any, cls: Any, size: Any) -> Any:
+def _rebuild_as(td: CollectionProtocol, iterator: Any, cls: type, size: Any) -> Any:
     if not td._is_dense:
         return td._rebuild_as(iterator, cls, size)
     entries: dict[str, Any] = {}

@@ -111,7 +111,7 @@ def _apply_any(
     batch_size: torch.Size | None,
     device: Any,
     names: Any,
-    default: Any,
+    default: object,
     named: bool,
     nested_keys: bool,
     filter_empty: bool | None,
@@ -185,7 +185,7 @@ def _apply_any(
     return result if entries or _keeps_empty(td, filter_empty) else None
 
 
-def _keeps_empty(td: Any, filter_empty: bool | None) -> bool:
+def _keeps_empty(td: CollectionProtocol, filter_empty: bool | None) -> bool:
     """Return whether a result without entries is one, where ``td`` was walked."""
     return filter_empty is False or (filter_empty is None and td.is_empty())
 
@@ -210,7 +210,7 @@ def _apply_below(
     others: list[Any],
     batch_size: Any,
     device: torch.device | str | int | None,
-    default: Any,
+    default: object,
     named: bool,
     nested_keys: bool,
     filter_empty: Any,

@@ -273,7 +273,7 @@ def _refuse_missing(
 
 
 def _pair(
-    td: Any,
+    td: CollectionProtocol,
     source: Any,
     keys: Any,
     prefix: tuple[str, ...],
@@ -337,7 +337,10 @@ def _pair(
 
 
 def _pairs_of(
-    td: Any, source: Any, keys: Any, prefix: tuple[str, ...]
+    td: CollectionProtocol,
+    source: CollectionProtocol,
+    keys: Any,
+    prefix: tuple[str, ...],
 ) -> list[tuple[Any, Any]]:
     """List the direct entries of ``source`` of which something may be copied."""
     if not isinstance(source, CollectionProtocol):
@@ -352,7 +355,7 @@ def _pairs_of(
     return [(key, source._get_entry(key, None)) for key in held_keys]
 
 
-def _entry_at(td: Any, path: tuple[str, ...]) -> Any:
+def _entry_at(td: CollectionProtocol, path: tuple[str, ...]) -> Any:
     """Return the entry at a nested key; NO_DEFAULT if there is none."""
     target: Any = td
     for part in path:
@@ -364,7 +367,7 @@ def _entry_at(td: Any, path: tuple[str, ...]) -> Any:
     return target
 
 
-def _fitting(path: tuple[str, ...], value: Any, target: Any) -> torch.Tensor:
+def _fitting(path: tuple[str, ...], value: object, target: Any) -> torch.Tensor:
     """Convert a value to a tensor that can be copied into the leaf ``target``."""
     if not isinstance(value, torch.Tensor):
         try:

@@ -43,7 +43,7 @@ Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
 def _moved(
-    td: Any,
+    td: CollectionProtocol,
     op: str,
     args: tuple[Any, ...],
     size: torch.Size,
@@ -76,7 +76,7 @@ def unsqueeze(td: CollectionProtocol, dim: int, call: Call) -> Any:
     return _moved(td, "unsqueeze", (at,), size, order, NO_TAIL, call)
 
 
-def squeeze(td: Any, dim: int | None, call: Call) -> Any:
+def squeeze(td: CollectionProtocol, dim: int | None, call: Call) -> Any:
     """Remove the batch dim ``dim``, or all (None), where they have size 1."""
     batch_size = td.batch_size
     ndim = len(batch_size)
@@ -118,7 +118,7 @@ def transpose(td: CollectionProtocol, dim0: int, dim1: int, call: Call) -> Any:
     return _moved(td, "transpose", args, size, tuple(order), NO_TAIL, call)
 
 
-def permute(td: Any, dims: Sequence[int], call: Call) -> Any:
+def permute(td: CollectionProtocol, dims: Sequence[int], call: Call) -> Any:
     """Reorder the batch dims."""
     plan = permutation_plan(td._batch_size if td._is_dense else td.batch_size, dims)
     if plan is None:
@@ -200,7 +200,7 @@ def _dims_in_range(dims: Sequence[int], ndim: int) -> list[int]:
     return out
 
 
-def flatten(td: Any, start_dim: int, end_dim: int, call: Call) -> Any:
+def flatten(td: CollectionProtocol, start_dim: int, end_dim: int, call: Call) -> Any:
     """Join the batch dims from ``start_dim`` to ``end_dim`` into one."""
     batch_size = td.batch_size
     ndim = len(batch_size)
@@ -248,13 +248,15 @@ def at_least(td: CollectionProtocol, ndim: int, call: Call) -> Any:
     return _remembered(td, result, call)
 
 
-def reduce_dim(td: Any, op: str, dim: int) -> Any:
+def reduce_dim(td: CollectionProtocol, op: str, dim: int) -> Any:
     """Reduce the batch dim ``dim`` of every leaf by its method ``op``. Unlocked."""
     at, size, order = _without(td, dim)
     return map_leaves(td, op, (at,), size, order, NO_TAIL, False, -1)
 
 
-def extrema(td: Any, op: str, dim: int, stays: bool = False) -> list[Any]:
+def extrema(
+    td: CollectionProtocol, op: str, dim: int, stays: bool = False
+) -> list[Any]:
     """The two collections that the method ``op`` of every leaf gives for the dim. Unlocked.
 
     They have the dim where it ``stays``.
@@ -266,7 +268,7 @@ def extrema(td: Any, op: str, dim: int, stays: bool = False) -> list[Any]:
     return split_leaves(td, op, (at,), [size, size], order, False, -1)
 
 
-def unbind(td: Any, dim: int) -> list[Any]:
+def unbind(td: CollectionProtocol, dim: int) -> list[Any]:
     """The collections along a batch dim, without that dim. Unlocked."""
     plan = unbind_plan(td._batch_size if td._is_dense else td.batch_size, dim)
     return split_leaves(td, "unbind", *plan, False, -1)

@@ -208,7 +208,7 @@ def below(error: Exception, key: object) -> Exception:
     return at_key(error, key) if hasattr(error, "_at_entry") else error
 
 
-def locked_error(td: Any) -> RuntimeError:
+def locked_error(td: CollectionProtocol) -> RuntimeError:
     """Make the error of changing which entries the locked ``td`` has."""
     if torch.compiler.is_compiling():
         return RuntimeError(MSG_LOCKED)

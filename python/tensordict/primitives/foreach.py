@@ -63,7 +63,10 @@ def _of_each(lists: list[Any], count: int) -> list[Any]:
 
 
 def foreach(
-    td: Any, op: Any, operands: tuple[Any, ...] = (), drop_empty: bool = False
+    td: CollectionProtocol,
+    op: Any,
+    operands: tuple[Any, ...] = (),
+    drop_empty: bool = False,
 ) -> Any:
     """A collection of the leaves that ``op(leaves, *operands)`` gives.
 
@@ -133,7 +136,9 @@ def foreach_inplace(
     return True
 
 
-def compare(td: Any, op: Any, other: CollectionProtocol, cls: Any) -> Any:
+def compare(
+    td: CollectionProtocol, op: Any, other: CollectionProtocol, cls: type
+) -> Any:
     """A collection of the class ``cls`` of ``op(leaf, operand)`` for each leaf.
 
     It has no names and is not locked. None where ``op`` was not called because of

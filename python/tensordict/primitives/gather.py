@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tensordict.primitives.protocol import CollectionProtocol
 
 
-def gather_into(td: CollectionProtocol, index: object, out: Any) -> None:
+def gather_into(td: CollectionProtocol, index: object, out: CollectionProtocol) -> None:
     """Write the rows of ``td`` at ``index`` into ``out``, a collection of their size.
 
     Raises:
@@ -40,7 +40,9 @@ def gather_into(td: CollectionProtocol, index: object, out: Any) -> None:
     out.update_(rows)
 
 
-def _by_member(td: Any, index: object, out: Any) -> list[tuple[Any, Any]] | None:
+def _by_member(
+    td: CollectionProtocol, index: object, out: CollectionProtocol
+) -> list[tuple[Any, Any]] | None:
     """The members of a stack, and of the one that their rows go to.
 
     None where ``out`` is no such stack, or a row of ``td`` is none of each member.

@@ -308,7 +308,11 @@ def index(td: Any, index: Any) -> Any:
 
 
 def at_plan(
-    td: Any, index: Any, size: torch.Size, names: Any, batch_size: torch.Size
+    td: CollectionProtocol,
+    index: Any,
+    size: torch.Size,
+    names: Any,
+    batch_size: torch.Size,
 ) -> Any:
     """A dense collection at a planned index of the root of the walk.
 

@@ -98,11 +98,11 @@ def _check_fits(item: Any, leaf: torch.Tensor, size: torch.Size, k: int) -> None
 
 
 def plan_fill(
-    td: Any,
+    td: CollectionProtocol,
     at: Any,
     size: Any,
     k: int,
-    value: Any,
+    value: object,
     writes: list[tuple[Any, str, Any, Any]],
 ) -> None:
     """Add to ``writes`` each entry of ``td`` with what fills it, or raise."""
@@ -180,7 +180,9 @@ def plan_collection(
             writes.append((td, key, entry, item))
 
 
-def preallocated(td: Any, at: BatchIndex, size: Any, k: int, item: Any) -> Any:
+def preallocated(
+    td: CollectionProtocol, at: BatchIndex, size: Any, k: int, item: Any
+) -> Any:
     """An entry for ``td`` that is zero but for ``item`` at the index.
 
     ``size`` has as many dims as ``item`` has batch dims.

@@ -177,7 +177,9 @@ def _exclude(
     return td
 
 
-def flatten_keys(td: Any, separator: str, inplace: bool, is_leaf: Any = None) -> Any:
+def flatten_keys(
+    td: CollectionProtocol, separator: str, inplace: bool, is_leaf: Any = None
+) -> Any:
     """All leaves in one collection, under their paths joined by ``separator``.
 
     ``is_leaf`` is asked about the type of every value: collections that it accepts are
@@ -265,7 +267,7 @@ def _flatten(
             _flatten(value, separator, is_leaf, path, direct, nested, inplace)
 
 
-def unflatten_keys(td: Any, separator: str, inplace: bool) -> Any:
+def unflatten_keys(td: CollectionProtocol, separator: str, inplace: bool) -> Any:
     """The entries of ``td`` regrouped: a key with ``separator`` in it becomes a path.
 
     Entries without it come first. New collections have the batch size of ``td``; those

@@ -102,7 +102,7 @@ def first_misfit(members: list[Any]) -> int | None:
     return None
 
 
-def stacked_members(members: list[Any], dim: int, cls: Any) -> Any:
+def stacked_members(members: list[Any], dim: int, cls: type) -> Any:
     """A dense collection of the entries that all members have, stacked along ``dim``.
 
     None where that takes more than stacking tensors: members that are not dense or have
@@ -171,7 +171,7 @@ def member_leaves(members: list[Any], out: list[Any]) -> None:
             out += held.values()
 
 
-def rebuilt_members(members: list[Any], values: Sequence[Any], cls: Any) -> list[Any]:
+def rebuilt_members(members: list[Any], values: Sequence[Any], cls: type) -> list[Any]:
     """The members rebuilt with the leaves that ``values`` yields, as :func:`rebuild` does.
 
     With ``cls`` as :func:`rebuild_as` does.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def map_leaves(
-    td: Any,
+    td: CollectionProtocol,
     op: Any,
     args: tuple[Any, ...] = (),
     prefix: torch.Size | None = None,
@@ -81,7 +81,7 @@ def map_leaves(
 
 
 def _map_unusual(
-    value: Any,
+    value: object,
     size: torch.Size,
     op: str | Callable[..., Any],
     args: tuple[Any, ...],

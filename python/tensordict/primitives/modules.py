@@ -39,7 +39,10 @@ class _OtherShapeError(Exception):
 
 
 def swap_module(
-    td: Any, module: nn.Module, preserve: bool = True, plan_only: bool = False
+    td: CollectionProtocol,
+    module: nn.Module,
+    preserve: bool = True,
+    plan_only: bool = False,
 ) -> Any:
     """Put the entries of ``td`` into ``module``; give what it had under their keys.
 
@@ -69,7 +72,10 @@ def swap_module(
 
 
 def restore_module(
-    td: Any, module: nn.Module, source: Any, plan_only: bool = False
+    td: CollectionProtocol,
+    module: nn.Module,
+    source: CollectionProtocol,
+    plan_only: bool = False,
 ) -> Any:
     """Put back what :func:`swap_module` gave, for the keys of ``source``.
 
@@ -213,7 +219,7 @@ def _plan_module(
 
 
 def _plan_params(
-    td: Any,
+    td: CollectionProtocol,
     params: Any,
     as_kind: Any,
     like: Any,

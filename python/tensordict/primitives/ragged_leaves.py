@@ -68,7 +68,7 @@ def at_index(leaf: torch.Tensor, index: BatchIndex) -> Any:
     return leaf[index]
 
 
-def map_leaf(op: Any, leaf: Any, args: tuple[Any, ...]) -> Any:
+def map_leaf(op: Any, leaf: torch.Tensor, args: tuple[Any, ...]) -> Any:
     """``op(leaf, *args)`` for what torch refuses; None where it is not done here either.
 
     Args:
@@ -336,7 +336,7 @@ def _row_pairs(
     return list(zip(targets, values, strict=True))
 
 
-def check_rows(leaf: torch.Tensor, index: BatchIndex, value: Any) -> None:
+def check_rows(leaf: torch.Tensor, index: BatchIndex, value: object) -> None:
     """Raise where a value does not fit the rows of a nested leaf at an index.
 
     Raises:
@@ -347,7 +347,7 @@ def check_rows(leaf: torch.Tensor, index: BatchIndex, value: Any) -> None:
             raise RuntimeError(MSG_ROW.format(list(each.shape), list(row.shape)))
 
 
-def write_rows(leaf: torch.Tensor, index: BatchIndex, value: Any) -> None:
+def write_rows(leaf: torch.Tensor, index: BatchIndex, value: object) -> None:
     """Write into the rows of a nested leaf at an index."""
     for row, each in _row_pairs(leaf, index, value):
         row.copy_(torch.as_tensor(each))

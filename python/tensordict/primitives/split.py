@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def split_leaves(
-    td: Any,
+    td: CollectionProtocol,
     op: Any,
     args: tuple[Any, ...],
     prefixes: list[torch.Size],

@@ -35,7 +35,7 @@ def new(
     return td
 
 
-def leaves(td: Any, out: list[Any] | None = None) -> list[Any]:
+def leaves(td: CollectionProtocol, out: list[Any] | None = None) -> list[Any]:
     """Every leaf, depth first, in key order."""
     if out is None:
         out = []
@@ -55,7 +55,7 @@ def leaves(td: Any, out: list[Any] | None = None) -> list[Any]:
     return out
 
 
-def is_empty(td: Any) -> bool:
+def is_empty(td: CollectionProtocol) -> bool:
     """Return whether there is no leaf, here or in what is nested."""
     entries = td._tensordict if td._is_dense else td._entries()
     for value in entries.values():
@@ -91,7 +91,7 @@ def truth(td: CollectionProtocol, op: str) -> bool:
 
 
 def rebuild(
-    td: Any,
+    td: CollectionProtocol,
     values: Any,
     names: Any = True,
     lock: bool = False,
@@ -128,7 +128,7 @@ def _drop_empty(td: CollectionProtocol) -> None:
                 td._del_entry(key)
 
 
-def _rebuild(td: Any, iterator: Any, names: Any) -> Any:
+def _rebuild(td: CollectionProtocol, iterator: Any, names: Any) -> Any:
     if not td._is_dense:
         return td._rebuild(iterator, False)
     entries: dict[str, Any] = {}
@@ -190,7 +190,7 @@ def _align_entries(td: Any, other: Any, is_complete: bool, out: list[Any]) -> bo
     return True
 
 
-def data(td: Any) -> Any:
+def data(td: CollectionProtocol) -> Any:
     """A collection of ``leaf.data`` for each leaf, with names and the lock."""
     values = [leaf.data for leaf in leaves(td)]
     return rebuild(td, values, True, True)

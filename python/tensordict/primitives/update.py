@@ -164,7 +164,7 @@ def _update_staged(
     _commit(root)
 
 
-def check_update_size(td: Any, source: Any) -> None:
+def check_update_size(td: CollectionProtocol, source: CollectionProtocol) -> None:
     """Raise where the batch size of a source is another one than that of ``td``."""
     size, source_size = td.batch_size, source.batch_size
     common = min(len(size), len(source_size))
@@ -278,7 +278,7 @@ def _stage(
     branch.staged[key] = stored
 
 
-def _is_whole(is_leaf: Any, present: object, value: Any) -> bool:
+def _is_whole(is_leaf: Any, present: object, value: object) -> bool:
     """Return whether an entry is replaced by a collection, and not merged with it."""
     held = present.target if isinstance(present, _Branch) else present
     return bool(is_leaf(type(held)) or is_leaf(type(value)))

@@ -204,7 +204,7 @@ def with_modules(level: dict[str, Any], td: Any) -> dict[str, Any]:
     } | {"cls": cls}
 
 
-def _is_module(cls: Any) -> bool:
+def _is_module(cls: type) -> bool:
     return isinstance(cls, type) and issubclass(cls, torch.nn.Module)
 
 

@@ -84,7 +84,7 @@ class _Reading:
         self.taken: set[int] = set()
         self.has_more = False
 
-    def add(self, loaded: Any, out: Any, path: tuple[str, ...]) -> None:
+    def add(self, loaded: CollectionProtocol, out: Any, path: tuple[str, ...]) -> None:
         parts = _parts(loaded)
         if parts:
             own = dict.fromkeys(parts) if out is None else _parts(out)

@@ -218,7 +218,7 @@ class _Reader(_PythonUnpickler):  # type: ignore[misc]
         self.load_reduce()
         self._keep()
 
-    def _checked_new(self, cls: Any, load: Callable[[], None]) -> None:
+    def _checked_new(self, cls: type, load: Callable[[], None]) -> None:
         # The `__new__` of a named tuple calls that of tuples.
         is_plain = isinstance(cls, type) and (
             cls.__new__ in _PLAIN_NEW

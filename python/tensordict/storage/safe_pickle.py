@@ -267,7 +267,7 @@ def _add_typed(value: object, path: tuple[Any, ...], found: dict[str, Any]) -> N
 # Loading ------------------------------------------------------------------------------
 
 
-def load_value(cls: Any, path: SavedPath, options: Any) -> Any:
+def load_value(cls: type, path: SavedPath, options: Any) -> Any:
     """Make the value that a directory holds; its size is that of what holds it.
 
     Raises:

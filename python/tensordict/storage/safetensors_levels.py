@@ -364,7 +364,7 @@ class Reader:
 
 
 def dense_from_level(
-    cls: Any,
+    cls: type,
     level: dict[str, Any],
     reader: Reader,
     path: tuple[str, ...],

@@ -54,7 +54,7 @@ def state_dict(
 
 def _add(
     td: CollectionProtocol,
-    out: Any,
+    out: CollectionProtocol,
     metadata: Any,
     prefix: str,
     keep_vars: bool,

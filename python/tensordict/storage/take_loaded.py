@@ -17,7 +17,7 @@ from tensordict.storage.tensors.mapped import MemoryMappedTensor
 __all__ = ["check_fit", "check_out", "load_into", "mark_mapped", "take_loaded_dense"]
 
 
-def check_out(out: Any, loaded: Any) -> None:
+def check_out(out: CollectionProtocol, loaded: Any) -> None:
     """Check that ``out`` can take what was loaded, and give it the names of that."""
     if out._is_dense and loaded._is_dense and not _brings_collection(out, loaded):
         # Its own names stay, as in the release, where only a new nested collection
@@ -32,7 +32,7 @@ def check_out(out: Any, loaded: Any) -> None:
     check_fit(out, loaded)
 
 
-def _brings_collection(out: Any, loaded: CollectionProtocol) -> bool:
+def _brings_collection(out: CollectionProtocol, loaded: CollectionProtocol) -> bool:
     """Return whether a nested collection in ``loaded`` is not in ``out``."""
     return any(
         isinstance(value, CollectionProtocol)
@@ -92,7 +92,7 @@ def _is_loaded_already(present: object, value: object) -> bool:
     )
 
 
-def take_loaded_dense(out: Any, loaded: Any) -> Any:
+def take_loaded_dense(out: Any, loaded: CollectionProtocol) -> Any:
     """Give a dense collection the entries that were loaded for it, nested ones kept."""
     if loaded._is_non_tensor:
         return loaded

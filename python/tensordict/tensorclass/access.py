@@ -246,7 +246,7 @@ class FieldAccess(TensorCollection):
         return value
 
     @classmethod
-    def _values_of_part(cls, member: Any, name: str) -> Any:
+    def _values_of_part(cls, member: CollectionProtocol, name: str) -> Any:
         """The value of an entry of a member: a list, where that is a stack like it."""
         value = member.get(name)
         if value is None and _holds(member, name):
@@ -333,7 +333,7 @@ class FieldAccess(TensorCollection):
             raise ValueError(MSG_ASSIGN.format(type(value)))
         return value
 
-    def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
+    def get(self, key: NestedKeyLike, *args: object, **kwargs: object) -> Any:
         """The value at a nested key, or a default; of a field as the attribute gives it.
 
         Below a field it is what the collection in the field gives. The name of another

@@ -115,7 +115,7 @@ class TensorClass(FilesOfClass, metaclass=_DataclassLike):
 
 
 @functools.cache
-def _with_flags(cls: Any, flags: tuple[str, ...]) -> Any:
+def _with_flags(cls: type, flags: tuple[str, ...]) -> Any:
     """The base class with flags. The same flags give the same class."""
     options = dict.fromkeys(flags, True)
     return type(cls)(

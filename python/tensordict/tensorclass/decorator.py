@@ -90,7 +90,7 @@ def tensorclass(
         if value
     }
 
-    def decorate(cls: Any) -> Any:
+    def decorate(cls: type) -> Any:
         if not issubclass(cls, TensorClass):
             return _rebased(cls, options, cast_filter, kw_only)
         prepare(cls, options, cast_filter, kw_only)
@@ -100,7 +100,7 @@ def tensorclass(
 
 
 def _rebased(
-    cls: Any, options: dict[str, bool], cast_filter: object, kw_only: bool
+    cls: type, options: dict[str, bool], cast_filter: object, kw_only: bool
 ) -> Any:
     """The class once more, with :class:`TensorClass` among its bases.
 

@@ -69,7 +69,7 @@ _NOT_DELEGATED = frozenset(
 _COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"})
 
 
-def delegate(cls: Any) -> None:
+def delegate(cls: type) -> None:
     """Give a class around a collection, as ``_tensordict``, the methods of that.
 
     Those that ``cls`` has in its own body stay, and so do class methods.

@@ -185,7 +185,7 @@ def declared_again(field: dataclasses.Field[Any]) -> Any:
     return declared
 
 
-def _pass_over_generated(cls: Any) -> None:
+def _pass_over_generated(cls: type) -> None:
     """Take for ``repr`` and ``==`` no method that was generated for a dataclass.
 
     They stand in the class itself, where a later ``@dataclass`` leaves them alone.
@@ -208,7 +208,7 @@ def _check_names(cls: Any, own: dict[str, Any]) -> None:
             raise AttributeError(MSG_RESERVED.format(name))
 
 
-def _hints(cls: Any) -> dict[str, Any]:
+def _hints(cls: type) -> dict[str, Any]:
     """The type of each annotation; Any where its text names what cannot be found."""
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
@@ -223,7 +223,7 @@ def _hints(cls: Any) -> dict[str, Any]:
     return found
 
 
-def own_annotations(cls: Any) -> dict[str, Any]:
+def own_annotations(cls: type) -> dict[str, Any]:
     """Return the annotations of the body of ``cls``, of later names, too.
 
     From Python 3.14 annotations are evaluated when they are read, so that a class may
@@ -239,7 +239,7 @@ def own_annotations(cls: Any) -> dict[str, Any]:
 
 
 def resolved_annotation(
-    annotation: object, cls: Any, *, qualified: bool = False
+    annotation: object, cls: type, *, qualified: bool = False
 ) -> Any:
     """An annotation in the body of ``cls``, without texts; Any where one fails.
 
@@ -259,7 +259,7 @@ def resolved_annotation(
         return Any
 
 
-def _names_around(cls: Any) -> dict[str, Any]:
+def _names_around(cls: type) -> dict[str, Any]:
     """The local names of the functions that make ``cls``, where its annotations may look.
 
     Python keeps no scope with an annotation that is a text, but while the class is made

@@ -284,7 +284,7 @@ def _with_classes(cls: Any, td: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=256)
-def _init_var_defaults(cls: Any) -> tuple[Any, ...]:
+def _init_var_defaults(cls: type) -> tuple[Any, ...]:
     """Return what a rebuilt instance passes to ``__post_init__``: the defaults."""
     defaults = post_init_arguments(cls).values()
     return tuple(value for value in defaults if value is not dataclasses.MISSING)

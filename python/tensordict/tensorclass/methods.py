@@ -43,7 +43,7 @@ class MethodsOfClass(OverCollection):
                     made.set_non_tensor(name, None)
         return made
 
-    def to_dict(self, *, retain_none: bool = True, **kwargs: Any) -> dict[str, Any]:
+    def to_dict(self, *, retain_none: bool = True, **kwargs: object) -> dict[str, Any]:
         """A dictionary of the fields; those that are not set are None.
 
         Args:
@@ -193,7 +193,7 @@ class MethodsOfClass(OverCollection):
 
     def copy_at_(
         self,
-        tensordict: Any,
+        tensordict: CollectionProtocol,
         idx: object,
         non_blocking: bool = False,
         *,

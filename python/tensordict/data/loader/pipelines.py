@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensordict.data.loader.source import Dense, Source
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["DirectPipeline", "NativePipeline", "Pipeline", "ThreadsPipeline"]
 
@@ -157,7 +158,9 @@ class NativePipeline:
             start = stop
         self._begun.append((rows, buffer, tickets))
 
-    def _submit(self, part: Any, rows: torch.Tensor, out: Any) -> Any:
+    def _submit(
+        self, part: CollectionProtocol, rows: torch.Tensor, out: CollectionProtocol
+    ) -> Any:
         # The first batch is waited for at once: all threads copy it.
         ticket = self._prefetcher.submit(part, rows, out) if self._begun else None
         if ticket is None:

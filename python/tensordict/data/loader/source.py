@@ -132,7 +132,9 @@ class Template:
         return batch if self._is_plain else _completed(self._td, batch, rows)
 
 
-def _completed(source: Any, batch: Any, rows: torch.Tensor | None) -> Any:
+def _completed(
+    source: Any, batch: CollectionProtocol, rows: torch.Tensor | None
+) -> Any:
     inner = source._tensordict if isinstance(source, TensorClass) else source
     tensors = batch._entries()
     entries: dict[str, Any] = {}

@@ -349,7 +349,7 @@ class Reader:
             raise ValueError(MSG_TIME_RANGE.format(".".join(path), error)) from None
         return self._tensor(array.fill_null(0) if array.null_count else array)
 
-    def _is_number(self, kind: Any) -> bool:
+    def _is_number(self, kind: object) -> bool:
         types = self.pa.types
         return (
             types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)

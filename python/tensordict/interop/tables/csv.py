@@ -124,7 +124,7 @@ _TIMES = (dt.date, dt.time)
 # Reading ------------------------------------------------------------------------------
 
 
-def read(cls: Any, asked: Asked, path: Any, options: dict[str, Any]) -> Any:
+def read(cls: type, asked: Asked, path: Any, options: dict[str, Any]) -> Any:
     """See :meth:`TensorDict.from_csv`."""
     try:
         pd = import_pandas(asked.method)
@@ -274,7 +274,7 @@ def _rewind(path: object) -> None:
 
 
 def _read_with_pyarrow(
-    cls: Any, asked: Asked, path: str | os.PathLike[str], options: dict[str, Any]
+    cls: type, asked: Asked, path: str | os.PathLike[str], options: dict[str, Any]
 ) -> Any:
     try:
         import pyarrow as pa
@@ -314,7 +314,7 @@ def _read_with_pyarrow(
     return collection(cls, asked, entries, rules.masks, table.num_rows)
 
 
-def _is_number(types: Any, kind: Any) -> bool:
+def _is_number(types: Any, kind: object) -> bool:
     return types.is_integer(kind) or types.is_floating(kind)
 
 

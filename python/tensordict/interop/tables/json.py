@@ -52,7 +52,7 @@ OF_PANDAS = (".zip", ".tar", ".zst")
 
 
 def read(
-    cls: Any, asked: Asked, path: Any, lines: bool, options: dict[str, Any]
+    cls: type, asked: Asked, path: Any, lines: bool, options: dict[str, Any]
 ) -> Any:
     """See :meth:`TensorDict.from_json`."""
     rules = rules_of(asked)
@@ -97,7 +97,7 @@ def _is_plain(path: object) -> bool:
 
 
 def _read_with_pandas(
-    cls: Any, asked: Asked, path: object, lines: bool, options: dict[str, Any]
+    cls: type, asked: Asked, path: object, lines: bool, options: dict[str, Any]
 ) -> Any:
     pd = import_pandas(asked.method)
     # Text stays text, whatever it looks like.

@@ -53,7 +53,7 @@ def import_pandas(asked: str) -> Any:
 # Reading ------------------------------------------------------------------------------
 
 
-def from_pandas(cls: Any, asked: Asked, frame: object) -> Any:
+def from_pandas(cls: type, asked: Asked, frame: object) -> Any:
     """See :meth:`TensorDict.from_pandas`."""
     pd = import_pandas(asked.method)
     rules = rules_of(asked)

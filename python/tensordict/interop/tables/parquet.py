@@ -30,7 +30,7 @@ MSG_NEITHER = (
 
 
 def read(
-    cls: Any,
+    cls: type,
     asked: Asked,
     path: str | os.PathLike[str],
     columns: list[str] | None,

@@ -36,7 +36,7 @@ def _import_polars(asked: str) -> Any:
     return pl
 
 
-def from_polars(cls: Any, asked: Asked, frame: object) -> Any:
+def from_polars(cls: type, asked: Asked, frame: object) -> Any:
     """See :meth:`TensorDict.from_polars`."""
     pl = _import_polars(asked.method)
     pa = arrow.import_pyarrow(asked.method)

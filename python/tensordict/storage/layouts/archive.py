@@ -64,7 +64,7 @@ class ArchiveLayout(DirectoryLayout):
             begins = file.read(4) == b"PK\x03\x04"
         return begins or zipfile.is_zipfile(path)
 
-    def save(self, td: Any, path: Any, options: SaveOptions) -> Any:
+    def save(self, td: CollectionProtocol, path: Any, options: SaveOptions) -> Any:
         """Write to an archive: a plain collection over it."""
         refuse_unbatched(td, MSG_MEMORY_MAPPED)
         return _save(td, path, options, is_sparse=False)

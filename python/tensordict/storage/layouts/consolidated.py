@@ -107,7 +107,7 @@ class ConsolidatedLayout(Layout):
         """Return whether it is such a file."""
         return os.path.isfile(path) and _rust.is_consolidated(path)
 
-    def save(self, td: Any, path: Any, options: SaveOptions) -> Any:
+    def save(self, td: CollectionProtocol, path: Any, options: SaveOptions) -> Any:
         """Write to a file: a locked collection over it."""
         later, threads = options.return_early, options.num_threads
         durable, checks, bar = options.durable, options.checks, options.pbar
@@ -390,7 +390,7 @@ def moved(
     return result
 
 
-def _order_as(made: Any, source: Any) -> None:
+def _order_as(made: Any, source: CollectionProtocol) -> None:
     """Put the entries of dense collections in the order of those of ``source``."""
     if hasattr(source, "stack_dim") and not source._is_non_tensor:
         # Nothing is stacked: members may differ in shape.

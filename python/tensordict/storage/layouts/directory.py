@@ -262,7 +262,7 @@ class Directory(NamedTuple):
         return Directory(self.path / name, self.escapes_keys)
 
 
-def plan_dense(td: Any, plan: Any, level: int) -> None:
+def plan_dense(td: CollectionProtocol, plan: Any, level: int) -> None:
     """Add a dense collection to the level of a plan."""
     for key, child_level, value in plan.add_entries(level, td._tensordict):
         if not isinstance(value, CollectionProtocol):

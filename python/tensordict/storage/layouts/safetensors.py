@@ -100,7 +100,7 @@ class SafetensorsLayout(Layout):
         length = int.from_bytes(start[:8], "little")
         return start[8:] == b"{" and length <= _LONGEST_HEADER
 
-    def save(self, td: Any, path: Any, options: SaveOptions) -> Any:
+    def save(self, td: CollectionProtocol, path: Any, options: SaveOptions) -> Any:
         """Write one file: a locked collection over it. Or several, and load them.
 
         Raises:
@@ -555,7 +555,7 @@ def _msg_present(name: str, key: str, path: str | Path) -> str:
     )
 
 
-def _of_dicts(cls: Any, level: dict[str, Any]) -> Any:
+def _of_dicts(cls: type, level: dict[str, Any]) -> Any:
     entries = {
         key: _of_dicts(cls, value) if isinstance(value, dict) else value
         for key, value in level.items()

@@ -137,7 +137,7 @@ def make_zeros(
 
 
 def write(
-    cls: Any,
+    cls: type,
     source: torch.Tensor,
     size: torch.Size,
     filename: str | Path | None,
@@ -174,7 +174,7 @@ def write_nested(
 
 
 def fill(
-    cls: Any,
+    cls: type,
     shape: torch.Size,
     dtype: torch.dtype,
     filename: str | Path | None,
