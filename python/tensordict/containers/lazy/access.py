@@ -14,12 +14,13 @@ from tensordict.containers.lazy.formats import (
     check_tensors,
     stack_leaves,
 )
+from tensordict.containers.lazy.state import StackState
 from tensordict.ops import access
 from tensordict.primitives.metatensor import MetaTensor
-from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, StackProtocol
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tensordict.containers.dense import TensorDict
     from tensordict.primitives.entry import Entry
@@ -51,11 +52,8 @@ FORMATS = frozenset(
 """The parameters of ``get`` besides the key and a default."""
 
 
-class ReadingOps(StackProtocol):
+class ReadingOps(StackState):
     """Reading the entries of a stack."""
-
-    _td_dim_name: str | None
-    _hook_out: Callable[[Any], Any] | None
 
     # Reading -----------------------------------------------------------------------
 

@@ -8,10 +8,11 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.lazy import shapes
+from tensordict.containers.lazy.state import StackState
 from tensordict.containers.lazy.update import MSG_PARTS
 from tensordict.ops.autograd import AutogradOps
 from tensordict.primitives.join import MSG_STACK_BATCH
-from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, StackProtocol
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.unbatched import is_unbatched
 
 if TYPE_CHECKING:
@@ -40,24 +41,8 @@ MOVING_ROWS = frozenset({"roll", "flip", "fliplr", "flipud"})
 """Those of them that only move elements, which can be done to members apart."""
 
 
-class CombiningOps(StackProtocol):
+class CombiningOps(StackState):
     """A stack with others of its kind."""
-
-    _td_dim_name: str | None
-
-    if TYPE_CHECKING:
-
-        def _index(self, index: object) -> Any: ...
-        def _like(self, members: list[Any]) -> Self: ...
-        def _own_names(self) -> list[str | None] | None: ...
-        @classmethod
-        def _of(cls, members: list[Any], dim: int) -> Self: ...
-        def _as_dense(self) -> Any: ...
-        def _parts_of(self, other: object) -> list[Any] | None: ...
-        def _seen(self, key: str) -> list[Any] | None: ...
-        def _holds_stacks(self) -> bool: ...
-        def _common_keys(self) -> list[str]: ...
-        def _fast_apply(self, *args: object, **kwargs: object) -> Any: ...
 
     # Calling a function on every leaf ----------------------------------------------
 

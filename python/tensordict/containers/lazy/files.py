@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tensordict.primitives.protocol import CollectionProtocol, StackProtocol
+from tensordict.containers.lazy.state import StackState
+from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage import describing, safetensors_levels
 from tensordict.storage import source as sources
 
@@ -21,21 +22,13 @@ MSG_KEYS = (
 MSG_NAMES = "Not all dim names match, got {} and {}."
 
 
-class FilesOps(StackProtocol):
+class FilesOps(StackState):
     """Lazy stacks in files of one buffer, and in safetensors files.
 
     See :mod:`tensordict.storage.layouts.consolidated` and :mod:`tensordict.storage.layouts.safetensors`
     for what the methods promise. The first keeps the members apart; the second has the
     entries stacked, so members must agree.
     """
-
-    _td_dim_name: str | None
-
-    if TYPE_CHECKING:
-
-        @classmethod
-        def _of(cls, members: list[Any], dim: int, name: str | None = None) -> Any: ...
-        def _as_dense(self) -> Any: ...
 
     def _describe(self, rows: Iterator[Any]) -> Any:
         name = type(self).__name__

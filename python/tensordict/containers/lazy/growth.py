@@ -11,8 +11,9 @@ from tensordict.containers.lazy.construct import (
     MSG_STACK_DIM,
     merged_batch_size,
 )
+from tensordict.containers.lazy.state import StackState
 from tensordict.primitives.errors import locked_error
-from tensordict.primitives.protocol import CollectionProtocol, StackProtocol
+from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["GrowthOps"]
 
@@ -20,7 +21,7 @@ MSG_NEW_TYPE = "Expected new value to be TensorDictBase instance but got {} inst
 MSG_NEW_DEVICE = "Devices differ: stack has device={}, new value has device={}."
 
 
-class GrowthOps(StackProtocol):
+class GrowthOps(StackState):
     """The methods that add members to a stack."""
 
     def append(self, tensordict: CollectionProtocol) -> None:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
+from tensordict.containers.lazy.state import StackState
 from tensordict.ops.key_views import _sorting_key, _TensorDictKeysView
 from tensordict.ops.keys import set_default
 from tensordict.primitives.checks import is_leaf_nontensor
 from tensordict.primitives.common import MSG_BAD_KEY, MSG_MEMBERSHIP
 from tensordict.primitives.errors import locked_error, missing_path
 from tensordict.primitives.metatensor import MetaTensor
-from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, StackProtocol
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,14 +60,8 @@ class _LazyStackedTensorDictKeysView(_TensorDictKeysView):
 _LazyStackedTensorDictKeysView.__module__ = "tensordict._lazy"
 
 
-class StackKeysOps(StackProtocol):
+class StackKeysOps(StackState):
     """The keys of a stack, and what is done with them."""
-
-    if TYPE_CHECKING:
-
-        def _common_keys(self) -> list[str]: ...
-        def _like(self, members: list[Any]) -> Self: ...
-        def _meta(self, key: NestedKeyLike) -> Any: ...
 
     def _listed(self, nested: bool) -> Iterator[tuple[Any, Any]]:
         if self._is_non_tensor:

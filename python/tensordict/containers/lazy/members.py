@@ -9,6 +9,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.lazy import shapes
+from tensordict.containers.lazy.state import StackState
 from tensordict.primitives.common import more_refs
 from tensordict.primitives.operations import (
     ALONG_DIMS,
@@ -22,7 +23,7 @@ from tensordict.primitives.operations import (
     SPREADS,
     bounds_of_parts,
 )
-from tensordict.primitives.protocol import CollectionProtocol, StackProtocol
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,24 +36,8 @@ MSG_PARTS = (
 )
 
 
-class MembersOps(StackProtocol):
+class MembersOps(StackState):
     """The walks and locks of a stack, done by each of its members."""
-
-    _td_dim_name: str | None
-
-    if TYPE_CHECKING:
-
-        def _common_keys(self) -> list[str]: ...
-        def _like(self, members: list[Any]) -> Self: ...
-        def _group(self, key: str) -> list[Any] | None: ...
-        def _as_dense(self) -> Any: ...
-        def _own_names(self) -> list[str | None] | None: ...
-        def _plan(self, index: object) -> Any: ...
-        def _parts(self, results: list[Any]) -> tuple[Any, ...]: ...
-        def _index(self, index: object) -> Any: ...
-        def _parts_at(self, *args: object) -> list[tuple[Any, Any, Any]]: ...
-        def _is_ragged(self, key: str) -> bool: ...
-        def _holds_stacks(self) -> bool: ...
 
     # Walking -----------------------------------------------------------------------
 

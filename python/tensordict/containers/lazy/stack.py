@@ -105,12 +105,6 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     _is_dense: ClassVar[bool] = False
 
-    tensordicts: list[Any]
-    stack_dim: int
-    _td_dim_name: str | None = None
-    _hook_out: Callable[[Any], Any] | None = None
-    _hook_in: Callable[[Any], Any] | None = None
-
     def __init__(
         self,
         *tensordicts: object,

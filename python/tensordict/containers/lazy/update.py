@@ -15,6 +15,7 @@ from tensordict.containers.lazy.construct import (
 from tensordict.containers.lazy.indexing import plan_index
 from tensordict.containers.lazy.rollback import Undoing
 from tensordict.containers.lazy.set import refuse_casts
+from tensordict.containers.lazy.state import StackState
 from tensordict.ops.families import NUMBERS
 from tensordict.ops.merging import (
     _take_batch_sizes,
@@ -25,7 +26,7 @@ from tensordict.ops.merging import (
 from tensordict.primitives.common import MSG_BAD_KEY
 from tensordict.primitives.copy import copy_all
 from tensordict.primitives.metatensor import MetaTensor
-from tensordict.primitives.protocol import CollectionProtocol, StackProtocol
+from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
@@ -49,20 +50,8 @@ MSG_UPDATE_COUNT = (
 )
 
 
-class UpdatingOps(StackProtocol):
+class UpdatingOps(StackState):
     """Updates of a stack, member by member where that is needed."""
-
-    if TYPE_CHECKING:
-
-        def _plan(self, index: object) -> Any: ...
-        def _from_dict_at(self, index: object, value: object) -> Any: ...
-        def _parts_of(self, other: object) -> list[Any] | None: ...
-        def _write_ragged(self, key: str, index: object, value: object) -> None: ...
-        def _seen(self, key: str) -> list[Any] | None: ...
-        def _meta(self, key: object) -> Any: ...
-        def _common_keys(self) -> list[str]: ...
-        def _is_ragged(self, key: str) -> bool: ...
-        def _value_parts(self, value: object) -> list[Any]: ...
 
     def _update_parts(self, source: Any) -> list[Any] | None:
         """Split the source of an update into the part of each member.
