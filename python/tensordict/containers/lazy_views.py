@@ -14,8 +14,7 @@ import torch
 from tensordict import _rust
 from tensordict.containers.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
-from tensordict.containers.fixed_size import FixedSize
-from tensordict.containers.plain_walks import PlainWalks
+from tensordict.containers.source_view import SourceView
 from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
 from tensordict.primitives.errors import locked_error
@@ -49,12 +48,11 @@ MSG_SHAPE = (
     "calling `to_tensordict`."
 )
 MSG_DIM = "Incompatible dim {} for tensordict with shape {}."
-MSG_KEYS = "Cannot call {} inplace on a lazy tensordict."
 MSG_TO = "Cannot {} {}.to()."
 SHAPE_TAIL = 1
 
 
-class _CustomOpTensorDict(FixedSize, PlainWalks, TensorDictBase):  # type: ignore[misc]
+class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
     """A collection seen through an operation on its batch dims.
 
     Args:
@@ -67,6 +65,7 @@ class _CustomOpTensorDict(FixedSize, PlainWalks, TensorDictBase):  # type: ignor
     """
 
     _is_dense: ClassVar[bool] = False
+    _msg_names = MSG_NAMES
 
     def __init__(
         self,
@@ -140,18 +139,6 @@ class _CustomOpTensorDict(FixedSize, PlainWalks, TensorDictBase):  # type: ignor
         if not self._source._has_names():
             return None
         return self._apply(self._source.empty())._td_dim_names
-
-    @property
-    def names(self) -> list[str | None]:
-        """A name or None per batch dim. They cannot be changed."""
-        found = self._td_dim_names
-        return [None] * len(self._batch_size) if found is None else list(found)
-
-    @names.setter
-    def names(self, value: Any) -> None:
-        wanted = [None] * len(self._batch_size) if value is None else list(value)
-        if wanted != self.names:
-            raise RuntimeError(MSG_NAMES)
 
     @property
     def _is_locked(self) -> bool:
@@ -336,39 +323,10 @@ class _CustomOpTensorDict(FixedSize, PlainWalks, TensorDictBase):  # type: ignor
         rest = self._source.split_keys(*args, **kwargs)[-1]
         return (*parts[:-1], self._of_source(rest))
 
-    def select(
-        self,
-        *keys: object,
-        inplace: bool = False,
-        strict: bool = True,
-        as_tensordict: bool = False,
-    ) -> Any:
-        """Copies of the entries at ``keys``, in an ordinary collection."""
-        if inplace:
-            raise RuntimeError(MSG_KEYS.format("select"))
-        return self._shown().select(*keys, strict=strict).clone()
-
-    def flatten_keys(
-        self,
-        separator: str = ".",
-        inplace: bool = False,
-        is_leaf: Callable[[Any], bool] | None = None,
-    ) -> Any:
-        """All leaves under joined keys, in an ordinary collection."""
-        if inplace:
-            raise RuntimeError(MSG_KEYS.format("exclude"))
-        return super().flatten_keys(separator, is_leaf=is_leaf)
-
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Any:
         """The same view of the collection with its entries nested."""
         nested = self._source.unflatten_keys(separator, inplace)
         return self if inplace else self._of_source(nested)
-
-    def exclude(self, *keys: object, inplace: bool = False) -> Any:
-        """Copies of all but the entries at ``keys``, in an ordinary collection."""
-        if inplace:
-            raise RuntimeError(MSG_KEYS.format("exclude"))
-        return self._shown().exclude(*keys).clone()
 
     def empty(self, recurse: bool = False, **kwargs: Any) -> Any:
         """An ordinary collection without leaves. See ``TensorDict.empty``."""
@@ -380,10 +338,6 @@ class _CustomOpTensorDict(FixedSize, PlainWalks, TensorDictBase):  # type: ignor
     def contiguous(self, **kwargs: object) -> Any:
         """An ordinary collection of contiguous leaves."""
         return self._shown().contiguous(**kwargs)
-
-    def to_padded_tensor(self, *args: object, **kwargs: object) -> Any:
-        """An ordinary collection, its ragged entries padded."""
-        return self._shown().to_padded_tensor(*args, **kwargs)
 
     def is_contiguous(self) -> bool:
         """Return whether all leaves, as they are seen here, are contiguous."""
@@ -417,18 +371,6 @@ class _CustomOpTensorDict(FixedSize, PlainWalks, TensorDictBase):  # type: ignor
 
     # Files ---------------------------------------------------------------------------------
 
-    def is_memmap(self) -> bool:
-        """Return whether the collection that is viewed is memory-mapped."""
-        return self._source.is_memmap()
-
-    def is_shared(self) -> bool:
-        """Return whether the collection that is viewed is in shared memory."""
-        return self._source.is_shared()
-
-    def memmap_like(self, *args: object, **kwargs: object) -> Any:
-        """Make files of zeros of the shapes seen here, as an ordinary collection."""
-        return self._shown().memmap_like(*args, **kwargs)
-
     def share_memory_(self) -> Self:
         """Move the collection that is viewed to shared memory."""
         self._source.share_memory_()
@@ -447,9 +389,6 @@ class _CustomOpTensorDict(FixedSize, PlainWalks, TensorDictBase):  # type: ignor
     @classmethod
     def _load_tree(cls, directory: SavedPath, options: object) -> Any:
         return load_view(cls, directory, options)
-
-    def _shape_fields(self) -> dict[str, str | None]:
-        return {}
 
     def _take_loaded(self, loaded: object) -> Self:
         other = loaded if not isinstance(loaded, type(self)) else loaded._source

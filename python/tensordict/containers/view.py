@@ -77,6 +77,7 @@ class _SubTensorDict(ViewDifferences):
 
     _is_dense: ClassVar[bool] = False
     _printed_nested_as = "TensorDict"
+    _msg_names = MSG_NAMES
 
     def __init__(
         self,
@@ -164,16 +165,6 @@ class _SubTensorDict(ViewDifferences):
     def _check_names(self, names: list[str | None]) -> None:
         if names != self.names:
             raise RuntimeError(MSG_NAMES)
-
-    @property
-    def names(self) -> list[str | None]:
-        """A name or None per batch dim. They cannot be changed."""
-        found = self._td_dim_names
-        return [None] * len(self._batch_size) if found is None else found
-
-    @names.setter
-    def names(self, value: Any) -> None:
-        self._td_dim_names = None if value is None else list(value)
 
     @property
     def _is_locked(self) -> bool:  # type: ignore[override]

@@ -8,15 +8,15 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.collection import TensorDictBase
-from tensordict.containers.fixed_size import FixedSize
 from tensordict.containers.plain_walks import PlainEntries
+from tensordict.containers.source_view import SourceView
 from tensordict.primitives import options as options_primitives
 from tensordict.primitives.operations import ONLY_VIEWS, REFUSED_BY_VIEWS
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.parts import load_part, plan_part, saved_part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from tensordict._rust import SavedTensors
     from tensordict.primitives.protocol import NestedKeyLike
@@ -33,14 +33,10 @@ MSG_INPLACE = (
     "call .to_tensordict() first or use inplace=False."
 )
 MSG_TO_INPLACE = "Cannot send a _SubTensorDict instance to device/dtype inplace"
-MSG_INPLACE_KEYS = "Cannot call {} inplace on a lazy tensordict."
 
 
-class ViewDifferences(FixedSize, PlainEntries, TensorDictBase):  # type: ignore[misc]
+class ViewDifferences(SourceView, PlainEntries, TensorDictBase):  # type: ignore[misc]
     """The methods that a part of a collection refuses, or has in its own way."""
-
-    _source: Any
-    """The collection of which this is a part."""
 
     def _replace_content(self, result: object) -> NoReturn:
         raise NotImplementedError(MSG_INPLACE)
@@ -59,12 +55,6 @@ class ViewDifferences(FixedSize, PlainEntries, TensorDictBase):  # type: ignore[
     def where(self, condition: torch.Tensor, other: object, **kwargs: object) -> Any:
         """Choose between the part and another collection, in an ordinary, unlocked one."""
         return self._shown().where(condition, other, **kwargs)
-
-    def to_padded_tensor(
-        self, padding: float = 0.0, mask_key: NestedKeyLike | None = None
-    ) -> Any:
-        """The parts as an ordinary collection: none of them is ragged."""
-        return self._shown().to_padded_tensor(padding, mask_key)
 
     def to(self, *args: object, **kwargs: object) -> Any:
         """Copy what the part shows, then move it. See ``TensorDict.to``.
@@ -144,35 +134,6 @@ class ViewDifferences(FixedSize, PlainEntries, TensorDictBase):  # type: ignore[
             raise RuntimeError(MSG_SHAPE.format("unsqueeze", ""))
         return self._remember(self, f"atleast_{ndim}d", (), {})
 
-    def select(
-        self,
-        *keys: NestedKeyLike,
-        inplace: bool = False,
-        strict: bool = True,
-        as_tensordict: bool = False,
-    ) -> Any:
-        """Copy the entries at ``keys`` to an ordinary collection."""
-        if inplace:
-            raise RuntimeError(MSG_INPLACE_KEYS.format("select"))
-        return self._shown().select(*keys, strict=strict).clone()
-
-    def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Any:
-        """Copy all entries but those at ``keys`` to an ordinary collection."""
-        if inplace:
-            raise RuntimeError(MSG_INPLACE_KEYS.format("exclude"))
-        return self._shown().exclude(*keys).clone()
-
-    def flatten_keys(
-        self,
-        separator: str = ".",
-        inplace: bool = False,
-        is_leaf: Callable[[type], bool] | None = None,
-    ) -> Any:
-        """All leaves under keys of one part, in an ordinary collection."""
-        if inplace:
-            raise RuntimeError(MSG_INPLACE_KEYS.format("exclude"))
-        return super().flatten_keys(separator, is_leaf=is_leaf)
-
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
         """Regroup the entries. See ``TensorDict.unflatten_keys``.
 
@@ -234,18 +195,6 @@ class ViewDifferences(FixedSize, PlainEntries, TensorDictBase):  # type: ignore[
             self.batch_size = list(shapes[0][:end])
         return self
 
-    def is_memmap(self) -> bool:
-        """Return whether the collection of which this is a part is memory-mapped."""
-        return self._source.is_memmap()
-
-    def is_shared(self) -> bool:
-        """Return whether the collection of which this is a part is in shared memory."""
-        return self._source.is_shared()
-
-    def memmap_like(self, *args: object, **kwargs: object) -> Any:
-        """Make files of zeros of the shapes of this part, as an ordinary collection."""
-        return self._shown().memmap_like(*args, **kwargs)
-
     def _save_plan(self, plan: object, level: int) -> None:
         plan_part(self, plan, level)
 
@@ -260,9 +209,6 @@ class ViewDifferences(FixedSize, PlainEntries, TensorDictBase):  # type: ignore[
     @classmethod
     def _load_tree(cls, directory: SavedPath, options: object) -> Self:
         return load_part(cls, directory, options)
-
-    def _shape_fields(self) -> dict[str, str | None]:
-        return {}
 
     def _take_loaded(self, loaded: CollectionProtocol) -> Self:
         # Its entries are those of the collection it belongs to, which keeps them.
