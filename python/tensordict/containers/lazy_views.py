@@ -131,7 +131,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         return self._source.device
 
     @_device.setter
-    def _device(self, value: Any) -> None:
+    def _device(self, value: torch.device | None) -> None:
         self._source._device = value
 
     @property
@@ -158,7 +158,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
     def _is_shared(self) -> bool:  # type: ignore[override]
         return self._source._is_shared
 
-    def _lock_tree(self, parents: Any = ()) -> None:
+    def _lock_tree(self, parents: tuple[Any, ...] = ()) -> None:
         _rust.lock_tree(self._source, parents)
 
     def _clear_device(self) -> None:
@@ -269,7 +269,9 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         self._source.del_(key)
         return self
 
-    def rename_key_(self, old_key: Any, new_key: Any, safe: bool = False) -> Self:
+    def rename_key_(
+        self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
+    ) -> Self:
         """Rename an entry of the collection that is viewed."""
         self._source.rename_key_(old_key, new_key, safe=safe)
         return self
@@ -365,7 +367,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         """The same view of the collection moved to a GPU."""
         return self._of_source(self._source.cuda(device, **kwargs))
 
-    def entry_class(self, key: Any) -> type:
+    def entry_class(self, key: NestedKeyLike) -> type:
         """The type of the entry at a nested key."""
         return self._source.entry_class(key)
 

@@ -201,7 +201,7 @@ class _SubTensorDict(ViewDifferences):
 
     # Reading -----------------------------------------------------------------------
 
-    def _view_of(self, value: Any) -> Any:
+    def _view_of(self, value: CollectionProtocol | torch.Tensor) -> Any:
         """The part of one entry of the source."""
         if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
             return _SubTensorDict._of_child(value, self)
@@ -261,7 +261,7 @@ class _SubTensorDict(ViewDifferences):
         """The whole entry of the source at a nested key; None where there is none."""
         return _rust.get(self._source, key, ...)
 
-    def _read(self, key: Any, default: Any) -> Any:
+    def _read(self, key: NestedKeyLike, default: Any) -> Any:
         """Read an entry by key; nested collections are ordinary ones."""
         if isinstance(self._source, PartsProtocol):
             found = self._read_alone(key)

@@ -193,7 +193,7 @@ class MembersOps(StackState):
     def _split(
         self,
         op: Any,
-        args: Any,
+        args: tuple[Any, ...],
         prefixes: list[torch.Size],
         names: Sequence[str | None] | bool | None,
         k: int,
@@ -334,7 +334,7 @@ class MembersOps(StackState):
 
     # Locks -------------------------------------------------------------------------
 
-    def _lock_tree(self, parents: Any = ()) -> None:
+    def _lock_tree(self, parents: tuple[Any, ...] = ()) -> None:
         self._is_locked = True
         if parents:
             self._lock_parents_weakrefs = more_refs(
@@ -362,7 +362,11 @@ def _shapes(td: CollectionProtocol) -> list[Any]:
 
 
 def _without_dim(
-    member: CollectionProtocol, op: Any, args: Any, at: int, k: int
+    member: CollectionProtocol,
+    op: str,
+    args: tuple[Any, ...],
+    at: int,
+    k: int,
 ) -> list[torch.Size]:
     """The batch sizes of the pieces of a member that is split along ``at``."""
     size = member.batch_size[:k]

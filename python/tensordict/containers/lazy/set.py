@@ -294,7 +294,13 @@ class WritingOps(MembersOps):
         for member in members:
             member.set_at_(key, value, ...)
 
-    def _take_back(self, key: str, target: Any, index: Any, value: Any) -> None:
+    def _take_back(
+        self,
+        key: str,
+        target: Any,
+        index: BatchIndex,
+        value: Any,
+    ) -> None:
         """Copy an entry that was stacked back to the members that an index touches."""
         values: Any = self._group(key)
         if len(self._dtypes_of(key)) > 1 or any(map(_is_expanded, values)):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tensordict.containers.lazy.stack import LazyStackedTensorDict
+    from tensordict.containers.lazy.state import StackState
 
     MemberCall = tuple[str, tuple[Any, ...], int]
 
@@ -55,7 +56,7 @@ MSG_DENSIFY = "stack_dim is {} but not 0. Densify cannot be done."
 
 
 def moved(
-    td: Any,
+    td: StackState,
     op: Any,
     args: tuple[Any, ...],
     order: tuple[int, ...],
@@ -120,7 +121,7 @@ and the stack dim afterwards.
 
 
 def batched(
-    td: Any,
+    td: StackState,
     op: object,
     args: tuple[Any, ...],
     names: tuple[int, ...],
@@ -151,7 +152,7 @@ def batched(
     return members[0]._stack_lazily(members, new_dim, td._td_dim_name)
 
 
-def squeezed(td: Any, gone: tuple[int, ...], k: int) -> Any:
+def squeezed(td: StackState, gone: tuple[int, ...], k: int) -> Any:
     """The single member, without the dims of ``gone`` but the stack dim."""
     dim = td.stack_dim
     member = td.tensordicts[0]
@@ -165,7 +166,7 @@ def squeezed(td: Any, gone: tuple[int, ...], k: int) -> Any:
     return _rust.map_leaves(member, "squeeze", (rest,), prefix, order, 0, False, k - 1)
 
 
-def regrouped(td: Any, shape: torch.Size, copies: bool) -> Any:
+def regrouped(td: StackState, shape: torch.Size, copies: bool) -> Any:
     """The same elements in another shape: one run of dims joined into one, or one split.
 
     Raises:
@@ -232,7 +233,7 @@ def _ones_taken_out(old: torch.Size, new: torch.Size) -> list[int]:
     return taken if is_all else []
 
 
-def take_over(td: Any, result: Any) -> None:
+def take_over(td: StackState, result: Any) -> None:
     """Give the members of a stack what ``result`` holds at their places.
 
     They stay the same objects; new ones come after them, and those too many go.
@@ -260,17 +261,17 @@ def rearranged(td: CollectionProtocol, op: object, args: object) -> Any:
     return None if work is None else work(td, args)
 
 
-def _narrowed(td: LazyStackedTensorDict, args: tuple[int, int, int]) -> Any:
+def _narrowed(td: StackState, args: tuple[int, int, int]) -> Any:
     dim, start, length = args
     return td._index((slice(None),) * dim + (slice(start, start + length),))
 
 
-def _flipped(td: object, args: tuple[Any, ...]) -> Any:
+def _flipped(td: StackState, args: tuple[Any, ...]) -> Any:
     dims = args[0] if isinstance(args[0], tuple) else args
     return _with_rows_moved(td, "flip", [((0,), dim) for dim in dims])
 
 
-def _rolled(td: CollectionProtocol, args: tuple[Any, ...]) -> Any:
+def _rolled(td: StackState, args: tuple[Any, ...]) -> Any:
     shifts, dims = (
         each if isinstance(each, (tuple, list)) else (each,) for each in args
     )
@@ -285,7 +286,7 @@ _REARRANGED: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _with_rows_moved(td: Any, op: str, steps: list[tuple[Any, int]]) -> Any:
+def _with_rows_moved(td: StackState, op: str, steps: list[tuple[Any, int]]) -> Any:
     """``td`` with its rows moved by ``op``, with these arguments along these dims."""
     result = td
     for arguments, dim in steps:
@@ -298,7 +299,7 @@ def _with_rows_moved(td: Any, op: str, steps: list[tuple[Any, int]]) -> Any:
     return result
 
 
-def softmaxed(td: Any, args: tuple[Any, ...]) -> Any:
+def softmaxed(td: StackState, args: tuple[Any, ...]) -> Any:
     """The softmax along the stack dim, of each entry among the members that have it."""
     dim, members = td.stack_dim, td.tensordicts
     results = [_rust.clone_structure(member) for member in members]
@@ -314,7 +315,7 @@ def softmaxed(td: Any, args: tuple[Any, ...]) -> Any:
     return td._like(results)
 
 
-def gathered(td: Any, dim: int, index: torch.Tensor) -> Any:
+def gathered(td: StackState, dim: int, index: torch.Tensor) -> Any:
     """The elements that ``gather`` takes of members that cannot be stacked."""
     ndim = index.dim()
     items = [
@@ -330,7 +331,7 @@ def gathered(td: Any, dim: int, index: torch.Tensor) -> Any:
     return result
 
 
-def _can_unbind(td: LazyStackedTensorDict, dim: int, count: int) -> bool:
+def _can_unbind(td: StackState, dim: int, count: int) -> bool:
     """Return whether ``count`` dims from ``dim`` on can be split one after the other.
 
     A ragged dim has a size only after the stack dim that it hangs on is gone.
@@ -344,7 +345,7 @@ def _is_ragged_with_ones(after: torch.Size) -> bool:
     return [length for length in after if length != 1] == [-1]
 
 
-def _split_dim(td: LazyStackedTensorDict, dim: int, sizes: torch.Size) -> Any:
+def _split_dim(td: Any, dim: int, sizes: torch.Size) -> Any:
     """One dim as several: one after the other is split off, as a stack of pieces."""
     if dim and len(sizes) == 2 and sizes[0] == 1:
         # The same members: what is stored in the one is seen in the other.

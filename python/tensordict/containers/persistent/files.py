@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-def noted(size: torch.Size, names: Any) -> dict[str, Any]:
+def noted(size: torch.Size, names: Sequence[str | None] | None) -> dict[str, Any]:
     """Read what a file notes of a collection."""
     metadata: dict[str, Any] = {"batch_size": list(size), "version": 1}
     if names is not None and any(name is not None for name in names):

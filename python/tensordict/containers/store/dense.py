@@ -482,7 +482,9 @@ HEADER = (
 """The keys that the server has beside the entries."""
 
 
-def _reopen(cls: Any, opening: Any, state: Any, is_locked: bool) -> Any:
+def _reopen(
+    cls: Any, opening: dict[str, Any], state: tuple[Any, ...], is_locked: bool
+) -> Any:
     size, device, prefix, names = state
     made = cls._opened(Server(**opening), size, device, prefix, names)
     made._is_locked = is_locked

@@ -16,6 +16,7 @@ from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
+    from tensordict.containers.store.lazy import LazyStackedTensorDictStore
     from tensordict.containers.store.tree import Tree
     from tensordict.containers.store.writes import Snapshot
 
@@ -42,7 +43,7 @@ class _StoreStackElementView(StoreBase):
         number: which of its members.
     """
 
-    def __init__(self, stack: Any, number: int) -> None:
+    def __init__(self, stack: LazyStackedTensorDictStore, number: int) -> None:
         self._stack = stack
         self._number = number
         self._server = stack._server

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import pickle
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["Encoded", "Meta", "decode", "encode", "tensor_of_bytes"]
 
@@ -118,7 +121,7 @@ def encode(path: str, value: Any) -> Encoded:
     return Encoded({**fields, "encoding": "pickle"}, data)
 
 
-def _is_stack(value: Any) -> bool:
+def _is_stack(value: CollectionProtocol) -> bool:
     return isinstance(value, value._non_tensor_stack_type)
 
 
@@ -134,7 +137,7 @@ def tensor_fields(path: str, tensor: torch.Tensor) -> dict[str, str]:
     return fields_of(tensor.shape, tensor.dtype)
 
 
-def fields_of(shape: Any, dtype: torch.dtype) -> dict[str, str]:
+def fields_of(shape: Sequence[int], dtype: torch.dtype) -> dict[str, str]:
     """Describe a tensor of a shape and dtype."""
     return {"shape": json.dumps(list(shape)), "dtype": str(dtype)}
 
@@ -157,7 +160,11 @@ def is_json(value: Any, depth: int = 32) -> bool:
 
 
 def tensor_of_bytes(
-    path: str, data: bytes | None, shape: Any, dtype: torch.dtype, device: Any
+    path: str,
+    data: bytes | None,
+    shape: Any,
+    dtype: torch.dtype,
+    device: torch.device | None,
 ) -> torch.Tensor:
     """Make the tensor of a shape and dtype that ``data`` is, in memory of its own.
 
@@ -214,7 +221,7 @@ def decode(
     return entry_of(plain, meta, owner)
 
 
-def entry_of(plain: CollectionProtocol, meta: Meta, owner: CollectionProtocol) -> Any:
+def entry_of(plain: object, meta: Meta, owner: CollectionProtocol) -> Any:
     """Non-tensor data of ``owner`` that has a value, or one for each element."""
     size = owner.batch_size
     stacked = meta.fields.get("batch_size")

@@ -540,7 +540,9 @@ class LazyStackedTensorDictStore(OpenedStore):
 LazyStackedTensorDictStore.__module__ = "tensordict.store._lazy"
 
 
-def _reopen(cls: Any, opening: Any, state: Any, is_locked: bool) -> Any:
+def _reopen(
+    cls: Any, opening: dict[str, Any], state: tuple[Any, ...], is_locked: bool
+) -> Any:
     made = cls._opened(Server(**opening), *state)
     made._is_locked = is_locked
     return made
@@ -606,7 +608,9 @@ def _sampled(leaf: Leaf, owner: CollectionProtocol) -> Any:
     return torch.zeros((), dtype=meta.dtype, device=owner.device).expand(shape)
 
 
-def _with_stack(extra: dict[tuple[str, ...], Any], store: Any) -> dict[Any, Any]:
+def _with_stack(
+    extra: dict[tuple[str, ...], Any], store: LazyStackedTensorDictStore
+) -> dict[Any, Any]:
     """Batch sizes of nested collections of the members, with the dim of the stack."""
     found = {}
     for key, record in extra.items():
@@ -619,7 +623,7 @@ def _with_stack(extra: dict[tuple[str, ...], Any], store: Any) -> dict[Any, Any]
     return found
 
 
-def _checked_size(store: Any, size: torch.Size) -> None:
+def _checked_size(store: LazyStackedTensorDictStore, size: torch.Size) -> None:
     """Raise where an entry does not start with a batch size."""
     shown = store._shown_as_is()
     shown.batch_size = size

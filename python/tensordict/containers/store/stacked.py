@@ -92,7 +92,9 @@ class Leaf:
         leading = torch.Size(self._stored[: self.dim + 1])
         return Rows(leading, (slice(None),) * self.dim + (number,))
 
-    def members(self, data: bytes | None, device: object) -> list[torch.Tensor]:
+    def members(
+        self, data: bytes | None, device: torch.device | None
+    ) -> list[torch.Tensor]:
         """Make the tensor of each member."""
         dtype: Any = self.meta.dtype
         if self.is_even:
@@ -107,7 +109,7 @@ class Leaf:
             found.append(part.reshape(shape))
         return found
 
-    def whole(self, data: bytes | None, device: object) -> torch.Tensor:
+    def whole(self, data: bytes | None, device: torch.device | None) -> torch.Tensor:
         """Stack the tensors of all members.
 
         Raises:
