@@ -183,7 +183,6 @@ f = lambda x: x; td = TensorDict(f=NonTensorData(f), a=T([2]), batch_size=[2]); 
 f = lambda x: x; v = NonTensorStack(f, f).memmap(); v[0].data is f, v.is_memmap()
 import tempfile; TensorDict(f=NonTensorData(lambda x: x), a=T([2]), batch_size=[2]).memmap(tempfile.mkdtemp())
 import threading; v = NonTensorStack(threading.Lock(), 'a'); v.clone()[0].data is v[0].data
-import threading; v = NonTensorData(threading.Lock(), batch_size=[2]).clone()
 nan = float('nan'); v = NonTensorStack(nan, nan); v.data is nan
 nan = float('nan'); v = MetaData(nan, batch_size=[2]); type(torch.stack([v, v.clone()])).__name__, type(torch.cat([v, v])).__name__
 td = TensorDict(s='x'); td[0] = 'w'
@@ -340,6 +339,14 @@ CASES = [
         _programs(("import tensordict",), FILES),
         on="none",
         message=False,
+    ),
+    *cases(
+        "files of values",
+        SETUP
+        + "import threading; v = NonTensorData(threading.Lock()); v.clone().data is v.data",
+        on="none",
+        reason="a value that cannot be copied is shared, alone as in a stack",
+        ours="result is True",
     ),
     *cases(
         "values and entries",

@@ -113,22 +113,18 @@ class NonTensorOps(ComparingOps):
         size: torch.Size,
         tail: int = 0,
         k: int = -1,
-        part: int | None = None,
     ) -> Any:
-        """The container of batch size ``size`` whose elements are moved by ``op``.
+        """Make the collection of batch size ``size`` whose elements are moved by ``op``.
 
-        ``op`` is an operation on leaves that copies, drops or reorders elements; with
-        ``part`` this is one of the several things that it makes.
+        ``op`` is an operation on leaves that copies, drops or reorders elements.
         """
         raise NotImplementedError
 
     def _moved_parts(
         self, op: object, args: tuple[Any, ...], sizes: list[torch.Size], k: int
     ) -> list[Any]:
-        """The containers of some sizes that ``op`` makes of this one."""
-        return [
-            self._moved(op, args, size, 0, k, part) for part, size in enumerate(sizes)
-        ]
+        """Make the collections of some sizes into which ``op`` splits this one."""
+        raise NotImplementedError
 
     def _twin(self) -> Any:
         """A container of its own with the same values."""
@@ -143,7 +139,7 @@ class NonTensorOps(ComparingOps):
     def _deep_twin(self) -> Any:
         """A container of its own with copies of the values."""
         made = self._twin()
-        made._cells = copied(made._cells)
+        made._cells[:] = copied(made._cells)
         return made
 
     # Writing cells ---------------------------------------------------------------------
@@ -401,10 +397,8 @@ class NonTensorOps(ComparingOps):
         Raises:
             RuntimeError: there is one for each element.
         """
-        if self._is_one:
-            return self._fitted(size)
         self._check_reduces(op)
-        return self._plain_type({}, size, device=self._device)
+        return self._resized(op, size)
 
     def _resized(self, op: object, size: torch.Size) -> Any:
         """Return what stands here in a new collection of other content."""
@@ -441,9 +435,7 @@ class NonTensorOps(ComparingOps):
             result = self._twin()
             # What has another class than this collection has no names either.
             return result if cls is None else result._named(None)
-        if self._is_one:
-            return self._fitted(size)
-        return self._plain_type({}, size, device=self._device)
+        return self._resized(None, size)
 
     def _clone_structure(self) -> Any:
         return self._twin()

@@ -315,9 +315,13 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named):
         size: torch.Size,
         tail: int = 0,
         k: int = -1,
-        part: int | None = None,
     ) -> Any:
         return self._sized(size)
+
+    def _moved_parts(
+        self, op: object, args: tuple[Any, ...], sizes: list[torch.Size], k: int
+    ) -> list[Any]:
+        return [self._sized(size) for size in sizes]
 
     def _is_bare(self) -> bool:
         """Tell whether the value, size and device are all that there is to keep."""

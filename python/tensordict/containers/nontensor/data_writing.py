@@ -10,7 +10,6 @@ from tensordict import _rust
 from tensordict.containers.nontensor.base import NonTensorOps
 from tensordict.containers.nontensor.equality import (
     bare,
-    has_elements,
     is_interchangeable,
     is_nothing,
 )
@@ -92,9 +91,7 @@ class DataWriting(NonTensorOps):
 
     def _stays_for(self, made: Any) -> bool:
         """Tell whether this is left as it is where ``made`` is written to some elements."""
-        if made is self.data:
-            return True
-        return is_interchangeable(made, self.data) and not has_elements(made)
+        return made is self.data or is_interchangeable(made, self.data)
 
     def _written_at(self, at: object, value: Any) -> Any:
         if not self._batch_size:

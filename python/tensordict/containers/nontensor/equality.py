@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import math
 import numbers
 import operator
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import torch
 
 from tensordict.primitives.protocol import CollectionProtocol
@@ -20,7 +18,6 @@ __all__ = [
     "ComparingOps",
     "bare",
     "copied",
-    "has_elements",
     "is_interchangeable",
     "is_nothing",
     "same_value",
@@ -35,13 +32,10 @@ _ATOMIC = frozenset({bool, bytes, complex, float, int, str, type, type(None)})
 """Types of values that need no copy."""
 
 
-def copied(held: Sequence[Any], is_lenient: bool = False) -> list[Any]:
-    """Deep copies of values; of one that is there several times one copy.
+def copied(held: Sequence[Any]) -> list[Any]:
+    """Copy values deeply; one that is there several times has one copy.
 
-    With ``is_lenient`` one that cannot be copied, such as a lock, stands for itself.
-
-    Raises:
-        TypeError: one cannot be copied.
+    One that cannot be copied, such as a lock, stands for itself.
     """
     if set(map(type, held)) <= _ATOMIC:
         return list(held)
@@ -52,9 +46,7 @@ def copied(held: Sequence[Any], is_lenient: bool = False) -> list[Any]:
             if isinstance(value, torch.Tensor) and id(value) not in memo:
                 memo[id(value)] = value.clone()
             made.append(copy.deepcopy(value, memo))
-        except Exception:
-            if not is_lenient:
-                raise
+        except Exception:  # noqa: BLE001 - what a value's own copying raises
             made.append(value)
     return made
 
@@ -102,15 +94,6 @@ def is_interchangeable(first: Any, second: Any) -> bool:
         kinds = [{(type(item), item) for item in each} for each in (first, second)]
         return kinds[0] == kinds[1]
     return getattr(first, "dtype", None) == getattr(second, "dtype", None)
-
-
-def has_elements(value: object) -> bool:
-    """Tell whether ``value`` is an array of other than one element.
-
-    Such a one is written at an index, whether the one there is equal or not: two of them
-    have no one answer to whether they are.
-    """
-    return isinstance(value, (np.ndarray, torch.Tensor)) and math.prod(value.shape) != 1
 
 
 def is_nothing(value: object) -> bool:

@@ -77,14 +77,21 @@ class MappedStack(NonTensorStack):
         size: torch.Size,
         tail: int = 0,
         k: int = -1,
-        part: int | None = None,
     ) -> Any:
-        call = leaf_call(op, args, tail, k, part)
+        return self._called(leaf_call(op, args, tail, k), size)
+
+    def _moved_parts(
+        self, op: object, args: tuple[Any, ...], sizes: list[torch.Size], k: int
+    ) -> list[Any]:
+        return [
+            self._called(leaf_call(op, args, 0, k, part), size)
+            for part, size in enumerate(sizes)
+        ]
+
+    def _called(self, call: Callable[..., Any], size: torch.Size) -> Any:
         for _ in self._levels:
             call = torch.vmap(call)
         return self._of_places(self, call(self._index_tensor()), size, self._levels)
-
-    _moved_parts = NonTensorOps._moved_parts
 
     def _map_leaves(
         self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int

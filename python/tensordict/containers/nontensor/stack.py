@@ -22,7 +22,7 @@ from tensordict.containers.nontensor.data import (
     NonTensorDataBase,
     _nested,
 )
-from tensordict.containers.nontensor.equality import copied, is_interchangeable
+from tensordict.containers.nontensor.equality import is_interchangeable
 from tensordict.containers.nontensor.files import StackFiles
 from tensordict.containers.nontensor.positions import (
     Found,
@@ -380,7 +380,6 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         size: torch.Size,
         tail: int = 0,
         k: int = -1,
-        part: int | None = None,
     ) -> Any:
         count = len(self._cells)
         found = places_moved(count, self._layout, self._batch_size, op, args, tail, k)
@@ -426,11 +425,6 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         if own.numel() == size.numel():
             return self._sized(size, list(self._flat()))
         return None
-
-    def _deep_twin(self) -> Any:
-        made = self._twin()
-        made._cells[:] = copied(made._cells, is_lenient=True)
-        return made
 
     def _over(self, cells: list[Any]) -> Any:
         """The same stack with the values at the same places of other cells."""
