@@ -32,10 +32,13 @@ _ATOMIC = frozenset({bool, bytes, complex, float, int, str, type, type(None)})
 """Types of values that need no copy."""
 
 
-def copied(held: Sequence[Any]) -> list[Any]:
+def copied(held: Sequence[Any], is_lenient: bool) -> list[Any]:
     """Copy values deeply; one that is there several times has one copy.
 
-    One that cannot be copied, such as a lock, stands for itself.
+    With ``is_lenient`` one that cannot be copied, such as a lock, stands for itself.
+
+    Raises:
+        TypeError: one cannot be copied.
     """
     if set(map(type, held)) <= _ATOMIC:
         return list(held)
@@ -46,7 +49,9 @@ def copied(held: Sequence[Any]) -> list[Any]:
             if isinstance(value, torch.Tensor) and id(value) not in memo:
                 memo[id(value)] = value.clone()
             made.append(copy.deepcopy(value, memo))
-        except Exception:  # noqa: BLE001 - what a value's own copying raises
+        except Exception:
+            if not is_lenient:
+                raise
             made.append(value)
     return made
 

@@ -75,8 +75,6 @@ class RaggedStack(NonTensorStack):
         """The row at a position, as a view of this."""
         row = self._rows[at]._over(self._cells)
         row._device = self._device
-        if self._is_locked:
-            row._lock_tree()
         return self._part(row)
 
     def _apart(self) -> Any:

@@ -33,16 +33,16 @@ from tensordict.containers.nontensor.positions import (
     places_moved,
     places_of,
     places_split,
+    selects_one,
     strides_of,
     taken,
 )
-from tensordict.containers.nontensor.stack_dims import StackDims
 from tensordict.containers.nontensor.stack_writing import MSG_RESIZED, StackWriting
 from tensordict.containers.nontensor.write_through import LinkedList
 from tensordict.primitives import registry
 from tensordict.primitives.common import shape_of_lists
 from tensordict.primitives.index_items import refuse_fractions, refuse_types
-from tensordict.primitives.operations import DROPS_DIM, REDUCES
+from tensordict.primitives.operations import REDUCES
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ _STATE = (
 
 
 class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
-    StackFiles, StackWriting, StackDims, LazyStackedTensorDict
+    StackFiles, StackWriting, LazyStackedTensorDict
 ):
     """A value of any type for each element of a batch.
 
@@ -326,8 +326,6 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
     def maybe_to_stack(self) -> Self:
         """A stack of the same elements."""
         made: Self = NonTensorOps._index(self, ...)
-        if self._is_locked:
-            made._lock_tree()
         return made
 
     def _write_held(
@@ -415,6 +413,8 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         whole = self if self._has_files() else self._saved_in
         if whole is not None:
             made._saved_in = whole
+        if self._is_locked:
+            made._lock_tree()
         return made
 
     def _fitted(self, size: torch.Size) -> Self | None:
@@ -462,10 +462,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                     place = steps[place] if start is None else start + steps[0] * place
                 member = self._member_class
                 made = member._of(self._cells, place, torch.Size(()), self._device)
-                self._part(made)
-                if self._is_locked:
-                    made._lock_tree()
-                return made
+                return self._part(made)
         if type(index) is slice and self._is_simple() and _has_plain_bounds(index):
             rows = range(self._batch_size[0])[index]
             part = self._sized(torch.Size([len(rows)]), self._cells)
@@ -485,45 +482,57 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                 # The dim of a stack that is indexed has no name then.
                 return self._sized(plan[1], found)
         try:
-            result = super()._index(index)
+            return super()._index(index)
         except IndexError as error:
             refuse_types(index, self.stack_dim, error)
             raise
-        if self._is_locked:
-            self._lock_part(result)
-        return result
 
     def _is_simple(self) -> bool:
         """Tell whether this is a column in order, of which a slice has no more to keep."""
         return (
             self._layout is None
             and len(self._batch_size) == 1
-            and not (self._is_locked or self._has_one_a_row)
+            and not self._has_one_a_row
             and self._td_dim_names is None
             and not torch.compiler.is_compiling()
         )
 
-    def _lock_part(self, part: Any) -> None:
-        """Lock ``part`` of this locked stack where it writes to it."""
-        cells = part._cells
-        part._is_locked = False
-        if cells is self._cells or isinstance(cells, RowCells):
-            part._lock_tree()
+    # The dim of the rows -------------------------------------------------------------------
 
-    def _split_leaves(
-        self,
-        op: Any,
-        args: tuple[Any, ...],
-        prefixes: list[torch.Size],
-        names: Any,
-        lock: bool,
-        k: int,
-    ) -> list[Any]:
-        parts = super()._split_leaves(op, args, prefixes, names, lock, k)
-        if op in DROPS_DIM and self._is_locked and args[0] == self.stack_dim:
-            for part in parts:
-                part._lock_tree()
-        return parts
+    def _follow(self, source: Any, dims: tuple[int, ...] | None) -> None:
+        if dims is None:
+            dims = tuple(range(len(source.batch_size)))
+        dim = getattr(source, "stack_dim", 0)
+        if dim not in dims:
+            # The rows that a tensor selects, if there is one.
+            dim = -1
+        if dim in dims and len(dims) == len(self._batch_size):
+            self.stack_dim = dims.index(dim)
+            self._has_one_a_row = getattr(source, "_has_one_a_row", False)
+
+    def _as_row(self, result: object, dims: tuple[int, ...]) -> Any:
+        return result if self.stack_dim in dims else self._row_of(result)
+
+    def _part_of_row(self, result: object, at: object) -> Any:
+        if not selects_one(at, self.stack_dim):
+            return result
+        # One element with new dims is one value, too.
+        dims = range(len(self._batch_size))
+        return self._row_of(result, all(selects_one(at, dim) for dim in dims))
+
+    def _row_of(self, result: Any, is_element: bool = False) -> Any:
+        """``result``, elements of one row, as one value if a row has one."""
+        if not (self._has_one_a_row or is_element):
+            return result
+        flat = result._flat() if isinstance(result, NonTensorStack) else ()
+        if not flat or any(value is not flat[0] for value in flat):
+            return result
+        cells: Any = RowCells(flat[0], result, result._numbers())
+        row = self._member_class._of(cells, 0, result._batch_size, self._device)
+        if self._is_locked:
+            row._lock_tree()
+        names = result._td_dim_names
+        return row._named(None if names is None else list(names))
 
     def _resize_batch(self, size: torch.Size) -> None:
         if size != self._batch_size:
