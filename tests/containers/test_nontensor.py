@@ -326,6 +326,43 @@ def test_ragged_rows_without_values_stay_where_they_are():
         stack.flip(1)
 
 
+MOVES_OF_ROWS = {
+    "gather": lambda td: td.gather(0, torch.tensor([1, 0, 1])),
+    "flip": lambda td: td.flip(0),
+    "index": lambda td: td[torch.tensor([1, 1])],
+    "mask": lambda td: td[torch.tensor([False, True])],
+    "narrow": lambda td: td.narrow(0, 1, 1),
+    "none": lambda td: td[:0],
+    "repeat_interleave": lambda td: td.repeat_interleave(torch.tensor([2, 1]), 0),
+    "roll": lambda td: td.roll(1, 0),
+    "tile": lambda td: td.tile(2),
+    "where": lambda td: td.where(torch.tensor([True, False]), td.flip(0)),
+}
+
+
+@pytest.mark.parametrize("name", MOVES_OF_ROWS)
+def test_ragged_rows_go_where_their_collection_goes(name):
+    rows = [["p", "q"], ["r"]]
+    td = TensorDict(at=torch.arange(2), l=rows, batch_size=[2])
+    moved = MOVES_OF_ROWS[name](td)
+    assert moved.get("l").tolist() == [rows[at] for at in moved["at"]]
+
+
+def test_ragged_rows_are_pickled_along_any_dim():
+    stack = NonTensorStack.from_list([["a"], ["b", "c"]]).transpose(0, 1)
+    loaded = pickle.loads(pickle.dumps(stack))
+    assert loaded.batch_size == (-1, 2)
+    assert loaded.stack_dim == 1
+    assert loaded.tolist() == [["a"], ["b", "c"]]
+
+
+def test_ragged_rows_are_not_compared():
+    stack = NonTensorStack.from_list([["a"], ["b", "c", "d"]])
+    assert (stack == "a") is False
+    with pytest.raises(RuntimeError, match="Could not compare"):
+        stack == stack.clone()  # noqa: B015
+
+
 # Pickles and files ---------------------------------------------------------------------
 
 

@@ -69,6 +69,7 @@ class MappedStack(NonTensorStack):
     # One element of those that are seen is many of those that are not.
     _index = NonTensorOps._index
     _as_row = NonTensorOps._as_row
+    _part_of_row = NonTensorOps._part_of_row
 
     def _moved(
         self,
