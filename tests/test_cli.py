@@ -251,16 +251,3 @@ def test_runs_as_a_module_with_the_status_of_the_command(tmp_path):
     assert done.returncode == 1, done.stderr
     conflicts = json.loads(done.stdout)["conflicts"]
     assert "tensordict" in [conflict["distribution"] for conflict in conflicts]
-
-
-def test_import_brings_neither_the_commands_nor_what_they_need():
-    # torch itself may import tqdm, so what it brings does not count.
-    code = (
-        "import sys, torch; before = set(sys.modules); import tensordict; "
-        "print({'tensordict.cli', 'tensordict.cli.demo', 'tensordict.cli.doctor', 'tqdm', "
-        "'cloudpickle', 'torch._dynamo'} & (set(sys.modules) - before))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "set()"

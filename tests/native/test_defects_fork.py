@@ -21,7 +21,7 @@ def test_children_load_and_save_while_threads_of_the_parent_do(tmp_path):
         for thread in threads:
             thread.start()
         status = 0
-        for _ in range(100):
+        for _ in range(50):
             child = os.fork()
             if child == 0:
                 signal.alarm(20)

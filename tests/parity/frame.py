@@ -7,6 +7,7 @@ The same code runs under the published release (``record.py``) and under this pa
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import sys
 import warnings
@@ -417,6 +418,11 @@ def _fresh_namespace() -> dict[str, Any]:
     return dict(_prelude)
 
 
+@functools.cache
+def _fixture(name: str) -> Any:
+    return compile(FIXTURES[name], "<string>", "exec")
+
+
 def _execute(program: str, namespace: dict[str, Any]) -> Any:
     """Run a program; the value of its last statement where that is an expression."""
     tree = ast.parse(program)
@@ -442,7 +448,7 @@ def run(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
     namespace = _fresh_namespace()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        exec(FIXTURES[case.fixture], namespace)  # noqa: S102
+        exec(_fixture(case.fixture), namespace)  # noqa: S102
         if not case.warned:
             caught.clear()
         origins = Origins(namespace.get("td"), namespace.get("o"))
