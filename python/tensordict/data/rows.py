@@ -95,7 +95,11 @@ def gather(
 
 
 def _ragged(
-    source: CollectionProtocol, indices: Any, out: object, ragged: str, padding: float
+    source: CollectionProtocol,
+    indices: object,
+    out: object,
+    ragged: str,
+    padding: float,
 ) -> Any:
     """Copy rows of a lazy stack in the form that was asked for."""
     if out is not None:

@@ -319,7 +319,7 @@ def _array(view: memoryview) -> Any:
     return np.frombuffer(view, dtype=np.uint8)
 
 
-def endpoint_of(endpoint: Any, timeout: float | None) -> Endpoint:
+def endpoint_of(endpoint: object, timeout: float | None) -> Endpoint:
     """Make an endpoint of a socket, or of an endpoint of UCXX.
 
     Raises:
@@ -449,7 +449,7 @@ class _UcxxListener(Listener):
     def start(self, take: Callable[[Endpoint], None]) -> None:
         ucxx = importlib.import_module("ucxx")
 
-        async def taken(endpoint: Any) -> None:
+        async def taken(endpoint: object) -> None:
             take(MessageEndpoint(endpoint, self._timeout))
 
         self._listener = ucxx.create_listener(taken, self._asked)

@@ -86,7 +86,7 @@ def device_of(message: wire.Message) -> str:
     return str(message.parts[0][1].device) if message.parts else "cpu"
 
 
-def place_of(device: Any, sent: bytes) -> torch.device | None:
+def place_of(device: torch.device | None, sent: bytes) -> torch.device | None:
     """Find the device that was asked for, or the one that a peer names, if it is here."""
     if device is not None:
         return torch.device(device)

@@ -20,6 +20,7 @@ from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
 
     import datasets
 
@@ -115,7 +116,9 @@ def _check(path: tuple[str, ...], td: CollectionProtocol) -> None:
             )
 
 
-def _refuse_values(pa: Any, path: tuple[str, ...], td: CollectionProtocol) -> None:
+def _refuse_values(
+    pa: ModuleType, path: tuple[str, ...], td: CollectionProtocol
+) -> None:
     """Name the entry whose values do not fit into one column.
 
     Raises:
@@ -343,7 +346,7 @@ def _running(lengths: list[int]) -> list[int]:
     return sums
 
 
-def _of_arrays(pa: Any, array: Any) -> Any:
+def _of_arrays(pa: ModuleType, array: Any) -> Any:
     """An array of ``ArrayXD`` as lists whose lengths Arrow knows."""
     kind, storage = array.type, array.storage
     sizes = list(kind.shape)

@@ -29,11 +29,11 @@ def formatter() -> type:
 
         def __init__(
             self,
-            features: Any = None,
+            features: object = None,
             token_per_repo_id: Any = None,
             device: Any = None,
             nulls: str = "raise",
-            mask_key: Any = None,
+            mask_key: object = None,
         ) -> None:
             super().__init__(features=features, token_per_repo_id=token_per_repo_id)
             self.device: Any = device

@@ -290,7 +290,7 @@ def _flatten_value(held: CollectionProtocol) -> tuple[list[Any], Any]:
     return [], _value_in_spec(held)
 
 
-def _unflatten_value(_: Any, context: _Value | _Constant) -> Any:
+def _unflatten_value(_: object, context: _Value | _Constant) -> Any:
     if isinstance(context, _Value):
         return context.held.copy()
     # The collection that has this value sets the sizes that are left open.

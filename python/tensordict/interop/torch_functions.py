@@ -207,7 +207,7 @@ def _where(
     input: torch.Tensor,
     other: CollectionProtocol,
     *,
-    out: Any = None,
+    out: object = None,
 ) -> Any:
     if isinstance(input, CollectionProtocol):
         return input.where(condition, other, out=out)

@@ -102,7 +102,10 @@ def _has_batch_dims(value: Any) -> bool:
 
 
 def _process_batched_inputs(
-    original: Callable[..., Any], in_dims: object, args: tuple[Any, ...], func: Any
+    original: Callable[..., Any],
+    in_dims: object,
+    args: tuple[Any, ...],
+    func: Callable[..., Any],
 ) -> Any:
     if not _rules:
         register_foreach_rules()
@@ -251,7 +254,7 @@ def _unwrap_batched(
     out_dims: object,
     vmap_level: int,
     batch_size: int,
-    func: Any,
+    func: Callable[..., Any],
 ) -> Any:
     _write_back(vmap_level)
     if isinstance(outputs, torch.Tensor):

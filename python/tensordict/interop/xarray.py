@@ -20,6 +20,7 @@ from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from types import ModuleType
 
     import xarray as xr
 
@@ -105,7 +106,7 @@ def _batch_names(td: CollectionProtocol) -> list[str]:
 
 
 def _add_groups(
-    package: Any,
+    package: ModuleType,
     groups: dict[str, Any],
     path: tuple[str, ...],
     td: CollectionProtocol,

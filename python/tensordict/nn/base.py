@@ -43,7 +43,7 @@ class _OutKeysSelect:
         self.out_keys = out_keys
         self.source = source
 
-    def __call__(self, module: torch.nn.Module, inputs: object, outputs: Any) -> Any:
+    def __call__(self, module: torch.nn.Module, inputs: object, outputs: object) -> Any:
         if isinstance(outputs, CollectionProtocol):
             return _dropped(outputs, module, self.out_keys, self.source)
         return outputs
@@ -110,7 +110,7 @@ class TensorDictModuleBase(nn.Module):
         def __call__(self, tensordict: _C, *args: Any, **kwargs: Any) -> _C: ...
         @overload
         def __call__(self, *args: Any, **kwargs: Any) -> Entry: ...
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        def __call__(self, *args: object, **kwargs: object) -> Any:
             """Call :meth:`forward`: a collection gives one of its class."""
 
     @classmethod

@@ -234,9 +234,9 @@ class TensorDictModule(TensorDictModuleBase):
     def forward(
         self,
         tensordict: Any = None,
-        *args: Any,
+        *args: object,
         tensordict_out: Any = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Read the inputs, call the module, write the outputs.
 
@@ -553,7 +553,7 @@ class TensorDictModuleWrapper(TensorDictModuleBase):
         self._drop_selection()
         self.__dict__.pop("_out_keys_apparent", None)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """Call the module inside."""
         # Not as an attribute: the compiler would follow __getattr__.
         module: Any = self._modules["td_module"]

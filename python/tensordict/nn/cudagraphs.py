@@ -101,7 +101,7 @@ class CudaGraphModule:
             self._call_with_collection if self._is_tensordict_module else self._call
         )
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Execute the module, record it, or replay what was recorded."""
         return self.__wrapped__(*args, **kwargs)
 

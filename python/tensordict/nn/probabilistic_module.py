@@ -187,7 +187,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             names.get(key, key) for key in self.distribution_kwargs["distribution_map"]
         ]
 
-    def _set_log_prob_keys(self, keys: Any, key: Any) -> None:
+    def _set_log_prob_keys(self, keys: Any, key: object) -> None:
         aggregates = self._aggregates_at_init
         if aggregates and keys is not None:
             raise RuntimeError(MSG_KEYS_AGGREGATED)

@@ -258,7 +258,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         return self._last_probabilistic().build_dist_from_params(tensordict)
 
     def get_dist(
-        self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any
+        self, tensordict: Any, tensordict_out: Any = None, **kwargs: object
     ) -> D.Distribution:
         """Call the modules, and give the distribution of the value.
 
@@ -355,7 +355,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         tensordict_out: object = None,
         *,
         dist: D.Distribution | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """The log-probability of the values in a collection.
 
@@ -392,7 +392,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         tensordict: object = None,
         tensordict_out: object = None,
         _requires_sample: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Call the modules in order.
 

@@ -256,7 +256,7 @@ class TensorDictSequential(TensorDictModule):
     @_rust.call_natively
     @dispatch(auto_batch_size=False)
     def forward(
-        self, tensordict: Any = None, tensordict_out: Any = None, **kwargs: Any
+        self, tensordict: Any = None, tensordict_out: Any = None, **kwargs: object
     ) -> Any:
         """Call the modules in order.
 

@@ -112,7 +112,7 @@ class TensorClassModuleWrapper(TensorDictModuleBase):
         self.tc_module = module
 
     @dispatch(auto_batch_size=False)
-    def forward(self, tensordict: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, tensordict: Any = None, *args: object, **kwargs: object) -> Any:
         """Call the module with the entries as fields.
 
         Args:

@@ -112,7 +112,7 @@ class ChunkPlan:
             rows.lock_()
         return rows
 
-    def put(self, target: CollectionProtocol, chunk: int, rows: Any) -> None:
+    def put(self, target: CollectionProtocol, chunk: int, rows: object) -> None:
         """Assign the rows of a chunk."""
         start, stop = self.rows(chunk)
         index: Any = start if self.drops_dim else slice(start, stop)

@@ -206,7 +206,7 @@ def _other_entry(other: Any, key: str, default: object) -> Any:
 
 def _apply_below(
     value: Any,
-    fn: Any,
+    fn: Callable[..., Any],
     others: list[Any],
     batch_size: Any,
     device: torch.device | str | int | None,

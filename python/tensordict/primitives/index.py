@@ -311,7 +311,7 @@ def at_plan(
     td: CollectionProtocol,
     index: Any,
     size: torch.Size,
-    names: Any,
+    names: object,
     batch_size: torch.Size,
 ) -> Any:
     """A dense collection at a planned index of the root of the walk.

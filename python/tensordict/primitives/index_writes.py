@@ -100,7 +100,7 @@ def _check_fits(item: Any, leaf: torch.Tensor, size: torch.Size, k: int) -> None
 def plan_fill(
     td: CollectionProtocol,
     at: Any,
-    size: Any,
+    size: torch.Size,
     k: int,
     value: object,
     writes: list[tuple[Any, str, Any, Any]],
@@ -181,7 +181,7 @@ def plan_collection(
 
 
 def preallocated(
-    td: CollectionProtocol, at: BatchIndex, size: Any, k: int, item: Any
+    td: CollectionProtocol, at: BatchIndex, size: torch.Size, k: int, item: Any
 ) -> Any:
     """An entry for ``td`` that is zero but for ``item`` at the index.
 
@@ -249,7 +249,7 @@ def is_place(part: Any) -> bool:
 def pair_fitting(
     td: Any,
     source: CollectionProtocol,
-    size: Any,
+    size: torch.Size,
     k: int,
     casts: bool,
     writes: list[tuple[Any, Any]],

@@ -93,7 +93,7 @@ def truth(td: CollectionProtocol, op: str) -> bool:
 def rebuild(
     td: CollectionProtocol,
     values: Any,
-    names: Any = True,
+    names: object = True,
     lock: bool = False,
     drop_empty: bool = False,
 ) -> Any:
@@ -128,7 +128,7 @@ def _drop_empty(td: CollectionProtocol) -> None:
                 td._del_entry(key)
 
 
-def _rebuild(td: CollectionProtocol, iterator: Any, names: Any) -> Any:
+def _rebuild(td: CollectionProtocol, iterator: Any, names: object) -> Any:
     if not td._is_dense:
         return td._rebuild(iterator, False)
     entries: dict[str, Any] = {}

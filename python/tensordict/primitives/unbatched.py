@@ -89,7 +89,7 @@ class UnbatchedTensor(torch.Tensor):
     def __torch_function__(
         cls,
         func: Callable[..., Any],
-        types: Any,
+        types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:

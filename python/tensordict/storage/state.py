@@ -145,7 +145,7 @@ def _described(
             yield from _described(value, (*path, key))
 
 
-def _sizes_of(source: Any) -> Iterator[tuple[Any, torch.Size]]:
+def _sizes_of(source: object) -> Iterator[tuple[Any, torch.Size]]:
     """The path and the batch size of each collection that a state came from."""
     for path, about in _described(source, ()):
         if about.get("batch_size") is not None:

@@ -21,7 +21,7 @@ _EXACT = frozenset({bool, int, float, complex, str})
 MSG_CAST = "Failed to cast the value {} to the type annotation {}."
 
 
-def cast_field(tc: Any, name: str, value: Any) -> tuple[Any, bool]:
+def cast_field(tc: Any, name: str, value: object) -> tuple[Any, bool]:
     """The value of a field in the type of its annotation, and whether that settles it.
 
     It does where the annotation is a class: then the value is stored as it is, without

@@ -113,7 +113,7 @@ class Making(FieldAccess):
         return {**source, **changed} if changed else source
 
     @classmethod
-    def _from_plain(cls, made: Any, source: Any = None) -> Self:
+    def _from_plain(cls, made: Any, source: object = None) -> Self:
         if isinstance(made, cls):
             return made
         given = source if isinstance(source, Mapping) else {}

@@ -51,7 +51,7 @@ class Sources(Closing):
 
         def __init__(self, path: str | Path, **options: object) -> None: ...
         def __len__(self) -> int: ...
-        def extend(self, td: Any) -> None: ...  # noqa: D102 - for annotations only
+        def extend(self, td: object) -> None: ...  # noqa: D102 - for annotations only
         def flush(self) -> None: ...  # noqa: D102 - for annotations only
 
     @classmethod

@@ -40,6 +40,8 @@ from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     import pyarrow as pa
 
 __all__ = ["Reader", "entries_of", "from_arrow", "import_pyarrow", "stream", "to_arrow"]
@@ -213,7 +215,7 @@ class _Writable:
         }
 
 
-def _as_one_array(pa: Any, column: Any) -> Any:
+def _as_one_array(pa: ModuleType, column: Any) -> Any:
     """A column that may be in pieces as one array, which is copied if it is."""
     if column.num_chunks == 1:
         return column.chunk(0)
@@ -239,7 +241,7 @@ class Reader:
 
     def __init__(
         self,
-        pa: Any,
+        pa: ModuleType,
         rules: Rules,
         copy: bool | None = None,
         counts_time: bool = False,
@@ -470,7 +472,7 @@ def column_of(
         raise type(error)(msg) from None
 
 
-def _of_values(pa: Any, key: str, values: list[Any]) -> Any:
+def _of_values(pa: ModuleType, key: str, values: list[Any]) -> Any:
     try:
         made = pa.array(values)
     except (pa.ArrowException, OverflowError) as error:
@@ -483,7 +485,7 @@ def _of_values(pa: Any, key: str, values: list[Any]) -> Any:
     return made
 
 
-def _plain_blocks(pa: Any, value: torch.Tensor) -> Any:
+def _plain_blocks(pa: ModuleType, value: torch.Tensor) -> Any:
     """Tensors ``[N, *F]`` as one array of nested lists of one size."""
     if not value.numel():
         kind = _blocks(pa, value.reshape(-1)).type
@@ -496,7 +498,7 @@ def _plain_blocks(pa: Any, value: torch.Tensor) -> Any:
     return made
 
 
-def _blocks(pa: Any, value: torch.Tensor) -> Any:
+def _blocks(pa: ModuleType, value: torch.Tensor) -> Any:
     """Tensors ``[N, *F]`` as one array."""
     rows = value.detach().cpu().resolve_conj().resolve_neg().contiguous().numpy()
     if rows.ndim == 1:
@@ -508,7 +510,7 @@ def _blocks(pa: Any, value: torch.Tensor) -> Any:
     return pa.ExtensionArray.from_storage(kind, empty)
 
 
-def _lists(pa: Any, key: str, value: Any) -> Any:
+def _lists(pa: ModuleType, key: str, value: Any) -> Any:
     if value.layout is not torch.jagged:
         msg = (
             "to_arrow converts the nested tensors of layout torch.jagged only, got "

@@ -28,6 +28,7 @@ from tensordict.interop.tables.pandas import (
 
 if TYPE_CHECKING:
     import os
+    from types import ModuleType
 
     from tensordict.primitives.protocol import CollectionProtocol
 
@@ -144,7 +145,7 @@ def read(cls: type, asked: Asked, path: Any, options: dict[str, Any]) -> Any:
     return from_pandas(cls, asked, frame)
 
 
-def _exact(pd: Any, options: dict[str, Any]) -> dict[str, Any]:
+def _exact(pd: ModuleType, options: dict[str, Any]) -> dict[str, Any]:
     """The options with which floating point is read exactly."""
     # It is the only way of newer versions, which warn where it is asked for.
     is_old = int(pd.__version__.partition(".")[0]) < 3
@@ -153,7 +154,7 @@ def _exact(pd: Any, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _refuse_pieces(asked: Asked, pd: Any, frame: Any) -> None:
+def _refuse_pieces(asked: Asked, pd: ModuleType, frame: Any) -> None:
     if not isinstance(frame, pd.DataFrame):
         found = type(frame).__name__
         frame.close()
@@ -161,7 +162,7 @@ def _refuse_pieces(asked: Asked, pd: Any, frame: Any) -> None:
 
 
 def _as_written(
-    asked: Asked, pd: Any, path: str | os.PathLike[str], options: dict[str, Any]
+    asked: Asked, pd: ModuleType, path: str | os.PathLike[str], options: dict[str, Any]
 ) -> Any:
     """Read a frame with integers beside missing values, and texts, as they are."""
     frame = _typed(asked, pd, path, options)
@@ -189,7 +190,7 @@ def _as_written(
     return pd.concat(columns, axis=1)
 
 
-def _typed(asked: Asked, pd: Any, path: Any, options: dict[str, Any]) -> Any:
+def _typed(asked: Asked, pd: ModuleType, path: object, options: dict[str, Any]) -> Any:
     """Read a frame whose integers, and truth values, are exact beside missing values.
 
     Dtypes that hold missing values take half as long again, so they are asked for only

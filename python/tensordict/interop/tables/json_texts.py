@@ -18,6 +18,7 @@ from tensordict.interop.tables.columns import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
 __all__ = ["Column", "column_of", "records"]
 
@@ -117,7 +118,7 @@ def _without_nan(value: object) -> Any:
     return None if value != value else value  # noqa: PLR0124 - it is NaN
 
 
-def _joined_by_arrow(pa: Any, columns: dict[str, Column], end: str) -> bytes:
+def _joined_by_arrow(pa: ModuleType, columns: dict[str, Column], end: str) -> bytes:
     """Put rows together as :func:`_joined` does."""
     from pyarrow import compute as pc
 
@@ -136,7 +137,7 @@ def _joined_by_arrow(pa: Any, columns: dict[str, Column], end: str) -> bytes:
     return content
 
 
-def _texts_of_tensor(pa: Any, pc: Any, value: torch.Tensor) -> Any:
+def _texts_of_tensor(pa: ModuleType, pc: Any, value: torch.Tensor) -> Any:
     """Give the text of each row of a tensor ``[N, *F]``."""
     texts = _texts_of_numbers(pa, pc, value.reshape(-1).numpy())
     for dim in range(value.ndim - 1, 0, -1):

@@ -129,7 +129,7 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
 
     def _set_up(
         self,
-        batch_shape: Any,
+        batch_shape: torch.Size,
         dists: dict[NestedKey, Any],
         log_prob: object,
         entropy: object,

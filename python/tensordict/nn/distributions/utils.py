@@ -10,13 +10,13 @@ from torch import distributions
 __all__: list[str] = []
 
 
-def _cast_device(element: Any, device: torch.device | str | int | None) -> Any:
+def _cast_device(element: object, device: torch.device | str | int | None) -> Any:
     """A tensor on a device; anything else as it is."""
     return element.to(device) if isinstance(element, torch.Tensor) else element
 
 
 def _cast_transform_device(
-    transform: Any, device: torch.device | str | int | None
+    transform: object, device: torch.device | str | int | None
 ) -> Any:
     """A transform, or ``None``, whose tensors are on a device."""
     if transform is None:
