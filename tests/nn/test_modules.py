@@ -300,3 +300,31 @@ def test_outputs_that_do_not_fit_name_the_module(inplace):
     assert notes == (
         "TensorDictModule writes what <lambda> gives to out_keys=['b', 'c']."
     )
+
+
+class OfWidth(TensorDictSequential):
+    """A sequence of a user, whose constructor takes no modules."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(
+            TensorDictModule(nn.Linear(2, width), ["x"], ["y"]),
+            TensorDictModule(nn.Linear(width, 2), ["y"], ["z"]),
+        )
+
+
+def test_a_part_of_a_users_sequence_has_the_modules_that_were_asked_for():
+    sequence = OfWidth(3)
+    for part in (sequence.select_subsequence(out_keys=["y"]), sequence[:1]):
+        assert type(part) is TensorDictSequential
+        assert [module.out_keys for module in part] == [["y"]]
+        assert part[0] is sequence[0]
+
+
+def test_a_users_sequence_stays_whole_inside_of_another():
+    inner = OfWidth(3)
+    outer = TensorDictSequential(inner, TensorDictModule(increment, ["z"], ["w"]))
+    for part in (
+        outer.select_subsequence(out_keys=["y"]),
+        outer.select_subsequence(in_keys=["x"], out_keys=["z"]),
+    ):
+        assert list(part) == [inner]

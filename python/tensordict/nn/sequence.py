@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
@@ -174,7 +175,7 @@ class TensorDictSequential(TensorDictModule):
         chosen: list[tuple[str, Any]] = []
         for name, module in self.module._modules.items():
             if not set(module.in_keys) <= available:
-                if not isinstance(module, TensorDictSequential):
+                if type(module) is not TensorDictSequential:
                     continue
                 # Some of its modules may find what they read.
                 module = module._fed_by(available)
@@ -186,7 +187,8 @@ class TensorDictSequential(TensorDictModule):
         for name, module in reversed(chosen):
             if not wanted & set(module.out_keys):
                 continue
-            if isinstance(module, TensorDictSequential):
+            # A sequence of a user's class is one module, and stays whole.
+            if type(module) is TensorDictSequential:
                 module = module.select_subsequence(out_keys=wanted)
             wanted |= set(module.in_keys)
             needed.append((name, module))
@@ -206,12 +208,17 @@ class TensorDictSequential(TensorDictModule):
         return None
 
     def _sequence_of(self, modules: list[tuple[str, Any]]) -> TensorDictSequential:
-        """A sequence of some of the modules, with the options of this one."""
+        """Make a sequence of some of the modules, with the options of this one.
+
+        Its class is that of this one if the constructor takes any modules, otherwise
+        the nearest base whose constructor does.
+        """
+        cls = next(each for each in type(self).__mro__ if _takes_modules(each))
         # The constructor of a subclass may take modules only.
         if isinstance(self.module, nn.ModuleDict):
-            made = type(self)(dict(modules))
+            made = cls(dict(modules))
         else:
-            made = type(self)(*[module for _, module in modules])
+            made = cls(*[module for _, module in modules])
         for name, value in self._options(modules[-1][1] if modules else None).items():
             setattr(made, name, value)
         return made
@@ -405,6 +412,12 @@ def _traced(sequence: Any, *args: object, **kwargs: object) -> Any:
 
 
 _whole = trace_as(TensorDictSequential.forward, _traced)
+
+
+def _takes_modules(cls: type) -> bool:
+    """Return whether a constructor takes any number of positional arguments."""
+    taken = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
+    return any(each.kind is each.VAR_POSITIONAL for each in taken)
 
 
 def _listed(keys: Iterable[NestedKey] | None, default: list[NestedKey]) -> list[Any]:
