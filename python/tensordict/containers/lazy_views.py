@@ -69,7 +69,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
 
     def __init__(
         self,
-        source: Any,
+        source: CollectionProtocol,
         custom_op: str,
         inv_op: str,
         custom_op_kwargs: dict[str, Any] | None = None,
@@ -220,7 +220,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
     def _set_entry(self, key: str, value: object) -> None:
         self._source._set_entry(key, self._undone(key, value))
 
-    def _hang(self, key: str, value: Any) -> None:
+    def _hang(self, key: str, value: object) -> None:
         self._source._hang(key, self._undone(key, value))
 
     def _set_path(
@@ -246,7 +246,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         self._source._del_entry(key)
 
     def _write_into(
-        self, key: str, present: Any, value: Any, non_blocking: bool
+        self, key: str, present: object, value: object, non_blocking: bool
     ) -> None:
         value = _rust.validate(self, key, value, non_blocking)
         held = self._source._get_entry(key, NO_DEFAULT)
@@ -345,7 +345,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         """Return whether all leaves, as they are seen here, are contiguous."""
         return self._shown().is_contiguous()
 
-    def to(self, *args: Any, **kwargs: Any) -> Any:
+    def to(self, *args: object, **kwargs: object) -> Any:
         """The same view of the collection moved. See ``TensorDict.to``.
 
         Raises:
@@ -359,11 +359,11 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         result = self._of_source(self._source.to(*args, **kwargs))
         return self._remember(result, "to", args, kwargs)
 
-    def cpu(self, **kwargs: Any) -> Any:
+    def cpu(self, **kwargs: object) -> Any:
         """The same view of the collection moved to the CPU."""
         return self._of_source(self._source.cpu(**kwargs))
 
-    def cuda(self, device: Any = None, **kwargs: Any) -> Any:
+    def cuda(self, device: Any = None, **kwargs: object) -> Any:
         """The same view of the collection moved to a GPU."""
         return self._of_source(self._source.cuda(device, **kwargs))
 

@@ -215,7 +215,9 @@ class TensorDictParams(ParamsModule):
         self._param_td._put_leaves(iter(kept))
 
     @classmethod
-    def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Self:
+    def _from_description(
+        cls, level: dict[str, Any], source: Any, path: object
+    ) -> Self:
         return cls(source.inner(level, path))
 
     def _shape_fields(self) -> dict[str, str | None]:

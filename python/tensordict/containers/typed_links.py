@@ -19,7 +19,7 @@ from tensordict.primitives import classes
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["Linked", "default_of", "linked"]
 
@@ -207,7 +207,7 @@ def _outside(this: Any, result: CollectionProtocol) -> Any:
     return result
 
 
-def _delegated(name: str, function: Any) -> Any:
+def _delegated(name: str, function: Callable[..., Any] | None) -> Any:
     wraps = name in _WALKS or (name not in _ENTRIES and _is_public(name))
 
     def method(self: Any, *args: object, **kwargs: object) -> Any:

@@ -81,7 +81,7 @@ class _SubTensorDict(ViewDifferences):
 
     def __init__(
         self,
-        source: Any,
+        source: CollectionProtocol,
         idx: Any,
         batch_size: Sequence[int] | None = None,
     ) -> None:
@@ -261,7 +261,7 @@ class _SubTensorDict(ViewDifferences):
         """The whole entry of the source at a nested key; None where there is none."""
         return _rust.get(self._source, key, ...)
 
-    def _read(self, key: NestedKeyLike, default: Any) -> Any:
+    def _read(self, key: NestedKeyLike, default: object) -> Any:
         """Read an entry by key; nested collections are ordinary ones."""
         if isinstance(self._source, PartsProtocol):
             found = self._read_alone(key)

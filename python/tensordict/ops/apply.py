@@ -38,13 +38,17 @@ class ApplyOps(CollectionProtocol):
     def apply(
         self,
         fn: Callable[..., Any],
-        *others: Any,
+        *others: object,
         filter_empty: Literal[False] | None = None,
         **options: Any,
     ) -> Self: ...
     @overload
     def apply(
-        self, fn: Callable[..., Any], *others: Any, filter_empty: bool, **options: Any
+        self,
+        fn: Callable[..., Any],
+        *others: object,
+        filter_empty: bool,
+        **options: Any,
     ) -> Self | None: ...
     def apply(
         self,
@@ -54,7 +58,7 @@ class ApplyOps(CollectionProtocol):
         device: torch.device | str | int | None = NO_DEFAULT,
         names: Sequence[str | None] | None = NO_DEFAULT,  # type: ignore[assignment]
         inplace: bool = False,
-        default: Any = NO_DEFAULT,
+        default: object = NO_DEFAULT,
         filter_empty: bool | None = None,
         propagate_lock: bool = False,
         call_on_nested: bool = False,
@@ -173,7 +177,7 @@ class ApplyOps(CollectionProtocol):
         call_on_nested: bool = False,
         is_leaf: Callable[[type], bool] | None = None,
         out: TensorDictBase | None = None,
-        **constructor_kwargs: Any,
+        **constructor_kwargs: object,
     ) -> Self | None:
         """Call ``fn`` on the key and value of every leaf and collect the results.
 
@@ -234,7 +238,7 @@ class ApplyOps(CollectionProtocol):
             False,
         )
 
-    def apply_(self, fn: Callable[..., Any], *others: Any, **kwargs: Any) -> Self:
+    def apply_(self, fn: Callable[..., Any], *others: object, **kwargs: Any) -> Self:
         """Call ``fn`` on every leaf and copy the results into the leaves' storage.
 
         As :meth:`apply` with ``inplace=True``, also on a locked collection.
@@ -332,7 +336,7 @@ class ApplyOps(CollectionProtocol):
         inplace: bool = False,
         checked: bool = False,
         call_on_nested: bool = False,
-        default: Any = NO_DEFAULT,
+        default: object = NO_DEFAULT,
         named: bool = False,
         nested_keys: bool = False,
         prefix: tuple[str, ...] = (),
@@ -340,7 +344,7 @@ class ApplyOps(CollectionProtocol):
         is_leaf: Callable[[type], bool] | None = None,
         out: TensorDictBase | None = None,
         call_on_unbatched: bool = False,
-        **constructor_kwargs: Any,
+        **constructor_kwargs: object,
     ) -> Self | None:
         """The walk of :meth:`apply` below ``prefix``, without the lock.
 
@@ -386,12 +390,12 @@ class ApplyOps(CollectionProtocol):
         device: Any = NO_DEFAULT,
         names: Any = NO_DEFAULT,
         inplace: bool = False,
-        default: Any = NO_DEFAULT,
+        default: object = NO_DEFAULT,
         named: bool = False,
         nested_keys: bool = False,
         filter_empty: bool | None = None,
         propagate_lock: bool = False,
-        is_leaf: Any = None,
+        is_leaf: object = None,
         out: Any = None,
         checked: bool = False,
         prefix: tuple[str, ...] = (),
@@ -448,7 +452,7 @@ def _check_names(names: Sequence[str | None] | None, size: torch.Size) -> None:
         raise ValueError(MSG_NAMES_LENGTH.format(list(names), len(size)))
 
 
-def _check_out(out: Any, batch_size: Any, device: Any) -> None:
+def _check_out(out: Any, batch_size: Any, device: object) -> None:
     if batch_size is not None and batch_size != out.batch_size:
         raise RuntimeError(MSG_OUT_BATCH_SIZE)
     if device is not NO_DEFAULT and device != out.device:

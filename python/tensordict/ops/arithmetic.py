@@ -52,11 +52,11 @@ def _divide_into(values: list[torch.Tensor], operand: torch.Tensor) -> Any:
     return torch._foreach_mul(torch._foreach_reciprocal(values), operand)
 
 
-def _interpolate(values: list[torch.Tensor], end: Any, weight: Any) -> Any:
+def _interpolate(values: list[torch.Tensor], end: object, weight: Any) -> Any:
     return torch._foreach_lerp(values, _per_leaf(values, end), weight)
 
 
-def _interpolate_(values: list[torch.Tensor], end: Any, weight: Any) -> Any:
+def _interpolate_(values: list[torch.Tensor], end: object, weight: Any) -> Any:
     return torch._foreach_lerp_(values, _per_leaf(values, end), weight)
 
 
@@ -68,7 +68,7 @@ def _minimum_(values: list[torch.Tensor], operand: torch.Tensor) -> Any:
     return _written(torch._foreach_minimum, torch._foreach_minimum_, values, operand)
 
 
-def _written(op: Any, op_: Any, values: list[torch.Tensor], operand: Any) -> Any:
+def _written(op: Any, op_: Any, values: list[torch.Tensor], operand: object) -> Any:
     """``op_``, which has no derivative, or in a graph the copied results of ``op``."""
     given = operand if type(operand) is list else [operand]
     if torch.is_grad_enabled() and any(

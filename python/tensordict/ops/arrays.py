@@ -260,7 +260,7 @@ def _as_class(cls: Any, made: object) -> Any:
 
 def _opened(
     name: str,
-    filename: Any,
+    filename: object,
     backend: str,
     mode: str,
     is_auto: bool,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from tensordict.ops.families import mismatch_message, unset_fields
@@ -108,7 +106,9 @@ assert_allclose_td = assert_close
 """The older name of :func:`assert_close`."""
 
 
-def _check_keys(actual: Any, expected: Any, intersection: bool) -> None:
+def _check_keys(
+    actual: CollectionProtocol, expected: CollectionProtocol, intersection: bool
+) -> None:
     """Raise where two collections differ in their keys, and that matters."""
     mine, theirs = set(actual._sample_entries()), set(expected._sample_entries())
     if not intersection and mine != theirs:

@@ -243,7 +243,7 @@ class ConstructOps(CopyingOps):
     @classmethod
     def from_any(
         cls,
-        obj: Any,
+        obj: object,
         *,
         auto_batch_size: bool = False,
         batch_dims: int | None = None,

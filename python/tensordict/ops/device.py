@@ -106,7 +106,7 @@ class DeviceOps(CollectionProtocol):
 
     # Moving ----------------------------------------------------------------------
 
-    def to(self, *args: Any, **kwargs: Any) -> Self:
+    def to(self, *args: object, **kwargs: Any) -> Self:
         """Move to a device, or cast to a dtype, or both.
 
         Forms: ``to(device)``, ``to(dtype)``, ``to(device, dtype, non_blocking)``,
@@ -159,7 +159,7 @@ class DeviceOps(CollectionProtocol):
     def _to(
         self,
         *args: Any,
-        batch_size: Any = None,
+        batch_size: object = None,
         other: Any = None,
         inplace: bool = False,
         non_blocking: bool | None = None,

@@ -109,11 +109,11 @@ def elementwise_with(op: ForEach) -> Callable[[F], F]:
     """
 
     def fill(stub: F) -> F:
-        def method(self: Any, other: object, default: Any = None) -> Any:
+        def method(self: Any, other: object, default: object = None) -> Any:
             result = foreach(self, op, (other,), True)
             return _with(op, self, other, default) if result is None else result
 
-        def by_keyword(self: Any, other: object, *, default: Any = None) -> Any:
+        def by_keyword(self: Any, other: object, *, default: object = None) -> Any:
             result = foreach(self, op, (other,), True)
             return _with(op, self, other, default) if result is None else result
 
@@ -130,7 +130,7 @@ def elementwise_with(op: ForEach) -> Callable[[F], F]:
     return fill
 
 
-def _with(op: ForEach, td: Any, other: object, default: object) -> Any:
+def _with(op: ForEach, td: CollectionProtocol, other: object, default: object) -> Any:
     """``op`` with an operand that is not in line with ``td`` as it is."""
     if isinstance(other, CollectionProtocol):
         return with_collection(op, td, other, default)
@@ -150,7 +150,7 @@ def elementwise_scaled(op: ForEach, sign: int) -> Callable[[F], F]:
 
     def fill(stub: F) -> F:
         def method(
-            self: Any, other: object, *, alpha: object = None, default: Any = None
+            self: Any, other: object, *, alpha: object = None, default: object = None
         ) -> Any:
             each = op
             if alpha is not None:
@@ -164,7 +164,9 @@ def elementwise_scaled(op: ForEach, sign: int) -> Callable[[F], F]:
     return fill
 
 
-def _scaled(op: ForEach, add: ForEach, sign: int, alpha: Any, other: object) -> ForEach:
+def _scaled(
+    op: ForEach, add: ForEach, sign: int, alpha: object, other: object
+) -> ForEach:
     """``op`` with its operand, which is made of ``other``, times ``alpha``.
 
     The foreach forms take ``alpha`` for lists, and the addition also for one tensor.
@@ -446,7 +448,7 @@ def broadcast_collections(td: Any, other: Any) -> tuple[Any, Any]:
 
 
 def with_collection(
-    op: ForEach, td: Any, other: Any, default: Any, *, is_member: bool = False
+    op: ForEach, td: Any, other: Any, default: object, *, is_member: bool = False
 ) -> Any:
     """``op`` with another collection, whose entries are matched by key.
 
@@ -533,7 +535,7 @@ def mismatch_message(missing: Iterable[Any], extra: Iterable[Any]) -> str:
     return msg
 
 
-def _with_default(op: ForEach, td: Any, other: Any, default: Any) -> Any:
+def _with_default(op: ForEach, td: Any, other: Any, default: object) -> Any:
     """``op`` on collections with different keys; see the ``default`` of ``add``."""
     mine = dict(_rust.walk(td, 2, True, True))
     theirs = dict(_rust.walk(other, 2, True, True))
@@ -607,7 +609,7 @@ def operand_lists(td: Any, operands: Sequence[Any]) -> tuple[Any, list[Any], lis
     return td, values, lists
 
 
-def combine(op: ForEach, td: Any, *operands: Any) -> Any:
+def combine(op: ForEach, td: Any, *operands: object) -> Any:
     """``op(leaves, *operands)``.
 
     Locked as ``td``, except where a tensor comes first and no collection after it.
@@ -707,7 +709,11 @@ def unset_fields(td: CollectionProtocol, keys: Iterable[str], other: Any) -> set
     }
 
 
-def _compare_entries(operator: Callable[[Any, Any], Any], td: Any, other: Any) -> Any:
+def _compare_entries(
+    operator: Callable[[Any, Any], Any],
+    td: CollectionProtocol,
+    other: CollectionProtocol,
+) -> Any:
     """Compare where a tensor may meet a collection.
 
     Raises:

@@ -44,7 +44,7 @@ class IndexWritesOps(CollectionProtocol):
     def set_at_(
         self,
         key: NestedKeyLike,
-        value: Any,
+        value: object,
         index: BatchIndex,
         *,
         non_blocking: bool = False,
@@ -93,7 +93,7 @@ class IndexWritesOps(CollectionProtocol):
     def _set_at_str(
         self,
         key: str,
-        value: Any,
+        value: object,
         idx: BatchIndex,
         *,
         validated: bool,
@@ -104,7 +104,7 @@ class IndexWritesOps(CollectionProtocol):
     def _set_at_tuple(
         self,
         key: tuple[str, ...],
-        value: Any,
+        value: object,
         idx: BatchIndex,
         *,
         validated: bool,
@@ -202,7 +202,7 @@ def _collect_writes(
     td: Any,
     source: Any,
     index: Any,
-    asked: Any,
+    asked: object,
     writes: list[tuple[Any, str, torch.Tensor, Any, Any]],
     fresh: list[tuple[Any, str, Any]],
     nested: bool = False,
@@ -357,7 +357,7 @@ def _as_entry(value: object) -> Any:
     return value if tensor is None else tensor
 
 
-def _rows_at(target: CollectionProtocol, index: BatchIndex, value: Any) -> Any:
+def _rows_at(target: CollectionProtocol, index: BatchIndex, value: object) -> Any:
     """An array of text that is written at an index of a non-tensor entry as a column."""
     if not isinstance(value, np.ndarray):
         return value
@@ -382,7 +382,7 @@ def _tensor_of(value: object, target: torch.Tensor, key: object) -> Any:
 def _checked_write(
     parent: CollectionProtocol,
     target: torch.Tensor,
-    value: Any,
+    value: object,
     index: BatchIndex,
     asked: object,
     key: object,

@@ -372,7 +372,9 @@ def _right(mask: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
     return mask.reshape(mask.shape + (1,) * missing) if missing else mask
 
 
-def _where_tree(td: Any, condition: torch.Tensor, other: Any, pad: Any) -> Any:
+def _where_tree(
+    td: Any, condition: torch.Tensor, other: CollectionProtocol, pad: int | None
+) -> Any:
     # A part of another collection must not be written: the result is a plain one.
     result = _rust.clone_structure(td) if td._is_dense else td._as_plain()
     entries, others = dict(td._entries()), other._entries()
@@ -387,7 +389,7 @@ def _where_tree(td: Any, condition: torch.Tensor, other: Any, pad: Any) -> Any:
 
 
 def _where_entry(
-    key: str, condition: torch.Tensor, value: Any, item: Any, pad: Any
+    key: str, condition: torch.Tensor, value: Any, item: Any, pad: int | None
 ) -> Any:
     """One entry of ``where``; NO_DEFAULT stands for the one that is missing."""
     present = item if value is NO_DEFAULT else value
@@ -452,7 +454,7 @@ def _gather_index(leaf: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Te
     return index.reshape(shape + (1,) * len(rest)).expand(*shape, *rest)
 
 
-def _gather_into(td: Any, dim: int, index: torch.Tensor, out: Any) -> None:
+def _gather_into(td: Any, dim: int, index: torch.Tensor, out: object) -> None:
     targets = [(value, _rust.get(out, key)) for key, value in td.items(True, True)]
     for value, target in targets:
         torch.gather(value, dim, _gather_index(value, dim, index), out=target)

@@ -14,7 +14,7 @@ from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tensordict.containers.collection import TensorDictBase
     from tensordict.containers.lazy.stack import LazyStackedTensorDict
@@ -207,7 +207,7 @@ class JoiningOps(CollectionProtocol):
 
     def _join_entries(
         self,
-        join: Any,
+        join: Callable[..., Any],
         keys: Iterable[NestedKeyLike],
         out_key: NestedKeyLike,
         dim: int,
@@ -518,7 +518,12 @@ def _check_members(tds: Sequence[Any]) -> None:
 
 
 def _write_join(
-    tds: Sequence[Any], dim: int, out: Any, build: Any, join: Any, word: str
+    tds: Sequence[Any],
+    dim: int,
+    out: Any,
+    build: Callable[..., Any],
+    join: Callable[..., Any],
+    word: str,
 ) -> Any:
     """Join into ``out``: entries that it has are written, others are stored."""
     # The structure without its leaves finds the errors before anything is written.
@@ -542,7 +547,7 @@ def _write_join(
 
 
 def _check_entries(
-    tds: Sequence[Any], out: Any, dim: int, build: Any, join: object
+    tds: Sequence[Any], out: Any, dim: int, build: Callable[..., Any], join: object
 ) -> None:
     """Raise what joining raises where entries do not fit: before ``out`` is written."""
     if any(not td._is_dense for td in (out, *tds)):
@@ -606,7 +611,11 @@ def _joined_alone(tds: Sequence[Any], key: str, dim: int, build: Any) -> Any:
 
 
 def _write_group(
-    target: CollectionProtocol, group: list[Any], dim: int, build: Any, join: Any
+    target: CollectionProtocol,
+    group: list[Any],
+    dim: int,
+    build: Callable[..., Any],
+    join: Callable[..., Any],
 ) -> None:
     if not _is_nested(target):
         join(group, dim, out=target)

@@ -177,7 +177,7 @@ def listed_items(
 def _one_by_one(
     td: CollectionProtocol,
     include_nested: object,
-    leaves_only: Any,
+    leaves_only: object,
     is_leaf: Callable[[Any], bool] | None,
     prefix: tuple[str, ...] = (),
 ) -> Iterator[tuple[NestedKeyLike, Any]]:

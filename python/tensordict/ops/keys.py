@@ -457,7 +457,9 @@ def _share_values(td: CollectionProtocol, result: CollectionProtocol) -> None:
             _share_values(value, result._get_entry(key, None))
 
 
-def _check_open(td: Any, rest: Any, taken: Iterable[tuple[str, ...]]) -> None:
+def _check_open(
+    td: CollectionProtocol, rest: CollectionProtocol, taken: Iterable[tuple[str, ...]]
+) -> None:
     """Raise where ``rest`` cannot be what is left of ``td``, since something is locked."""
     parents = [_rust.get(td, path[:-1], td) for path in taken if len(path) > 1]
     if any(getattr(parent, "is_locked", False) for parent in parents) or (

@@ -215,7 +215,7 @@ class LockingOps(CollectionProtocol):
             return
         source._write_back(self.view(source.batch_size))
 
-    def _undo_permute(self, source: LockingOps, *args: Any, **kwargs: Any) -> None:
+    def _undo_permute(self, source: LockingOps, *args: Any, **kwargs: object) -> None:
         dims = args or (kwargs["dims"],)
         if len(dims) == 1 and not isinstance(dims[0], int):
             dims = tuple(dims[0])

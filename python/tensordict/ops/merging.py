@@ -59,7 +59,9 @@ def _chosen(source: CollectionProtocol, keys: object) -> Any:
     return restricted(source, wanted)
 
 
-def _update_with_batch_size(td: Any, source: Any, options: tuple[Any, ...]) -> None:
+def _update_with_batch_size(
+    td: CollectionProtocol, source: CollectionProtocol, options: tuple[Any, ...]
+) -> None:
     """Update ``td``, which takes the batch sizes of ``source``; or change nothing.
 
     Raises:
@@ -261,7 +263,7 @@ def _without_class(td: CollectionProtocol) -> Any:
     return td._tensordict if is_tensorclass(td) and not td._is_non_tensor else td
 
 
-def _has_other_size(td: Any, source: Any) -> bool:
+def _has_other_size(td: CollectionProtocol, source: CollectionProtocol) -> bool:
     """Return whether the batch dims that both have differ."""
     common = min(len(td.batch_size), len(source.batch_size))
     return bool(td.batch_size[:common] != source.batch_size[:common])
@@ -307,7 +309,7 @@ def check_resizable(td: Any, source: Any, inplace: bool = False) -> None:
         raise locked_error(td)
 
 
-def _follow_batch_sizes(td: Any, source: Any) -> None:
+def _follow_batch_sizes(td: CollectionProtocol, source: CollectionProtocol) -> None:
     """Take the batch sizes of ``source``, all leaves of which come; names are dropped."""
     stack = td._lazy_stack()
     if stack is not None:

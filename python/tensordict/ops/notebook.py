@@ -83,7 +83,7 @@ class Shown:
         previews: which previews of values are drawn.
     """
 
-    def __init__(self, td: Any, previews: Previews) -> None:
+    def __init__(self, td: object, previews: Previews) -> None:
         self._td = td
         self._previews = previews
 
@@ -218,7 +218,7 @@ def _place_of_all(td: Any) -> list[str]:
     return ["shared"] if td.is_shared() else []
 
 
-def _item(key: str, value: Any, td: Any, level: int, previews: Previews) -> str:
+def _item(key: str, value: object, td: object, level: int, previews: Previews) -> str:
     if _is_level(value):
         return f"<li>{_collection(key, value, level + 1, previews)}</li>"
     return f"<li><b>{html.escape(key)}</b>{_leaf(value, td, previews)}</li>"
@@ -231,7 +231,7 @@ def _leaf(value: Any, td: Any, previews: Previews) -> str:
     return notes + _preview(value, td.batch_dims, previews)
 
 
-def _leaf_notes(value: Any, td: Any) -> list[str]:
+def _leaf_notes(value: object, td: object) -> list[str]:
     """Return what is known of a leaf: its values where it is no tensor."""
     if isinstance(value, display.PrintedEntry):
         value = value.value

@@ -399,7 +399,7 @@ def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
 
 
 def _unpad(
-    td: Any, mask: Any, number: int, pad_dim: int, ndim: int, path: tuple[str, ...]
+    td: Any, mask: object, number: int, pad_dim: int, ndim: int, path: tuple[str, ...]
 ) -> Any:
     """The member ``number`` without its padding."""
     entries: dict[str, Any] = {}

@@ -204,7 +204,9 @@ def reduce_one(
     return _rust.map_leaves(td, functools.partial(op, **options), (dim,), prefix, names)
 
 
-def _one_reduced(size: Any, dim: int, keepdim: bool) -> tuple[int, torch.Size, Any]:
+def _one_reduced(
+    size: torch.Size, dim: int, keepdim: bool
+) -> tuple[int, torch.Size, Any]:
     """``dim`` from the front, the batch size without it, and where names come from.
 
     Raises:
@@ -226,7 +228,7 @@ def one_quantile(td: CollectionProtocol, q: float, dim: int, keepdim: bool) -> A
     return _rust.map_leaves(td, "quantile", (q, dim, keepdim), prefix, names)
 
 
-def _name_of(op: Any) -> str:
+def _name_of(op: Callable[..., Any]) -> str:
     return getattr(op, "func", op).__name__
 
 

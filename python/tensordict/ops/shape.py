@@ -163,7 +163,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
 
     # Order of dims ---------------------------------------------------------------
 
-    def permute(self, *args: Any, **kwargs: Any) -> Self:
+    def permute(self, *args: object, **kwargs: object) -> Self:
         """Reorder the batch dims. As :meth:`torch.Tensor.permute`.
 
         Leaves are views, names follow. The order they have gives this collection itself.
@@ -538,7 +538,7 @@ def _lazily(td: CollectionProtocol, op: str, kwargs: dict[str, Any]) -> Any:
     return td._remember(result, op, (), kwargs)
 
 
-def _permuted_lazily(td: Any, dims: Any) -> Any:
+def _permuted_lazily(td: CollectionProtocol, dims: Any) -> Any:
     structure = _rust.new(td._plain_type, {}, td.batch_size, None, None)
     call: Any = ("permute", (), {"dims": dims})
     try:

@@ -106,7 +106,7 @@ class StoringOps(CollectionProtocol):
         self,
         key: str,
         present: CollectionProtocol | torch.Tensor,
-        value: Any,
+        value: object,
         non_blocking: bool,
     ) -> None:
         """Copy ``value`` into the storage of an entry that exists."""
@@ -177,7 +177,7 @@ class StoringOps(CollectionProtocol):
             return self._fit_collection(key, converted, non_blocking, is_fresh=True)
         return converted
 
-    def _check_apart(self, key: object, value: Any) -> None:
+    def _check_apart(self, key: object, value: CollectionProtocol) -> None:
         """Refuse a collection that holds this one, which would be without end.
 
         Raises:

@@ -106,7 +106,7 @@ def apply_nest(
 
 def _apply_any(
     td: Any,
-    fn: Any,
+    fn: Callable[..., Any],
     others: tuple[Any, ...],
     batch_size: torch.Size | None,
     device: Any,

@@ -274,7 +274,7 @@ def _refuse_missing(
 
 def _pair(
     td: CollectionProtocol,
-    source: Any,
+    source: CollectionProtocol | dict[str, Any],
     keys: Any,
     prefix: tuple[str, ...],
     targets: list[Any],
@@ -338,7 +338,7 @@ def _pair(
 
 def _pairs_of(
     td: CollectionProtocol,
-    source: CollectionProtocol,
+    source: CollectionProtocol | dict[str, Any],
     keys: Any,
     prefix: tuple[str, ...],
 ) -> list[tuple[Any, Any]]:
@@ -367,7 +367,9 @@ def _entry_at(td: CollectionProtocol, path: tuple[str, ...]) -> Any:
     return target
 
 
-def _fitting(path: tuple[str, ...], value: object, target: Any) -> torch.Tensor:
+def _fitting(
+    path: tuple[str, ...], value: object, target: torch.Tensor
+) -> torch.Tensor:
     """Convert a value to a tensor that can be copied into the leaf ``target``."""
     if not isinstance(value, torch.Tensor):
         try:

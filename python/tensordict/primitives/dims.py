@@ -59,7 +59,7 @@ def _moved(
     return result
 
 
-def _remembered(td: Any, result: Any, call: Call) -> Any:
+def _remembered(td: CollectionProtocol, result: Any, call: Call) -> Any:
     result._last_op = (*call, ref(td))
     return result
 

@@ -36,7 +36,7 @@ def get_field(name: str, tc: Any) -> Any:
     return value
 
 
-def set_field(tc: Any, name: str, value: Any) -> None:
+def set_field(tc: Any, name: str, value: object) -> None:
     """Set an attribute: a field is stored as an entry, or removed where it is None."""
     inner = tc.__dict__.get("_tensordict")
     if (

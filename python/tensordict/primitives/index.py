@@ -60,7 +60,7 @@ MSG_MASK = (
 )
 
 
-def _slice_length(item: slice, length: Any) -> Any:
+def _slice_length(item: slice, length: int) -> Any:
     """The number of elements that a slice takes of a dim, as torch counts them."""
     step = 1 if item.step is None else operator.index(item.step)
     if step <= 0:
@@ -238,7 +238,7 @@ def _check_mask(mask: torch.Tensor, batch_size: torch.Size, dim: int) -> None:
         )
 
 
-def _first_difference(shape: Any, other: Any) -> int:
+def _first_difference(shape: torch.Size, other: torch.Size) -> int:
     for at, (length, expected) in enumerate(zip(shape, other, strict=True)):
         if length != expected:
             return at
@@ -341,7 +341,7 @@ def at_plan(
     return new(td.__class__, entries, own, td._device, own_names)
 
 
-def set_index(td: Any, index: Any, value: Any) -> None:
+def set_index(td: Any, index: Any, value: object) -> None:
     """Write ``value`` into every entry of ``td`` at ``index``.
 
     ``value`` is a number or tensor, for every leaf, or a collection: entries that only

@@ -258,11 +258,11 @@ def _no_cat_key(key: str, all_entries: list[dict[str, Any]]) -> KeyError:
     return _cat_keys(position, all_entries[position], all_entries[0])
 
 
-def _cat_keys(position: int, other: Any, first: Any) -> KeyError:
+def _cat_keys(position: int, other: dict[str, Any], first: dict[str, Any]) -> KeyError:
     return KeyError(MSG_CAT_KEYS.format(position, sorted(other), sorted(first)))
 
 
-def _check_cat(first: Any, own: Any, dim: int, position: int) -> None:
+def _check_cat(first: torch.Size, own: torch.Size, dim: int, position: int) -> None:
     if len(own) != len(first):
         # A nested collection may be deeper in one than in another: leaves decide.
         if dim < len(own):

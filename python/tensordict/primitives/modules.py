@@ -277,7 +277,7 @@ def _no_wrapper() -> Any:
     return None
 
 
-def _as_kind_of(value: Any, old: Any, is_buffer: bool) -> Any:
+def _as_kind_of(value: Any, old: object, is_buffer: bool) -> Any:
     """A tensor without gradient as a parameter, where it replaces a parameter."""
     if isinstance(old, nn.Parameter):
         if (

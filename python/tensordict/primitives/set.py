@@ -82,7 +82,7 @@ def validate(td: Any, key: str, value: Any, non_blocking: bool = False) -> Any:
 def set_entry(
     td: Any,
     key: str,
-    value: Any,
+    value: object,
     inplace: bool | None = False,
     non_blocking: bool = False,
     validated: bool = False,

@@ -150,7 +150,9 @@ def _rebuild(td: CollectionProtocol, iterator: Any, names: object) -> Any:
     return new(td.__class__, entries, td._batch_size, td._device, old_names)
 
 
-def _align(td: Any, other: Any, is_complete: bool, out: list[Any]) -> bool:
+def _align(
+    td: Any, other: CollectionProtocol, is_complete: bool, out: list[Any]
+) -> bool:
     if not td._is_dense:
         return td._align_leaves(other, out, is_complete)
     if other._is_dense:
@@ -162,7 +164,9 @@ def _align(td: Any, other: Any, is_complete: bool, out: list[Any]) -> bool:
     return _align_entries(td, other, is_complete, out)
 
 
-def _align_entries(td: Any, other: Any, is_complete: bool, out: list[Any]) -> bool:
+def _align_entries(
+    td: CollectionProtocol, other: CollectionProtocol, is_complete: bool, out: list[Any]
+) -> bool:
     mine, theirs = td._entries(), other._entries()
     if len(mine) != len(theirs):
         return False

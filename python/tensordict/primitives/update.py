@@ -26,7 +26,7 @@ from tensordict.primitives.protocol import (
 from tensordict.primitives.set import set_entry, validate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 MSG_SOURCE = (
     "A TensorDict source is expected to be a TensorDictBase sub-type or a Mapping, "
@@ -90,7 +90,7 @@ class _Branch:
     One that is new has what it will be part of as ``above``.
     """
 
-    def __init__(self, target: Any, above: Any = None) -> None:
+    def __init__(self, target: CollectionProtocol, above: Any = None) -> None:
         self.target = target
         self.above = above
         self.staged: dict[str, Any] = {}
@@ -234,7 +234,11 @@ def _enter(branch: _Branch, key: str, ignore_lock: bool) -> _Branch:
 
 
 def _stage(
-    branch: _Branch, key: str, value: Any, options: Any, copies: list[tuple[Any, Any]]
+    branch: _Branch,
+    key: str,
+    value: object,
+    options: Any,
+    copies: list[tuple[Any, Any]],
 ) -> None:
     clone, inplace, non_blocking, is_leaf, ignore_lock = options
     td = branch.target
@@ -278,13 +282,15 @@ def _stage(
     branch.staged[key] = stored
 
 
-def _is_whole(is_leaf: Any, present: object, value: object) -> bool:
+def _is_whole(is_leaf: Callable[..., Any], present: object, value: object) -> bool:
     """Return whether an entry is replaced by a collection, and not merged with it."""
     held = present.target if isinstance(present, _Branch) else present
     return bool(is_leaf(type(held)) or is_leaf(type(value)))
 
 
-def _stage_as(branch: _Branch, key: str, value: Any, present: Any) -> None:
+def _stage_as(
+    branch: _Branch, key: str, value: CollectionProtocol, present: Any
+) -> None:
     """Make of an entry what takes ``value`` as the source of an update."""
     if isinstance(present, _Branch) or branch.target.is_locked:
         return

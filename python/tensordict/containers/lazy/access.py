@@ -206,7 +206,7 @@ class ReadingOps(StackState):
             return self._read(index, NO_DEFAULT)
         return self._get_index(index)
 
-    def _read(self, key: NestedKeyLike, default: Any) -> Any:
+    def _read(self, key: NestedKeyLike, default: object) -> Any:
         """The entry at a nested key: a nested leaf without the stacks on the way."""
         path = _rust.unravel_key_to_tuple(key)
         if path and self._hook_out is None:

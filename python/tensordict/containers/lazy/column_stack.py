@@ -187,7 +187,7 @@ class ColumnStack(LazyStackedTensorDict):
                 return found
         return super()._get_entry(key, default)
 
-    def _read(self, key: Any, default: Any) -> Any:
+    def _read(self, key: Any, default: object) -> Any:
         if self._is_made or self._hook_out is not None:
             return super()._read(key, default)
         path = _rust.unravel_key_to_tuple(key)

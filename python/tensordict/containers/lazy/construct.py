@@ -191,7 +191,9 @@ def lazy_stack(
     **kwargs: object,
 ) -> LazyStackedTensorDict: ...
 @overload
-def lazy_stack(input: Any, dim: int = ..., *, out: Any = ..., **kwargs: Any) -> Any: ...
+def lazy_stack(
+    input: Any, dim: int = ..., *, out: Any = ..., **kwargs: object
+) -> Any: ...
 @classes.provided
 def lazy_stack(input: Any, dim: int = 0, *, out: Any = None, **kwargs: Any) -> Any:
     """Stack collections along a new batch dim without copying them.

@@ -253,7 +253,7 @@ class MembersOps(StackState):
     def _without_none(self) -> Any:
         return self._like([member._without_none() for member in self.tensordicts])
 
-    def _rebuild_as(self, values: Iterator[Any], cls: Any, size: object) -> Any:
+    def _rebuild_as(self, values: Iterator[Any], cls: object, size: object) -> Any:
         # Without names and class, for comparisons.
         from tensordict.containers.lazy.stack import LazyStackedTensorDict
 

@@ -299,7 +299,7 @@ class WritingOps(MembersOps):
         key: str,
         target: Any,
         index: BatchIndex,
-        value: Any,
+        value: object,
     ) -> None:
         """Copy an entry that was stacked back to the members that an index touches."""
         values: Any = self._group(key)
@@ -415,7 +415,9 @@ class WritingOps(MembersOps):
                 _check_rows(value, size, dim, error)
             raise
 
-    def _write_picks(self, picks: Any, parts: Any, value: Any) -> None:
+    def _write_picks(
+        self, picks: list[Any], parts: list[Any] | None, value: object
+    ) -> None:
         """Write a part, or one value, into each member picked.
 
         One value goes to the entries that all members have.
@@ -444,7 +446,9 @@ class WritingOps(MembersOps):
         with Undoing(targets if len(targets) > 1 else []):
             self._write_each(picks, parts, keys)
 
-    def _write_each(self, picks: Any, parts: list[Any], keys: list[Any] | None) -> None:
+    def _write_each(
+        self, picks: list[Any], parts: list[Any], keys: list[Any] | None
+    ) -> None:
         """Write a part into each member picked, or into those entries of it."""
         for (member, at), part in zip(picks, parts, strict=True):
             target = self.tensordicts[member]
@@ -498,7 +502,7 @@ class WritingOps(MembersOps):
                 target._set_entry(key, written)
 
 
-def _exchange_values(target: CollectionProtocol, chosen: Any) -> None:
+def _exchange_values(target: CollectionProtocol, chosen: CollectionProtocol) -> None:
     """Take what was written into entries of ``target``: tensors are where they were."""
     for key, entry in list(chosen._sample_entries().items()):
         if not isinstance(entry, CollectionProtocol):

@@ -166,7 +166,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return lazy_stack(input, dim, out=out, **kwargs)
 
     @classmethod
-    def from_dict(cls, input_dict: Any, *args: Any, **kwargs: Any) -> Any:
+    def from_dict(cls, input_dict: Any, *args: object, **kwargs: Any) -> Any:
         """A stack of the collections made of the values at ``"0"``, ``"1"``, and so on.
 
         Raises:
@@ -177,7 +177,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return lazy_stack(members)
 
     @classmethod
-    def from_list(cls, input: Any, *args: Any, **kwargs: Any) -> Any:
+    def from_list(cls, input: Any, *args: object, **kwargs: Any) -> Any:
         """A stack of the collections made of the items of a list."""
         input = list(input)
         if not input:
@@ -644,7 +644,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return [*super()._repr_head(), f"stack_dim={self.stack_dim}"]
 
 
-def _copied(part: Any) -> Any:
+def _copied(part: CollectionProtocol) -> Any:
     """A copy of a part; what has no batch dims is shared, as at an index of any tensor."""
     copy = part.clone()
     leaves = _rust.leaves(part)

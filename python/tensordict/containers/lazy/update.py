@@ -373,7 +373,7 @@ class UpdatingOps(StackState):
         target.set_at_(path, value, ... if at is None else at)
         return True
 
-    def _put_rows(self, key: str, value: Any, plan: Any) -> bool:
+    def _put_rows(self, key: str, value: object, plan: Any) -> bool:
         """Write a row into a tensor of each member picked; whether all are and fit."""
         if not isinstance(value, torch.Tensor) or value.is_nested or plan.dim is None:
             return False
@@ -460,7 +460,7 @@ class UpdatingOps(StackState):
                     _rust.getitem(target, key)
 
     def update_at_(
-        self, input_dict_or_td: Any, idx: BatchIndex, *args: Any, **kw: Any
+        self, input_dict_or_td: Any, idx: BatchIndex, *args: object, **kw: object
     ) -> Self:
         """Write values where ``idx`` points: into members where they differ in shape."""
         source = input_dict_or_td

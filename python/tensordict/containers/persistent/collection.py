@@ -269,7 +269,7 @@ class PersistentTensorDict(Reading, Writing, Differences, TensorDictBase):  # ty
         super()._resize_batch(size)
         self._note()
 
-    def get_at(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
+    def get_at(self, key: NestedKeyLike, *args: Any, **kwargs: object) -> Any:
         """A part of the entry at ``key``, of which no more is read."""
         if not args and "index" not in kwargs:
             raise TypeError(MSG_NO_INDEX)
@@ -304,7 +304,7 @@ class PersistentTensorDict(Reading, Writing, Differences, TensorDictBase):  # ty
         return super().entry_class(key) if sample is NO_DEFAULT else type(sample)
 
     def _write_into(
-        self, key: str, present: Any, value: Any, non_blocking: bool
+        self, key: str, present: Any, value: object, non_blocking: bool
     ) -> None:
         if isinstance(present, PersistentTensorDict) or (
             isinstance(value, (CollectionProtocol, dict))

@@ -149,7 +149,7 @@ def _shared(first: Sequence[int], second: Sequence[int]) -> Sequence[int]:
     return first[: min(len(first), len(second))]
 
 
-def content_of(file: ArrayFile, key: Any, value: Any) -> Content:
+def content_of(file: ArrayFile, key: Any, value: object) -> Content:
     """Give the content of the array of an entry.
 
     Raises:

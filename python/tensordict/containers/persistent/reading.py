@@ -24,7 +24,7 @@ from tensordict.storage.arrays.values import Stack
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensordict.primitives.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import CollectionProtocol, NestedKeyLike
     from tensordict.storage.arrays.interface import Array
 
 __all__ = ["Reading"]
@@ -198,7 +198,7 @@ class Reading(PersistentState):
         """Read what ``choose`` leaves of an ordinary container."""
         return self._filled(choose(self._sampled()))
 
-    def _filled(self, chosen: Any) -> Any:
+    def _filled(self, chosen: CollectionProtocol) -> Any:
         for key, value in list(chosen._entries().items()):
             child = self._child(key)
             if child is not None:

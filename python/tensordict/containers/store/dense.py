@@ -406,7 +406,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
         self._set_entry(key, value)
 
     def _write_into(
-        self, key: str, present: Any, value: Any, non_blocking: bool
+        self, key: str, present: Any, value: object, non_blocking: bool
     ) -> None:
         is_collection = isinstance(value, (CollectionProtocol, dict))
         if isinstance(present, CollectionProtocol) or is_collection:

@@ -194,7 +194,7 @@ class LazyStackedTensorDictStore(OpenedStore):
         return cls._uploaded(server, lazy_td, device)
 
     @classmethod
-    def _uploaded(cls, server: Server, stack: Any, device: Any) -> Self:
+    def _uploaded(cls, server: Server, stack: Any, device: object) -> Self:
         size = list(stack.batch_size)
         count = size.pop(stack.stack_dim)
         names = list(stack.names) if stack._has_names() else None

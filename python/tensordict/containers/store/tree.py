@@ -68,6 +68,6 @@ def _first(pair: tuple[Any, Any]) -> Any:
     return pair[0]
 
 
-def _fields(flat: Any) -> dict[str, str]:
+def _fields(flat: list[Any]) -> dict[str, str]:
     flat = list(flat)
     return dict(zip(flat[::2], flat[1::2], strict=True))
