@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,7 +97,7 @@ def test_what_a_document_names_exists(document: Path) -> None:
 
 
 RIDDLE = re.compile(r"(As|How|Of|What|Where|Whether|Which|Who|Whose|Why)\b")
-"""The words with which no docstring begins: it says what the thing does, or is."""
+"""The words with which no docstring and no comment begins: it says what is so."""
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
@@ -110,6 +111,25 @@ def docstrings(path: Path) -> Iterator[tuple[int, str]]:
                 yield statement.lineno, str(statement.value.value).lstrip()
 
 
+def comments(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the first line of each block of comments in a file of Python."""
+    above = 0
+    with tokenize.open(path) as file:
+        for token in tokenize.generate_tokens(file.readline):
+            if token.type == tokenize.COMMENT:
+                number = token.start[0]
+                is_alone = token.line.lstrip().startswith("#")
+                if not is_alone or number != above + 1:
+                    yield number, token.string.lstrip("# ")
+                above = number if is_alone else 0
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the docstrings and the comments of a file of Python."""
+    yield from docstrings(path)
+    yield from comments(path)
+
+
 def doc_comments(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the first line of each block of documentation in a file of Rust."""
     is_within = False
@@ -120,9 +140,12 @@ def doc_comments(path: Path) -> Iterator[tuple[int, str]]:
         is_within = bool(found)
 
 
-@pytest.mark.parametrize("folder", ["python/tensordict", "rust", "tests", "benches"])
-def test_no_docstring_begins_with_a_riddle(folder: str) -> None:
-    ends = {".py": docstrings, ".rs": doc_comments}
+FOLDERS = ["python/tensordict", "rust", "tests", "benches", "tools"]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_docstring_or_comment_begins_with_a_riddle(folder: str) -> None:
+    ends = {".py": texts, ".rs": doc_comments}
     found = [
         (path.relative_to(ROOT).as_posix(), line, text)
         for path in sorted((ROOT / folder).rglob("*"))

@@ -62,7 +62,7 @@ class TensorDict(TensorDictBase):
     _is_dense: ClassVar[bool] = True
 
     if TYPE_CHECKING:
-        # Of a subclass, too, truth values are plain.
+        # Truth values of a subclass are plain, too.
         __hash__: ClassVar[Any]
         __eq__: Equality[TensorDict]
         __ne__: Equality[TensorDict]
@@ -124,7 +124,7 @@ class TensorDict(TensorDictBase):
             td.lock_()
         return td
 
-    # What is read most often: the entries are at hand -------------------------------
+    # Reading: the entries are at hand -----------------------------------------------
 
     @overload
     def keys(self) -> KeysView[str]: ...

@@ -234,7 +234,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
     ) -> None:
         child = self._source._get_entry(path[0], None)
         if len(path) > 1 and isinstance(child, CollectionProtocol):
-            # What reading gives is a collection of its own: writes go to the one held.
+            # A read gives a collection of its own: writes go to the one held.
             view = lazy_view(child, self.custom_op, self.custom_op_kwargs)
             view._set_path(
                 path[1:], value, inplace, non_blocking, validated, ignore_lock
@@ -292,7 +292,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
     def _clone_structure(self) -> Any:
         return self._of_source(_rust.clone_structure(self._source))
 
-    # What it does differently -----------------------------------------------------------------
+    # Differences from a collection ------------------------------------------------------------
 
     def squeeze(self, *args: object, **kwargs: object) -> Any:
         """Remove batch dims of size 1, in lazy mode only."""
@@ -333,7 +333,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
     def empty(self, recurse: bool = False, **kwargs: Any) -> Any:
         """An ordinary collection without leaves. See ``TensorDict.empty``."""
         if recurse:
-            # What is nested in the source has other batch dims.
+            # Nested collections of the source have other batch dims.
             return self._shown().empty(True, **kwargs)
         return super().empty(**kwargs)
 
@@ -402,7 +402,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         self._source.detach_()
         return self
 
-    # How it prints -----------------------------------------------------------------------
+    # Printing ----------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         source = "\n\t".join(repr(self._source).split("\n"))

@@ -269,7 +269,7 @@ class TensorDictParams(ParamsModule):
             super()._set_path(
                 path, value, inplace, non_blocking, validated, ignore_lock
             )
-        # What a write below a direct entry put there is converted, too.
+        # A value written below a direct entry is converted, too.
         found = self._param_td._get_entry(path[0], None)
         if isinstance(found, CollectionProtocol):
             _convert(found, bool(self.no_convert))
@@ -281,7 +281,7 @@ class TensorDictParams(ParamsModule):
         if not isinstance(value, CollectionProtocol) or any(
             each is self for each in _rust.containers(value)
         ):
-            # What contains this is refused where it is stored.
+            # A collection that contains this is refused where it is stored.
             return value
         return value.clone(False)
 

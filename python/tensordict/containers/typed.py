@@ -233,7 +233,7 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
             # It has no entries.
             td = td._plain_type({}, td._batch_size, device=td._device)
         elif is_tensorclass(td):
-            # What it holds, which is locked where it is frozen.
+            # The collection inside, which is locked where the class is frozen.
             return cls.from_tensordict(td._tensordict, check=False)
         elif isinstance(td, Linked):
             td = td._source
@@ -270,7 +270,7 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         pickles.restore_typed(self, state)
 
     def _child_type(self) -> type[Any]:
-        # What is nested has keys of its own, which nobody declared.
+        # A nested collection has keys of its own, which nobody declared.
         return TensorDict
 
     @classmethod

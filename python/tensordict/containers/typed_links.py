@@ -168,7 +168,7 @@ class Linked:
         return self.clone(recurse=False)
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        # As the declared class itself is pickled, by ours and by the published release.
+        # The declared class itself is pickled so, by ours and by the published release.
         state = {
             name: value for name, value in vars(self).items() if name != "_last_op"
         }

@@ -90,7 +90,7 @@ class _SubTensorDict(ViewDifferences):
         whole = source.batch_size
         plan = _rust.index_plan(whole, idx)
         if plan is None:
-            # What has no batch dims, and is here whole, takes no index of them.
+            # An entry without batch dims is here whole, and takes no index of them.
             is_bare = isinstance(idx, tuple) and not idx
             at: Any = () if is_bare else (_WHOLE,) * len(whole)
             size = whole
@@ -272,7 +272,7 @@ class _SubTensorDict(ViewDifferences):
             return value
         if isinstance(value, CollectionProtocol):
             if isinstance(value, _SubTensorDict):
-                # Of a part of a part what the other one shows, where unbatched tensors of
+                # A part of a part reads what the other shows, where unbatched tensors of
                 # nested collections are whole.
                 source = self._source
                 is_part = isinstance(source, _SubTensorDict)
@@ -340,7 +340,7 @@ class _SubTensorDict(ViewDifferences):
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
         """A copy as an ordinary collection. See ``TensorDict.to_tensordict``."""
         if isinstance(self._source, PartsProtocol):
-            # What was just read is a copy.
+            # A part that was just read is a copy.
             return self._shown()
         return super().to_tensordict(retain_none=retain_none)
 
@@ -393,7 +393,7 @@ class _SubTensorDict(ViewDifferences):
             source._set_entry(key, present._written_at(self.idx, value))
         elif isinstance(present, CollectionProtocol):
             is_there = isinstance(value, _SubTensorDict) and value._source is present
-            # What an update has merged into the part of the entry is there already.
+            # An update that was merged into the part of the entry is there already.
             if not (is_there and value.idx is self.idx):
                 _rust.set_index(present, self.idx, value)
         elif isinstance(value, CollectionProtocol):
@@ -415,7 +415,7 @@ class _SubTensorDict(ViewDifferences):
                 source._set_entry(key, present)
 
     def _check_entry(self, key: str, value: object) -> None:
-        # What does not fit an entry is found before any other entry is written.
+        # A value that does not fit is found before any entry is written.
         if is_branch(self._sample_entry(key)) and not is_branch(value):
             raise ValueError(MSG_REPLACED.format(type(value)))
         self._check_write(key, value)
@@ -589,7 +589,7 @@ class _SubTensorDict(ViewDifferences):
         """Merge another container or mapping into the part. See ``TensorDict.update``."""
         if not inplace or input_dict_or_td is self:
             return super().update(input_dict_or_td, clone, inplace, **kwargs)
-        # What is read may be a copy: it is written there, then into the parent.
+        # A read may give a copy: it is written there, then into the parent.
         plain = self._shown()
         if self.is_locked:
             plain.lock_()

@@ -95,7 +95,7 @@ class ReadingOps(StackState):
     def _sample_entries(self) -> dict[str, Any]:
         entries = {}
         for key in self._common_keys():
-            # Of a leaf any will do, collections have to be seen as a stack.
+            # Any leaf will do, but collections have to be seen as a stack.
             value = self.tensordicts[0]._sample_entry(key)
             if isinstance(value, CollectionProtocol):
                 values = self._seen(key)

@@ -389,7 +389,7 @@ class CombiningOps(StackState):
             size = self.batch_size
             if out is not None or inplace or -1 in size or index.dim() != len(size):
                 raise
-            # What no collection of this size takes is an error here, too.
+            # A value that no collection of this size takes is an error here, too.
             _rust.new(self._plain_type, {}, size, None, None).gather(dim, index)
             at = dim % len(size)
             for own, other in enumerate(index.shape):

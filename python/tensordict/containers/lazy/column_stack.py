@@ -76,7 +76,7 @@ class ColumnStack(LazyStackedTensorDict):
 
     @classmethod
     def _of(cls, members: list[Any], dim: int, name: str | None = None) -> Any:
-        # What is made of the members is a stack of theirs.
+        # Results made of the members are stacks of theirs.
         return LazyStackedTensorDict._of(members, dim, name)
 
     def _like(self, members: list[Any]) -> Any:
@@ -378,7 +378,7 @@ class ColumnStack(LazyStackedTensorDict):
         """The collection of a level whose metadata names this class."""
         return _load_level(tree, path, options)
 
-    # How it prints --------------------------------------------------------------------
+    # Printing -------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         if self._is_made:

@@ -186,7 +186,7 @@ def plan_index(
         IndexError: the index does not fit.
     """
     if not stack_dim and type(index) is list and _are_numbers(index):
-        # As below, but without a tensor, of which the compiler does not know the elements.
+        # A list needs no tensor, of which the compiler does not know the elements.
         picks = [Pick(_bounded(member, 0, count), None) for member in index]
         return Plan(picks, 0, (len(picks),), None, True)
     items = normalized(index, size)
@@ -194,7 +194,7 @@ def plan_index(
         return None
     if any(isinstance(item, torch.Tensor) and item.dtype in _MASKS for item in items):
         items = _with_masks_spread(items, size)
-    # Where the stack dim is among the items, and how many dims stand before it.
+    # The place of the stack dim among the items, and the number of dims before it.
     dim, at, before = 0, len(items), 0
     for position, item in enumerate(items):
         if item is None or isinstance(item, bool):

@@ -392,7 +392,7 @@ class StackKeysOps(StackState):
         value = self._meta(key)
         return isinstance(value, CollectionProtocol) and value._is_non_tensor
 
-    # As other structures ------------------------------------------------------------------
+    # Conversions --------------------------------------------------------------------------
 
     def to_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """A dictionary of the stacked entries. See ``TensorDict.to_dict``.

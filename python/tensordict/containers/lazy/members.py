@@ -51,7 +51,7 @@ class MembersOps(StackState):
         lock: bool,
         k: int,
     ) -> Any:
-        # What is expanded has elements of its own, which are free.
+        # An expanded stack has elements of its own, which are free.
         lock = lock and op not in NEW_ELEMENTS
         keeps = lock and not self.is_locked
         result = self._mapped(op, args, prefix, names, tail, k, keeps)
@@ -111,7 +111,7 @@ class MembersOps(StackState):
             expanded = self._expanded_members(prefix, names, k)
             if expanded is not None:
                 return expanded
-        # Of the class of the members, for what is made of them by one of its methods.
+        # A result of a method of the members has their class.
         is_softmax = op in COMPUTES and op in ALONG_DIMS
         if is_softmax and self._has_exclusive_keys:
             return shapes.softmaxed(self, args[1:])

@@ -70,7 +70,7 @@ class ColumnFile:
         for start, length in zip(
             starts.tolist(), (stops - starts).tolist(), strict=True
         ):
-            # Of no bytes the kernel would take all that follow.
+            # A length of 0 would mean all bytes that follow.
             if length:
                 os.posix_fadvise(
                     self._descriptor, start, length, os.POSIX_FADV_WILLNEED

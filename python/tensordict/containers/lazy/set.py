@@ -366,7 +366,7 @@ class WritingOps(MembersOps):
         if isinstance(value, CollectionProtocol) and any(
             value is member for member in members
         ):
-            # What is written first may be what is read next.
+            # The first write may change what is read next.
             value = value.clone()
         if (
             isinstance(value, torch.Tensor)

@@ -181,14 +181,14 @@ def regrouped(td: StackState, shape: torch.Size, copies: bool) -> Any:
         for at in reversed(ones):
             td = td.squeeze(td.stack_dim + 1 + at)
         if len(shape) == td.stack_dim + 1:
-            # What was joined with the stack dim has no name.
+            # A dim joined with the stack dim has no name.
             td._td_dim_name = None
         return td
     most = min(len(old), len(shape)) - 1
     head = _num_equal(old, shape, most)
     tail = _num_equal(old[::-1], shape[::-1], most - head)
     if 0 in old and 0 in shape[head : len(shape) - tail]:
-        # Where there are no elements a dim of none is better left as it is.
+        # Without elements, a dim of size 0 is better left as it is.
         tail = _num_equal(old[::-1], shape[::-1], most)
         head = _num_equal(old, shape, most - tail)
     before = old[head : len(old) - tail]
@@ -209,7 +209,7 @@ def regrouped(td: StackState, shape: torch.Size, copies: bool) -> Any:
         return td
     elif len(before) == 1 and after and (0 not in after or after == (1, 0)):
         return _split_dim(td, head, after)
-    # Where there are no elements any shape is a view.
+    # Without elements, any shape is a view.
     if not copies and 0 not in old:
         raise RuntimeError(MSG_VIEW)
     return td._as_dense().reshape(shape)
@@ -443,7 +443,7 @@ def printed_entries(td: Any) -> list[tuple[str, Any]]:
             if not is_short and any(value.shape != values[0].shape for value in values):
                 meta.dtype = values[0].dtype
             elif issubclass(meta._class, MAPPED_OR_TRAINED):
-                # What is stacked is neither any more.
+                # A stacked tensor is neither any more.
                 meta._class = torch.Tensor
             out.append((key, meta))
     if get_printoptions()["sort_keys"] == "alphabetical":

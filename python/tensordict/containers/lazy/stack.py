@@ -236,7 +236,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     @property
     def _td_dim_names(self) -> list[str | None] | None:
-        # What is made of the stack takes the name of its dim along with those of members.
+        # Results of the stack take the name of its dim along with those of members.
         if self.tensordicts and not self._has_names():
             return None
         return self._own_names()
@@ -264,7 +264,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             if rest is None:
                 rest = [None] * (len(self._batch_size) - 1)
             return [*rest[: self.stack_dim], own, *rest[self.stack_dim :]]
-        # Of what members call differently no name is known: `names` says so.
+        # A dim that members call differently has no known name: `names` says so.
         first = list(self.tensordicts[0].names)
         for member in self.tensordicts:
             if member.names != first:
@@ -303,7 +303,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     @property
     def is_locked(self) -> bool:
         """Return whether it is locked as a whole, or all of its members are."""
-        # As below: an older Dynamo does not know the property of a new stack.
+        # An older Dynamo does not know the property of a new stack.
         return self._flag("_is_locked")
 
     @is_locked.setter
@@ -476,7 +476,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         below: dict[str, list[Any]] = {key: [] for key in keys}
         for key in _rust.walk(self, 0, True, False):
             entry = _rust.get(self.tensordicts[0], key, None)
-            # Of a nested collection each entry is one, and an empty one is itself.
+            # Each entry of a nested collection counts, and an empty one itself.
             is_nested = isinstance(entry, CollectionProtocol)
             if not is_nested or entry._is_non_tensor or not entry._held_keys():
                 below[key if isinstance(key, str) else key[0]].append(key)
@@ -617,7 +617,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     def _shape_fields(self) -> dict[str, str | None]:
         return {"stack_dim_name": json.dumps(self._td_dim_name)}
 
-    # How it prints -----------------------------------------------------------------------
+    # Printing ----------------------------------------------------------------------------
 
     def _repr_entries(self) -> list[tuple[str, Any]]:
         return shapes.printed_entries(self)

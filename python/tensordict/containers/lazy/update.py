@@ -301,7 +301,7 @@ class UpdatingOps(StackState):
                 if not size.numel() or parent._put_in_members(path[-1], index, value):
                     return self
                 if any(isinstance(each, UpdatingOps) for each in parent.tensordicts):
-                    # What is shown of a stack of stacks takes one value at a time.
+                    # A stack of stacks takes one value at a time.
                     parts = parent._parts_at(index, value)
                     with Undoing([target for target, _, _ in parts]):
                         for target, at, part in parts:

@@ -100,7 +100,7 @@ class NonTensorOps(ComparingOps):
         @property
         def data(self) -> Any: ...  # noqa: D102 - for annotations only
 
-    # What a subclass says ----------------------------------------------------------
+    # Declared by subclasses --------------------------------------------------------
 
     def _value(self) -> Any:
         """Return what reading the entry by key gives: the bare value, or a list."""
@@ -433,7 +433,7 @@ class NonTensorOps(ComparingOps):
     def _rebuild_as(self, values: object, cls: Any, size: Any) -> Any:
         if size is None or size == self._batch_size:
             result = self._twin()
-            # What has another class than this collection has no names either.
+            # A result of another class than this collection has no names either.
             return result if cls is None else result._named(None)
         return self._resized(None, size)
 
@@ -550,7 +550,7 @@ class NonTensorOps(ComparingOps):
         if self._is_locked:
             raise locked_error(self)
 
-    # What follows from having no tensors ---------------------------------------------
+    # Consequences of having no tensors -----------------------------------------------
 
     def is_empty(self) -> bool:
         """Tell whether there is nothing in it: never, it holds values."""

@@ -288,7 +288,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named):
         """The fields of the class, as a dataclass has them."""
         return dataclasses.fields(_Fields)
 
-    # What it becomes ---------------------------------------------------------------------
+    # Conversions -------------------------------------------------------------------------
 
     def maybe_to_stack(self) -> Any:
         """A :class:`NonTensorStack` with a value for each element; itself without dims.
@@ -343,7 +343,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named):
         return super()._map_leaves(op, args, prefix, names, tail, lock, k)
 
     def _index(self, index: object) -> Any:
-        # As above. A plan without the values is one that the compiler does not follow.
+        # A plan without the values is one that the compiler does not follow.
         if type(index) is int and self._is_bare():
             plan: Any = _rust.index_plan(self._batch_size, index, True)
             return self._of([self._cells[self._at]], 0, plan[1], self._device)
@@ -530,7 +530,7 @@ class NonTensorData(NonTensorDataBase):
         stack = result.maybe_to_stack()
         stack._named(result._td_dim_names)
         if self._batch_size and len(stack.batch_size) == len(self._batch_size) + 1:
-            # Of several new dims the rows are stacks.
+            # With several new dims the rows are stacks.
             stack._has_one_a_row = True
         if op in MOVES_DIMS:
             stack.stack_dim = args[0] % len(stack.batch_size)
@@ -555,7 +555,7 @@ class MetaData(NonTensorDataBase):
         return type(self).__name__
 
     def _chosen(self, condition: torch.Tensor, other: object) -> Any:
-        # What belongs to a collection as a whole is not chosen for some elements.
+        # Data of a collection as a whole is not chosen for some elements.
         if isinstance(other, NonTensorOps):
             return self._twin()
         return super()._chosen(condition, other)

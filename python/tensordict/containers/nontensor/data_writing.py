@@ -105,7 +105,7 @@ class DataWriting(NonTensorOps):
         is_stack = isinstance(value, NonTensorOps) and not value._is_one
         if is_stack and all(self._stays_for(each) for each in value._flat()):
             return self
-        # What selects nothing writes nothing.
+        # An index that selects nothing writes nothing.
         return stack if size.numel() else self
 
     def _written_whole(self, at: object, value: object) -> Any:

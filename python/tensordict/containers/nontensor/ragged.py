@@ -68,7 +68,7 @@ class RaggedStack(NonTensorStack):
         made.stack_dim = dim
         return made
 
-    # What is made of cells anew has rows of one length.
+    # A stack made anew of cells has rows of one length.
     _of_cells = NonTensorStack._of_cells  # type: ignore[assignment]
 
     def _row(self, at: int) -> Any:
@@ -172,7 +172,7 @@ class RaggedStack(NonTensorStack):
             return made
         rows = None
         if not self.stack_dim and op not in MOVES_DIMS | REGROUPS:
-            # What becomes of the rows is what becomes of their numbers.
+            # Rows are moved as their numbers are.
             numbers = torch.arange(size[0])
             rows = (
                 leaf_call(op, args, tail, k)(numbers)
@@ -279,7 +279,7 @@ class RaggedStack(NonTensorStack):
         if len(found) != len(self._batch_size) - 1:
             super()._check_row_size(found)
 
-    # As a whole --------------------------------------------------------------------------
+    # The stack as a whole ----------------------------------------------------------------
 
     def __reduce_ex__(self, protocol: object) -> Any:
         """Pickle as an empty stack with the state of this one."""

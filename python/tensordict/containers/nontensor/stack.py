@@ -164,7 +164,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         """Hold the values of ``result``, at their places: there are no entries to change."""
         self._check_unlocked()
         made = result._to_stack() if result._is_one else result
-        # What the class says where an object says nothing.
+        # The class says it where an object says nothing.
         for name in (*_STATE, "stack_dim"):
             if name in self.__dict__ and name not in made.__dict__:
                 object.__delattr__(self, name)
@@ -288,7 +288,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     def _value(self) -> Any:
         values = _nested(self._flat(), self._batch_size)
-        # What was written at an index of no dims is one value.
+        # A write at an index of no dims leaves one value.
         return LinkedList._of(self, values) if self._batch_size else values
 
     def tolist(self, *, as_linked_list: bool = False, **kwargs: object) -> Any:

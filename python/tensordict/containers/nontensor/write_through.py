@@ -105,7 +105,7 @@ class LinkedList(list[Any]):
             return rows
         return self._of(td, td.tolist())
 
-    # What changes the length -----------------------------------------------------------
+    # Changes of the length -------------------------------------------------------------
 
     def _refuse(self, what: str) -> NoReturn:
         raise RuntimeError(MSG_LENGTH.format(what, len(self)))

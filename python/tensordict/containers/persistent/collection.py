@@ -237,7 +237,7 @@ class PersistentTensorDict(Reading, Writing, Differences, TensorDictBase):  # ty
         )
         try:
             if size is None:
-                # What the file does not say, its arrays do.
+                # The arrays say what the file does not.
                 made._take_common_size(dims if is_auto else None, not is_auto)
                 made._check_sizes(())
         except BaseException:

@@ -91,7 +91,7 @@ class Differences(PersistentState):
         return self._sampled().memmap_like(*args, **kwargs)
 
     def _save_plan(self, plan: object, level: int) -> None:
-        # What was planned is what is saved.
+        # The planned entries are those that are saved.
         self._planned = self._shown()
         self._planned._save_plan(plan, level)
 

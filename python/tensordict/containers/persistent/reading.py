@@ -162,7 +162,7 @@ class Reading(PersistentState):
         return {key: value for key, value in samples.items() if value is not NO_DEFAULT}
 
     def _sample_entry(self, key: str) -> Any:
-        # What has the shape and dtype of an array and next to no memory.
+        # The sample has the shape and dtype of an array and next to no memory.
         array = self._group.array(key)
         if array is None:
             child = self._child(key)
