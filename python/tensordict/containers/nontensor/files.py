@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -212,7 +211,7 @@ class StackFiles(NonTensorOps):
         # A collection would be a member, and not the value of one.
         if is_plain and self._is_plain_column():
             return self._non_tensor_stack_type, tuple(self._flat())
-        return copyreg.__newobj__, (self._non_tensor_stack_type,), self.__getstate__()  # type: ignore[attr-defined]
+        return self._non_tensor_stack_type, (), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
         """The state in the form that tensordict 0.15 reads."""

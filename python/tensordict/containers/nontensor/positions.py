@@ -42,11 +42,8 @@ __all__ = [
     "taken",
 ]
 
-Layout = tuple[int | None, tuple[int, ...]]
-"""The position of the first element, and how far it is to the next one in each dim.
-
-After None, the position of each element, row by row: of rows that differ in length.
-"""
+Layout = tuple[int, tuple[int, ...]]
+"""The position of the first element, and how far it is to the next one in each dim."""
 
 Found = tuple[Layout | None, list[int] | None]
 """A layout in the same cells, or the positions of what has cells of its own, row by row."""
@@ -117,8 +114,6 @@ def places_of(count: int, layout: Layout | None, size: torch.Size) -> torch.Tens
 
     Not to be changed. Without a layout the elements are in order.
     """
-    if layout is not None and layout[0] is None:
-        return torch.tensor(layout[1], dtype=torch.int64, device="cpu").view(size)
     places = _positions(count)
     if layout is None:
         return places.view(size)
@@ -156,7 +151,7 @@ def places_moved(
 ) -> Found:
     """Tell where the elements of a stack are after an operation on leaves."""
     places = places_of(count, layout, size)
-    return _found(leaf_call(op, args, tail, k)(places), places, layout)
+    return _found(leaf_call(op, args, tail, k)(places), places)
 
 
 @on_real_tensors
@@ -171,7 +166,7 @@ def places_split(
     """The same for an operation that makes several."""
     places = places_of(count, layout, size)
     parts = leaf_call(op, args, 0, k)(places)
-    return [_found(part, places, layout) for part in parts]
+    return [_found(part, places) for part in parts]
 
 
 def selected(positions: torch.Tensor, at: Any) -> torch.Tensor:
@@ -179,13 +174,10 @@ def selected(positions: torch.Tensor, at: Any) -> torch.Tensor:
     return positions[at]
 
 
-def _found(moved: torch.Tensor, places: torch.Tensor, layout: Layout | None) -> Found:
-    if not is_view(moved, places):
-        return None, moved.flatten().tolist()
-    if layout is None or layout[0] is not None:
+def _found(moved: torch.Tensor, places: torch.Tensor) -> Found:
+    if is_view(moved, places):
         return (int(moved.storage_offset()), moved.stride()), None
-    flat = tuple(moved.flatten().tolist())
-    return ((None, flat) if moved.dim() else (flat[0], ())), None
+    return None, moved.flatten().tolist()
 
 
 def dims_taken(item: Any) -> int:

@@ -198,13 +198,11 @@ class RaggedStack(NonTensorStack):
         return tuple(self._together(part) for part in self._apart().unbind(dim))
 
     def reshape(self, *shape: Any, **kwargs: object) -> Any:
-        """All values in one dim, with -1: rows have no other common shape."""
+        """Copy all values into one dim, with -1: rows have no other common shape."""
         if shape not in ((-1,), ([-1],), ((-1,),)):
             raise self._refused("reshape")
-        numbers = self._numbers()
-        made = self._of_cells(self._cells, torch.Size([len(numbers)]), self._device)
-        made._layout = None, tuple(numbers)
-        return self._part(made)
+        flat = self._flat()
+        return self._of_cells(flat, torch.Size([len(flat)]), self._device)
 
     def flatten(
         self, start_dim: int | None = None, end_dim: int | None = None, **kwargs: object
@@ -280,10 +278,6 @@ class RaggedStack(NonTensorStack):
             super()._check_row_size(found)
 
     # The stack as a whole ----------------------------------------------------------------
-
-    def __reduce_ex__(self, protocol: object) -> Any:
-        """Pickle as an empty stack with the state of this one."""
-        return NonTensorStack, (), self.__getstate__()
 
     def _take_state(self, fields: dict[str, Any], is_one: bool) -> None:
         if is_one:

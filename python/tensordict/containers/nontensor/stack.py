@@ -233,7 +233,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         if self._layout is None:
             return self._cells
         start, steps = self._layout
-        if steps == (1,) and start is not None:
+        if steps == (1,):
             # A run of cells, which those that are encoded decode at once.
             return self._cells[start : start + self._batch_size[0]]
         return taken(self._cells, self._numbers())
@@ -402,8 +402,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             layout = places[0], ()
         if not size:
             member = self._member_class
-            at = layout[0] or 0
-            return self._part(member._of(self._cells, at, size, self._device))
+            return self._part(member._of(self._cells, layout[0], size, self._device))
         made = self._sized(size, self._cells)
         made._layout = layout
         return self._part(made)
@@ -459,7 +458,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                 place = index % length
                 if self._layout is not None:
                     start, steps = self._layout
-                    place = steps[place] if start is None else start + steps[0] * place
+                    place = start + steps[0] * place
                 member = self._member_class
                 made = member._of(self._cells, place, torch.Size(()), self._device)
                 return self._part(made)
