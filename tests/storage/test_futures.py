@@ -206,3 +206,12 @@ def test_a_container_that_changes_while_it_becomes_the_save(
         td.memmap_(tmp_path / "x")
     assert not td.is_memmap()
     assert (tensordict.load(tmp_path / "x") == make()).all()
+
+
+def test_a_future_returns_the_collection_it_was_given_or_the_last_result():
+    with ThreadPoolExecutor(1) as pool:
+        done = [pool.submit(lambda n=n: n) for n in range(2)]
+        td = make()
+        assert TensorDictFuture(done, td).result() is td
+        assert TensorDictFuture(done).result() == 1
+        assert TensorDictFuture([]).result() is None
