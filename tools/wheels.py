@@ -64,7 +64,7 @@ def sdist(out: Path) -> None:
 
 
 def check(path: Path) -> bool:
-    """Return whether auditwheel finds no newer symbol or library than the tag of a wheel says."""
+    """Return whether a wheel needs no newer symbol or library than its tag says."""
     command = [sys.executable, "-m", "auditwheel", "show", str(path)]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     words = " ".join(said.split())

@@ -14,15 +14,13 @@ import torch
 
 from tensordict import _rust
 from tensordict.ops.families import (
-    NUMBERS,
-    combine,
-    combine_inplace,
     elementwise_scaled,
     elementwise_scaled_inplace,
     elementwise_with,
     elementwise_with_inplace,
     leafwise,
 )
+from tensordict.ops.operands import NUMBERS, combine, combine_inplace
 from tensordict.primitives.common import refused_first
 from tensordict.primitives.protocol import CollectionProtocol
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tensordict.ops.families import mismatch_message, unset_fields
+from tensordict.ops.operands import mismatch_message, unset_fields
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.ragged_leaves import with_rows_of
 

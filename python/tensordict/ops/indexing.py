@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict import _rust
-from tensordict.ops.families import expand_right, spread
+from tensordict.ops.operands import expand_right, spread
 from tensordict.primitives import classes
 from tensordict.primitives.common import refused_first
 from tensordict.primitives.feature_index import take_features

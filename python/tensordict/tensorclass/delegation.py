@@ -18,9 +18,9 @@ from tensordict.ops.access import AccessOps
 from tensordict.ops.consolidating import ConsolidatingOps
 from tensordict.ops.display import DisplayOps
 from tensordict.ops.distributed import DistributedOps
-from tensordict.ops.families import unset_fields
 from tensordict.ops.growing import GrowingOps
 from tensordict.ops.modules import ModulesOps
+from tensordict.ops.operands import unset_fields
 from tensordict.ops.pickling import PicklingOps
 from tensordict.ops.saving import SavingOps
 from tensordict.ops.storing import StoringOps

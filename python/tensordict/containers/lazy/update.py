@@ -16,13 +16,13 @@ from tensordict.containers.lazy.indexing import plan_index
 from tensordict.containers.lazy.rollback import Undoing
 from tensordict.containers.lazy.set import refuse_casts
 from tensordict.containers.lazy.state import StackState
-from tensordict.ops.families import NUMBERS
 from tensordict.ops.merging import (
     _take_batch_sizes,
     _without_class,
     check_size_of_some,
     key_paths,
 )
+from tensordict.ops.operands import NUMBERS
 from tensordict.primitives.common import MSG_BAD_KEY
 from tensordict.primitives.copy import copy_all
 from tensordict.primitives.metatensor import MetaTensor
