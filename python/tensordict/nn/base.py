@@ -87,6 +87,7 @@ class TensorDictModuleBase(nn.Module):
     be called with tensors as well.
 
     Examples:
+        >>> from tensordict.nn import dispatch
         >>> class Double(TensorDictModuleBase):
         ...     in_keys = ["x"]
         ...     out_keys = ["y"]
@@ -204,6 +205,7 @@ class TensorDictModuleBase(nn.Module):
             ValueError: one of them is no output.
 
         Examples:
+            >>> from tensordict.nn import TensorDictModule
             >>> module = TensorDictModule(lambda x: (x, x + 1), ["a"], ["b", "c"])
             >>> module.select_out_keys("c").out_keys
             ['c']
@@ -287,6 +289,7 @@ class TensorDictModuleBase(nn.Module):
             RuntimeError: the parameters have batch dims.
 
         Examples:
+            >>> from tensordict.nn import TensorDictModule
             >>> module = TensorDictModule(nn.Linear(2, 2), ["a"], ["b"])
             >>> module.reset_parameters_recursive()
         """
