@@ -148,6 +148,10 @@ $(stamps)/docs: pyproject.toml $(stamps)/dependencies
 docs: $(stamps)/extension $(stamps)/docs ## build the documentation site into docs/_build
 	$(python) -m sphinx -W --keep-going -q -b html docs docs/_build
 
+.PHONY: linkcheck
+linkcheck: docs ## build the documentation site, and follow its links to its own pages
+	$(python) tools/links.py docs/_build
+
 # Measures what the plots show; other programs should be stopped meanwhile.
 .PHONY: measurements
 measurements: $(stamps)/extension $(if $(PEER),,build/release/.installed) ## measure what the plots of the documentation show
