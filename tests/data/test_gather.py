@@ -127,6 +127,10 @@ def save_of(path):
     return td.auto_batch_size_(1).memmap_(path)
 
 
+@pytest.mark.skipif(
+    not _rust.shortcuts()["tensors"],
+    reason="without the shortcuts torch reads mapped rows",
+)
 @pytest.mark.parametrize("mode", [None, "r"])
 def test_a_file_that_was_cut_is_an_exception_that_names_it(tmp_path, mode):
     save_of(tmp_path)
