@@ -139,7 +139,7 @@ class NonTensorOps(ComparingOps):
     def _deep_twin(self) -> Any:
         """A container of its own with copies of the values."""
         made = self._twin()
-        made._cells[:] = copied(made._cells, not self._is_one)
+        made._cells = copied(made._cells, not self._is_one)
         return made
 
     # Writing cells ---------------------------------------------------------------------
