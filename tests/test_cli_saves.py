@@ -533,13 +533,13 @@ def test_metadata_that_is_no_json_is_damage_that_names_the_file(saved, capsys):
     (saved / "meta.json").write_text('{"a": ')
     status, text = call(capsys, "verify", saved)
     assert status == 1
-    assert "meta.json, is no JSON" in text
+    assert "meta.json, is not JSON" in text
 
 
 def test_an_error_is_json_where_json_is_asked_for(tmp_path, capsys):
     status, found = call(capsys, "inspect", tmp_path, "--json")
     assert status == 2
-    assert found["error"] == f"{tmp_path} is no save: it has no meta.json."
+    assert found["error"] == f"{tmp_path} is not a save: it has no meta.json."
 
 
 def test_a_save_without_sums_is_not_said_to_be_compared(capsys):

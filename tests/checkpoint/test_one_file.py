@@ -71,7 +71,7 @@ def test_what_is_damaged_or_of_others(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not written by tensordict.checkpoint.save"):
         load(path)
     torch.save({"x": 1}, path)
-    with pytest.raises(RuntimeError, match="no safetensors"):
+    with pytest.raises(RuntimeError, match="not a safetensors"):
         load(path)
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "other")

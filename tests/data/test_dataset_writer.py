@@ -273,7 +273,7 @@ def test_one_writer_at_a_time(tmp_path):
 
 def test_what_is_something_else_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="no save"):
+    with pytest.raises(ValueError, match="not a save"):
         DatasetWriter(tmp_path)
     assert os.listdir(tmp_path) == ["notes.txt"]
     TensorDict(a=torch.zeros(2)).save(tmp_path / "scalar")

@@ -260,7 +260,7 @@ def test_a_save_takes_the_place_of_another(tmp_path):
     assert all(map(are_equal, TensorDict.load_memmap(tmp_path / "x"), samples()))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes").write_text("mine")
-    with pytest.raises(RuntimeError, match="no save"):
+    with pytest.raises(RuntimeError, match="not a save"):
         samples().memmap(tmp_path / "other", ragged="columns")
     assert sorted(os.listdir(tmp_path)) == ["other", "x"]
 

@@ -387,7 +387,7 @@ DAMAGE = {
     "no header": (
         lambda data: replace(b"PK\3\4", b"PK\3\5")(data) or None,
         RuntimeError,
-        "'meta.json' .* header is none",
+        "'meta.json' .* header is invalid",
     ),
     "encrypted": (
         lambda data: data.__setitem__(

@@ -118,12 +118,12 @@ DAMAGE = {
     "negative shape": (
         lambda p: edit(p, a=leaf(shape=[-3, 2])),
         RuntimeError,
-        r"'a': its 'shape' is no list of sizes",
+        r"'a': its 'shape' is not a list of sizes",
     ),
     "shape of text": (
         lambda p: edit(p, a=leaf(shape="big")),
         RuntimeError,
-        r"'a': its 'shape' is no list of sizes",
+        r"'a': its 'shape' is not a list of sizes",
     ),
     "other dtype": (
         lambda p: edit(p, a=leaf(dtype="torch.float64")),
@@ -148,7 +148,7 @@ DAMAGE = {
     "batch size": (
         lambda p: edit(p, shape=[-1]),
         RuntimeError,
-        r"its 'shape' is no list of sizes",
+        r"its 'shape' is not a list of sizes",
     ),
 }
 
@@ -488,7 +488,7 @@ def test_a_kill_leaves_the_old_file_or_the_new(name, tmp_path):
 
 
 def fill_for_ever(target: Path, report: int) -> None:
-    """Change a save in place in every way that is no save."""
+    """Change a save in place in every way that is not a save."""
     torch.set_num_threads(1)
     number = 0
     while True:

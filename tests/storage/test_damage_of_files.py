@@ -147,7 +147,7 @@ def move_directory(path: Path) -> None:
 
 
 ARCHIVE = {
-    "cut": (lambda p: cut(p, 1), "x.tdz is no archive"),
+    "cut": (lambda p: cut(p, 1), "x.tdz is not an archive"),
     "empty": (lambda p: os.truncate(p, 0), r"x\.tdz"),
     "half": (lambda p: cut(p, p.stat().st_size // 2), r"x\.tdz"),
     "without the metadata": (lambda p: rewrite(p, **{"meta.json": None}), "meta.json"),
@@ -183,7 +183,7 @@ ARCHIVE = {
         lambda p: rewrite_metadata(p, set_leaf(shape=[-3, 2])),
         r"x\.tdz::/meta\.json' is damaged: the entry 'a'",
     ),
-    "metadata is no JSON": (
+    "metadata is not JSON": (
         lambda p: rewrite(p, **{"meta.json": b"{"}),
         r"x\.tdz::/meta\.json",
     ),
@@ -191,17 +191,17 @@ ARCHIVE = {
         lambda p: rewrite(p, **{"meta.json": b"\xff{}"}),
         r"x\.tdz::/meta\.json' is damaged: it is not UTF-8",
     ),
-    "an entry twice": (write_twice, r"x\.tdz is no archive: two of its entries"),
+    "an entry twice": (write_twice, r"x\.tdz is not an archive: two of its entries"),
     "header of another entry": (
         lambda p: patch(p, b"a.memmap", b"z.memmap", 1),
         r"'a\.memmap' of the archive '.*x\.tdz' is damaged: .*names another",
     ),
     "header that is none": (
         lambda p: flip(p, 0),
-        r"'meta\.json' of the archive '.*x\.tdz' is damaged: its header is none",
+        r"'meta\.json' of the archive '.*x\.tdz' is damaged: its header is invalid",
     ),
     "encrypted": (encrypt, r"'a\.memmap' of the archive '.*x\.tdz'.*encrypted"),
-    "directory beyond the end": (move_directory, r"x\.tdz is no archive"),
+    "directory beyond the end": (move_directory, r"x\.tdz is not an archive"),
     "a directory": (replace_by_directory, r"x\.tdz"),
     "a pipe": (replace_by_pipe, r"x\.tdz"),
 }
@@ -251,13 +251,13 @@ SAFETENSORS = {
         lambda p: p.write_bytes(struct.pack("<Q", 1 << 62) + p.read_bytes()[8:]),
         r"x\S*safetensors",
     ),
-    "header is no JSON": (
+    "header is not JSON": (
         lambda p: set_header(p, "{nothing", b""),
-        r"x\S*safetensors' is damaged: its header is no JSON",
+        r"x\S*safetensors' is damaged: its header is not JSON",
     ),
     "header is no text": (
         lambda p: set_header(p, b"{\xff\xff}", b""),
-        r"x\S*safetensors' is damaged: its header is no text",
+        r"x\S*safetensors' is damaged: its header is not UTF-8 text",
     ),
     "header is a number": (
         lambda p: patch(p, b'{"', b'1 "', 1),
@@ -281,11 +281,11 @@ SAFETENSORS = {
     ),
     "negative shape": (
         set_tensor(shape=[-3, 2]),
-        r"x\S*safetensors' is damaged: the entry 'a'.*no shape",
+        r"x\S*safetensors' is damaged: the entry 'a'.*not the shape",
     ),
     "huge shape": (
         set_tensor(shape=[1 << 62, 1 << 62]),
-        r"x\S*safetensors' is damaged: the entry 'a'.*no shape",
+        r"x\S*safetensors' is damaged: the entry 'a'.*not the shape",
     ),
     "offsets beyond the end": (
         set_tensor(data_offsets=[1 << 40, (1 << 40) + 24]),
@@ -320,7 +320,7 @@ def change_index(path: Path, change: Callable[[dict], object]) -> None:
 
 
 INDEX = {
-    "index is cut": (lambda p: cut(p, 9), r"index\.json' is damaged: it is no JSON"),
+    "index is cut": (lambda p: cut(p, 9), r"index\.json' is damaged: it is not JSON"),
     "index is empty": (lambda p: os.truncate(p, 0), r"index\.json"),
     "index without a map": (
         lambda p: change_index(p, lambda fields: fields.pop("weight_map")),
@@ -383,7 +383,7 @@ CONSOLIDATED = {
         lambda p: p.write_bytes(p.read_bytes()[:-8] + struct.pack("<q", -1)),
         r"x\.cons",
     ),
-    "description is no JSON": (lambda p: set_description(p, b"{nothing"), r"x\.cons"),
+    "description is not JSON": (lambda p: set_description(p, b"{nothing"), r"x\.cons"),
     "description is no text": (lambda p: set_description(p, b"{\xff"), r"x\.cons"),
     "description is a list": (lambda p: set_description(p, b"[]"), r"x\.cons"),
     "unknown dtype": (set_row(0, "torch.float99"), r"x\.cons.*'a'|'a'.*x\.cons"),

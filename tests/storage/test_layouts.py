@@ -71,7 +71,7 @@ def test_what_is_in_no_layout(tmp_path):
     assert layouts.find(path) is None
     path.write_text("text")
     assert layouts.find(path) is None
-    with pytest.raises(ValueError, match="is no save"):
+    with pytest.raises(ValueError, match="is not a save"):
         survey(path)
 
 
@@ -79,7 +79,7 @@ def test_a_zip_file_of_another_program_is_no_save(tmp_path):
     path = tmp_path / "weights.pt"
     torch.save({"a": torch.zeros(2)}, path)
     for asked in (survey, seal):
-        with pytest.raises(ValueError, match=r"no save.*torch\.load"):
+        with pytest.raises(ValueError, match=r"not a save.*torch\.load"):
             asked(path)
 
 

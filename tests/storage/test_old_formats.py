@@ -1,4 +1,4 @@
-"""Directories of older releases, and metadata that makes no sense."""
+"""Directories of older releases, and metadata that is invalid."""
 
 import json
 import pickle

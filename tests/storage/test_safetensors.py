@@ -411,7 +411,7 @@ def level(change):
 
 
 DAMAGE = {
-    "no bytes": (lambda p: p.write_bytes(b""), "no safetensors file|no consolidated"),
+    "no bytes": (lambda p: p.write_bytes(b""), "not a safetensors file|not a consolidated"),
     "cut": (lambda p: os.truncate(p, os.path.getsize(p) - 2), "'flag'.*it was cut"),
     "cut in the header": (lambda p: os.truncate(p, 60), "it was cut"),
     "length of header lies": (
@@ -422,8 +422,8 @@ DAMAGE = {
         lambda p: p.write_bytes(struct.pack("<Q", 10**6) + p.read_bytes()[8:]),
         "its header has 1000000 bytes",
     ),
-    "no JSON": (lambda p: rewrite(p, lambda t: t[:-20], True), "no JSON"),
-    "no object": (lambda p: rewrite(p, lambda t: f"[{t}]", True), "no JSON object"),
+    "no JSON": (lambda p: rewrite(p, lambda t: t[:-20], True), "not JSON"),
+    "no object": (lambda p: rewrite(p, lambda t: f"[{t}]", True), "not a JSON object"),
     "overlap": (
         lambda p: rewrite(p, lambda h: h["flag"].update(data_offsets=[22, 25])),
         "bytes are those of",
@@ -431,8 +431,8 @@ DAMAGE = {
     "wrong dtype": (lambda p: rewrite(p, tensor(dtype="F64")), "'x': it has the bytes"),
     "unknown dtype": (lambda p: rewrite(p, tensor(dtype="Z9")), "'x'.*not a dtype"),
     "wrong shape": (lambda p: rewrite(p, tensor(shape=[4])), "'x': it has the bytes"),
-    "huge shape": (lambda p: rewrite(p, tensor(shape=[2**62, 8])), "'x'.*no shape"),
-    "negative shape": (lambda p: rewrite(p, tensor(shape=[-3])), "'x'.*no shape"),
+    "huge shape": (lambda p: rewrite(p, tensor(shape=[2**62, 8])), "'x'.*not the shape"),
+    "negative shape": (lambda p: rewrite(p, tensor(shape=[-3])), "'x'.*not the shape"),
     "offsets turned round": (
         lambda p: rewrite(p, tensor(data_offsets=[12, 0])),
         "'x': it has the bytes",
@@ -465,7 +465,7 @@ DAMAGE = {
         lambda p: rewrite(
             p, level(lambda t: t["root"]["keys"].update(nested={"td": 3}))
         ),
-        "'nested': its level makes no sense",
+        "'nested': its level is invalid",
     ),
     "unknown class": (
         lambda p: rewrite(

@@ -606,7 +606,6 @@ def test_make_memmap_from_storage(tmp_path):
         td.make_memmap_from_storage("r", torch.ones(3).untyped_storage(), (3,))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the mappings of Linux")
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("shape", [(3,), torch.tensor([[1, 2], [1, 1]])])
 def test_make_memmap_from_storage_of_a_file_that_a_save_replaced(tmp_path, shape):

@@ -117,7 +117,7 @@ class ConsolidatingOps(CollectionProtocol):
         Raises:
             FileNotFoundError: there is no such file.
             RuntimeError: it is damaged or was cut.
-            ValueError: it is no consolidated file.
+            ValueError: it is not a consolidated file.
         """
         return _consolidated.load(filename, cls)
 

@@ -41,7 +41,7 @@ def verify(
 
     Raises:
         OSError: there is no save, or it cannot be read.
-        RuntimeError: its metadata makes no sense.
+        RuntimeError: its metadata is invalid.
 
     Examples:
         >>> import tempfile
@@ -93,7 +93,7 @@ def seal(path: str | Path, num_threads: int = 0, *, pbar: bool = False) -> int:
     """
     layout = layouts.find(path)
     if layout is None and os.path.isfile(path):
-        raise ValueError(f"{path} is no save. {explain(path) or MSG_NO_LAYOUT}")
+        raise ValueError(f"{path} is not a save. {explain(path) or MSG_NO_LAYOUT}")
     sealed = layout or layouts.DIRECTORY
     progress = _rust.SaveProgress()
 

@@ -51,8 +51,8 @@ def survey(path: str | Path) -> Survey:
 
     Raises:
         OSError: there is no save, or it cannot be read.
-        RuntimeError: its metadata makes no sense.
-        ValueError: it is no save.
+        RuntimeError: its metadata is invalid.
+        ValueError: it is not a save.
 
     Examples:
         >>> import tempfile
@@ -71,4 +71,4 @@ def survey(path: str | Path) -> Survey:
         if layout.was_cut_off(path):
             cut_off = Entry((), "collection", problem=MSG_CUT_OFF)
             return Survey(path, layout.name, [cut_off])
-    raise ValueError(f"{path} is no save. {explain(path) or MSG_NO_LAYOUT}")
+    raise ValueError(f"{path} is not a save. {explain(path) or MSG_NO_LAYOUT}")

@@ -298,7 +298,7 @@ class Reader:
         try:
             return self._class(level, is_part)._from_level(level, self, path, is_part)
         except (AttributeError, TypeError, KeyError, IndexError) as error:
-            raise self.damaged(path, f"its level makes no sense ({error!r})") from error
+            raise self.damaged(path, f"its level is invalid ({error!r})") from error
 
     def _class(self, level: dict[str, Any], is_part: bool) -> Any:
         if "class" not in level and "stack_dim" in level and not is_part:

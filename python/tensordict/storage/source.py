@@ -69,7 +69,7 @@ class Source:
             return cls._from_description(level, self, path)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self._damaged(
-                path, f"its level makes no sense ({error!r})"
+                path, f"its level is invalid ({error!r})"
             ) from error
 
     def inner(self, level: dict[str, Any], path: tuple[str, ...]) -> Any:

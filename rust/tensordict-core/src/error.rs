@@ -13,7 +13,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A nested key that runs through the leaf of another.
-    #[error("key {key} runs through the leaf {leaf}: only nested containers have entries")]
+    #[error("key {key} runs through the leaf {leaf}: only nested collections have entries")]
     KeyIsPrefix {
         /// The longer key.
         key: String,

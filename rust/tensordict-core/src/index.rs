@@ -1,6 +1,6 @@
 //! The shape that an index gives: `NumPy`'s indexing as torch does it, on sizes alone.
 //!
-//! An index is planned once against the batch size of a container and then applied to all
+//! An index is planned once against the batch size of a collection and then applied to all
 //! its leaves, which have those dims in front. So a plan has no ellipsis (it would reach
 //! into the leaves' own dims) and no masks of several dims; its steps mean the same for
 //! every leaf.

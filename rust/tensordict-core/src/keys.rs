@@ -1,7 +1,7 @@
 //! Nested keys: the plans that regroup entries.
 //!
 //! A plan says which entries go where. It holds positions and names and never an entry, so
-//! that the bindings can carry it out on any container.
+//! that the bindings can carry it out on any collection.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,11 +11,11 @@ use smallvec::SmallVec;
 
 use crate::{Error, Result};
 
-/// The parts of a nested key, that of the outermost container first; few keys are longer.
+/// The parts of a nested key, that of the outermost collection first; few keys are longer.
 pub type Path<K = String> = SmallVec<[K; 4]>;
 
-/// The name of the entry `part` in a container without nested ones, where `prefix` is that
-/// of the container it was in: the two joined by `separator`.
+/// The name of the entry `part` in a collection without nested ones, where `prefix` is that
+/// of the collection it was in: the two joined by `separator`.
 #[must_use]
 pub fn joined<'k>(prefix: Option<&str>, separator: &str, part: &'k str) -> Cow<'k, str> {
     match prefix {
@@ -24,30 +24,30 @@ pub fn joined<'k>(prefix: Option<&str>, separator: &str, part: &'k str) -> Cow<'
     }
 }
 
-/// The entries of a container that a plan builds, by name and in order.
+/// The entries of a collection that a plan builds, by name and in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Branch<'k> {
     /// The entries.
     pub entries: Vec<(&'k str, Node<'k>)>,
-    // Where each name stands.
+    // The place of each name.
     places: HashMap<&'k str, usize>,
 }
 
-/// One entry of the container that a plan builds.
+/// One entry of the collection that a plan builds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node<'k> {
     /// The entry at this position of the list that was planned.
     Entry(usize),
-    /// A nested container with these entries.
+    /// A nested collection with these entries.
     Branch(Branch<'k>),
 }
 
-/// The nested containers that entries with the flat `names` form when each name is taken
-/// apart at `separator`. Containers stand where their first entry stood.
+/// The nested collections that entries with the flat `names` form when each name is taken
+/// apart at `separator`. Collections stand where their first entry stood.
 ///
 /// # Errors
 /// [`Error::KeyIsPrefix`] where one name runs through the entry of another, and
-/// [`Error::DuplicateKey`] where two are the same, or one names another's container.
+/// [`Error::DuplicateKey`] where two are the same, or one names another's collection.
 pub fn unflatten_plan<'k>(names: &[&'k str], separator: &str) -> Result<Branch<'k>> {
     let mut root = Branch::default();
     for (position, name) in names.iter().enumerate() {

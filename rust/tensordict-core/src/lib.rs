@@ -1,4 +1,4 @@
-//! Structure, storage and scheduling of containers of tensors. Knows nothing of Python.
+//! Structure, storage and scheduling of collections of tensors. Knows nothing of Python.
 //!
 //! Start reading at [`error`], which names everything that can go wrong here; each other
 //! module is one topic and has the same name in the bindings and in the Python package.

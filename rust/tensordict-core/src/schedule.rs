@@ -46,12 +46,12 @@ impl Schedule {
     /// Gives each worker an equal range of the tasks, in a file without a name.
     ///
     /// # Errors
-    /// What the system says if it has no memory or no descriptor left.
+    /// The error of the system if it has no memory or no descriptor left.
     ///
     /// # Panics
     /// If there is no worker.
     pub fn in_memory(num_tasks: u32, num_workers: u32) -> io::Result<Self> {
-        assert!(num_workers > 0, "there is no worker");
+        assert!(num_workers > 0, "the number of workers must be positive");
         let file = File::from(memfd_create("tensordict-schedule", MemfdFlags::CLOEXEC)?);
         let length = length_of(num_tasks, num_workers);
         file.set_len(length as u64)?;
@@ -80,7 +80,7 @@ impl Schedule {
     /// If the file is no such block, or cannot be mapped.
     pub fn open(file: File) -> io::Result<Self> {
         let length = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
-        let found = || io::Error::new(io::ErrorKind::InvalidData, "this is no schedule");
+        let found = || io::Error::new(io::ErrorKind::InvalidData, "this is not a schedule");
         if length < HEADER_WORDS * WORD_BYTES {
             return Err(found());
         }
@@ -126,8 +126,8 @@ impl Schedule {
 
     /// Takes the next task for a worker, `None` if all are taken or the call was cancelled.
     ///
-    /// Where `in_order`, all workers take from the range of the first one, as long as nothing
-    /// else was done: then tasks start in their order.
+    /// With `in_order`, all workers take from the range of the first one until something else is
+    /// done, so that tasks start in their order.
     #[must_use]
     pub fn next(&self, worker: u32, in_order: bool, now: u64) -> Option<u32> {
         if self.is_cancelled() {

@@ -299,7 +299,7 @@ fn claims_of_archives() {
     let header = position(&bytes, &[9, 4, 5, 0]);
     bytes[header + 5..header + 9].copy_from_slice(&u32::MAX.to_le_bytes());
     readers::archive(&bytes);
-    // As many levels as can be saved, and more.
+    // The most levels that can be saved, and more.
     readers::archive(&archive_of(&nested(MAX_LEVELS, 64), Method::Stored));
     let place = TempDir::new().unwrap();
     let mut level = place.path().to_path_buf();

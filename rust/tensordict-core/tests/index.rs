@@ -75,7 +75,7 @@ proptest! {
 
     #[test]
     fn test_further_dims_stay_as_they_are(items in prop::collection::vec(item(), 0..4), further in 1_i64..5) {
-        // What an index without ellipsis does to a batch, it does to every leaf of it.
+        // An index without ellipsis does the same to a batch and to every leaf of it.
         prop_assume!(!items.contains(&Item::Ellipsis));
         if let Ok(shorter) = plan(&[2, 3, 2], &items) {
             let mut expected = shorter.size.to_vec();

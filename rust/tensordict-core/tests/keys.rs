@@ -71,7 +71,7 @@ fn test_unflatten_refuses_a_name_through_an_entry() {
 }
 
 #[test]
-fn test_unflatten_puts_containers_where_their_first_entry_stood() {
+fn test_unflatten_puts_collections_where_their_first_entry_stood() {
     let tree = unflatten_plan(&["x.a", "y", "x.b"], ".").unwrap();
     let keys: Vec<_> = tree.entries.iter().map(|(key, _)| *key).collect();
     assert_eq!(keys, ["x", "y"]);

@@ -158,7 +158,7 @@ fn run_from(mut lanes: Lanes, lengths: &[i64], num_rows: usize, step: usize) -> 
     loop {
         let mut turns = lanes.settle(step);
         while !turns.is_empty() {
-            // Of several turns of a row, the last one counts.
+            // The last of several turns of a row counts.
             for turn in &turns {
                 let num_read = turn.num_read + step - turn.step;
                 reading[turn.row] = turn.stream.map(|stream| (stream, num_read));

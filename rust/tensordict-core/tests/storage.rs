@@ -461,7 +461,7 @@ fn test_depth_costs_no_stack() {
     let target = place.path().join("td");
     save_plan(&chain(MAX_LEVELS), &target).unwrap();
     let read = std::thread::Builder::new()
-        // What the metadata of one level needs, and far less than that of all.
+        // Enough for the metadata of one level, and far too little for that of all.
         .stack_size(96 << 10)
         .spawn(move || {
             let tree = read(&target).unwrap();

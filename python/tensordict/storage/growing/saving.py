@@ -121,7 +121,7 @@ def _put(made: str, target: str) -> None:
         os.rename(made, target)
     elif not os.path.exists(os.path.join(target, "meta.json")):
         msg = (
-            f"{target} is no save, and not empty: columns get a directory of their own."
+            f"{target} is not a save, and not empty: columns get a directory of their own."
         )
         raise RuntimeError(msg)
     elif not exchange(made, target):

@@ -54,7 +54,7 @@ MSG_CONSTANT = (
 MSG_STACK = (
     "Cannot append to the entry {!r}, a {}: a stack of non-tensor values cannot grow."
 )
-MSG_NO_SAVE = "{} is no save, and not empty: a dataset gets a directory of its own."
+MSG_NO_SAVE = "{} is not a save, and not empty: a dataset gets a directory of its own."
 MSG_RESERVED = "The key {!r} is one that the metadata of a directory uses itself."
 MSG_SHAPE_TAKEN = (
     "The shapes of {0!r} are kept in the file that the entry '{0}.shape' has: rename one "

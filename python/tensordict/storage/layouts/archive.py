@@ -82,7 +82,7 @@ class ArchiveLayout(DirectoryLayout):
             ValueError: it is a zip file of another program.
         """
         if explanation := explain(path):
-            raise ValueError(f"{path} is no save. {explanation}")
+            raise ValueError(f"{path} is not a save. {explanation}")
         if not zipfile.is_zipfile(path):
             yield Entry((), "collection", problem=MSG_CUT_OFF)
             return
@@ -98,7 +98,7 @@ class ArchiveLayout(DirectoryLayout):
             ValueError: it is a zip file of another program.
         """
         if not is_memmap_archive(path):
-            raise ValueError(f"{path} is no save. {explain(path) or MSG_NO_LAYOUT}")
+            raise ValueError(f"{path} is not a save. {explain(path) or MSG_NO_LAYOUT}")
         return _rust.refresh_archive(os.fspath(path), max(0, num_threads), progress)
 
     def _file(self, path: str | Path, file: str) -> bytes:
@@ -231,7 +231,7 @@ def pack_memmap(
         ``archive_path``.
 
     Raises:
-        ValueError: ``prefix`` is no saved directory, or the archive would lie in it.
+        ValueError: ``prefix`` is not a saved directory, or the archive would lie in it.
         OSError: the archive cannot be written.
 
     Examples:
@@ -276,7 +276,7 @@ def unpack_memmap(archive_path: str | Path, prefix: str | Path) -> Path:
         ``prefix``.
 
     Raises:
-        ValueError: it is no archive.
+        ValueError: it is not an archive.
         RuntimeError: the archive is damaged, or names a file outside of ``prefix``.
         OSError: a file cannot be written.
 
@@ -302,7 +302,7 @@ def refresh_archive_checksums(archive_path: str | Path) -> Path:
         ``archive_path``.
 
     Raises:
-        ValueError: it is no archive.
+        ValueError: it is not an archive.
         OSError: it is not writable.
 
     Examples:

@@ -357,14 +357,14 @@ def load(
     Raises:
         FileNotFoundError: there is no such file.
         RuntimeError: it is damaged: the message names the entry.
-        ValueError: its description is no JSON.
+        ValueError: its description is not JSON.
     """
     mapped, data_bytes, noted, text = _rust.map_consolidated(os.fspath(filename), mode)
     try:
         description = json.loads(text)
         notes = extra_metadata.Remarks(json.loads(noted or "{}"))
     except json.JSONDecodeError as error:
-        message = f"'{filename}' is no consolidated file, or was cut: {error.msg}"
+        message = f"'{filename}' is not a consolidated file, or was cut: {error.msg}"
         raise json.JSONDecodeError(message, error.doc, error.pos) from None
     source = Source(mapped[:data_bytes], notes, filename, requested)
     loaded = source.collection(description, ())

@@ -490,15 +490,15 @@ def level_entries(files: Files, folder: str, key: tuple[str, ...]) -> Iterator[E
             yield Entry(key, "collection", problem=f"its metadata: {error}")
             return
         if isinstance(error, FileNotFoundError):
-            msg = f"{files.root} is no save: it has no meta.json."
+            msg = f"{files.root} is not a save: it has no meta.json."
             raise FileNotFoundError(msg) from error
         raise
     except ValueError as error:
-        problem = f"its metadata, {inside('meta.json')}, is no JSON: {error}"
+        problem = f"its metadata, {inside('meta.json')}, is not JSON: {error}"
         yield Entry(key, "collection", problem=problem)
         return
     if not isinstance(fields, dict):
-        yield Entry(key, "collection", problem="its metadata is no JSON object")
+        yield Entry(key, "collection", problem="its metadata is not a JSON object")
         return
     cls = str(fields.get("_type", "?")).removeprefix("<class '").removesuffix("'>")
     name = cls.rpartition(".")[2]

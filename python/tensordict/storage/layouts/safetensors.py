@@ -576,7 +576,7 @@ def _described(
         root = description["root"]
     except (ValueError, TypeError, KeyError) as error:
         raise RuntimeError(
-            f"'{path}' is damaged: its tensordict metadata makes no sense ({error!r})."
+            f"'{path}' is damaged: its tensordict metadata is invalid ({error!r})."
         ) from error
     if version != VERSION:
         raise ValueError(MSG_VERSION.format(path, version))

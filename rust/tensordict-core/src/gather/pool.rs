@@ -167,7 +167,7 @@ impl Pool {
 /// Calls `work` with every number below `count`, on at most `threads` threads, this one included.
 ///
 /// # Panics
-/// Where `work` does, after all threads have left it.
+/// If `work` does, after all threads have left it.
 pub(crate) fn for_each(count: usize, threads: usize, work: &(dyn Fn(usize) + Sync)) {
     let helpers = threads.min(count).min(MOST_THREADS + 1).saturating_sub(1);
     if helpers == 0 {
@@ -187,7 +187,7 @@ pub(crate) fn for_each(count: usize, threads: usize, work: &(dyn Fn(usize) + Syn
     let pool = pool();
     pool.offer(&call, helpers);
     call.work();
-    // Who comes from now on would find no task, and nobody comes after this.
+    // A thread that comes from now on would find no task, and none comes after this.
     pool.withdraw(&call);
     let mut inside = locked(&call.inside);
     while *inside > 0 {

@@ -225,7 +225,7 @@ impl Prefetcher {
     pub unsafe fn submit(&self, leaves: Vec<OwnedLeaf>, runs: Vec<Run>) -> Ticket {
         let owner = std::process::id();
         let has_threads = self.num_threads > 0 && owner == self.owner;
-        // Who waits copies, too: so many gathers may run at the same time.
+        // Waiting threads copy, too: so many gathers may run at the same time.
         let at_once = if has_threads { self.num_threads + 1 } else { 1 };
         let work = Work {
             leaves,
@@ -279,7 +279,7 @@ impl Ticket {
     /// Those of [`gather`](super::gather).
     ///
     /// # Panics
-    /// Where the gather did.
+    /// If the gather did.
     #[must_use]
     pub fn try_wait(&self) -> Option<StorageResult<()>> {
         Task::outcome(&mut locked(&self.task.stage))

@@ -173,7 +173,7 @@ impl Arena {
         }
         let table = Table::map(&file, table_words(num_slots)).map_err(failed)?;
         if !table.has_mutex().map_err(failed)? {
-            return Err(damaged("its lock is none"));
+            return Err(damaged("its lock is invalid"));
         }
         Ok(Self {
             file,

@@ -257,7 +257,7 @@ impl Checksums {
     /// Reads the text of [`CHECKSUMS_FILE`].
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// A description of the defect of the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let value = json::parse(text).map_err(|error| error.message.to_owned())?;
         if value.get("version").and_then(Value::as_i64) != Some(VERSION)
@@ -272,8 +272,8 @@ impl Checksums {
         };
         let mut files = Named::with_capacity_and_hasher(entries.len(), RandomState::default());
         for (name, entry) in entries {
-            let file = parse_entry(entry)
-                .ok_or_else(|| format!("the checksum of '{name}' makes no sense"))?;
+            let file =
+                parse_entry(entry).ok_or_else(|| format!("the checksum of '{name}' is invalid"))?;
             files.insert(name.clone(), file);
         }
         Ok(Self {

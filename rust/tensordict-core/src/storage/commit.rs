@@ -373,7 +373,7 @@ fn try_survey(disk: Disk<'_>, target: &Path) -> io::Result<State> {
     let mut named = BTreeSet::new();
     let is_whole = survey_level(disk, target, Path::new(""), &mut named)?;
     if FileIdentity::of_path(target) != FileIdentity::of_open(&held) {
-        // What was seen is partly of another directory.
+        // The files that were seen are partly of another directory.
         return Err(io::ErrorKind::NotFound.into());
     }
     let is_mount = match target.parent().map(fs::metadata) {
@@ -563,7 +563,7 @@ fn exchange(disk: Disk<'_>, work: &WorkArea<'_>, target: &Path) -> StorageResult
         }
         exchanged => {
             exchanged.map_err(refused)?;
-            // What was there is in the work directory, and is deleted with it.
+            // The old files are in the work directory, and are deleted with it.
             let is_whole = survey_level(disk, &new, Path::new(""), &mut BTreeSet::new());
             Ok(match is_whole {
                 Ok(false) => Replaced::Others,

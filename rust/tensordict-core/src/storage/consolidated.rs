@@ -127,7 +127,7 @@ pub fn read_tail(path: &Path) -> StorageResult<Tail> {
 /// one file, also where another save takes its place meanwhile.
 ///
 /// # Errors
-/// As [`read_tail`]; the kernel refuses.
+/// Those of [`read_tail`]; the kernel refuses.
 pub fn map(path: &Path, mode: Mode) -> StorageResult<(Tail, Mapping)> {
     let refused = |source: io::Error| StorageError::io(path, source);
     let (file, is_shared) = map::open_whole(path, mode).map_err(refused)?;
@@ -156,14 +156,14 @@ fn tail_of(file: &File, path: &Path) -> StorageResult<Tail> {
     let Some(length) = length.filter(|&length| 0 < length && length <= end) else {
         let named = length.unwrap_or(0).cast_signed();
         return Err(wrong(format!(
-            "it is no consolidated file, or was cut: its last 8 bytes name a description of \
+            "it is not a consolidated file, or was cut: its last 8 bytes name a description of \
              {named} bytes, and there are {end} before them"
         )));
     };
     let description_offset = end - length;
     let description = read_text(file, description_offset, length)
         .map_err(refused)?
-        .ok_or_else(|| wrong("its description is no text".to_owned()))?;
+        .ok_or_else(|| wrong("its description is not UTF-8 text".to_owned()))?;
     let (data_bytes, remarks) = read_remarks(file, description_offset)
         .map_err(refused)?
         .ok_or_else(|| wrong("the remarks before its description are no text".to_owned()))?;

@@ -79,7 +79,7 @@ pub enum StorageError {
         text: String,
     },
 
-    /// A metadata file is JSON that makes no sense.
+    /// A metadata file is JSON, but not the metadata of a save.
     #[error("'{}' is damaged: {}{reason}", path.display(), entry_prefix(.key))]
     BadMetadata {
         /// The metadata file.
@@ -172,8 +172,8 @@ pub enum StorageError {
     #[error("the save was cancelled; what was there before is as it was")]
     Cancelled,
 
-    /// A file is no archive.
-    #[error("{} is no archive: {reason}", path.display())]
+    /// A file is not an archive.
+    #[error("{} is not an archive: {reason}", path.display())]
     NotArchive {
         /// The file.
         path: PathBuf,
@@ -181,7 +181,7 @@ pub enum StorageError {
         reason: String,
     },
 
-    /// An entry of an archive makes no sense.
+    /// An entry of an archive is invalid.
     #[error("the entry '{name}' of the archive '{}' is damaged: {reason}", path.display())]
     BadEntry {
         /// The archive.

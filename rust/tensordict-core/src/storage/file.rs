@@ -2,7 +2,7 @@
 //!
 //! [`save_file`] makes the file beside its target and renames it into place; what is in it is written
 //! by the caller, mostly with [`FileWriter::write_segments`], from segments whose offsets are planned.
-//! Of each segment it gives the checksum, which the layout keeps in its own metadata; so
+//! It gives the checksum of each segment, which the layout keeps in its own metadata; so
 //! the metadata is usually written last, into room that was left for it.
 //!
 //! ```
@@ -111,7 +111,7 @@ impl<'w> FileWriter<'w> {
     /// Writes parts that follow each other from an offset on, with few calls.
     ///
     /// # Errors
-    /// As [`FileWriter::write_at`].
+    /// Those of [`FileWriter::write_at`].
     pub(super) fn write_parts_at(&self, offset: u64, parts: &[&[u8]]) -> StorageResult<()> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.job

@@ -312,7 +312,7 @@ impl Disk<'_> {
     /// Writes parts that follow each other from `offset` on, many with one call.
     ///
     /// # Errors
-    /// As [`Disk::write_all_at`].
+    /// Those of [`Disk::write_all_at`].
     pub fn write_all_parts_at(
         self,
         file: &File,

@@ -317,7 +317,7 @@ impl<'t> Reader<'t> {
     /// Reads an object: `each` gets every key, repeated ones too, and reads the value.
     ///
     /// # Errors
-    /// The text is no JSON.
+    /// The text is not JSON.
     pub fn object(
         &mut self,
         mut each: impl FnMut(&mut Self, Cow<'t, str>) -> Result<(), SyntaxError>,
@@ -346,7 +346,7 @@ impl<'t> Reader<'t> {
     /// Reads a value: its ints if it is a list of 64-bit ints.
     ///
     /// # Errors
-    /// The text is no JSON.
+    /// The text is not JSON.
     pub fn ints(&mut self) -> Result<Option<SmallVec<[i64; 4]>>, SyntaxError> {
         let plain = self.attempt(Self::plain_ints);
         if plain.is_some() {
@@ -422,7 +422,7 @@ impl<'t> Reader<'t> {
     /// Reads a value. What is open is kept in a list, so that depth costs no stack.
     ///
     /// # Errors
-    /// The text is no JSON.
+    /// The text is not JSON.
     pub fn value(&mut self) -> Result<Value, SyntaxError> {
         let mut open: Vec<Open> = Vec::new();
         loop {
@@ -576,7 +576,7 @@ impl<'t> Reader<'t> {
     /// Reads a string, which comes next. It is borrowed where nothing in it is escaped.
     ///
     /// # Errors
-    /// The text is no JSON.
+    /// The text is not JSON.
     pub fn string(&mut self) -> Result<Cow<'t, str>, SyntaxError> {
         let start = self.at;
         self.at += 1;

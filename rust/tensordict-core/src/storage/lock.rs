@@ -103,7 +103,7 @@ impl<'i> LockedLevel<'i> {
     /// Returns the kind of the entry of a key, as the metadata says.
     ///
     /// # Errors
-    /// The metadata cannot be read, or makes no sense.
+    /// The metadata cannot be read, or is invalid.
     pub fn entry(&self, key: &str) -> StorageResult<Option<Entry>> {
         let path = self.directory.join(METADATA_FILE);
         let bytes = self

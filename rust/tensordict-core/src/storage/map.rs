@@ -176,7 +176,7 @@ const SHARE_STEP: usize = 64;
 /// more files than the kernel maps. Stores stay in this process.
 ///
 /// # Errors
-/// As [`open`], of any of the files.
+/// Those of [`open`], for any of the files.
 pub(crate) fn read_together(
     requests: &[(MapRequest<'_>, &dyn Fn() -> String)],
 ) -> StorageResult<Vec<Mapping>> {
@@ -393,8 +393,8 @@ pub fn open(
 
 /// Opens a whole file as `mode` asks; and whether stores are to reach it.
 ///
-/// What is read from the file that is returned, and what is mapped of it, is of one save, also where
-/// another takes its place meanwhile.
+/// Reads and mappings of the returned file are of one save, even if another one takes its place
+/// meanwhile.
 ///
 /// # Errors
 /// There is no such file, or it is not writable in [`Mode::Shared`].

@@ -257,7 +257,7 @@ fn bad_json(path: &Path, error: &SyntaxError, text: String) -> StorageError {
 /// is Python's, takes them from the file. Keys and names of dims have whole ones.
 ///
 /// # Errors
-/// They are not UTF-8, or no JSON object; a newer format version; an entry that makes no sense.
+/// They are not UTF-8, or not a JSON object; a newer format version; an entry that is invalid.
 pub fn read_level(path: &Path, bytes: Vec<u8>) -> StorageResult<LevelMeta> {
     let text = text_of(path, bytes)?;
     let fields = read_fields(Reader::new(&text)).or_else(|error| {
@@ -432,10 +432,10 @@ fn read_entry(reader: &mut Reader<'_>) -> Result<Result<Option<Entry>, &'static 
     };
     Ok(match (class, dtype, shape) {
         (Said::This(name), ..) => Ok(Some(Entry::Child(name.into_owned()))),
-        (Said::Nonsense, ..) => Err("its 'type' is no text"),
+        (Said::Nonsense, ..) => Err("its 'type' is not a string"),
         (_, Said::Nothing, _) | (_, _, Said::Nothing) => Ok(None),
-        (_, Said::Nonsense, _) => Err("its 'dtype' is no text"),
-        (_, _, Said::Nonsense) => Err("its 'shape' is no list of sizes"),
+        (_, Said::Nonsense, _) => Err("its 'dtype' is not a string"),
+        (_, _, Said::Nonsense) => Err("its 'shape' is not a list of sizes"),
         (_, Said::This(dtype), Said::This(shape)) => Ok(Some(Entry::Leaf(leaf(dtype, shape)))),
     })
 }
@@ -461,7 +461,7 @@ fn level_of(path: &Path, fields: Fields) -> StorageResult<LevelMeta> {
     let batch_size = match value("shape") {
         Some(value @ Value::Array(_)) => match value.as_ints() {
             Some(sizes) if are_sizes(&sizes) => Some(sizes),
-            _ => return Err(damaged(path, "", "its 'shape' is no list of sizes")),
+            _ => return Err(damaged(path, "", "its 'shape' is not a list of sizes")),
         },
         _ => None,
     };

@@ -311,7 +311,7 @@ impl Plan {
     /// numbers, which file they lie in.
     ///
     /// # Errors
-    /// As [`Source::to_vec`].
+    /// Those of [`Source::to_vec`].
     pub fn copy_overwritten(
         &mut self,
         target: &Path,

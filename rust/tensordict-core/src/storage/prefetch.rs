@@ -78,7 +78,7 @@ impl<T> Prefetch<'_, T> {
     /// Does what is left, and waits for the other threads.
     ///
     /// # Errors
-    /// As [`Prefetch::begin`].
+    /// Those of [`Prefetch::begin`].
     pub fn finish(&mut self) -> StorageResult<()> {
         self.shared.run(self.shared.done.len());
         for helper in self.helpers.drain(..) {
@@ -109,7 +109,7 @@ impl<T> Prefetch<'_, T> {
 /// All that is left, in order.
 ///
 /// # Errors
-/// As [`Prefetch::begin`].
+/// Those of [`Prefetch::begin`].
 pub(super) fn take_all<T: IntoIterator>(
     mut prefetch: Prefetch<'_, T>,
 ) -> StorageResult<Vec<T::Item>> {

@@ -222,12 +222,12 @@ const MAX_ATTEMPTS: usize = 1000;
 /// All of it is of one save, also where others take its place meanwhile.
 ///
 /// # Errors
-/// A metadata file is missing or makes no sense; a child directory is missing; the directory is
+/// A metadata file is missing or invalid; a child directory is missing; the directory is
 /// replaced again and again.
 pub fn read_tree(directory: &Path, options: ReadOptions<'_>) -> StorageResult<Tree> {
     for _ in 0..MAX_ATTEMPTS {
         let root = Root::open_path(directory).map_err(|source| {
-            // What is asked for is the metadata; so it is what is missing.
+            // The caller asks for the metadata, so the error names that.
             StorageError::io(directory.join(METADATA_FILE), source)
         })?;
         let tree = read_tree_of(&root, directory, options);
@@ -243,7 +243,7 @@ pub fn read_tree(directory: &Path, options: ReadOptions<'_>) -> StorageResult<Tr
 /// Reads the metadata of a tree wherever it is.
 ///
 /// # Errors
-/// As [`read_tree`].
+/// Those of [`read_tree`].
 pub fn read_tree_of(
     files: &dyn Files,
     directory: &Path,

@@ -56,7 +56,7 @@ pub(crate) fn is_slow(disk: Disk<'_>, directory: impl AsFd, num_files: usize) ->
         Ok((made.metadata()?.ino(), took))
     };
     let probes: io::Result<Vec<_>> = (0..PROBES).map(probe).collect();
-    // What is wrong is told by the save.
+    // The save reports what is wrong.
     probes.is_ok_and(|probes| {
         // Those between were deleted, or the search for one takes long.
         probes.windows(2).any(|pair| pair[1].0 != pair[0].0 + 1)

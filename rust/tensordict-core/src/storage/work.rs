@@ -82,7 +82,7 @@ impl<'i> WorkArea<'i> {
                 }
                 Ok(None) => {}
                 Err(source) => {
-                    // Where nothing else is in it.
+                    // It stays if something else is in it.
                     let _ = disk.remove_directory(area);
                     return Err(StorageError::io(area, source));
                 }
@@ -139,7 +139,7 @@ impl<'i> WorkArea<'i> {
 
 impl Drop for WorkArea<'_> {
     fn drop(&mut self) {
-        // What cannot be deleted now is swept by the next save.
+        // The next save sweeps the rest.
         let _ = self.disk.remove_tree(&self.owned);
         let _ = self.disk.remove_directory(&self.area);
     }
@@ -171,7 +171,7 @@ impl<'i> NewFile<'i> {
                 Ok(Some(new)) => return Ok(new),
                 Ok(None) => {}
                 Err(error) => {
-                    // Where nothing else is in it.
+                    // It stays if something else is in it.
                     let _ = disk.remove_directory(&area);
                     return Err(error);
                 }
@@ -210,7 +210,7 @@ impl<'i> NewFile<'i> {
         }
         self.disk.rename(&self.path, target, RenameFlags::empty())?;
         self.is_in_place = true;
-        // Who maps the file keeps it open, and the lock was for the work alone.
+        // A process that maps the file keeps it open, and the lock was for the work alone.
         let _ = flock(&self.file, FlockOperation::Unlock);
         Ok(())
     }
@@ -218,7 +218,7 @@ impl<'i> NewFile<'i> {
 
 impl Drop for NewFile<'_> {
     fn drop(&mut self) {
-        // What cannot be deleted now is swept by the next save.
+        // The next save sweeps the rest.
         if !self.is_in_place {
             let _ = self.disk.remove_file(&self.path);
         }
@@ -263,12 +263,12 @@ fn sweep(disk: Disk<'_>, area: &Path) {
         let is_gone = match owner.map(|owner| owner.state()) {
             Some(State::Running) if !is_ours => false,
             Some(State::Gone) => true,
-            // Of another machine or namespace, or of older versions; or what this process could not
-            // delete, which has the locks of all that it works with.
+            // It is of another machine or namespace, of an older version, or one that this process
+            // could not delete: this process has the locks of all that it works with.
             _ => flock(&opened, FlockOperation::NonBlockingLockExclusive).is_ok(),
         };
         if is_gone {
-            // What cannot be deleted stays for the next sweep.
+            // The next sweep takes the rest.
             let _ = match entry.file_type() {
                 Ok(kind) if kind.is_dir() => disk.remove_tree(&path),
                 _ => disk.remove_file(&path),
@@ -421,7 +421,7 @@ mod tests {
             area.join(format!("{}-0", dead.to_name())),
             area.join(format!("{}-0", other.to_name())),
             area.join("1-0"),
-            // What this process could not delete: it has no lock of it any more.
+            // Files that this process could not delete: it has no lock of them any more.
             area.join(format!("{}-left", Owner::this().to_name())),
         ];
         for path in &left {

@@ -317,7 +317,7 @@ impl Writer<'_> {
         if FileIdentity::of_entry(directory, name) == Some(link.file) {
             return true;
         }
-        // Where it cannot be removed, making the file fails, and says so.
+        // If it cannot be removed, making the file fails and says so.
         let _ = self.job.disk.remove_at(directory, name);
         false
     }

@@ -184,7 +184,7 @@ pub(crate) fn fail_all() {
     let mut tasks = Vec::new();
     for target in targets {
         tasks.extend(FAULTS.map(|fault| (target, fault, false)));
-        // What syncs add are calls that fail, and no bytes.
+        // Syncs add calls that fail, and no bytes.
         let fails = |fault: &Fault| matches!(fault, Fault::Error { number: EIO, .. });
         let fault = FAULTS.into_iter().find(fails).expect("it is one of them");
         tasks.push((target, fault, true));

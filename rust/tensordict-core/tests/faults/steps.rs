@@ -201,7 +201,7 @@ fn run(
         assert!(!has_more, "{shown}");
     }
     if task == Task::Gathered {
-        // What was moved out of a part of another process is lost with the step.
+        // Files that were moved out of a part of another process are lost with the step.
         return true;
     }
     // Afterwards it works.

@@ -69,7 +69,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 pub(super) fn read_directory(file: &File) -> io::Result<(Named<Entry>, u64)> {
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(invalid("it is no regular file"));
+        return Err(invalid("it is not a regular file"));
     }
     let length = metadata.len();
     // The end record is the last, but for a comment.
@@ -82,7 +82,7 @@ pub(super) fn read_directory(file: &File) -> io::Result<(Named<Entry>, u64)> {
             u32_at(&tail, at) == END_SIGNATURE
                 && at + END_BYTES + usize::from(u16_at(&tail, at + 20)) <= tail.len()
         })
-        .ok_or_else(|| invalid("it is no zip file"))?;
+        .ok_or_else(|| invalid("it is not a zip file"))?;
     let record = &tail[end..];
     let mut count = u64::from(u16_at(record, 10));
     let mut size = u64::from(u32_at(record, 12));
@@ -97,7 +97,7 @@ pub(super) fn read_directory(file: &File) -> io::Result<(Named<Entry>, u64)> {
                 .read_exact_at(file, &mut record, u64_at(&locator, 8))
                 .map_err(|_| invalid("its 64-bit end record is not there"))?;
             if u32_at(&record, 0) != END64_SIGNATURE {
-                return Err(invalid("its 64-bit end record is none"));
+                return Err(invalid("its 64-bit end record is invalid"));
             }
             count = u64_at(&record, 32);
             size = u64_at(&record, 40);

@@ -38,7 +38,7 @@ impl Archive {
     /// Opens an archive and reads its directory; nothing is written.
     ///
     /// # Errors
-    /// There is no such file, or it is no archive.
+    /// There is no such file, or it is not an archive.
     pub fn open(path: &Path) -> StorageResult<Self> {
         let file = open_to_read(path);
         Self::of_file(path, file.map_err(|source| StorageError::io(path, source))?)
@@ -47,7 +47,7 @@ impl Archive {
     /// Opens an archive whose tensors are to be stored to.
     ///
     /// # Errors
-    /// As [`Archive::open`]; the file is not writable.
+    /// Those of [`Archive::open`]; the file is not writable.
     pub fn open_writable(path: &Path) -> StorageResult<Self> {
         let file = Disk::REAL.open(path, OFlags::RDWR | OFlags::NONBLOCK);
         let opened = Self::of_file(path, file.map_err(|source| StorageError::io(path, source))?)?;
@@ -176,7 +176,7 @@ impl Archive {
             return Err(damaged("its header is not there"));
         }
         if u32_at(&header, 0) != LOCAL_SIGNATURE {
-            return Err(damaged("its header is none"));
+            return Err(damaged("its header is invalid"));
         }
         if usize::from(u16_at(&header, 26)) != name.len()
             || &header[LOCAL_BYTES..] != name.as_bytes()

@@ -37,7 +37,7 @@ pub(super) fn header_bytes(name_bytes: usize, pad: u16) -> usize {
 
 /// The CRC-32 of zeros, without going through them.
 pub(super) fn crc32_of_zeros(length: u64) -> u32 {
-    // Of 1, 2, 4 ... zeros; those that the bits of the length name are put together.
+    // Checksums of 1, 2, 4 ... zeros; those that the bits of the length name are put together.
     let (mut piece, mut piece_bytes) = (crc32(&[0]), 1);
     let mut whole = 0;
     let mut left = length;

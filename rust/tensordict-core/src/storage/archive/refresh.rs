@@ -17,7 +17,7 @@ use super::verify::checksum_of;
 /// how many entries.
 ///
 /// # Errors
-/// It is no archive; it is damaged in a way that stores do not explain; it is not writable.
+/// It is not an archive; it is damaged in a way that stores do not explain; it is not writable.
 pub fn refresh(job: &Job<'_>, path: &Path) -> StorageResult<usize> {
     let refused = |source: io::Error| StorageError::io(path, source);
     let opened = job.disk.open(path, OFlags::RDWR).map_err(refused)?;

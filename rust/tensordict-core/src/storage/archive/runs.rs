@@ -1,10 +1,10 @@
 //! The entries of an archive, written by several threads.
 //!
-//! Where each entry begins is known from the sizes. Small entries that follow each other are a run:
+//! The sizes tell the start of each entry. Small entries that follow each other are a run:
 //! a thread puts them together in a slab, with their headers and checksums, while another one
 //! writes those that are ready, so that only the copying into the file goes one after the other. Large entries
 //! are written from the tensor's memory, and their headers, which need the checksum, after them.
-//! What each run adds to the directory and to the text of the checksums is made with it.
+//! Each run comes with its part of the directory and of the text of the checksums.
 
 use std::io;
 use std::ops::Range;

@@ -75,7 +75,7 @@ impl Unpacking<'_> {
             .keys()
             .filter(|name| *name != CHECKSUMS_FILE)
             .collect();
-        // What a process leaves here that is killed, the next one sweeps.
+        // The next process sweeps what a killed one leaves here.
         let work = WorkArea::inside(job.disk, target, names.len())?;
         let found: Vec<OnceLock<Checksum>> = names.iter().map(|_| OnceLock::new()).collect();
         threads::for_each(names.len(), thread_count(job.threads), |number| {

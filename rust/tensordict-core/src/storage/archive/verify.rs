@@ -16,7 +16,7 @@ use super::read::Archive;
 /// Compares the entries of an archive with its checksums, or where it has none with their CRC-32.
 ///
 /// # Errors
-/// It is no archive; its checksums cannot be read.
+/// It is not an archive; its checksums cannot be read.
 pub(crate) fn verify(file: File, path: &Path, how: &Scrutiny<'_>) -> StorageResult<Report> {
     let archive = Archive::of_file(path, file)?;
     let checksums = archive.checksums()?;

@@ -77,7 +77,7 @@ fn map_written(
 /// `is_reserved`; the archive.
 ///
 /// # Errors
-/// As [`save`].
+/// Those of [`save`].
 pub fn create(
     job: &Job<'_>,
     plan: &Plan,
@@ -85,7 +85,7 @@ pub fn create(
     is_reserved: bool,
 ) -> StorageResult<Written> {
     refuse_directory(target)?;
-    // What is to be filled has no checksums until it is sealed.
+    // An archive that is to be filled has no checksums until it is sealed.
     let job = Job {
         has_checksums: false,
         ..*job
@@ -104,7 +104,7 @@ pub fn create(
 /// Makes an archive of the directory `source`, of all files but those of this package.
 ///
 /// # Errors
-/// As [`save`]; `source` is no saved directory, or `target` is in it.
+/// Those of [`save`]; `source` is not a saved directory, or `target` is in it.
 pub fn pack(job: &Job<'_>, source: &Path, target: &Path, method: Method) -> StorageResult<()> {
     refuse_directory(target)?;
     write_archive(job, target, collect(source)?, method, |_, _| Ok(()))

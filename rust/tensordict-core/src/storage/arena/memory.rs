@@ -57,7 +57,7 @@ impl Table {
         unsafe { make_mutex(fresh.as_mut_ptr().cast())? };
         Ok(fresh.iter().zip(MUTEX_WORD..).all(|(fresh, at)| {
             let found = self.word(at).load(Ordering::Relaxed).to_ne_bytes();
-            // What is not zero while nobody holds it says of which kind it is.
+            // The bytes that are not zero while nobody holds it name its kind.
             let mut bytes = fresh.to_ne_bytes().into_iter().zip(found);
             bytes.all(|(fresh, found)| fresh == 0 || fresh == found)
         }))

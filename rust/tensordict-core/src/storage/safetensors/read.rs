@@ -64,7 +64,7 @@ pub(crate) fn is_safetensors_file(file: &File, path: &Path) -> bool {
 /// Reads and checks the header of a file.
 ///
 /// # Errors
-/// The file cannot be read; the header is none, or says what cannot be: the message names the
+/// The file cannot be read; the header is invalid, or says what cannot be: the message names the
 /// tensor.
 pub fn read_header(path: &Path) -> StorageResult<Header> {
     let file = open_to_read(path).map_err(|source| StorageError::io(path, source))?;
@@ -75,7 +75,7 @@ pub fn read_header(path: &Path) -> StorageResult<Header> {
 /// takes its place meanwhile.
 ///
 /// # Errors
-/// As [`read_header`]; the file is not writable in [`Mode::Shared`].
+/// Those of [`read_header`]; the file is not writable in [`Mode::Shared`].
 pub fn map(path: &Path, mode: Mode) -> StorageResult<(Header, Mapping)> {
     let refused = |source: io::Error| StorageError::io(path, source);
     let (file, is_shared) = map::open_whole(path, mode).map_err(refused)?;
@@ -108,7 +108,7 @@ pub(crate) fn header_of(file: &File, path: &Path) -> StorageResult<Header> {
     let wrong = |reason: String| damaged(path, "", reason);
     if size < 8 {
         return Err(wrong(format!(
-            "it is no safetensors file: it has {size} bytes, and the length of a header has 8"
+            "it is not a safetensors file: it has {size} bytes, and the length of a header has 8"
         )));
     }
     let mut length = [0; 8];
@@ -118,7 +118,7 @@ pub(crate) fn header_of(file: &File, path: &Path) -> StorageResult<Header> {
     let length = u64::from_le_bytes(length);
     if length > MAX_HEADER_BYTES {
         return Err(wrong(format!(
-            "it is no safetensors file: its header would have {length} bytes, and none has more \
+            "it is not a safetensors file: its header would have {length} bytes, and none has more \
              than {MAX_HEADER_BYTES}"
         )));
     }
@@ -133,7 +133,8 @@ pub(crate) fn header_of(file: &File, path: &Path) -> StorageResult<Header> {
     Disk::REAL
         .read_exact_at(file, &mut bytes, 8)
         .map_err(refused)?;
-    let text = String::from_utf8(bytes).map_err(|_| wrong("its header is no text".to_owned()))?;
+    let text =
+        String::from_utf8(bytes).map_err(|_| wrong("its header is not UTF-8 text".to_owned()))?;
     parse_header(&text, 8 + length, size).map_err(|(name, reason)| damaged(path, &name, reason))
 }
 
@@ -158,12 +159,12 @@ pub(super) fn parse_header(
 ) -> Result<Header, (String, String)> {
     let none = String::new;
     let (value, repeated) = json::parse_with_repeats(text)
-        .map_err(|error| (none(), format!("its header is no JSON: {}", error.message)))?;
+        .map_err(|error| (none(), format!("its header is not JSON: {}", error.message)))?;
     if let Some(name) = repeated {
         return Err((name, "it is in the header twice".to_owned()));
     }
     let Value::Object(fields) = value else {
-        return Err((none(), "its header is no JSON object".to_owned()));
+        return Err((none(), "its header is not a JSON object".to_owned()));
     };
     let mut header = Header {
         file_bytes: size,
@@ -172,11 +173,11 @@ pub(super) fn parse_header(
     for (name, field) in &fields {
         if name == METADATA {
             let Value::Object(texts) = field else {
-                return Err((none(), "its __metadata__ is no JSON object".to_owned()));
+                return Err((none(), "its __metadata__ is not a JSON object".to_owned()));
             };
             for (key, text) in texts {
                 let Some(text) = text.as_str() else {
-                    let reason = format!("the entry {key:?} of its __metadata__ is no text");
+                    let reason = format!("the entry {key:?} of its __metadata__ is not a string");
                     return Err((none(), reason));
                 };
                 header.metadata.insert(key.clone(), text.to_owned());
@@ -233,7 +234,7 @@ fn parse_tensor(field: &Value, data_start: u64) -> Result<Tensor, String> {
     let shape = torch_shape(name, shape)
         .ok_or("its last dim is not even, and two of its items are one byte")?;
     let length = tensor_bytes(&shape, item_size)
-        .ok_or_else(|| format!("{shape:?} is no shape of a tensor"))?;
+        .ok_or_else(|| format!("{shape:?} is not the shape of a tensor"))?;
     let offsets = field
         .get("data_offsets")
         .and_then(Value::as_ints)

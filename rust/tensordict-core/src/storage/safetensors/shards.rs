@@ -71,11 +71,11 @@ pub(super) fn is_shard_name(name: &str, stem: &str) -> bool {
 /// tensors in each.
 ///
 /// # Errors
-/// The index cannot be read or makes no sense; it names a file that is not beside it.
+/// The index cannot be read or is invalid; it names a file that is not beside it.
 pub fn read_index(path: &Path) -> StorageResult<(IndexMap<PathBuf, Vec<String>>, Value)> {
     let text = std::fs::read_to_string(path).map_err(|source| StorageError::io(path, source))?;
     let (value, repeated) = json::parse_with_repeats(&text)
-        .map_err(|error| damaged(path, "", format!("it is no JSON: {}", error.message)))?;
+        .map_err(|error| damaged(path, "", format!("it is not JSON: {}", error.message)))?;
     if let Some(name) = repeated {
         return Err(damaged(path, &name, "it is in the index twice".to_owned()));
     }

@@ -284,7 +284,7 @@ fn read_blocks(
         let block = &mut buffer[..left.min(BLOCK_BYTES)];
         Disk::REAL.read_exact_at(file, block, expected.offset + at)?;
         how.progress.count(block.len() as u64);
-        // What is found then is not shown.
+        // Errors found from then on are not shown.
         how.progress.check().map_err(io::Error::other)?;
         if !is_good(number, block) {
             let first = expected.offset + at;
