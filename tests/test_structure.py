@@ -130,11 +130,11 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
     yield from comments(path)
 
 
-def doc_comments(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the first line of each block of documentation in a file of Rust."""
+def rust_comments(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the first line of each block of comments in a file of Rust."""
     is_within = False
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-        found = re.match(r"\s*//[/!] ?(.*)", line)
+        found = re.match(r"\s*//[/!]? ?(.*)", line)
         if found and not is_within:
             yield number, found[1]
         is_within = bool(found)
@@ -145,7 +145,7 @@ FOLDERS = ["python/tensordict", "rust", "tests", "benches", "tools"]
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_docstring_or_comment_begins_with_a_riddle(folder: str) -> None:
-    ends = {".py": texts, ".rs": doc_comments}
+    ends = {".py": texts, ".rs": rust_comments}
     found = [
         (path.relative_to(ROOT).as_posix(), line, text)
         for path in sorted((ROOT / folder).rglob("*"))

@@ -31,8 +31,8 @@ BATCHES = 6  # of each side in a round
 class Worker:
     """One implementation in a process of its own."""
 
-    def __init__(self, path: str | None) -> None:
-        environment = dict(os.environ, OMP_NUM_THREADS="1")
+    def __init__(self, path: str | None, **variables: str) -> None:
+        environment = dict(os.environ, OMP_NUM_THREADS="1", **variables)
         if path:
             environment["PYTHONPATH"] = path
         script = Path(__file__).with_name("worker.py")
@@ -62,6 +62,10 @@ class Worker:
             return "the process died"
         answer = json.loads(line)
         return answer.get("seconds", answer.get("error"))
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
 
 
 def measure(

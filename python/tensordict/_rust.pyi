@@ -21,7 +21,7 @@ __version__: Final[str]
 core_version: Final[str]
 is_debug_build: Final[bool]
 
-# shortcuts.rs: which shortcuts into CPython and torch are taken.
+# shortcuts/: which shortcuts into CPython and torch are taken.
 def shortcuts() -> dict[str, bool]: ...
 
 # storage/: the directory layout of a save.
@@ -210,6 +210,7 @@ class LoadedLevel:
 def map_file(
     path: str | PathLike[str], dtype: str, shape: Sequence[int], mode: str | None
 ) -> MemoryMappedTensor: ...
+def is_of_replaced_file(address: int, path: str | PathLike[str]) -> bool: ...
 def mapping_of(address: int) -> tuple[PathLike[str], int, int, bool] | None: ...
 def write_file(
     path: str | PathLike[str], source: torch.Tensor, dtype: str, shape: Sequence[int]
@@ -654,7 +655,7 @@ class SharedCounters:
 
 def shuffled(length: int, seed: int, epoch: int) -> list[int]: ...
 
-# accessors.rs, module_call.rs: methods that are native where nothing compiles.
+# shortcuts/calls/: methods that are native where nothing compiles.
 def call_natively(function: _T) -> _T: ...
 def call_foreach_natively(
     function: Callable[..., Any], takes_operand: bool

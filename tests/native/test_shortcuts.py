@@ -67,6 +67,21 @@ def test_without_shortcuts_a_program_gives_the_same_answers(said):
     assert said["0"][1] == said[None][1]
 
 
+def test_without_shortcuts_modules_refuse_values_of_other_shapes():
+    program = """
+import torch
+from tensordict import TensorDict
+module = torch.nn.Linear(2, 3)
+params = TensorDict.from_module(module).clone()
+params["weight"] = torch.zeros(5, 7)
+try:
+    params.to_module(module)
+except RuntimeError as error:
+    print(error)
+"""
+    assert "weight [5, 7] in place of [3, 2]" in run(program, "0")
+
+
 def test_doctor_prints_the_shortcuts(capsys):
     cli.main(["doctor"])
     out = capsys.readouterr().out

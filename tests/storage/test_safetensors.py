@@ -411,7 +411,10 @@ def level(change):
 
 
 DAMAGE = {
-    "no bytes": (lambda p: p.write_bytes(b""), "not a safetensors file|not a consolidated"),
+    "no bytes": (
+        lambda p: p.write_bytes(b""),
+        "not a safetensors file|not a consolidated",
+    ),
     "cut": (lambda p: os.truncate(p, os.path.getsize(p) - 2), "'flag'.*it was cut"),
     "cut in the header": (lambda p: os.truncate(p, 60), "it was cut"),
     "length of header lies": (
@@ -431,7 +434,10 @@ DAMAGE = {
     "wrong dtype": (lambda p: rewrite(p, tensor(dtype="F64")), "'x': it has the bytes"),
     "unknown dtype": (lambda p: rewrite(p, tensor(dtype="Z9")), "'x'.*not a dtype"),
     "wrong shape": (lambda p: rewrite(p, tensor(shape=[4])), "'x': it has the bytes"),
-    "huge shape": (lambda p: rewrite(p, tensor(shape=[2**62, 8])), "'x'.*not the shape"),
+    "huge shape": (
+        lambda p: rewrite(p, tensor(shape=[2**62, 8])),
+        "'x'.*not the shape",
+    ),
     "negative shape": (lambda p: rewrite(p, tensor(shape=[-3])), "'x'.*not the shape"),
     "offsets turned round": (
         lambda p: rewrite(p, tensor(data_offsets=[12, 0])),

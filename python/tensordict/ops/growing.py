@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from tensordict import _rust
 from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage import append
 from tensordict.storage.leaves import nested_table
-from tensordict.storage.tensors.create import is_of_removed
 from tensordict.storage.tensors.mapped import MemoryMappedTensor
 
 if TYPE_CHECKING:
@@ -137,7 +137,9 @@ class GrowingOps(CollectionProtocol):
         def make(file: str | None) -> torch.Tensor:
             if file is None:
                 return made
-            if made._filename is None and is_of_removed(storage, file):
+            if made._filename is None and _rust.is_of_replaced_file(
+                storage.data_ptr(), file
+            ):
                 # A save took the place of the one with the file of this memory.
                 return MemoryMappedTensor.from_tensor(
                     made, filename=file, existsok=True

@@ -68,9 +68,7 @@ class Source:
         try:
             return cls._from_description(level, self, path)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise self._damaged(
-                path, f"its level is invalid ({error!r})"
-            ) from error
+            raise self._damaged(path, f"its level is invalid ({error!r})") from error
 
     def inner(self, level: dict[str, Any], path: tuple[str, ...]) -> Any:
         """The collection inside a tensorclass: that of its level, were it alone."""

@@ -3,8 +3,8 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
-use crate::container::is_plain;
-use crate::container::{self, Kind, kind};
+use crate::collection::is_plain;
+use crate::collection::{self, Kind, kind};
 use crate::ffi::RecursionGuard;
 use crate::imports::{Imports, from_twin, imports};
 use crate::index::index as index_at;
@@ -64,9 +64,9 @@ fn get<'py>(
 /// The place that one or more parts of a key lead to.
 enum Step<'py> {
     Value(Bound<'py, PyAny>),
-    /// A container on the way has no such entry.
+    /// A collection on the way has no such entry.
     Missing,
-    /// An entry on the way is no container.
+    /// An entry on the way is no collection.
     Leaf,
 }
 
@@ -77,7 +77,7 @@ fn step<'py>(
 ) -> PyResult<Step<'py>> {
     Ok(match kind(imports, td)? {
         Kind::Leaf => Step::Leaf,
-        Kind::Dense => match container::entries(imports, td)?.get_item(key)? {
+        Kind::Dense => match collection::entries(imports, td)?.get_item(key)? {
             Some(value) => Step::Value(value),
             None => Step::Missing,
         },
@@ -133,7 +133,7 @@ pub(crate) fn contains<'py>(td: &Bound<'py, PyAny>, key: &Bound<'py, PyAny>) -> 
     Ok(true)
 }
 
-/// An entry for a look at its type; None where there is none, or `td` is no container.
+/// An entry for a look at its type; None where there is none, or `td` is no collection.
 fn sample<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
@@ -165,8 +165,8 @@ fn getitem<'py>(td: &Bound<'py, PyAny>, index: &Bound<'py, PyAny>) -> PyResult<B
             nested_key::Path::new()
         };
         if path.is_empty() {
-            // What the method of the plain class does where no storage is to be noted.
-            if is_plain(imports, td) && !container::is_locked(imports, td)? {
+            // The method of the plain class does the same if no storage is to be noted.
+            if is_plain(imports, td) && !collection::is_locked(imports, td)? {
                 return index_at(td, index);
             }
             return td.call_method1(imports.names.method_get_index.bind(py), (index,));
@@ -182,7 +182,7 @@ fn getitem<'py>(td: &Bound<'py, PyAny>, index: &Bound<'py, PyAny>) -> PyResult<B
 /// Returns what reading an entry by key gives: the value that a non-tensor entry holds, any other
 /// entry itself.
 fn value_of<'py>(imports: &Imports, entry: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    if kind(imports, &entry)? == Kind::Foreign && container::is_non_tensor(imports, &entry)? {
+    if kind(imports, &entry)? == Kind::Foreign && collection::is_non_tensor(imports, &entry)? {
         return entry.call_method0(imports.names.method_value.bind(entry.py()));
     }
     Ok(entry)

@@ -1,4 +1,4 @@
-//! The ground of operations on several containers: leaves in the order of another container,
+//! The ground of operations on several collections: leaves in the order of another collection,
 //! results that drop what an operation does not keep.
 
 use std::collections::HashSet;
@@ -6,19 +6,19 @@ use std::collections::HashSet;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyType};
 
-use crate::container::{self, Kind, State, is_non_tensor, kind};
+use crate::collection::{self, Kind, State, is_non_tensor, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
 use crate::items::{containers, entry_pairs};
 use crate::lock;
 use crate::set::batch_size_of;
-use crate::slots::NextPair;
+use crate::shortcuts::dictionaries::NextPair;
 use crate::tree::{NewLeaves, refill};
 
-/// The entries of any container, as it gives them.
+/// The entries of any collection, as it gives them.
 fn entries_of<'py>(imports: &Imports, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    if container::is_dense(imports, td)? {
-        Ok(container::entries(imports, td)?.into_any())
+    if collection::is_dense(imports, td)? {
+        Ok(collection::entries(imports, td)?.into_any())
     } else {
         let _guard = RecursionGuard::enter(td.py())?;
         td.call_method0(imports.names.method_entries.bind(td.py()))
@@ -34,7 +34,7 @@ fn collect_aligned<'py>(
 ) -> PyResult<bool> {
     let py = td.py();
     let _guard = RecursionGuard::enter(py)?;
-    if !container::is_dense(imports, td)? {
+    if !collection::is_dense(imports, td)? {
         return td
             .call_method1(
                 imports.names.method_align_leaves.bind(py),
@@ -42,7 +42,7 @@ fn collect_aligned<'py>(
             )?
             .is_truthy();
     }
-    let mine = container::entries(imports, td)?;
+    let mine = collection::entries(imports, td)?;
     let theirs = entries_of(imports, other)?;
     if let Ok(theirs) = theirs.cast_exact::<PyDict>()
         && let Some(pairs) = ffi::paired_values(&mine, theirs)
@@ -96,7 +96,7 @@ fn add_aligned<'py>(
     collect_aligned(imports, value, &found, is_complete, out)
 }
 
-/// Calls `add` with the leaves of the plain containers `td` and `other` side by side; false
+/// Calls `add` with the leaves of the plain tensordicts `td` and `other` side by side; false
 /// where keys and kinds of values are not the same in the same order. `add` must not run Python
 /// code.
 fn each_alike<'py>(
@@ -106,23 +106,23 @@ fn each_alike<'py>(
     add: &mut impl FnMut(&Bound<'py, PyAny>, &Bound<'py, PyAny>),
 ) -> PyResult<bool> {
     let _guard = RecursionGuard::enter(td.py())?;
-    let mine = container::entries(imports, td)?;
-    let theirs = container::entries(imports, other)?;
+    let mine = collection::entries(imports, td)?;
+    let theirs = collection::entries(imports, other)?;
     let mut walk = ffi::PairWalk::new(&mine, &theirs);
     loop {
         let next = walk.next(|value, found| {
-            let are_leaves = container::is_plain_leaf(imports, &value)
-                && container::is_plain_leaf(imports, &found);
+            let are_leaves = collection::is_plain_leaf(imports, &value)
+                && collection::is_plain_leaf(imports, &found);
             if are_leaves {
                 add(&value, &found);
             }
             are_leaves
         });
-        // What is nested is owned now: to read its attributes can run Python code.
+        // Nested collections are owned now: reading their attributes can run Python code.
         match next {
             NextPair::Pair(value, found) => {
                 let are_plain =
-                    container::is_plain(imports, &value) && container::is_plain(imports, &found);
+                    collection::is_plain(imports, &value) && collection::is_plain(imports, &found);
                 if !are_plain || !each_alike(imports, &value, &found, add)? {
                     return Ok(false);
                 }
@@ -133,14 +133,14 @@ fn each_alike<'py>(
     }
 }
 
-/// The leaves of `other` where both are plain containers of the same structure, with the keys
+/// The leaves of `other` where both are plain tensordicts of the same structure, with the keys
 /// in the same order: the commonest case of all.
 pub(crate) fn alike_leaves<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
     other: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyList>>> {
-    if !container::is_plain(imports, td) || !container::is_plain(imports, other) {
+    if !collection::is_plain(imports, td) || !collection::is_plain(imports, other) {
         return Ok(None);
     }
     let mut out = ffi::Leaves::new();
@@ -156,7 +156,7 @@ pub(crate) fn both_alike_leaves<'py>(
     td: &Bound<'py, PyAny>,
     other: &Bound<'py, PyAny>,
 ) -> PyResult<Option<[Bound<'py, PyList>; 2]>> {
-    if !container::is_plain(imports, td) || !container::is_plain(imports, other) {
+    if !collection::is_plain(imports, td) || !collection::is_plain(imports, other) {
         return Ok(None);
     }
     let (mut mine, mut theirs) = (ffi::Leaves::new(), ffi::Leaves::new());
@@ -206,7 +206,7 @@ impl<'py> RebuildAs<'_, 'py> {
         td: &Bound<'py, PyAny>,
         values: &mut NewLeaves<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        if container::is_dense(self.imports, td)? {
+        if collection::is_dense(self.imports, td)? {
             self.dense(td, values)
         } else {
             self.foreign(td, values)
@@ -241,8 +241,8 @@ impl<'py> RebuildAs<'_, 'py> {
             py.None().into_bound(py),
         ];
         match self.class {
-            Some(class) => container::new_of(imports, class, values),
-            None => container::new_like(imports, td, values),
+            Some(class) => collection::new_of(imports, class, values),
+            None => collection::new_like(imports, td, values),
         }
     }
 
@@ -257,7 +257,7 @@ impl<'py> RebuildAs<'_, 'py> {
     }
 }
 
-/// `rebuild_as` of one of several containers that share their new leaves.
+/// `rebuild_as` of one of several collections that share their new leaves.
 pub(crate) fn rebuild_plain_from<'py>(
     imports: &'static Imports,
     td: &Bound<'py, PyAny>,
@@ -304,7 +304,7 @@ fn collect_batch_dims<'py>(
 ) -> PyResult<()> {
     let py = td.py();
     let _guard = RecursionGuard::enter(py)?;
-    if !container::is_dense(imports, td)? {
+    if !collection::is_dense(imports, td)? {
         td.call_method1(imports.names.method_leaf_batch_dims.bind(py), (out,))?;
         return Ok(());
     }
@@ -319,7 +319,7 @@ fn collect_batch_dims<'py>(
     Ok(())
 }
 
-/// For each leaf, in the order of `leaves`, how many batch dims its container has.
+/// For each leaf, in the order of `leaves`, how many batch dims its collection has.
 #[pyfunction]
 #[pyo3(signature = (td, out = None))]
 fn leaf_batch_dims<'py>(
@@ -331,11 +331,11 @@ fn leaf_batch_dims<'py>(
     Ok(out)
 }
 
-/// Returns whether one of `others` is `td`, or a container below it.
+/// Returns whether one of `others` is `td`, or a collection below it.
 #[pyfunction]
 fn holds_any<'py>(td: &Bound<'py, PyAny>, others: &Bound<'py, PyList>) -> PyResult<bool> {
     let held = containers(td, None)?;
-    let held: HashSet<_> = held.iter().map(|container| container.as_ptr()).collect();
+    let held: HashSet<_> = held.iter().map(|member| member.as_ptr()).collect();
     Ok(others.iter().any(|other| held.contains(&other.as_ptr())))
 }
 

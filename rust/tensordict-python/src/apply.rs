@@ -3,13 +3,13 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyTuple};
 
-use crate::container::{self, Kind, State, kind};
+use crate::collection::{self, Kind, State, kind};
 use crate::ffi::{self, Callee, Filling, RecursionGuard};
 use crate::flags::{truth, truth_or_none};
 use crate::imports::{Imports, from_twin, imports};
 use crate::items::appended;
 use crate::set::Target;
-use crate::slots;
+use crate::shortcuts::dictionaries;
 
 /// An argument whose default is the marker of one that was not given.
 struct Optional<'py>(Option<Bound<'py, PyAny>>);
@@ -31,7 +31,7 @@ impl<'py> Optional<'py> {
 
 /// The values that are called as leaves.
 enum IsLeaf<'py> {
-    /// Everything that is no container.
+    /// Everything that is no collection.
     Tensors,
     /// Every direct entry.
     All,
@@ -39,7 +39,7 @@ enum IsLeaf<'py> {
     Asked(Bound<'py, PyAny>),
 }
 
-/// The arguments that are the same on all levels; those that are passed on to containers
+/// The arguments that are the same on all levels; those that are passed on to collections
 /// that are not dense as they came.
 #[expect(
     clippy::struct_excessive_bools,
@@ -56,11 +56,11 @@ struct Apply<'py> {
     filter_empty: Option<bool>,
     is_leaf: IsLeaf<'py>,
     is_checked: bool,
-    // Whether leaves that are held whole are called, too, where the batch size changes.
+    // True if leaves that are held whole are called, too, when the batch size changes.
     on_unbatched: bool,
 }
 
-/// The state of a container made by a walk, besides its entries.
+/// The state of a collection made by a walk, besides its entries.
 #[derive(Clone)]
 struct Made<'py> {
     batch_size: Bound<'py, PyAny>,
@@ -69,7 +69,7 @@ struct Made<'py> {
 }
 
 impl<'py> Made<'py> {
-    /// The attributes of a container around `entries`.
+    /// The attributes of a collection around `entries`.
     fn around(self, entries: Bound<'py, PyDict>) -> [Bound<'py, PyAny>; 4] {
         [
             entries.into_any(),
@@ -112,12 +112,12 @@ impl<'py> Apply<'py> {
         let is_plain = names.is(&imports.no_default)
             && matches!(self.is_leaf, IsLeaf::Tensors)
             && self.keeps_places()
-            && slots::can_replace(&entries);
+            && dictionaries::can_replace(&entries);
         let (first, mut called) = if is_plain {
             match self.fill(td, others, &entries, &made, prefix)? {
                 Filled::All => {
                     let is_empty = entries.is_empty();
-                    let result = container::new_like(imports, td, made.around(entries))?;
+                    let result = collection::new_like(imports, td, made.around(entries))?;
                     return self.kept(td, is_empty, result);
                 }
                 Filled::UpTo { at, item } => (at, Some(item)),
@@ -145,7 +145,7 @@ impl<'py> Apply<'py> {
                 match item {
                     Some(item) if must_be_checked => {
                         target.store(key, &item, &PyBool::new(py, false).to_owned())?;
-                        made.dim_names = container::dim_names(imports, &target.td)?;
+                        made.dim_names = collection::dim_names(imports, &target.td)?;
                     }
                     Some(item) => entries.set_item(key, item)?,
                     None => {}
@@ -159,7 +159,7 @@ impl<'py> Apply<'py> {
             let fits = !must_be_checked
                 || (self.keeps_places()
                     && item.is(value)
-                    && container::is_plain_leaf(imports, value))
+                    && collection::is_plain_leaf(imports, value))
                 || (item.get_type().is(&imports.tensor) && {
                     let fast = match &fast {
                         Some(fast) => fast,
@@ -186,7 +186,7 @@ impl<'py> Apply<'py> {
             let target = target.insert(Target::new(imports, &result, Kind::Dense)?);
             target.store(key, &item, &PyBool::new(py, false).to_owned())?;
             // It took those of the item, if it had none.
-            made.dim_names = container::dim_names(imports, &target.td)?;
+            made.dim_names = collection::dim_names(imports, &target.td)?;
         }
         for key in &gone {
             entries.del_item(key)?;
@@ -213,7 +213,7 @@ impl<'py> Apply<'py> {
         let mut target = None;
         let mut from = 0;
         for at in 0.. {
-            let Some((place, key, value)) = slots::entry_from(entries, from) else {
+            let Some((place, key, value)) = dictionaries::entry_from(entries, from) else {
                 break;
             };
             from = place + 1;
@@ -221,7 +221,7 @@ impl<'py> Apply<'py> {
             for other in others {
                 values.push(self.other_entry(other, &key)?);
             }
-            let is_leaf = container::is_plain_leaf(imports, &value);
+            let is_leaf = collection::is_plain_leaf(imports, &value);
             let (item, must_be_checked) = if is_leaf {
                 let item = self.call(&key, &value, &mut values, prefix)?;
                 (item, !self.is_checked)
@@ -252,7 +252,7 @@ impl<'py> Apply<'py> {
                 let item = (Some(item), must_be_checked);
                 return Ok(Filled::UpTo { at, item });
             }
-            slots::put(entries, place, item);
+            dictionaries::put(entries, place, item);
         }
         Ok(Filled::All)
     }
@@ -294,7 +294,7 @@ impl<'py> Apply<'py> {
         if is_leaf
             && !self.on_unbatched
             && let Some(size) = &self.batch_size
-            && let Some(whole) = container::resized_unbatched(imports, value, size)?
+            && let Some(whole) = collection::resized_unbatched(imports, value, size)?
         {
             return Ok((Some(whole), false));
         }
@@ -325,14 +325,14 @@ impl<'py> Apply<'py> {
         self.batch_size.is_none() && self.device.is(&self.imports.no_default)
     }
 
-    /// The attributes of what is made of a container with those of `state`.
+    /// The attributes of what is made of a collection with those of `state`.
     #[inline]
     fn made_of(&self, state: State<'py>, names: &Bound<'py, PyAny>) -> PyResult<Made<'py>> {
         let imports = self.imports;
         let dim_names = if !names.is(&imports.no_default) {
-            container::copied_names(names)?
+            collection::copied_names(names)?
         } else if self.batch_size.is_none() {
-            container::copied_names(&state.dim_names)?
+            collection::copied_names(&state.dim_names)?
         } else {
             names.py().None().into_bound(names.py())
         };
@@ -358,10 +358,10 @@ impl<'py> Apply<'py> {
         entries: &Bound<'py, PyDict>,
         made: &Made<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        container::new_like(self.imports, td, made.clone().around(entries.clone()))
+        collection::new_like(self.imports, td, made.clone().around(entries.clone()))
     }
 
-    /// The entry of a further container; the marker stands for the default.
+    /// The entry of a further collection; the marker stands for the default.
     fn other_entry(
         &self,
         other: &Bound<'py, PyAny>,
@@ -374,7 +374,7 @@ impl<'py> Apply<'py> {
             return Ok(other.clone());
         }
         let value = if kind(imports, other)? == Kind::Dense {
-            container::entries(imports, other)?
+            collection::entries(imports, other)?
                 .get_item(key)?
                 .unwrap_or_else(|| missing.clone())
         } else {
@@ -443,7 +443,7 @@ impl<'py> Apply<'py> {
         Ok((!item.is_none()).then_some(item))
     }
 
-    /// Lets a container that is not dense do the call itself.
+    /// Lets a collection that is not dense do the call itself.
     fn foreign(
         &self,
         td: &Bound<'py, PyAny>,
@@ -482,18 +482,18 @@ impl<'py> Apply<'py> {
         item: &Bound<'py, PyAny>,
     ) -> PyResult<bool> {
         let imports = self.imports;
-        if !container::is_dense(imports, source)?
-            || !container::is_dense(imports, item)?
+        if !collection::is_dense(imports, source)?
+            || !collection::is_dense(imports, item)?
             || !parent.dim_names.is_none()
-            || !container::dim_names(imports, item)?.is_none()
+            || !collection::dim_names(imports, item)?.is_none()
         {
             return Ok(false);
         }
-        Ok(parent.device.is_none() || parent.device.eq(container::device(imports, item)?)?)
+        Ok(parent.device.is_none() || parent.device.eq(collection::device(imports, item)?)?)
     }
 }
 
-/// A container of what `fn` gives for each leaf, or None where nothing is left.
+/// A collection of what `fn` gives for each leaf, or None where nothing is left.
 #[pyfunction]
 #[pyo3(
     name = "apply_nest",
@@ -534,7 +534,7 @@ fn apply_nest<'py>(
     let device = device.or_marker(imports, py);
     let names = names.or_marker(imports, py);
     let default = default.or_marker(imports, py);
-    if !container::is_dense(imports, td)? {
+    if !collection::is_dense(imports, td)? {
         let args = (
             td,
             r#fn,

@@ -1,18 +1,18 @@
-//! Writing values into the leaves that a container has: copies, fills, whole trees.
+//! Writing values into the leaves that a collection has: copies, fills, whole trees.
 //!
-//! What is copied is collected first, so that one `torch._foreach_copy_` can take all of
-//! it. What is not plain and every failure is the twin's.
+//! Leaves are collected first, so that one `torch._foreach_copy_` can take all of them.
+//! The twin does all other cases, and reports every failure.
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::align::alike_leaves;
-use crate::container::{self, Kind, kind};
+use crate::collection::{self, Kind, kind};
 use crate::ffi::{self, Getter, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
 use crate::set::{self, Target, or_false};
-use crate::tensors::{Tensor, have_one_shape};
+use crate::shortcuts::tensors::{Tensor, have_one_shape};
 use crate::tree::plain_leaves;
 
 /// Entries and the values that are copied into them, side by side.
@@ -33,10 +33,12 @@ impl<'py> Copies<'py> {
         let _guard = RecursionGuard::enter(td.py())?;
         let entries = match source.cast_exact::<PyDict>() {
             Ok(source) => source.clone(),
-            Err(_) if kind(imports, source)? == Kind::Dense => container::entries(imports, source)?,
+            Err(_) if kind(imports, source)? == Kind::Dense => {
+                collection::entries(imports, source)?
+            }
             Err(_) => return Ok(false),
         };
-        let held = container::entries(imports, td)?;
+        let held = collection::entries(imports, td)?;
         if let Some(pairs) = ffi::paired_values(&held, &entries) {
             for (target, value) in pairs {
                 if !self.add(imports, target, value)? {
@@ -76,7 +78,7 @@ impl<'py> Copies<'py> {
 }
 
 /// The leaves of `td` and those of `source` in line with them, where both are plain
-/// containers of the same structure and each pair is of one shape: the commonest case of all.
+/// collections of the same structure and each pair is of one shape: the commonest case of all.
 fn alike_lists<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
@@ -114,7 +116,7 @@ fn copy_into<'py>(
     let mut found = None;
     if keys.is_none() {
         found = alike_lists(imports, td, source)?;
-        if found.is_none() && container::is_dense(imports, td)? {
+        if found.is_none() && collection::is_dense(imports, td)? {
             let copies = Copies {
                 targets: PyList::empty(py),
                 values: PyList::empty(py),
@@ -174,14 +176,14 @@ pub(crate) fn fit_inplace<'py>(
     from_twin(py, "copy", "fit_inplace", (td, key, value, present))
 }
 
-/// Appends the leaves below the dense `td`; false where a container in it is not dense.
+/// Appends the leaves below the dense `td`; false where a collection in it is not dense.
 fn dense_leaves<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
     out: &Bound<'py, PyList>,
 ) -> PyResult<bool> {
     let _guard = RecursionGuard::enter(td.py())?;
-    for entry in ffi::dict_values(&container::entries(imports, td)?) {
+    for entry in ffi::dict_values(&collection::entries(imports, td)?) {
         match kind(imports, &entry)? {
             Kind::Leaf => out.append(entry)?,
             Kind::Dense if dense_leaves(imports, &entry, out)? => {}
@@ -197,11 +199,11 @@ fn fill<'py>(td: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>) -> PyResult<()> 
     let py = td.py();
     let imports = imports(py)?;
     let leaves = PyList::empty(py);
-    if !container::is_dense(imports, td)? || !dense_leaves(imports, td, &leaves)? {
+    if !collection::is_dense(imports, td)? || !dense_leaves(imports, td, &leaves)? {
         return from_twin(py, "copy", "fill", (td, value)).map(drop);
     }
     if !value.is_none() {
-        if container::is_rare_number(value) {
+        if collection::is_rare_number(value) {
             from_twin(py, "common", "check_number", (&leaves, value, false))?;
         }
         for leaf in leaves {
@@ -213,7 +215,7 @@ fn fill<'py>(td: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>) -> PyResult<()> 
     Ok(())
 }
 
-/// A value for an entry of a container, and what is there now.
+/// A value for an entry of a collection, and what is there now.
 struct Write<'py> {
     td: Bound<'py, PyAny>,
     key: Bound<'py, PyAny>,
@@ -236,13 +238,13 @@ impl<'py> WriteTree<'py> {
         let py = td.py();
         let _guard = RecursionGuard::enter(py)?;
         if kind(imports, tree)? != Kind::Dense
-            || (!self.inplace && container::is_locked(imports, td)?)
+            || (!self.inplace && collection::is_locked(imports, td)?)
         {
             return Ok(false);
         }
-        let held = container::entries(imports, td)?;
+        let held = collection::entries(imports, td)?;
         let target = Target::new(imports, td, Kind::Dense)?;
-        for (key, value) in ffi::dict_pairs(&container::entries(imports, tree)?) {
+        for (key, value) in ffi::dict_pairs(&collection::entries(imports, tree)?) {
             let present = held.get_item(&key)?;
             if let Some(present) = &present {
                 if self.inplace && present.is(&value) {
@@ -343,7 +345,7 @@ fn write_tree<'py>(
 ) -> PyResult<()> {
     let py = td.py();
     let imports = imports(py)?;
-    if container::is_dense(imports, td)? {
+    if collection::is_dense(imports, td)? {
         let mut write = WriteTree {
             imports,
             inplace,

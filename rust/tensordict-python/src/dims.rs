@@ -1,22 +1,23 @@
 //! Moving, adding and removing batch dims, in one crossing with what is noted for `with`.
 //!
-//! The plain case is native: a dense container, dims that are Python's own integers and
+//! The plain case is native: a tensordict, dims that are Python's own integers and
 //! in range. In any other one nothing has been made yet, and the twin takes over.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PyString, PyTuple};
 
-use crate::container::{self, Kind, Names, Order, kind};
+use crate::collection::{self, Kind, Names, Order, kind};
 use crate::ffi;
 use crate::imports::{Imports, from_twin, imports};
 use crate::leaf_call::Tail;
 use crate::lock;
 use crate::map_leaves;
+use crate::shortcuts::sizes;
 use crate::split;
 
 const NEW: i64 = -1;
 
-/// A dense container with its batch size.
+/// A tensordict with its batch size.
 struct Source<'a, 'py> {
     imports: &'static Imports,
     td: &'a Bound<'py, PyAny>,
@@ -30,7 +31,7 @@ impl<'a, 'py> Source<'a, 'py> {
         if kind(imports, td)? != Kind::Dense {
             return Ok(None);
         }
-        let size = container::batch_size(imports, td)?;
+        let size = collection::batch_size(imports, td)?;
         Ok(Some(Self { imports, td, size }))
     }
 
@@ -73,7 +74,7 @@ impl<'a, 'py> Source<'a, 'py> {
         call: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let result = self.mapped(op, args, sizes, order, true)?;
-        if container::has_storage(self.imports, self.td)? {
+        if collection::has_storage(self.imports, self.td)? {
             lock::keep_storage(self.td, &result)?;
         }
         self.remembered(result, call)
@@ -89,7 +90,7 @@ impl<'a, 'py> Source<'a, 'py> {
         lock: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = self.td.py();
-        let prefix = ffi::new_size(self.imports.size.bind(py), sizes)?;
+        let prefix = sizes::new_size(self.imports.size.bind(py), sizes)?;
         let (args, tail) = match args {
             Args::Dims(dims) => (PyTuple::new(py, dims)?, Tail::Nothing),
             Args::GoneDims(dims) => {
@@ -104,12 +105,12 @@ impl<'a, 'py> Source<'a, 'py> {
         map_leaves::map_dense(self.imports, self.td, op, &args, prefix, &names, tail, lock)
     }
 
-    /// This container itself: nothing moves.
+    /// This collection itself: nothing moves.
     fn unmoved(&self, call: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
         self.remembered(self.td.clone(), call)
     }
 
-    /// `result` with the note that it is `call` of this container.
+    /// `result` with the note that it is `call` of this collection.
     fn remembered(
         &self,
         result: Bound<'py, PyAny>,
@@ -287,7 +288,7 @@ fn flatten<'py>(
     if let Some(source) = Source::of(td)?
         && let (Some(start), Some(end)) = (source.dim(start_dim), source.dim(end_dim))
         && start <= end
-        && !container::has_storage(source.imports, td)?
+        && !collection::has_storage(source.imports, td)?
     {
         let (first, last) = (usize::try_from(start)?, usize::try_from(end)?);
         let mut joined = source.size.get_item(first)?;
@@ -350,7 +351,7 @@ fn reduce_dim<'py>(
     from_twin(td.py(), "dims", "reduce_dim", (td, op, dim))
 }
 
-/// The two containers that the method `op` of every leaf gives for the batch dim `dim`,
+/// The two collections that the method `op` of every leaf gives for the batch dim `dim`,
 /// which they have where it stays.
 #[pyfunction]
 #[pyo3(signature = (td, op, dim, stays = false))]
@@ -369,7 +370,7 @@ fn extrema<'py>(
             order.remove(usize::try_from(dim)?);
         }
         let sizes = source.sizes(&order)?;
-        let prefix = ffi::new_size(source.imports.size.bind(py), &sizes)?;
+        let prefix = sizes::new_size(source.imports.size.bind(py), &sizes)?;
         let prefixes = PyList::new(py, [&prefix, &prefix])?;
         let (args, names) = (PyTuple::new(py, [dim])?, Names::Moved(order));
         return split::split_dense(source.imports, td, op, &args, &prefixes, &names, false);
@@ -377,7 +378,7 @@ fn extrema<'py>(
     from_twin(td.py(), "dims", "extrema", (td, op, dim, stays))
 }
 
-/// The containers along the batch dim `dim`, without that dim.
+/// The collections along the batch dim `dim`, without that dim.
 #[pyfunction]
 fn unbind<'py>(td: &Bound<'py, PyAny>, dim: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     if let Some(source) = Source::of(td)?
@@ -389,7 +390,7 @@ fn unbind<'py>(td: &Bound<'py, PyAny>, dim: &Bound<'py, PyAny>) -> PyResult<Boun
         let mut order = source.in_place();
         order.remove(usize::try_from(at)?);
         let sizes = source.sizes(&order)?;
-        let prefix = ffi::new_size(source.imports.size.bind(py), &sizes)?;
+        let prefix = sizes::new_size(source.imports.size.bind(py), &sizes)?;
         let prefixes = ffi::repeated(&prefix, &length)?;
         let (args, names) = (PyTuple::new(py, [at])?, Names::Moved(order));
         let op = source.imports.names.unbind.bind(py);

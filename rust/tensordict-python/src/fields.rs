@@ -1,9 +1,9 @@
-//! The fields of tensorclasses: entries of the container that an instance holds.
+//! The fields of tensorclasses: entries of the collection that an instance holds.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFrozenSet, PySet, PyString, PyTuple, PyType};
 
-use crate::container;
+use crate::collection;
 use crate::ffi;
 use crate::imports::{Imports, imports};
 use crate::set::{self, Inplace};
@@ -18,8 +18,8 @@ pub(crate) fn get_field<'py>(
     let py = tc.py();
     let imports = imports(py)?;
     let inner = ffi::plain_attribute(tc, imports.names.entries.bind(py))?;
-    let value = if container::is_dense(imports, &inner)? {
-        match container::entries(imports, &inner)?.get_item(name)? {
+    let value = if collection::is_dense(imports, &inner)? {
+        match collection::entries(imports, &inner)?.get_item(name)? {
             Some(value) => value,
             None => return Ok(py.None().into_bound(py)),
         }
@@ -51,7 +51,7 @@ pub(crate) fn set_field<'py>(
 ) -> PyResult<()> {
     let py = tc.py();
     let imports = imports(py)?;
-    // Before a class's own `__init__` has called the inherited one there is no container.
+    // Before a class's own `__init__` has called the inherited one there is no collection.
     if ffi::is_subtype(value, &imports.tensor)
         && is_plain_field(imports, tc, name)?
         && let Ok(inner) = ffi::plain_attribute(tc, imports.names.entries.bind(py))
@@ -73,7 +73,7 @@ fn store<'py>(
     set::set_entry(inner, name, value, Inplace::Replace, None, false, false)
 }
 
-/// A tensorclass around the container `inner`, without a call of `__init__`.
+/// A tensorclass around the collection `inner`, without a call of `__init__`.
 ///
 /// # Errors
 /// `ValueError` where `inner` is dense and has an entry that is no field.
@@ -89,14 +89,14 @@ fn wrap_fields<'py>(
         Some(tc) => tc,
         None => class.call_method1(imports.names.method_new.bind(py), (class,))?,
     };
-    if container::is_dense(imports, inner)? && !has_fields_alone(imports, &tc, inner)? {
+    if collection::is_dense(imports, inner)? && !has_fields_alone(imports, &tc, inner)? {
         class.call_method1(imports.names.method_check_keys.bind(py), (inner,))?;
     }
     set_state(imports, &tc, inner)?;
     Ok(tc)
 }
 
-/// Returns whether each entry of a dense container is known at a glance to be a field of `tc`.
+/// Returns whether each entry of a tensordict is known at a glance to be a field of `tc`.
 fn has_fields_alone(
     imports: &Imports,
     tc: &Bound<'_, PyAny>,
@@ -104,7 +104,7 @@ fn has_fields_alone(
 ) -> PyResult<bool> {
     let fields = ffi::plain_attribute(tc, imports.names.expected_keys.bind(tc.py()))?;
     let fields = fields.cast::<PySet>()?;
-    for (name, _) in ffi::dict_pairs(&container::entries(imports, inner)?) {
+    for (name, _) in ffi::dict_pairs(&collection::entries(imports, inner)?) {
         if !(name.is_exact_instance_of::<PyString>() && fields.contains(&name)?) {
             return Ok(false);
         }
@@ -126,7 +126,7 @@ fn set_state<'py>(
     ffi::set_plain_attribute(tc, names.is_initialized.bind(py), &yes)
 }
 
-/// Set up a new tensorclass around a container of its own with the fields given.
+/// Set up a new tensorclass around a collection of its own with the fields given.
 #[pyfunction]
 fn fill_fields<'py>(
     tc: &Bound<'py, PyAny>,

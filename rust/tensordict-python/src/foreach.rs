@@ -1,4 +1,4 @@
-//! Functions of whole lists of leaves: one call for a container, and the result in one
+//! Functions of whole lists of leaves: one call for a collection, and the result in one
 //! crossing.
 //!
 //! The specification of each function is its namesake in
@@ -11,11 +11,11 @@ use pyo3::types::{PyComplex, PyFloat, PyInt, PyList, PyTuple};
 use smallvec::SmallVec;
 
 use crate::align::{align, both_alike_leaves, rebuild_as};
-use crate::container::{self, Kind, kind};
+use crate::collection::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
 use crate::set::batch_size_of;
-use crate::tensors::{self, Tensor, shape_of};
+use crate::shortcuts::tensors::{self, Tensor, shape_of};
 use crate::tree::{NewLeaves, leaves, rebuild_with};
 
 /// Returns whether all leaves have one dtype, so that all or none can hold the results.
@@ -109,17 +109,17 @@ fn in_line<'py>(
 }
 
 /// The leaves of `td` and those of `operand` in line with them, where both are plain
-/// containers of one batch size and structure; None where they may be in line in another way.
+/// collections of one batch size and structure; None where they may be in line in another way.
 fn both_in_line<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
     operand: &Bound<'py, PyAny>,
 ) -> PyResult<Option<[Bound<'py, PyList>; 2]>> {
-    if !container::is_plain(imports, td) || !container::is_plain(imports, operand) {
+    if !collection::is_plain(imports, td) || !collection::is_plain(imports, operand) {
         return Ok(None);
     }
-    let size = container::batch_size(imports, td)?.into_any();
-    let other_size = container::batch_size(imports, operand)?.into_any();
+    let size = collection::batch_size(imports, td)?.into_any();
+    let other_size = collection::batch_size(imports, operand)?.into_any();
     if !is_same_size(&size, &other_size) {
         return Ok(None);
     }
@@ -169,8 +169,8 @@ fn called<'py>(
     })
 }
 
-/// A container of the leaves that `op(leaves, *operands)` gives, with names and, where
-/// there are leaves, with the lock; with `drop_empty` then without the containers that
+/// A collection of the leaves that `op(leaves, *operands)` gives, with names and, where
+/// there are leaves, with the lock; with `drop_empty` then without the collections that
 /// hold nothing.
 #[pyfunction]
 #[pyo3(
@@ -188,7 +188,7 @@ pub(crate) fn foreach<'py>(
     let Some(lists) = lists(imports, td, &operands)? else {
         return Ok(None);
     };
-    // Without leaves there is no result that could be locked as the leaves' container is.
+    // Without leaves there is no result that could be locked as the leaves' collection is.
     let has_leaves = !lists[0].is_empty()?;
     let values = if has_leaves {
         called(td.py(), op, &lists)?
@@ -196,20 +196,20 @@ pub(crate) fn foreach<'py>(
         lists[0].clone()
     };
     let drop_empty = drop_empty && has_leaves;
-    let leaves = NewLeaves::of(values)?;
+    let leaves = NewLeaves::new(&values)?;
     rebuild_with(imports, td, leaves, true, has_leaves, drop_empty).map(Some)
 }
 
 /// Returns whether `td` and all below it are dense: their leaves are those that are held.
 fn is_dense_throughout(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
-    if !container::is_dense(imports, td)? {
+    if !collection::is_dense(imports, td)? {
         return Ok(false);
     }
     let _guard = RecursionGuard::enter(td.py())?;
-    let entries = container::entries(imports, td)?;
+    let entries = collection::entries(imports, td)?;
     let mut place = 0;
     while let Some(entry) = ffi::value_at(&entries, &mut place) {
-        if !container::is_plain_leaf(imports, &entry)
+        if !collection::is_plain_leaf(imports, &entry)
             && kind(imports, &entry)? != Kind::Leaf
             && !is_dense_throughout(imports, &entry)?
         {
@@ -249,7 +249,7 @@ fn foreach_inplace<'py>(
     Ok(true)
 }
 
-/// A container of the class `cls` of `op(leaf, operand)` for each leaf; unlocked.
+/// A collection of the class `cls` of `op(leaf, operand)` for each leaf; unlocked.
 #[pyfunction]
 fn compare<'py>(
     td: &Bound<'py, PyAny>,

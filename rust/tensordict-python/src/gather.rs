@@ -12,12 +12,12 @@ use smallvec::SmallVec;
 use tensordict_core::batch::Dims;
 use tensordict_core::gather::{self, Leaf, OwnedLeaf, Prefetcher, Run, Ticket};
 
-use crate::container::{self, Kind, kind};
+use crate::collection::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
+use crate::shortcuts::tensors::{Tensor, shape_of};
 use crate::storage::dlpack::{self, Memory};
-use crate::storage::mapped::{mapped_class, row_file_at};
-use crate::tensors::Tensor;
+use crate::storage::mapped::row_file_at;
 
 /// Below this many bytes the interpreter is not released for rows in memory.
 const RELEASE_BYTES: usize = 64 << 10;
@@ -91,8 +91,7 @@ impl Rows {
 /// The memory of a tensor that torch would only read as it is: outside of graphs, with the signs
 /// that are in memory.
 pub(crate) fn plain_memory(tensor: &Bound<'_, PyAny>) -> Option<Memory> {
-    let ordinary =
-        Tensor::of(tensor).or_else(|| Tensor::of_class(tensor, mapped_class(tensor.py()).ok()?))?;
+    let ordinary = Tensor::of_plain_or_mapped(tensor)?;
     if !ordinary.is_outside_of_graphs() && takes_part_in_graphs(tensor) {
         return None;
     }
@@ -258,8 +257,8 @@ impl<'py> WriteInto<'_, 'py> {
     fn pair(&mut self, td: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>) -> PyResult<bool> {
         let imports = self.imports;
         let _guard = RecursionGuard::enter(td.py())?;
-        let held = container::entries(imports, out)?;
-        for (key, value) in ffi::dict_pairs(&container::entries(imports, td)?) {
+        let held = collection::entries(imports, out)?;
+        for (key, value) in ffi::dict_pairs(&collection::entries(imports, td)?) {
             let Some(target) = held.get_item(&key)? else {
                 return Ok(false);
             };
@@ -288,11 +287,11 @@ impl<'py> WriteInto<'_, 'py> {
 
     /// Tells whether `target` has the shape of the rows of `leaf`.
     fn fits(&self, leaf: &Bound<'py, PyAny>, target: &Bound<'py, PyAny>) -> bool {
-        if container::is_unbatched(self.imports, leaf) {
+        if collection::is_unbatched(self.imports, leaf) {
             return false;
         }
-        let own = crate::tensors::shape_of(leaf);
-        let theirs = crate::tensors::shape_of(target);
+        let own = shape_of(leaf);
+        let theirs = shape_of(target);
         let (Some(own), Some(theirs)) = (own, theirs) else {
             return false;
         };
@@ -326,11 +325,11 @@ fn rows_of<'py>(
     index: &Bound<'py, PyAny>,
     out: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Rows>> {
-    if !container::is_dense(imports, td)? || !container::is_dense(imports, out)? {
+    if !collection::is_dense(imports, td)? || !collection::is_dense(imports, out)? {
         return Ok(None);
     }
-    let size = crate::index::plain_dims(&container::batch_size(imports, td)?);
-    let wanted = crate::index::plain_dims(&container::batch_size(imports, out)?);
+    let size = crate::index::plain_dims(&collection::batch_size(imports, td)?);
+    let wanted = crate::index::plain_dims(&collection::batch_size(imports, out)?);
     let (Some(size), Some(wanted)) = (size, wanted) else {
         return Ok(None);
     };

@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
 
 use crate::ffi::Resolved;
-use crate::state;
-use crate::tensors;
+use crate::shortcuts::attributes;
+use crate::shortcuts::tensors;
 
 /// The attribute and method names of the protocol, interned.
 macro_rules! names {
@@ -181,14 +181,16 @@ impl Imports {
 static PLAIN_TYPE: Resolved<Py<PyType>> = Resolved::new();
 
 impl Imports {
-    /// The plain dense container's class; None while the package is being imported.
+    /// The plain tensordict's class; None while the package is being imported.
     pub(crate) fn plain_type(&self, py: Python<'_>) -> Option<&'static Py<PyType>> {
         if let Some(class) = PLAIN_TYPE.get(py) {
             return Some(class);
         }
         let class = self.protocol.bind(py).getattr("_plain_type").ok()?;
         PLAIN_TYPE.set(py, class.cast_into::<PyType>().ok()?.unbind());
-        PLAIN_TYPE.get(py).inspect(|class| state::remember(class))
+        PLAIN_TYPE
+            .get(py)
+            .inspect(|class| attributes::remember(class))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reading at an index, and the batch sizes that views and indices give.
 //!
-//! What the core plans is the common case: numbers, slices, `None`, ellipses and tensors.
+//! The core plans the common case: numbers, slices, `None`, ellipses and tensors.
 //! Everything else (lists, arrays, symbolic sizes) and every failure is the twin's: it
 //! gives the same plan, or the error.
 
@@ -11,11 +11,11 @@ use smallvec::SmallVec;
 use tensordict_core::batch::{self, Dims};
 use tensordict_core::index::{self as core_index, Item, Range, Step};
 
-use crate::container::{self, Kind, Names, Order, Splice, State, kind};
+use crate::collection::{self, Kind, Names, Order, Splice, State, kind};
 use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
 use crate::gather::{Jobs, Rows};
 use crate::imports::{Imports, from_twin, imports};
-use crate::tensors::{Tensor, shape_of};
+use crate::shortcuts::tensors::{Tensor, shape_of};
 
 /// An index planned against a batch size.
 enum Plan<'py> {
@@ -55,7 +55,7 @@ fn listed_dims(shape: &Bound<'_, PyAny>) -> Option<Dims> {
 /// One item of an index as the core and the leaves see it.
 struct ParsedItem<'py> {
     item: Item,
-    // What indexes the leaves; for a mask the positions along each of its axes.
+    // The index of the leaves; for a mask the positions along each of its axes.
     index: Bound<'py, PyAny>,
 }
 
@@ -219,7 +219,7 @@ fn plan_in_core<'py>(
     } else {
         PyTuple::new(py, steps)?.into_any()
     };
-    let size = container::size_of(imports, py, &plan.size)?;
+    let size = collection::size_of(imports, py, &plan.size)?;
     let sources = plan
         .sources
         .iter()
@@ -274,7 +274,7 @@ fn index_plan<'py>(
     }
 }
 
-/// The batch size of what `index` takes of a container of `batch_size`.
+/// The batch size of what `index` takes of a collection of `batch_size`.
 #[pyfunction]
 fn index_shape<'py>(
     batch_size: &Bound<'py, PyTuple>,
@@ -307,14 +307,14 @@ impl<'py> ReadAt<'_, 'py> {
         let entries = ffi::copy_dict(&state.entries)?;
         ffi::replace_values(&entries, |value| {
             Ok(Some(match kind(imports, value)? {
-                Kind::Leaf => match container::resized_unbatched(imports, value, &size)? {
+                Kind::Leaf => match collection::resized_unbatched(imports, value, &size)? {
                     Some(whole) => whole,
                     None => match self.leaf(value) {
                         Ok(part) => part,
                         Err(error) => {
                             let op = imports.names.method_getitem.bind(py).as_any();
                             let arguments = PyTuple::new(py, [self.place])?;
-                            container::rescued(imports, op, value, &arguments, error)?
+                            collection::rescued(imports, op, value, &arguments, error)?
                         }
                     },
                 },
@@ -326,7 +326,7 @@ impl<'py> ReadAt<'_, 'py> {
         })?;
         let dim_names = self.splice.dim_names(&state.dim_names, &size)?;
         let values = [entries.into_any(), size, state.device, dim_names];
-        container::new_like(imports, td, values)
+        collection::new_like(imports, td, values)
     }
 
     /// Returns what the index takes of a leaf.
@@ -340,7 +340,7 @@ impl<'py> ReadAt<'_, 'py> {
     }
 }
 
-/// The container of every entry of `td` at `index`; `td` if that is all of it.
+/// The collection of every entry of `td` at `index`; `td` if that is all of it.
 #[pyfunction]
 pub(crate) fn index<'py>(
     td: &Bound<'py, PyAny>,
@@ -348,10 +348,10 @@ pub(crate) fn index<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let imports = imports(py)?;
-    if !container::is_dense(imports, td)? {
+    if !collection::is_dense(imports, td)? {
         return td.call_method1(imports.names.method_index.bind(py), (index,));
     }
-    let batch_size = container::batch_size(imports, td)?;
+    let batch_size = collection::batch_size(imports, td)?;
     let planned = match plan(imports, &batch_size, index, Some(td)) {
         Err(error) if error.is_instance_of::<PyIndexError>(py) => {
             let error = error.into_value(py);
@@ -398,11 +398,11 @@ struct WriteAt<'py> {
     // The number of the root's batch dims, and what the index leaves of them.
     k: usize,
     dims: Dims,
-    // Whether torch casts at the index, and does not by the kind of tensors in it.
+    // True if torch casts at this index, whatever tensors are in it.
     casts: bool,
-    // The class that all containers must have, if any.
+    // The class that all collections must have, if any.
     class: Option<Bound<'py, PyType>>,
-    // Whether values that are no tensors may be taken whole.
+    // True if non-tensor values may be taken whole.
     takes_values: bool,
     writes: Writes<'py>,
     // Values, and those that they take.
@@ -413,10 +413,10 @@ impl<'py> WriteAt<'py> {
     /// Adds every leaf of the dense `td`, each with `value`, which fits in any: a number.
     fn fill(&mut self, td: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>) -> PyResult<bool> {
         let _guard = RecursionGuard::enter(td.py())?;
-        for entry in ffi::dict_values(&container::entries(self.imports, td)?) {
+        for entry in ffi::dict_values(&collection::entries(self.imports, td)?) {
             match kind(self.imports, &entry)? {
-                Kind::Leaf if container::is_unbatched(self.imports, &entry) => return Ok(false),
-                Kind::Leaf if container::is_nested(self.imports, &entry)? => return Ok(false),
+                Kind::Leaf if collection::is_unbatched(self.imports, &entry) => return Ok(false),
+                Kind::Leaf if collection::is_nested(self.imports, &entry)? => return Ok(false),
                 Kind::Leaf => self.writes.push((entry, value.clone())),
                 Kind::Dense => {
                     if !self.fill(&entry, value)? {
@@ -439,16 +439,16 @@ impl<'py> WriteAt<'py> {
         {
             return Ok(false);
         }
-        let own = plain_dims(&container::batch_size(imports, td)?);
-        let theirs = plain_dims(&container::batch_size(imports, source)?);
+        let own = plain_dims(&collection::batch_size(imports, td)?);
+        let theirs = plain_dims(&collection::batch_size(imports, source)?);
         let (Some(own), Some(theirs)) = (own, theirs) else {
             return Ok(false);
         };
         if !self.leaves_of(&own, &theirs) {
             return Ok(false);
         }
-        let held = container::entries(imports, td)?;
-        for (key, item) in ffi::dict_pairs(&container::entries(imports, source)?) {
+        let held = collection::entries(imports, td)?;
+        for (key, item) in ffi::dict_pairs(&collection::entries(imports, source)?) {
             let Some(entry) = held.get_item(&key)? else {
                 return Ok(false);
             };
@@ -492,8 +492,8 @@ impl<'py> WriteAt<'py> {
         }
         // A subclass, such as a mapped tensor.
         let has_dims = ffi::is_subtype(leaf, &imports.tensor)
-            && !container::is_unbatched(imports, leaf)
-            && !container::is_nested(imports, leaf)?;
+            && !collection::is_unbatched(imports, leaf)
+            && !collection::is_nested(imports, leaf)?;
         if !has_dims {
             return Ok(None);
         }
@@ -536,7 +536,7 @@ fn plan_place<'py>(
     td: &Bound<'py, PyAny>,
     index: &Bound<'py, PyAny>,
 ) -> PyResult<Option<[Bound<'py, PyAny>; 2]>> {
-    let batch_size = container::batch_size(imports, td)?;
+    let batch_size = collection::batch_size(imports, td)?;
     Ok(match plan_in_core(imports, &batch_size, index)? {
         Some(Plan::At { index, size, .. }) => Some([index, size]),
         Some(Plan::Whole) => {
@@ -549,7 +549,7 @@ fn plan_place<'py>(
 }
 
 /// The writes of `value` into the leaves of the dense `td` at a place; None where the twin
-/// must look. With `class` all containers must have it. With `takes_values` the second are
+/// must look. With `class` all collections must have it. With `takes_values` the second are
 /// values that take others whole.
 fn plan_writes<'py>(
     imports: &'static Imports,
@@ -564,7 +564,7 @@ fn plan_writes<'py>(
     };
     let mut write = WriteAt {
         imports,
-        k: container::batch_size(imports, td)?.len(),
+        k: collection::batch_size(imports, td)?.len(),
         dims,
         casts: holds_no_tensor(at),
         class,
@@ -594,11 +594,11 @@ fn set_index<'py>(
 ) -> PyResult<()> {
     let py = td.py();
     let imports = imports(py)?;
-    if container::is_dense(imports, td)?
+    if collection::is_dense(imports, td)?
         && let Some(place) = plan_place(imports, td, index)?
         && let Some([writes, _]) = plan_writes(imports, td, &place, value, None, false)?
     {
-        if container::is_rare_number(value) {
+        if collection::is_rare_number(value) {
             let leaves = PyList::new(py, writes.iter().map(|(entry, _)| entry))?;
             from_twin(py, "common", "check_number", (leaves, value, true))?;
         }
@@ -656,7 +656,7 @@ fn has_ellipsis(index: &Bound<'_, PyAny>) -> bool {
 }
 
 /// Write the leaves of `source` into those of `td` at `index`, if each has a place of its
-/// shape there and all containers are of one class. Says whether it did.
+/// shape there and all collections are of one class. Says whether it did.
 #[pyfunction]
 fn write_fitting<'py>(
     td: &Bound<'py, PyAny>,
@@ -664,7 +664,7 @@ fn write_fitting<'py>(
     source: &Bound<'py, PyAny>,
 ) -> PyResult<bool> {
     let imports = imports(td.py())?;
-    let are_dense = container::is_dense(imports, td)? && kind(imports, source)? == Kind::Dense;
+    let are_dense = collection::is_dense(imports, td)? && kind(imports, source)? == Kind::Dense;
     if !are_dense || has_ellipsis(index) {
         return Ok(false);
     }
@@ -681,7 +681,7 @@ fn write_fitting<'py>(
 }
 
 /// Write into each of `members`, at the place of its number in `places`, the part of that
-/// number, a number or a container, if all are plain writes that fit. Says whether it did:
+/// number, a number or a collection, if all are plain writes that fit. Says whether it did:
 /// else nothing is written.
 #[pyfunction]
 fn write_members<'py>(
@@ -693,9 +693,9 @@ fn write_members<'py>(
     let mut planned = Vec::with_capacity(members.len());
     for (position, member) in members.iter().enumerate() {
         let (index, part) = (places.get_item(position)?, parts.get_item(position)?);
-        if !container::is_dense(imports, &member)?
+        if !collection::is_dense(imports, &member)?
             || has_ellipsis(&index)
-            || container::is_rare_number(&part)
+            || collection::is_rare_number(&part)
         {
             return Ok(false);
         }
@@ -743,7 +743,7 @@ fn view_shape<'py>(
     if let (Some(asked), Some(old)) = (asked, old)
         && let Ok(dims) = batch::infer_view(&old, &asked)
     {
-        return container::size_of(imports, py, &dims);
+        return collection::size_of(imports, py, &dims);
     }
     from_twin(py, "index", "view_shape", (batch_size, shape))
 }

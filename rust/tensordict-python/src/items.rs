@@ -1,13 +1,13 @@
-//! The entries of a container as lists: keys, values or pairs, nested ones too; and every
-//! container of a tree.
+//! The entries of a collection as lists: keys, values or pairs, nested ones too; and every
+//! collection of a tree.
 //!
-//! A level is owned before Python is called, which may change the container under it:
+//! A level is owned before Python is called, which may change the collection under it:
 //! what the level held at the start is what is listed.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
-use crate::container::{self, Kind, kind};
+use crate::collection::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::flags::truth;
 use crate::imports::{Imports, imports};
@@ -97,7 +97,7 @@ impl<'py> Walk<'_, 'py> {
     }
 }
 
-/// The owned entries of any container.
+/// The owned entries of any collection.
 pub(crate) fn entry_pairs<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
@@ -105,7 +105,7 @@ pub(crate) fn entry_pairs<'py>(
     pairs_by(imports, td, &imports.names.method_entries)
 }
 
-/// The owned entries of any container, for a look at their types.
+/// The owned entries of any collection, for a look at their types.
 fn sample_pairs<'py>(imports: &Imports, td: &Bound<'py, PyAny>) -> PyResult<ffi::Pairs<'py>> {
     pairs_by(imports, td, &imports.names.method_sample_entries)
 }
@@ -116,8 +116,8 @@ fn pairs_by<'py>(
     method: &Py<PyString>,
 ) -> PyResult<ffi::Pairs<'py>> {
     let py = td.py();
-    if container::is_dense(imports, td)? {
-        return Ok(ffi::dict_pairs(&container::entries(imports, td)?));
+    if collection::is_dense(imports, td)? {
+        return Ok(ffi::dict_pairs(&collection::entries(imports, td)?));
     }
     let _guard = RecursionGuard::enter(py)?;
     let entries = td.call_method0(method.bind(py))?;
@@ -142,7 +142,7 @@ pub(crate) fn appended<'py>(
     PyTuple::new(prefix.py(), parts)
 }
 
-/// The keys (`kind` 0), values (1) or pairs (2) of a container, nested ones too.
+/// The keys (`kind` 0), values (1) or pairs (2) of a collection, nested ones too.
 #[pyfunction]
 #[pyo3(
     signature = (td, kind, include_nested, leaves_only, is_leaf = None, prefix = None, out = None),
@@ -189,12 +189,12 @@ fn collect_containers<'py>(
     out: &Bound<'py, PyList>,
 ) -> PyResult<()> {
     let _guard = RecursionGuard::enter(td.py())?;
-    if !container::is_dense(imports, td)? {
+    if !collection::is_dense(imports, td)? {
         td.call_method1(imports.names.method_containers.bind(td.py()), (out,))?;
         return Ok(());
     }
     out.append(td)?;
-    for value in ffi::dict_values(&container::entries(imports, td)?) {
+    for value in ffi::dict_values(&collection::entries(imports, td)?) {
         if kind(imports, &value)? != Kind::Leaf {
             collect_containers(imports, &value, out)?;
         }
@@ -202,7 +202,7 @@ fn collect_containers<'py>(
     Ok(())
 }
 
-/// `td` and every container below it, parents first.
+/// `td` and every collection below it, parents first.
 #[pyfunction]
 #[pyo3(signature = (td, out = None))]
 pub(crate) fn containers<'py>(

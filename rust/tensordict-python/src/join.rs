@@ -1,6 +1,6 @@
-//! Stacking and concatenating containers: one torch call per entry.
+//! Stacking and concatenating collections: one torch call per entry.
 //!
-//! The plain case is native: dense containers with the same keys and batch sizes. In any
+//! The plain case is native: tensordicts with the same keys and batch sizes. In any
 //! other one nothing has been made yet, and the twin takes over: it joins what can be
 //! joined, or says why it cannot.
 
@@ -9,10 +9,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyList, PySequence, PyTuple};
 use smallvec::SmallVec;
 
-use crate::container::{self, Kind, State, kind};
+use crate::collection::{self, Kind, State, kind};
 use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall, Resolved};
 use crate::imports::{Imports, from_twin, imports};
-use crate::slots::NextPair;
+use crate::shortcuts::dictionaries::NextPair;
+use crate::shortcuts::sizes;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Join {
@@ -30,7 +31,7 @@ impl Join {
 }
 
 /// Adds the values of `other` at the keys of `entries` to `column`, owned, since torch may run
-/// Python, which may change the container: whether the keys are the same.
+/// Python, which may change the collection: whether the keys are the same.
 fn add_column<'py>(
     entries: &Bound<'py, PyDict>,
     other: &Bound<'py, PyDict>,
@@ -57,10 +58,10 @@ fn add_column<'py>(
     Ok(true)
 }
 
-/// The containers that are joined, or their entries at one key.
+/// The collections that are joined, or their entries at one key.
 type Group<'py> = SmallVec<[Bound<'py, PyAny>; 4]>;
 
-/// The batch sizes of the containers that are joined.
+/// The batch sizes of the collections that are joined.
 type Sizes<'py> = SmallVec<[Bound<'py, PyTuple>; 4]>;
 
 struct Joining<'py> {
@@ -71,7 +72,7 @@ struct Joining<'py> {
     call: RepeatedCall<'py>,
     // The batch sizes that they had last, and what these became.
     last: Option<(Sizes<'py>, Bound<'py, PyAny>)>,
-    // The values of all but the first container of each level that the walk is in, in the
+    // The values of all but the first collection of each level that the walk is in, in the
     // order of the keys of the first.
     columns: Vec<Bound<'py, PyAny>>,
 }
@@ -93,7 +94,7 @@ impl<'py> Joining<'py> {
         })
     }
 
-    /// The joined container, or None where the twin must take over.
+    /// The joined collection, or None where the twin must take over.
     fn join(&mut self, tds: &[Bound<'py, PyAny>]) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = tds[0].py();
         let imports = self.imports;
@@ -147,7 +148,7 @@ impl<'py> Joining<'py> {
         self.columns.truncate(start);
         let none = py.None().into_bound(py);
         let values = [entries.into_any(), size, first.device, none];
-        container::new_like(imports, &tds[0], values).map(Some)
+        collection::new_like(imports, &tds[0], values).map(Some)
     }
 
     /// Joins the entries at one key; returns None if the twin must take over.
@@ -158,7 +159,7 @@ impl<'py> Joining<'py> {
         let is_leaf = kind(imports, &group[0])? == Kind::Leaf;
         for item in group {
             if (kind(imports, item)? == Kind::Leaf) != is_leaf
-                || (is_leaf && container::is_unbatched(imports, item))
+                || (is_leaf && collection::is_unbatched(imports, item))
             {
                 return Ok(None);
             }
@@ -174,14 +175,14 @@ impl<'py> Joining<'py> {
         }
     }
 
-    /// The batch size of the result; None where those of the containers do not allow one.
+    /// The batch size of the result; None where those of the collections do not allow one.
     fn joined_size(&mut self, tds: &[Bound<'py, PyAny>]) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (py, dim) = (tds[0].py(), self.dim);
         let mut sizes = Sizes::new();
         for td in tds {
-            sizes.push(container::batch_size(self.imports, td)?);
+            sizes.push(collection::batch_size(self.imports, td)?);
         }
-        // What is nested mostly has the very sizes of what it is in.
+        // A nested collection mostly has the very sizes of the one around it.
         if let Some((old, new)) = &self.last
             && old.iter().zip(&sizes).all(|(old, size)| size.is(old))
         {
@@ -216,7 +217,7 @@ impl<'py> Joining<'py> {
                 }
             }
         }
-        let joined = ffi::new_size(self.imports.size.bind(py), &dims)?;
+        let joined = sizes::new_size(self.imports.size.bind(py), &dims)?;
         self.last = Some((sizes, joined.clone()));
         Ok(Some(joined))
     }
@@ -237,7 +238,7 @@ fn join_or_twin<'py>(how: Join, tds: &Bound<'py, PyAny>, dim: i64) -> PyResult<B
 }
 
 /// Does what the handlers of `torch.stack` and `torch.cat` do for the arguments `args`; returns
-/// None if these are not plain containers and a dim that they have.
+/// None if these are not plain tensordicts and a dim that they have.
 pub(crate) fn join_plain<'py>(
     imports: &'static Imports,
     how: Join,
@@ -259,10 +260,10 @@ pub(crate) fn join_plain<'py>(
     } else {
         return Ok(None);
     };
-    if tds.is_empty() || !tds.iter().all(|td| container::is_plain(imports, td)) {
+    if tds.is_empty() || !tds.iter().all(|td| collection::is_plain(imports, td)) {
         return Ok(None);
     }
-    let num_dims = container::batch_size(imports, &tds[0])?.len();
+    let num_dims = collection::batch_size(imports, &tds[0])?.len();
     let num_places = num_dims + usize::from(how == Join::Stack);
     let from_front = if given < 0 {
         given + i64::try_from(num_places)?
@@ -289,13 +290,13 @@ pub(crate) fn is_lazy_by_default(py: Python<'_>) -> PyResult<bool> {
     options.bind(py).getattr(name)?.is_truthy()
 }
 
-/// A new container of the type of the first of `tds`, stacked along `dim`.
+/// A new collection of the type of the first of `tds`, stacked along `dim`.
 #[pyfunction]
 fn stack<'py>(tds: &Bound<'py, PyAny>, dim: i64) -> PyResult<Bound<'py, PyAny>> {
     join_or_twin(Join::Stack, tds, dim)
 }
 
-/// A new container of the type of the first of `tds`, joined along `dim`.
+/// A new collection of the type of the first of `tds`, joined along `dim`.
 #[pyfunction]
 fn cat<'py>(tds: &Bound<'py, PyAny>, dim: i64) -> PyResult<Bound<'py, PyAny>> {
     join_or_twin(Join::Cat, tds, dim)

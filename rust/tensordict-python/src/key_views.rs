@@ -1,4 +1,4 @@
-//! The direct keys of a container as a view: what `td.keys()` gives.
+//! The direct keys of a collection as a view: what `td.keys()` gives.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;

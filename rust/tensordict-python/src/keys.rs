@@ -1,7 +1,7 @@
 //! Choosing and regrouping entries: no tensor is touched.
 //!
-//! The plain case is native: dense containers all the way, results that are new. What
-//! changes a container in place, and every failure, is the twin's: up to there nothing
+//! The plain case is native: tensordicts all the way, results that are new. What
+//! changes a collection in place, and every failure, is the twin's: up to there nothing
 //! has been changed.
 
 use std::hash::{Hash, Hasher};
@@ -11,7 +11,7 @@ use pyo3::types::{PyDict, PyString, PyTuple};
 use smallvec::SmallVec;
 use tensordict_core::keys::{Branch, Node, Path, group_by_head, joined, unflatten_plan};
 
-use crate::container::{self, Kind, kind};
+use crate::collection::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::flags::truth;
 use crate::imports::{Imports, from_twin, imports};
@@ -64,7 +64,7 @@ fn are_direct(keys: &Bound<'_, PyTuple>) -> bool {
         .all(|key| key.is_exact_instance_of::<PyString>())
 }
 
-/// A container with the size, device and names of `td` around `entries`.
+/// A collection with the size, device and names of `td` around `entries`.
 fn like<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
@@ -72,11 +72,11 @@ fn like<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let values = [
         entries.clone().into_any(),
-        container::batch_size(imports, td)?.into_any(),
-        container::device(imports, td)?,
-        container::copied_names(&container::dim_names(imports, td)?)?,
+        collection::batch_size(imports, td)?.into_any(),
+        collection::device(imports, td)?,
+        collection::copied_names(&collection::dim_names(imports, td)?)?,
     ];
-    container::new_like(imports, td, values)
+    collection::new_like(imports, td, values)
 }
 
 // Choosing ----------------------------------------------------------------------------
@@ -88,7 +88,7 @@ fn select_direct<'py>(
     keys: &Bound<'py, PyTuple>,
     strict: bool,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let held = container::entries(imports, td)?;
+    let held = collection::entries(imports, td)?;
     let entries = PyDict::new(td.py());
     for key in keys.iter_borrowed() {
         match held.get_item(key)? {
@@ -107,7 +107,7 @@ fn select_nested<'py>(
     strict: bool,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let _guard = RecursionGuard::enter(td.py())?;
-    let held = container::entries(imports, td)?;
+    let held = collection::entries(imports, td)?;
     let entries = PyDict::new(td.py());
     for (key, rests) in group_by_head(paths) {
         let Some(mut value) = held.get_item(&key.object)? else {
@@ -131,7 +131,7 @@ fn select_nested<'py>(
     like(imports, td, &entries).map(Some)
 }
 
-/// A container of the entries at `keys`, in that order; `td` itself if inplace.
+/// A collection of the entries at `keys`, in that order; `td` itself if inplace.
 #[pyfunction]
 fn select<'py>(
     td: &Bound<'py, PyAny>,
@@ -141,7 +141,7 @@ fn select<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let imports = imports(py)?;
-    if !inplace && container::is_dense(imports, td)? {
+    if !inplace && collection::is_dense(imports, td)? {
         let result = if are_direct(keys) {
             select_direct(imports, td, keys, strict)?
         } else if let Some(paths) = parse_paths(keys)? {
@@ -163,7 +163,7 @@ fn exclude_nested<'py>(
     paths: &[&[KeyPart<'py>]],
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let _guard = RecursionGuard::enter(td.py())?;
-    let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
+    let entries = ffi::copy_dict(&collection::entries(imports, td)?)?;
     for (key, rests) in group_by_head(paths) {
         let Some(value) = entries.get_item(&key.object)? else {
             continue;
@@ -184,7 +184,7 @@ fn exclude_nested<'py>(
     like(imports, td, &entries).map(Some)
 }
 
-/// A container without the entries at `keys`; `td` itself if inplace.
+/// A collection without the entries at `keys`; `td` itself if inplace.
 #[pyfunction]
 fn exclude<'py>(
     td: &Bound<'py, PyAny>,
@@ -193,12 +193,12 @@ fn exclude<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let imports = imports(py)?;
-    if !inplace && container::is_dense(imports, td)? {
+    if !inplace && collection::is_dense(imports, td)? {
         if keys.is_empty() {
             return copy_containers(imports, td);
         }
         if are_direct(keys) {
-            let entries = ffi::copy_dict(&container::entries(imports, td)?)?;
+            let entries = ffi::copy_dict(&collection::entries(imports, td)?)?;
             for key in keys.iter_borrowed() {
                 if entries.contains(key)? {
                     entries.del_item(key)?;
@@ -230,7 +230,7 @@ impl<'py> Flat<'_, 'py> {
     /// Adds the leaves below `td`; false where the twin must look.
     fn collect(&mut self, td: &Bound<'py, PyAny>, prefix: Option<&str>) -> PyResult<bool> {
         let _guard = RecursionGuard::enter(td.py())?;
-        for (key, value) in ffi::dict_pairs(&container::entries(self.imports, td)?) {
+        for (key, value) in ffi::dict_pairs(&collection::entries(self.imports, td)?) {
             let value_kind = kind(self.imports, &value)?;
             if value_kind == Kind::Leaf && prefix.is_none() {
                 self.num_leaves += 1;
@@ -258,7 +258,7 @@ impl<'py> Flat<'_, 'py> {
     }
 }
 
-/// All leaves in one container, under their paths joined by `separator`.
+/// All leaves in one collection, under their paths joined by `separator`.
 #[pyfunction]
 #[pyo3(signature = (td, separator, inplace, is_leaf = None))]
 fn flatten_keys<'py>(
@@ -271,7 +271,7 @@ fn flatten_keys<'py>(
     let imports = imports(py)?;
     if !inplace
         && is_leaf.is_none()
-        && container::is_dense(imports, td)?
+        && collection::is_dense(imports, td)?
         && let Ok(joint) = separator.extract::<&str>()
     {
         let mut flat = Flat {
@@ -280,7 +280,7 @@ fn flatten_keys<'py>(
             entries: PyDict::new(py),
             num_leaves: 0,
         };
-        // Where two leaves have one name, the twin says which.
+        // If two leaves have one name, the twin says which.
         if flat.collect(td, None)? && flat.entries.len() == flat.num_leaves {
             return like(imports, td, &flat.entries);
         }
@@ -293,7 +293,7 @@ fn flatten_keys<'py>(
     )
 }
 
-/// The containers that a plan describes, with the size, device and names of `td`.
+/// The collections that a plan describes, with the size, device and names of `td`.
 fn build_branch<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
@@ -321,7 +321,7 @@ fn unflatten<'py>(
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let entries = PyDict::new(td.py());
     let (mut names, mut values) = (Vec::new(), Vec::new());
-    for (key, value) in ffi::dict_pairs(&container::entries(imports, td)?) {
+    for (key, value) in ffi::dict_pairs(&collection::entries(imports, td)?) {
         let Ok(name) = key.extract::<String>() else {
             return Ok(None);
         };
@@ -342,7 +342,7 @@ fn unflatten<'py>(
     };
     for (key, value) in ffi::dict_pairs(&build_branch(imports, td, &plan, &values)?) {
         if entries.contains(&key)? {
-            // A container that is there gets more entries.
+            // A collection that is there gets more entries.
             return Ok(None);
         }
         entries.set_item(key, value)?;
@@ -359,9 +359,9 @@ fn unflatten_keys<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let imports = imports(py)?;
-    // A subclass says what a nested container of it is.
+    // A subclass says what a nested collection of it is.
     if !inplace
-        && container::is_plain(imports, td)
+        && collection::is_plain(imports, td)
         && let Ok(text) = separator.extract::<&str>()
         && !text.is_empty()
         && let Some(result) = unflatten(imports, td, text)?

@@ -14,12 +14,13 @@ use tensordict_core::batch::Dims;
 use tensordict_core::lazy::MergedShape;
 
 use crate::align;
-use crate::container::{self, Kind, Names, kind};
+use crate::collection::{self, Kind, Names, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
 use crate::map_leaves;
-use crate::slots;
-use crate::state;
+use crate::shortcuts::attributes;
+use crate::shortcuts::dictionaries;
+use crate::shortcuts::sizes;
 use crate::tree::{self, NewLeaves};
 
 /// The entries of all members at `path`; None where one has none there.
@@ -37,7 +38,7 @@ fn member_values<'py>(
 
 /// The leaves of all members at `path` in one tensor, stacked along `dim`.
 ///
-/// None where that takes more than `torch.stack`: a member has none there, or a container,
+/// None where that takes more than `torch.stack`: a member has none there, or a collection,
 /// or one that is held whole, or they do not fit.
 #[pyfunction]
 fn stacked_values<'py>(
@@ -80,7 +81,7 @@ fn stacked_leaves<'py>(
     dim: usize,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     for value in &values {
-        if kind(imports, value)? != Kind::Leaf || container::is_unbatched(imports, value) {
+        if kind(imports, value)? != Kind::Leaf || collection::is_unbatched(imports, value) {
             return Ok(None);
         }
     }
@@ -106,14 +107,14 @@ fn entry<'py>(
         Kind::Leaf => None,
         Kind::Dense => {
             if let Some(place) = *place
-                && let Some(entries) = state::lent(td, 0)
+                && let Some(entries) = attributes::lent(td, 0)
                 && let Ok(entries) = entries.cast::<PyDict>()
-                && let Some(value) = slots::value_under(&entries, place, key)
+                && let Some(value) = dictionaries::value_under(&entries, place, key)
             {
                 return Ok(Some(value));
             }
-            let entries = container::entries(imports, td)?;
-            let place = *place.get_or_insert_with(|| slots::place_of(&entries, key));
+            let entries = collection::entries(imports, td)?;
+            let place = *place.get_or_insert_with(|| dictionaries::place_of(&entries, key));
             under(&entries, place, key)?
         }
         Kind::Foreign => {
@@ -132,7 +133,7 @@ fn under<'py>(
     place: usize,
     key: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
-    match slots::value_under(entries, place, key) {
+    match dictionaries::value_under(entries, place, key) {
         Some(value) => Ok(Some(value)),
         None => entries.get_item(key),
     }
@@ -140,8 +141,8 @@ fn under<'py>(
 
 /// A dictionary with the direct keys of a member, whose values say nothing.
 fn sampled<'py>(imports: &Imports, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
-    if container::is_dense(imports, td)? {
-        return container::entries(imports, td);
+    if collection::is_dense(imports, td)? {
+        return collection::entries(imports, td);
     }
     let _guard = RecursionGuard::enter(td.py())?;
     let entries = td.call_method0(imports.names.method_held_keys.bind(td.py()))?;
@@ -183,7 +184,7 @@ fn members_with_more(members: &Bound<'_, PyList>, num_common: usize) -> PyResult
     Ok(out)
 }
 
-/// The position of the first member that is no container, or that is on another device
+/// The position of the first member that is no collection, or that is on another device
 /// than the first; None where there is none.
 #[pyfunction]
 fn first_misfit(members: &Bound<'_, PyList>) -> PyResult<Option<usize>> {
@@ -193,7 +194,7 @@ fn first_misfit(members: &Bound<'_, PyList>) -> PyResult<Option<usize>> {
     for (position, member) in members.iter().enumerate() {
         let own = match kind(imports, &member)? {
             Kind::Leaf => return Ok(Some(position)),
-            Kind::Dense => container::device(imports, &member)?,
+            Kind::Dense => collection::device(imports, &member)?,
             Kind::Foreign => member.getattr(imports.names.property_device.bind(py))?,
         };
         match &device {
@@ -205,7 +206,7 @@ fn first_misfit(members: &Bound<'_, PyList>) -> PyResult<Option<usize>> {
     Ok(None)
 }
 
-/// A dense container of the entries that all members have, stacked along `dim`.
+/// A tensordict of the entries that all members have, stacked along `dim`.
 ///
 /// None where that takes more than stacking tensors: members that are not dense or have
 /// names, entries that differ in kind or shape. Then nothing has been made.
@@ -236,22 +237,22 @@ fn stacked<'py>(
         if kind(imports, member)? != Kind::Dense {
             return Ok(None);
         }
-        all_entries.push(container::entries(imports, member)?);
-        // What is only looked at is not owned.
-        let has_names = match state::lent(member, 3) {
+        all_entries.push(collection::entries(imports, member)?);
+        // A value that is only looked at is not owned.
+        let has_names = match attributes::lent(member, 3) {
             Some(names) => !names.is_none(),
-            None => !container::dim_names(imports, member)?.is_none(),
+            None => !collection::dim_names(imports, member)?.is_none(),
         };
         if has_names {
             return Ok(None);
         }
         if let Some((shape, last)) = &mut size
-            && state::lent(member, 1).is_some_and(|own| are_alike(last, &own))
+            && attributes::lent(member, 1).is_some_and(|own| are_alike(last, &own))
         {
             shape.repeat();
             continue;
         }
-        let own = container::batch_size(imports, member)?;
+        let own = collection::batch_size(imports, member)?;
         match &mut size {
             None => size = Some((MergedShape::of(&dims_of(&own)?), own)),
             Some((shape, last)) => {
@@ -269,7 +270,7 @@ fn stacked<'py>(
     let mut groups = Vec::new();
     'keys: for key in all_entries[0].keys() {
         let mut group = Vec::with_capacity(members.len());
-        let place = slots::place_of(&all_entries[0], &key);
+        let place = dictionaries::place_of(&all_entries[0], &key);
         for entries in &all_entries {
             match under(entries, place, &key)? {
                 Some(value) => group.push(value),
@@ -292,9 +293,9 @@ fn stacked<'py>(
         }
     }
     let none = py.None().into_bound(py);
-    let device = container::device(imports, first)?;
+    let device = collection::device(imports, first)?;
     let size = new_size(imports, py, &dims)?;
-    container::new(imports, cls, entries.as_any(), &size, &device, &none).map(Some)
+    collection::new(imports, cls, entries.as_any(), &size, &device, &none).map(Some)
 }
 
 /// Returns whether two batch sizes are known to be equal without a call: small numbers are shared.
@@ -320,8 +321,8 @@ fn merged_size<'py>(
     let imports = imports(py)?;
     let mut merged: Option<(MergedShape, Bound<'py, PyTuple>)> = None;
     for member in members {
-        let size = if container::is_dense(imports, &member)? {
-            container::batch_size(imports, &member)?
+        let size = if collection::is_dense(imports, &member)? {
+            collection::batch_size(imports, &member)?
         } else {
             member
                 .getattr(imports.names.property_batch_size.bind(py))?
@@ -358,7 +359,7 @@ fn new_size<'py>(imports: &Imports, py: Python<'py>, dims: &Dims) -> PyResult<Bo
         .iter()
         .map(|dim| dim.into_pyobject(py).map(Bound::into_any))
         .collect::<Result<_, _>>()?;
-    ffi::new_size(imports.size.bind(py), &dims)
+    sizes::new_size(imports.size.bind(py), &dims)
 }
 
 /// Every leaf of every member, one member after the other.
@@ -424,7 +425,7 @@ fn cloned_members<'py>(members: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyLi
     Ok(out)
 }
 
-/// Takes the containers that hold nothing out of each of the members, which are new.
+/// Takes the collections that hold nothing out of each of the members, which are new.
 #[pyfunction]
 fn drop_empty_of_members(members: &Bound<'_, PyList>) -> PyResult<()> {
     let imports = imports(members.py())?;

@@ -3,10 +3,11 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PyString, PyTuple};
 
-use crate::container;
+use crate::collection;
 use crate::ffi::{self, Operation, RepeatedCall};
 use crate::imports::Imports;
-use crate::tensors::{Tensor, number_of_dtype, shape_of, with_layout};
+use crate::shortcuts::sizes;
+use crate::shortcuts::tensors::{Tensor, number_of_dtype, shape_of};
 
 /// The arguments that are appended to the first argument of a call on a leaf.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -94,7 +95,7 @@ fn dtype_of_cast(method: &str) -> Option<&'static str> {
     })
 }
 
-/// The call that is made on each leaf of a container.
+/// The call that is made on each leaf of a collection.
 pub(crate) struct LeafCall<'a, 'py> {
     imports: &'static Imports,
     op: &'a Bound<'py, PyAny>,
@@ -106,10 +107,10 @@ pub(crate) struct LeafCall<'a, 'py> {
     arguments: &'a Bound<'py, PyTuple>,
     tail: Tail,
     k: usize,
-    // Which plain tensors the call gives back as they are.
+    // The plain tensors that the call gives back as they are.
     keeps: Keeps,
     // The last permutation's tail that was made, with the leaf's number of dims: most
-    // leaves of a container have one of few.
+    // leaves of a collection have one of few.
     last_dims: Option<(usize, Bound<'py, PyTuple>)>,
 }
 
@@ -180,7 +181,7 @@ impl<'a, 'py> LeafCall<'a, 'py> {
     pub(crate) fn call(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         match self.call_torch(leaf) {
             Ok(result) => Ok(result),
-            Err(error) => container::rescued(self.imports, self.op, leaf, self.arguments, error),
+            Err(error) => collection::rescued(self.imports, self.op, leaf, self.arguments, error),
         }
     }
 
@@ -202,13 +203,13 @@ impl<'a, 'py> LeafCall<'a, 'py> {
             },
             Tail::Shape => {
                 let shape = self.shape_tail(leaf)?;
-                let dims = container::joined_dims(&self.arguments.get_item(0)?, &shape, self.k)?;
-                let size = ffi::new_size(self.imports.size.bind(leaf.py()), &dims)?;
+                let dims = collection::joined_dims(&self.arguments.get_item(0)?, &shape, self.k)?;
+                let size = sizes::new_size(self.imports.size.bind(leaf.py()), &dims)?;
                 self.call.call_with_first(leaf, &size)
             }
             Tail::Dims | Tail::Ones => {
                 let tail = self.dims_tail(leaf)?;
-                let dims = container::concatenated(&self.arguments.get_item(0)?, &tail, 0)?;
+                let dims = collection::concatenated(&self.arguments.get_item(0)?, &tail, 0)?;
                 self.call.call_with_first(leaf, &dims)
             }
         }
@@ -219,7 +220,7 @@ impl<'a, 'py> LeafCall<'a, 'py> {
     fn is_kept(&self, leaf: &Bound<'py, PyAny>) -> bool {
         let is_kept = match self.keeps {
             Keeps::Nothing => return false,
-            Keeps::OnCpu => with_layout(leaf, |_, is_on_cpu| is_on_cpu),
+            Keeps::OnCpu => Tensor::of(leaf).and_then(|leaf| leaf.is_on_cpu()),
             Keeps::Contiguous => Tensor::of(leaf).and_then(|leaf| leaf.is_contiguous()),
             Keeps::OfDtype(number) => Tensor::of(leaf)
                 .and_then(|leaf| leaf.dtype())

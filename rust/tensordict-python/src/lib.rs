@@ -1,15 +1,14 @@
-//! The bindings, `tensordict._rust`: walks containers, converts, calls the core.
+//! The bindings, `tensordict._rust`: walks collections, converts, calls the core.
 //!
 //! This file is a list. Each topic is a module of its own with a `register` function that
 //! adds what it offers; the same topic has the same name in the core and in the Python
 //! package.
 
 mod access;
-mod accessors;
 mod align;
 mod apply;
 mod build;
-mod container;
+mod collection;
 mod copy;
 mod dims;
 mod ffi;
@@ -28,18 +27,15 @@ mod lazy;
 mod leaf_call;
 mod lock;
 mod map_leaves;
-mod module_call;
 mod modules;
 mod nested_key;
 mod permutation;
 mod schedule;
 mod set;
 mod shortcuts;
-mod slots;
 mod split;
 mod state;
 mod storage;
-mod tensors;
 mod tree;
 mod update;
 mod wire;
@@ -53,7 +49,6 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     shortcuts::register(module)?;
-    slots::register(module)?;
     state::register(module)?;
     build::register(module)?;
     nested_key::register(module)?;
@@ -72,7 +67,6 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     update::register(module)?;
     modules::register(module)?;
     fields::register(module)?;
-    accessors::register(module)?;
     keys::register(module)?;
     align::register(module)?;
     foreach::register(module)?;

@@ -1,11 +1,11 @@
-//! Locking a tree of containers.
+//! Locking a tree of collections.
 
 use std::collections::HashSet;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyList, PyString, PyTuple};
 
-use crate::container::{self, Kind, kind};
+use crate::collection::{self, Kind, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
 use crate::items::containers;
@@ -36,7 +36,7 @@ pub(crate) fn lock_dense<'py>(
         td.setattr(names.lock_parents.bind(py), held)?;
     }
     let mut inner = None;
-    for value in ffi::dict_values(&container::entries(imports, td)?) {
+    for value in ffi::dict_values(&collection::entries(imports, td)?) {
         let kind = kind(imports, &value)?;
         if kind == Kind::Leaf {
             continue;
@@ -72,7 +72,7 @@ pub(crate) fn lock_like<'py>(
     result: &Bound<'py, PyAny>,
     lock: bool,
 ) -> PyResult<()> {
-    if lock && container::is_locked(imports, td)? {
+    if lock && collection::is_locked(imports, td)? {
         lock_any(imports, result, &PyTuple::empty(td.py()))?;
     }
     Ok(())
@@ -83,7 +83,7 @@ fn lock_any<'py>(
     td: &Bound<'py, PyAny>,
     parents: &Bound<'py, PyTuple>,
 ) -> PyResult<()> {
-    if container::is_dense(imports, td)? {
+    if collection::is_dense(imports, td)? {
         return lock_dense(imports, td, parents);
     }
     td.call_method1(imports.names.method_lock_tree.bind(td.py()), (parents,))?;
@@ -139,7 +139,7 @@ fn unlock_tree(td: &Bound<'_, PyAny>) -> PyResult<()> {
         }
     }
     for member in &members {
-        if !container::is_dense(imports, member)? {
+        if !collection::is_dense(imports, member)? {
             member.call_method0(names.method_after_unlock.bind(py))?;
         }
     }
@@ -152,7 +152,7 @@ fn forget<'py>(
     td: &Bound<'py, PyAny>,
     name: &Bound<'py, PyString>,
 ) -> PyResult<()> {
-    if container::is_dense(imports, td)? {
+    if collection::is_dense(imports, td)? {
         // Not through `__dict__`: asking for it moves the attributes of an instance out
         // of their fast places for good.
         let value = td.getattr(name)?;

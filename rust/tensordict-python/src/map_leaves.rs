@@ -1,4 +1,4 @@
-//! Calling torch on every leaf: one result for each container. `splitting` has several.
+//! Calling torch on every leaf: one result for each collection. `splitting` has several.
 //!
 //! The specification of each function is its namesake in `tensordict.primitives`.
 
@@ -10,7 +10,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::container::{self, Kind, Names, Splice, State, kind};
+use crate::collection::{self, Kind, Names, Splice, State, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
 use crate::leaf_call::{LeafCall, Tail};
@@ -20,7 +20,7 @@ use crate::lock;
 pub(crate) fn root_dims(imports: &Imports, td: &Bound<'_, PyAny>, k: i64) -> PyResult<usize> {
     match usize::try_from(k) {
         Ok(k) => Ok(k),
-        Err(_) => Ok(container::batch_size(imports, td)?.len()),
+        Err(_) => Ok(collection::batch_size(imports, td)?.len()),
     }
 }
 
@@ -31,7 +31,7 @@ struct MapLeaves<'a, 'py> {
     prefix: Option<&'a Bound<'py, PyAny>>,
     names: &'a Names<'py>,
     tail: Tail,
-    // Whether what is nested, and locked on its own, stays locked.
+    // True if nested collections that are locked on their own stay locked.
     lock: bool,
     k: usize,
     call: LeafCall<'a, 'py>,
@@ -73,7 +73,7 @@ impl<'py> MapLeaves<'_, 'py> {
         })?;
         let dim_names = self.splice.dim_names(&state.dim_names, &size)?;
         let values = [entries.into_any(), size, state.device, dim_names];
-        container::new_like(imports, td, values)
+        collection::new_like(imports, td, values)
     }
 
     /// Calls the operation on a leaf that is held whole, where batch sizes change.
@@ -85,11 +85,11 @@ impl<'py> MapLeaves<'_, 'py> {
         if self.prefix.is_none() {
             return Ok(None);
         }
-        container::resized_unbatched(self.imports, value, size)
+        collection::resized_unbatched(self.imports, value, size)
     }
 }
 
-/// Calls `op` on every leaf and gives a container of the same structure.
+/// Calls `op` on every leaf and gives a collection of the same structure.
 #[pyfunction]
 #[pyo3(
     signature = (td, op, args = None, prefix = None, names = Names::Keep, tail = 0, lock = false, k = -1),
@@ -109,7 +109,7 @@ fn map_leaves<'py>(
     let py = td.py();
     let imports = imports(py)?;
     let args = args.unwrap_or_else(|| PyTuple::empty(py));
-    if !container::is_dense(imports, td)? {
+    if !collection::is_dense(imports, td)? {
         return td.call_method1(
             imports.names.method_map_leaves.bind(py),
             (op, args, prefix, names.to_object(py)?, tail, lock, k),
@@ -134,7 +134,7 @@ pub(crate) fn map_any<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let imports = imports(py)?;
-    if !container::is_dense(imports, td)? {
+    if !collection::is_dense(imports, td)? {
         return td.call_method1(
             imports.names.method_map_leaves.bind(py),
             (op, args, prefix, names.to_object(py)?, tail, lock, k),
@@ -145,7 +145,7 @@ pub(crate) fn map_any<'py>(
     map_from(imports, td, op, args, prefix, names, tail, lock, k)
 }
 
-/// [`map_leaves`] of a dense container that is the root of the walk.
+/// [`map_leaves`] of a tensordict that is the root of the walk.
 #[expect(clippy::too_many_arguments, reason = "those of the twin")]
 pub(crate) fn map_dense<'py>(
     imports: &'static Imports,
@@ -157,7 +157,7 @@ pub(crate) fn map_dense<'py>(
     tail: Tail,
     lock: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let k = container::batch_size(imports, td)?.len();
+    let k = collection::batch_size(imports, td)?.len();
     map_from(imports, td, op, args, prefix, names, tail, lock, k)
 }
 
@@ -180,7 +180,7 @@ fn map_from<'py>(
         prefix,
         names,
         tail,
-        lock: lock && prefix.is_some() && !container::is_locked(imports, td)?,
+        lock: lock && prefix.is_some() && !collection::is_locked(imports, td)?,
         k,
         call: LeafCall::new(imports, op, args, tail, k)?,
         splice: Splice::new(imports, k, names),

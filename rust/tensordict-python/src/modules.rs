@@ -8,13 +8,13 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyType};
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
-use crate::container::{self, Kind, kind};
+use crate::collection::{self, Kind, kind};
 use crate::ffi::{self, Getter, RecursionGuard, Resolved};
 use crate::imports::{Imports, from_twin, imports, primitives};
+use crate::shortcuts::tensors::Tensor;
 use crate::storage::dlpack::begin_together;
-use crate::tensors::{Tensor, with_layout};
 
 /// The objects of torch and its modules that the walk needs.
 struct Modules {
@@ -117,13 +117,13 @@ struct Walk<'py> {
     modules: &'static Modules,
     requires_grad: Option<Getter<'py>>,
     preserve: bool,
-    // Whether what takes the place of a parameter, and is none, becomes an attribute.
+    // True if a value that replaces a parameter, and is none, becomes an attribute.
     moves: bool,
-    // Whether values must have the shapes of what they replace.
+    // True if values must have the shapes of what they replace.
     checks: bool,
-    // Whether what the modules have is wanted.
+    // True if the old values of the modules are wanted.
     collects: bool,
-    // Whether tensors may be those of a function that torch.func transforms.
+    // True if tensors may be those of a function that torch.func transforms.
     is_transformed: bool,
     // A module that is at two places is visited once: the first place decides.
     seen: HashMap<usize, Seen<'py>, FixedState>,
@@ -131,13 +131,13 @@ struct Walk<'py> {
     held: Vec<Held<'py>>,
 }
 
-/// The entries of a container: the live dictionary, or what a foreign one gives.
+/// The entries of a collection: the live dictionary, or what a foreign one gives.
 fn entries_of<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyDict>>> {
-    if container::is_dense(imports, td)? {
-        return container::entries(imports, td).map(Some);
+    if collection::is_dense(imports, td)? {
+        return collection::entries(imports, td).map(Some);
     }
     let found = td.call_method0(imports.names.method_entries.bind(td.py()))?;
     Ok(found.cast_into::<PyDict>().ok())
@@ -160,19 +160,29 @@ fn do_not_fit(imports: &Imports, value: &Bound<'_, PyAny>, old: &Bound<'_, PyAny
         (Some(value), Some(old)) => {
             old.with_shape(|own| value.with_shape(|shape| shape.ends_with(own)))
         }
-        // One that a transform wraps has not the shape that its memory has.
-        _ if is_exactly_tensor(imports, value) || !ffi::is_subtype(old, &imports.tensor) => None,
-        _ => with_layout(old, |own, _| {
-            with_layout(value, |shape, _| shape.ends_with(own))
-        }),
+        _ if [value, old]
+            .iter()
+            .all(|one| ffi::is_subtype(one, &imports.tensor)) =>
+        {
+            Some(has_shape_of(value, old).ok())
+        }
+        _ => None,
     };
     !fits.flatten().unwrap_or(true)
 }
 
-/// Returns whether a value is of one of the two classes of ordinary tensors.
-fn is_exactly_tensor(imports: &Imports, value: &Bound<'_, PyAny>) -> bool {
-    let class = value.get_type();
-    class.is(&imports.tensor) || class.is(&imports.parameter)
+/// Returns whether the shape of a tensor, dims in front aside, is that of `old`, by their attributes.
+///
+/// # Errors
+/// One of them has no shape yet, as a parameter of a lazy module.
+fn has_shape_of(value: &Bound<'_, PyAny>, old: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let name = pyo3::intern!(value.py(), "shape");
+    let shape = value.getattr(name)?.cast_into::<PyTuple>()?;
+    let own = old.getattr(name)?.cast_into::<PyTuple>()?;
+    match shape.len().checked_sub(own.len()) {
+        Some(start) => shape.get_slice(start, shape.len()).eq(own),
+        None => Ok(false),
+    }
 }
 
 /// Returns whether two tensors begin in one place of one memory.
@@ -228,7 +238,7 @@ impl<'py> Walk<'py> {
         let found = (self.collects && !is_again).then(|| PyDict::new(py));
         let (result, given) = match (known, &found) {
             (Some(known), _) => (known.result, known.like),
-            (None, Some(found)) => (self.container_of(td, found)?, like.cloned()),
+            (None, Some(found)) => (self.collection_of(td, found)?, like.cloned()),
             (None, None) => (py.None().into_bound(py), like.cloned()),
         };
         if !is_again {
@@ -254,7 +264,7 @@ impl<'py> Walk<'py> {
             _ => own.clone(),
         };
         let has_entries = match &given {
-            Some(given) => container::is_dense(self.imports, given)?,
+            Some(given) => collection::is_dense(self.imports, given)?,
             None => false,
         };
         for (key, value) in ffi::dict_pairs(&entries) {
@@ -326,21 +336,21 @@ impl<'py> Walk<'py> {
         }
     }
 
-    /// A container of `entries`, of the class that results of `td` have.
-    fn container_of(
+    /// A collection of `entries`, of the class that results of `td` have.
+    fn collection_of(
         &self,
         td: &Bound<'py, PyAny>,
         entries: &Bound<'py, PyDict>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = td.py();
-        let class = if container::is_dense(self.imports, td)? {
+        let class = if collection::is_dense(self.imports, td)? {
             td.get_type()
         } else {
             td.call_method0(self.modules.dense_type.bind(py))?
                 .cast_into::<PyType>()?
         };
         let none = py.None().into_bound(py);
-        container::new(
+        collection::new(
             self.imports,
             &class,
             entries.as_any(),

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::ffi::RecursionGuard;
 use crate::imports::common_attribute;
 
-/// The parts of a nested key, outermost container first; few keys are longer.
+/// The parts of a nested key, outermost collection first; few keys are longer.
 pub(crate) type Path<'py> = SmallVec<[Bound<'py, PyAny>; 4]>;
 
 /// Appends the strings of `key` to `path`. False where it is not a nested key.

@@ -22,7 +22,9 @@ impl PySchedule {
     #[pyo3(signature = (num_tasks, num_workers, in_order = false))]
     fn new(num_tasks: u32, num_workers: u32, in_order: bool) -> PyResult<Self> {
         if num_workers == 0 {
-            return Err(PyValueError::new_err("there is no worker"));
+            return Err(PyValueError::new_err(
+                "the number of workers must be positive",
+            ));
         }
         let schedule = Schedule::in_memory(num_tasks, num_workers)?;
         if in_order {

@@ -1,4 +1,4 @@
-//! Storing single entries: fitting a value to a container, and putting it there.
+//! Storing single entries: fitting a value to a collection, and putting it there.
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -6,23 +6,23 @@ use pyo3::types::{PyBool, PyDict, PyInt, PySlice, PyString, PyTuple};
 
 use tensordict_core::batch::Dims;
 
-use crate::container::{self, Kind, is_plain, kind};
+use crate::collection::{self, Kind, is_plain, kind};
 use crate::copy::are_alike;
 use crate::ffi::{self, RecursionGuard};
 use crate::flags::truth;
 use crate::imports::{Imports, from_twin, imports};
 use crate::index::plain_dims;
 use crate::nested_key;
-use crate::tensors::{with_layout, with_layout_at_a_glance};
+use crate::shortcuts::tensors::Tensor;
 
-/// The batch size of any container.
+/// The batch size of any collection.
 pub(crate) fn batch_size_of<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
     kind: Kind,
 ) -> PyResult<Bound<'py, PyAny>> {
     if kind == Kind::Dense {
-        return Ok(container::batch_size(imports, td)?.into_any());
+        return Ok(collection::batch_size(imports, td)?.into_any());
     }
     let _guard = RecursionGuard::enter(td.py())?;
     td.getattr(imports.names.property_batch_size.bind(td.py()))
@@ -84,11 +84,11 @@ fn holds<'py>(
     if td.is(other) {
         return Ok(true);
     }
-    for value in ffi::dict_values(&container::entries(imports, td)?) {
+    for value in ffi::dict_values(&collection::entries(imports, td)?) {
         let inside = match kind(imports, &value)? {
             Kind::Leaf => false,
             Kind::Dense => holds(imports, &value, other)?,
-            // What it holds is its own affair: let it be asked.
+            // Only the collection itself knows what it holds: ask it.
             Kind::Foreign => true,
         };
         if inside {
@@ -98,8 +98,8 @@ fn holds<'py>(
     Ok(false)
 }
 
-/// Returns whether `_fit_collection` of the plain container `td` gives the dense `value` back as it
-/// is: a container that has the batch size and device, meets no names, and does not hold `td`, as
+/// Returns whether `_fit_collection` of the plain tensordict `td` gives the dense `value` back as it
+/// is: a collection that has the batch size and device, meets no names, and does not hold `td`, as
 /// nothing does that `is_new`.
 fn fits_as_it_is<'py>(
     imports: &Imports,
@@ -107,17 +107,17 @@ fn fits_as_it_is<'py>(
     value: &Bound<'py, PyAny>,
     is_new: bool,
 ) -> PyResult<bool> {
-    let device = container::device(imports, td)?;
-    Ok(container::dim_names(imports, td)?.is_none()
+    let device = collection::device(imports, td)?;
+    Ok(collection::dim_names(imports, td)?.is_none()
         && has_leading_dims(
-            container::batch_size(imports, value)?.as_any(),
-            container::batch_size(imports, td)?.as_any(),
+            collection::batch_size(imports, value)?.as_any(),
+            collection::batch_size(imports, td)?.as_any(),
         )?
-        && (device.is_none() || container::device(imports, value)?.eq(&device)?)
+        && (device.is_none() || collection::device(imports, value)?.eq(&device)?)
         && (is_new || !holds(imports, value, td)?))
 }
 
-/// Does the work of `_convert_value` of the plain container `td` for a dictionary.
+/// Does the work of `_convert_value` of the plain tensordict `td` for a dictionary.
 fn converted_dict<'py>(
     imports: &'static Imports,
     td: &Bound<'py, PyAny>,
@@ -128,16 +128,16 @@ fn converted_dict<'py>(
     let _guard = RecursionGuard::enter(py)?;
     let values = [
         PyDict::new(py).into_any(),
-        container::batch_size(imports, td)?.into_any(),
-        container::device(imports, td)?,
-        container::copied_names(&container::dim_names(imports, td)?)?,
+        collection::batch_size(imports, td)?.into_any(),
+        collection::device(imports, td)?,
+        collection::copied_names(&collection::dim_names(imports, td)?)?,
     ];
-    let child = container::new_like(imports, td, values)?;
+    let child = collection::new_like(imports, td, values)?;
     store_all(imports, &child, entries, non_blocking)?;
     Ok(child)
 }
 
-/// A container that values are fitted to, with what each of them is compared with: read
+/// A collection that values are fitted to, with what each of them is compared with: read
 /// once for all that a call stores in it.
 pub(crate) struct Target<'py> {
     imports: &'static Imports,
@@ -146,9 +146,9 @@ pub(crate) struct Target<'py> {
     // The same as numbers; None where one is symbolic.
     batch_dims: Option<Dims>,
     device: Bound<'py, PyAny>,
-    // Whether a tensor on the CPU is where it belongs.
+    // True if a tensor on the CPU is where it belongs.
     takes_cpu: bool,
-    // Whether it was made for what is stored, so that no value can hold it.
+    // True if it was made for what is stored, so that no value can hold it.
     is_new: bool,
 }
 
@@ -160,7 +160,7 @@ impl<'py> Target<'py> {
     ) -> PyResult<Self> {
         let batch_size = batch_size_of(imports, td, td_kind)?;
         let device = match td_kind {
-            Kind::Dense => container::device(imports, td)?,
+            Kind::Dense => collection::device(imports, td)?,
             _ => td.getattr(imports.names.property_device.bind(td.py()))?,
         };
         Self::with(imports, td, batch_size, device)
@@ -184,23 +184,14 @@ impl<'py> Target<'py> {
         })
     }
 
-    /// Returns whether the plain tensor `value` is stored as it is.
+    /// Returns whether the plain tensor `value` is known to be stored as it is. Runs no Python code.
     pub(crate) fn takes(&self, value: &Bound<'py, PyAny>) -> bool {
         self.takes_every()
-            || with_layout(value, |shape, is_on_cpu| {
-                self.takes_layout(shape, is_on_cpu)
-            })
-            .unwrap_or(false)
-    }
-
-    /// Does the work of [`Self::takes`], but returns false where that cannot be told without
-    /// running Python code.
-    fn takes_at_a_glance(&self, value: &Bound<'py, PyAny>) -> bool {
-        self.takes_every()
-            || with_layout_at_a_glance(value, |shape, is_on_cpu| {
-                self.takes_layout(shape, is_on_cpu)
-            })
-            .unwrap_or(false)
+            || Tensor::of(value)
+                .and_then(|tensor| {
+                    tensor.with_layout(|shape, is_on_cpu| self.takes_layout(shape, is_on_cpu))
+                })
+                .unwrap_or(false)
     }
 
     /// Returns whether every tensor is stored as it is.
@@ -221,7 +212,7 @@ impl<'py> Target<'py> {
         ffi::all_entries(entries, |key, value| {
             key.is_exact_instance_of::<PyString>()
                 && value.get_type_ptr() == self.imports.tensor.as_ptr().cast()
-                && self.takes_at_a_glance(value)
+                && self.takes(value)
         })
     }
 
@@ -281,7 +272,7 @@ impl<'py> Target<'py> {
                 return Ok((value, Kind::Foreign));
             }
         }
-        if let Some(whole) = container::resized_unbatched(imports, &value, &self.batch_size)? {
+        if let Some(whole) = collection::resized_unbatched(imports, &value, &self.batch_size)? {
             value = whole;
         } else if self.batch_size.len()? != 0 {
             let fits = match value.getattr(names.shape.bind(py)) {
@@ -306,7 +297,7 @@ impl<'py> Target<'py> {
         Ok((value, Kind::Leaf))
     }
 
-    /// Stores `value` under a direct key of this container, which is dense and not locked.
+    /// Stores `value` under a direct key of this collection, which is dense and not locked.
     pub(crate) fn store(
         &self,
         key: &Bound<'py, PyAny>,
@@ -318,7 +309,7 @@ impl<'py> Target<'py> {
     }
 }
 
-/// Stores every entry of `source` in the new, empty dense container `td`, as `set_entry`
+/// Stores every entry of `source` in the new, empty tensordict `td`, as `set_entry`
 /// does.
 pub(crate) fn store_all<'py>(
     imports: &'static Imports,
@@ -379,12 +370,12 @@ pub(crate) fn put<'py>(
 ) -> PyResult<()> {
     let is_simple = match value_kind {
         Kind::Leaf => true,
-        // Names of a container may become those of `td`.
-        Kind::Dense => is_plain(imports, td) && container::dim_names(imports, &value)?.is_none(),
+        // Names of a collection may become those of `td`.
+        Kind::Dense => is_plain(imports, td) && collection::dim_names(imports, &value)?.is_none(),
         Kind::Foreign => false,
     };
     if is_simple {
-        return container::entries(imports, td)?.set_item(key, value);
+        return collection::entries(imports, td)?.set_item(key, value);
     }
     td.call_method1(imports.names.method_hang.bind(td.py()), (key, value))?;
     Ok(())
@@ -435,9 +426,9 @@ fn store_at<'py>(
 ) -> PyResult<()> {
     let py = td.py();
     if matches!(inplace, Inplace::Replace)
-        // Containers at nested keys are hung in by the general way.
+        // Collections at nested keys are hung in by the general way.
         && (path.len() == 1 || value.get_type().is(&imports.tensor))
-        && container::is_dense(imports, td)?
+        && collection::is_dense(imports, td)?
         && let Some(parent) = dense_parent(imports, td, &path)?
     {
         let key = &path[path.len() - 1];
@@ -449,7 +440,7 @@ fn store_at<'py>(
                 .fit(key, value, non_blocking)
                 .map_err(|error| below_path(error, py, &path))?
         };
-        if !ignore_lock && container::is_locked(imports, &parent)? {
+        if !ignore_lock && collection::is_locked(imports, &parent)? {
             return Err(locked(&parent));
         }
         return put(imports, &parent, key, value, value_kind);
@@ -481,7 +472,7 @@ fn validate<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let imports = imports(py)?;
-    let td_kind = if container::is_dense(imports, td)? {
+    let td_kind = if collection::is_dense(imports, td)? {
         Kind::Dense
     } else {
         Kind::Foreign
@@ -507,10 +498,10 @@ pub(crate) fn fits_plainly(
     td: &Bound<'_, PyAny>,
     value: &Bound<'_, PyAny>,
 ) -> PyResult<bool> {
-    if !value.get_type().is(&imports.tensor) || !container::device(imports, td)?.is_none() {
+    if !value.get_type().is(&imports.tensor) || !collection::device(imports, td)?.is_none() {
         return Ok(false);
     }
-    let batch_size = container::batch_size(imports, td)?;
+    let batch_size = collection::batch_size(imports, td)?;
     Ok(batch_size.is_empty() || layout_begins_with(value, &batch_size))
 }
 
@@ -522,16 +513,19 @@ pub(crate) fn set_plainly<'py>(
     key: &Bound<'py, PyAny>,
     value: &Bound<'py, PyAny>,
 ) -> PyResult<bool> {
-    if !fits_plainly(imports, td, value)? || container::is_locked(imports, td)? {
+    if !fits_plainly(imports, td, value)? || collection::is_locked(imports, td)? {
         return Ok(false);
     }
-    container::entries(imports, td)?.set_item(key, value)?;
+    collection::entries(imports, td)?.set_item(key, value)?;
     Ok(true)
 }
 
 /// Returns whether the shape of a plain tensor is known to begin with `batch_size`.
 fn layout_begins_with(value: &Bound<'_, PyAny>, batch_size: &Bound<'_, PyTuple>) -> bool {
-    with_layout(value, |shape, _| {
+    let Some(tensor) = Tensor::of(value) else {
+        return false;
+    };
+    let begins = tensor.with_shape(|shape| {
         shape.len() >= batch_size.len()
             && batch_size
                 .iter_borrowed()
@@ -542,11 +536,11 @@ fn layout_begins_with(value: &Bound<'_, PyAny>, batch_size: &Bound<'_, PyTuple>)
                             .extract::<i64>()
                             .is_ok_and(|expected| expected == *length)
                 })
-    })
-    .unwrap_or(false)
+    });
+    begins.unwrap_or(false)
 }
 
-/// The container that holds the last part of `path`, if all on the way are dense.
+/// The collection that holds the last part of `path`, if all on the way are dense.
 fn dense_parent<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
@@ -554,7 +548,7 @@ fn dense_parent<'py>(
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let mut parent = td.clone();
     for part in &path[..path.len() - 1] {
-        match container::entries(imports, &parent)?.get_item(part)? {
+        match collection::entries(imports, &parent)?.get_item(part)? {
             Some(child) if kind(imports, &child)? == Kind::Dense => parent = child,
             _ => return Ok(None),
         }
@@ -562,7 +556,7 @@ fn dense_parent<'py>(
     Ok(Some(parent))
 }
 
-/// Store `value` at a nested key, making the containers on the way.
+/// Store `value` at a nested key, making the collections on the way.
 #[pyfunction]
 #[pyo3(
     signature = (
@@ -585,17 +579,17 @@ pub(crate) fn set_entry<'py>(
     // The common case, without what the general one has to prepare.
     if matches!(inplace, Inplace::Replace)
         && key.is_exact_instance_of::<PyString>()
-        && container::is_dense(imports, td)?
+        && collection::is_dense(imports, td)?
         && ((validated && value.get_type().is(&imports.tensor))
             || fits_plainly(imports, td, value)?)
-        && (ignore_lock || !container::is_locked(imports, td)?)
+        && (ignore_lock || !collection::is_locked(imports, td)?)
     {
-        return container::entries(imports, td)?.set_item(key, value);
+        return collection::entries(imports, td)?.set_item(key, value);
     }
     let non_blocking = or_false(py, non_blocking);
     let path = nested_key::required_path_of(key)?;
     if let Inplace::Write(_) = inplace
-        && container::is_dense(imports, td)?
+        && collection::is_dense(imports, td)?
         && let Some(parent) = dense_parent(imports, td, &path)?
         && write_over(
             imports,
@@ -628,7 +622,7 @@ fn write_over<'py>(
     value: &Bound<'py, PyAny>,
     non_blocking: &Bound<'py, PyAny>,
 ) -> PyResult<bool> {
-    let Some(present) = container::entries(imports, td)?.get_item(key)? else {
+    let Some(present) = collection::entries(imports, td)?.get_item(key)? else {
         return Ok(false);
     };
     if !are_alike(imports, &present, value) {
@@ -643,7 +637,7 @@ fn write_over<'py>(
     }
 }
 
-/// An error of an entry of the container at `key`, with the whole key in its text.
+/// An error of an entry of the collection at `key`, with the whole key in its text.
 #[cold]
 fn below(error: &PyErr, key: &Bound<'_, PyAny>) -> PyErr {
     let py = key.py();

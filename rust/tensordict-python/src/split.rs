@@ -1,4 +1,4 @@
-//! Calling torch on every leaf where it gives several tensors: as many containers.
+//! Calling torch on every leaf where it gives several tensors: as many collections.
 //!
 //! The specification of each function is its namesake in `tensordict.primitives`.
 
@@ -9,11 +9,12 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::iter::BoundTupleIterator;
 use pyo3::types::{PyList, PyTuple};
 use smallvec::SmallVec;
 
-use crate::container::{self, Kind, Names, Splice, State, kind};
-use crate::ffi::{self, MovedItems, RecursionGuard};
+use crate::collection::{self, Kind, Names, Splice, State, kind};
+use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
 use crate::leaf_call::{LeafCall, Tail};
 use crate::lock;
@@ -25,20 +26,20 @@ struct SplitLeaves<'a, 'py> {
     args: &'a Bound<'py, PyTuple>,
     prefixes: &'a Bound<'py, PyList>,
     names: &'a Names<'py>,
-    // As that of `MapLeaves`.
+    // The same as in `MapLeaves`.
     lock: bool,
     k: usize,
     call: LeafCall<'a, 'py>,
     splice: Splice<'a, 'py>,
 }
 
-/// The containers that a walk makes of one.
+/// The collections that a walk makes of one.
 type Results<'py> = Vec<Bound<'py, PyAny>>;
 
 /// The parts of one entry, one for each of the results.
 enum Parts<'py> {
-    /// A tuple, or a type derived from it, that torch returns for several values.
-    Torch(MovedItems<'py>),
+    /// A tuple, or a type derived from it, as torch returns several values.
+    Tuple(BoundTupleIterator<'py>),
     Others(std::vec::IntoIter<Bound<'py, PyAny>>),
 }
 
@@ -47,10 +48,7 @@ impl<'py> Parts<'py> {
         let parts = match parts.cast_into::<PyTuple>() {
             Ok(tuple) => {
                 check_length(tuple.len(), expected)?;
-                match MovedItems::of(tuple) {
-                    Ok(items) => return Ok(Self::Torch(items)),
-                    Err(tuple) => tuple.into_any(),
-                }
+                return Ok(Self::Tuple(tuple.iter()));
             }
             Err(error) => error.into_inner(),
         };
@@ -63,7 +61,7 @@ impl<'py> Parts<'py> {
     #[inline]
     fn next(&mut self) -> Option<Bound<'py, PyAny>> {
         match self {
-            Self::Torch(parts) => parts.next(),
+            Self::Tuple(parts) => parts.next(),
             Self::Others(parts) => parts.next(),
         }
     }
@@ -95,20 +93,20 @@ impl<'py> SplitLeaves<'_, 'py> {
             let size = self.splice.size(Some(&prefix), &state.batch_size)?;
             let dim_names = self.splice.dim_names(&state.dim_names, &size)?;
             let values = [part.into_any(), size, state.device.clone(), dim_names];
-            results.push(container::new_like(imports, td, values)?);
+            results.push(collection::new_like(imports, td, values)?);
         }
         Ok(results)
     }
 
-    /// The parts of `value`, an entry of a container with the attributes `state`.
+    /// The parts of `value`, an entry of a collection with the attributes `state`.
     fn parts(&mut self, value: &Bound<'py, PyAny>, state: &State<'py>) -> PyResult<Parts<'py>> {
         let imports = self.imports;
         let given = match kind(imports, value)? {
-            Kind::Leaf if container::is_unbatched(imports, value) => {
+            Kind::Leaf if collection::is_unbatched(imports, value) => {
                 let mut parts = Results::with_capacity(self.prefixes.len());
                 for prefix in self.prefixes.iter() {
                     let size = self.splice.size(Some(&prefix), &state.batch_size)?;
-                    parts.extend(container::resized_unbatched(imports, value, &size)?);
+                    parts.extend(collection::resized_unbatched(imports, value, &size)?);
                 }
                 return Ok(Parts::Others(parts.into_iter()));
             }
@@ -153,7 +151,7 @@ fn check_length(found: usize, expected: usize) -> PyResult<()> {
     )))
 }
 
-/// Does the work of `map_leaves` for an `op` that gives a sequence: one container per item.
+/// Does the work of `map_leaves` for an `op` that gives a sequence: one collection per item.
 #[pyfunction]
 #[pyo3(
     signature = (td, op, args, prefixes, names = Names::Keep, lock = false, k = -1),
@@ -170,7 +168,7 @@ fn split_leaves<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let imports = imports(py)?;
-    if !container::is_dense(imports, td)? {
+    if !collection::is_dense(imports, td)? {
         return td.call_method1(
             imports.names.method_split_leaves.bind(py),
             (op, args, prefixes, names.to_object(py)?, lock, k),
@@ -182,7 +180,7 @@ fn split_leaves<'py>(
     split_from(imports, td, op, args, &prefixes, &names, lock, k)
 }
 
-/// [`split_leaves`] of a dense container that is the root of the walk.
+/// [`split_leaves`] of a tensordict that is the root of the walk.
 pub(crate) fn split_dense<'py>(
     imports: &'static Imports,
     td: &Bound<'py, PyAny>,
@@ -192,7 +190,7 @@ pub(crate) fn split_dense<'py>(
     names: &Names<'py>,
     lock: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let k = container::batch_size(imports, td)?.len();
+    let k = collection::batch_size(imports, td)?.len();
     split_from(imports, td, op, args, prefixes, names, lock, k)
 }
 
@@ -213,7 +211,7 @@ fn split_from<'py>(
         args,
         prefixes,
         names,
-        lock: lock && !container::is_locked(imports, td)?,
+        lock: lock && !collection::is_locked(imports, td)?,
         k,
         call: LeafCall::new(imports, op, args, Tail::Nothing, k)?,
         splice: Splice::new(imports, k, names),

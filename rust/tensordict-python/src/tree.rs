@@ -1,8 +1,8 @@
-//! Walks over a whole container: collect its leaves, rebuild it, copy it.
+//! Walks over a whole collection: collect its leaves, rebuild it, copy it.
 //!
 //! The specification of each function is its namesake in `tensordict.primitives`.
 //! A walk owns the entries of a level before it calls Python, which may change the
-//! container under it: what the level held at the start is what is walked.
+//! collection under it: what the level held at the start is what is walked.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -14,13 +14,13 @@ use pyo3::prelude::*;
 use pyo3::types::iter::{BoundListIterator, BoundTupleIterator};
 use pyo3::types::{PyDict, PyIterator, PyList, PyString, PyTuple, PyType};
 
-use crate::container::{self, Kind, Names, State, kind};
-use crate::ffi::{self, Getter, MovedItems, Operation, RecursionGuard, RepeatedCall};
+use crate::collection::{self, Kind, Names, State, kind};
+use crate::ffi::{self, Getter, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, from_twin, imports};
 use crate::items::entry_pairs;
 use crate::lock;
-use crate::slots::{self, Found};
-use crate::tensors::with_layout;
+use crate::shortcuts::dictionaries::{self, Found};
+use crate::shortcuts::tensors::Tensor;
 
 // Collecting --------------------------------------------------------------------------
 
@@ -31,7 +31,7 @@ fn collect_leaves<'py>(
 ) -> PyResult<()> {
     let py = td.py();
     let _guard = RecursionGuard::enter(py)?;
-    for value in ffi::dict_values(&container::entries(imports, td)?) {
+    for value in ffi::dict_values(&collection::entries(imports, td)?) {
         match kind(imports, &value)? {
             Kind::Leaf => out.append(value)?,
             Kind::Dense => collect_leaves(imports, &value, out)?,
@@ -43,38 +43,38 @@ fn collect_leaves<'py>(
     Ok(())
 }
 
-/// Adds the leaves of the plain container `td`; false where something in it is neither a
-/// plain leaf nor a plain container.
+/// Adds the leaves of the plain tensordict `td`; false where something in it is neither a
+/// plain leaf nor a plain tensordict.
 fn collect_plain<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
     out: &mut ffi::Leaves<'py>,
 ) -> PyResult<bool> {
     let _guard = RecursionGuard::enter(td.py())?;
-    let entries = container::entries(imports, td)?;
+    let entries = collection::entries(imports, td)?;
     let mut place = 0;
-    // What is nested is owned before it is entered: to read its attributes can run Python code.
+    // Nested collections are owned before they are entered: reading their attributes can run Python.
     while let Some(value) = ffi::other_value(&entries, &mut place, |value| {
-        let is_leaf = container::is_plain_leaf(imports, value);
+        let is_leaf = collection::is_plain_leaf(imports, value);
         if is_leaf {
             out.push(value.clone());
         }
         is_leaf
     }) {
-        if !container::is_plain(imports, &value) || !collect_plain(imports, &value, out)? {
+        if !collection::is_plain(imports, &value) || !collect_plain(imports, &value, out)? {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-/// The leaves of a plain container that holds nothing but plain leaves and containers;
+/// The leaves of a plain tensordict that holds nothing but plain leaves and collections;
 /// None where it does.
 pub(crate) fn plain_leaves<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyList>>> {
-    if !container::is_plain(imports, td) {
+    if !collection::is_plain(imports, td) {
         return Ok(None);
     }
     let mut out = ffi::Leaves::new();
@@ -99,7 +99,7 @@ pub(crate) fn leaves<'py>(
         return Ok(leaves);
     }
     let out = out.unwrap_or_else(|| PyList::empty(py));
-    if container::is_dense(imports, td)? {
+    if collection::is_dense(imports, td)? {
         collect_leaves(imports, td, &out)?;
     } else {
         td.call_method1(imports.names.method_leaves.bind(py), (&out,))?;
@@ -109,7 +109,6 @@ pub(crate) fn leaves<'py>(
 
 /// The leaves of a result, taken one by one as a walk comes to their places.
 pub(crate) enum NewLeaves<'py> {
-    Moved(MovedItems<'py>),
     List(BoundListIterator<'py>),
     Tuple(BoundTupleIterator<'py>),
     Iterator(Bound<'py, PyIterator>),
@@ -126,24 +125,12 @@ impl<'py> NewLeaves<'py> {
         })
     }
 
-    /// Does the work of [`Self::new`] for values that the caller does not need any more.
-    pub(crate) fn of(values: Bound<'py, PyAny>) -> PyResult<Self> {
-        match values.cast_into_exact::<PyTuple>() {
-            Ok(tuple) => match MovedItems::of(tuple) {
-                Ok(items) => Ok(Self::Moved(items)),
-                Err(tuple) => Self::new(tuple.as_any()),
-            },
-            Err(error) => Self::new(&error.into_inner()),
-        }
-    }
-
     /// The next leaf.
     ///
     /// # Errors
     /// `StopIteration` where there is none.
     pub(crate) fn take(&mut self) -> PyResult<Bound<'py, PyAny>> {
         let leaf = match self {
-            Self::Moved(leaves) => leaves.next(),
             Self::List(leaves) => leaves.next(),
             Self::Tuple(leaves) => leaves.next(),
             Self::Iterator(leaves) => leaves.next().transpose()?,
@@ -155,17 +142,15 @@ impl<'py> NewLeaves<'py> {
     #[inline]
     fn take_quickly(&mut self) -> Option<Bound<'py, PyAny>> {
         match self {
-            Self::Moved(leaves) => leaves.next(),
             Self::List(leaves) => leaves.next(),
             Self::Tuple(leaves) => leaves.next(),
             Self::Iterator(_) => None,
         }
     }
 
-    /// Returns what is left, for a container that takes its own part of it.
+    /// Returns what is left, for a collection that takes its own part of it.
     pub(crate) fn rest(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
         let rest = match self {
-            Self::Moved(leaves) => PyList::new(py, leaves.collect::<Vec<_>>())?.try_iter()?,
             Self::List(leaves) => PyList::new(py, leaves)?.try_iter()?,
             Self::Tuple(leaves) => PyList::new(py, leaves)?.try_iter()?,
             Self::Iterator(leaves) => return Ok(leaves.clone()),
@@ -182,7 +167,7 @@ fn on_host(leaves: &Bound<'_, PyList>) -> PyResult<bool> {
     let imports = imports(py)?;
     for leaf in leaves.iter() {
         let is_near = (leaf.get_type().is(&imports.tensor)
-            && with_layout(&leaf, |_, is_on_cpu| is_on_cpu) == Some(true))
+            && Tensor::of(&leaf).and_then(|leaf| leaf.is_on_cpu()) == Some(true))
             || leaf.getattr(imports.names.is_cpu.bind(py))?.is_truthy()?
             || leaf.getattr(imports.names.is_meta.bind(py))?.is_truthy()?;
         if !is_near {
@@ -201,7 +186,7 @@ fn finds<'py>(
     wanted: bool,
 ) -> PyResult<bool> {
     let _guard = RecursionGuard::enter(td.py())?;
-    if !container::is_dense(imports, td)? {
+    if !collection::is_dense(imports, td)? {
         for leaf in leaves(td, None)? {
             if leaf.call_method0(op)?.is_truthy()? == wanted {
                 return Ok(true);
@@ -209,7 +194,7 @@ fn finds<'py>(
         }
         return Ok(false);
     }
-    let entries = container::entries(imports, td)?;
+    let entries = collection::entries(imports, td)?;
     let mut place = 0;
     while let Some(value) = ffi::value_at(&entries, &mut place) {
         let found = if value.get_type().is(&imports.tensor) {
@@ -241,7 +226,7 @@ fn truth<'py>(td: &Bound<'py, PyAny>, op: &Bound<'py, PyString>) -> PyResult<boo
 #[pyfunction]
 fn is_empty(td: &Bound<'_, PyAny>) -> PyResult<bool> {
     let imports = imports(td.py())?;
-    if !container::is_dense(imports, td)? {
+    if !collection::is_dense(imports, td)? {
         return entry_pairs(imports, td)?
             .iter()
             .try_fold(true, |is_empty, (_, value)| {
@@ -251,18 +236,18 @@ fn is_empty(td: &Bound<'_, PyAny>) -> PyResult<bool> {
     holds_nothing(imports, td)
 }
 
-/// Returns whether every container, here and in what is nested, is a dense one with entries.
+/// Returns whether every collection, here and in what is nested, is a dense one with entries.
 #[pyfunction]
 fn is_filled(td: &Bound<'_, PyAny>) -> PyResult<bool> {
     let imports = imports(td.py())?;
-    Ok(container::is_dense(imports, td)? && holds_everywhere(imports, td)?)
+    Ok(collection::is_dense(imports, td)? && holds_everywhere(imports, td)?)
 }
 
-/// Returns whether the dense container `td` has entries, and all containers among them are dense
+/// Returns whether the tensordict `td` has entries, and all collections among them are dense
 /// ones with entries, too.
 fn holds_everywhere(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
     let _guard = RecursionGuard::enter(td.py())?;
-    let entries = container::entries(imports, td)?;
+    let entries = collection::entries(imports, td)?;
     let mut place = 0;
     while let Some(entry) = ffi::value_at(&entries, &mut place) {
         let is_filled = match kind(imports, &entry)? {
@@ -277,13 +262,13 @@ fn holds_everywhere(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> 
     Ok(!entries.is_empty())
 }
 
-/// Returns whether an entry is a container without a leaf.
+/// Returns whether an entry is a collection without a leaf.
 fn holds_nothing(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<bool> {
     match kind(imports, value)? {
         Kind::Leaf => return Ok(false),
         Kind::Foreign => {
             let py = value.py();
-            return Ok(!container::is_non_tensor(imports, value)?
+            return Ok(!collection::is_non_tensor(imports, value)?
                 && value
                     .call_method0(imports.names.is_empty.bind(py))?
                     .is_truthy()?);
@@ -291,7 +276,7 @@ fn holds_nothing(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<bool> 
         Kind::Dense => {}
     }
     let _guard = RecursionGuard::enter(value.py())?;
-    let entries = container::entries(imports, value)?;
+    let entries = collection::entries(imports, value)?;
     let mut place = 0;
     while let Some(entry) = ffi::value_at(&entries, &mut place) {
         if !holds_nothing(imports, &entry)? {
@@ -310,8 +295,8 @@ pub(crate) fn refill<'py>(
     leaves: &mut NewLeaves<'py>,
     mut rebuild: impl FnMut(&mut NewLeaves<'py>, &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<()> {
-    let is_leaf = |value: &_| container::is_plain_leaf(imports, value);
-    if !slots::can_replace(entries) {
+    let is_leaf = |value: &_| collection::is_plain_leaf(imports, value);
+    if !dictionaries::can_replace(entries) {
         return ffi::replace_entries(entries, |_, value| {
             if is_leaf(value) {
                 return leaves.take().map(Some);
@@ -321,12 +306,12 @@ pub(crate) fn refill<'py>(
     }
     let mut place = 0;
     loop {
-        place = slots::put_leaves(entries, place, is_leaf, || leaves.take_quickly());
-        match slots::leaf_at(entries, place, is_leaf) {
-            Found::Leaf => slots::put(entries, place, leaves.take()?),
+        place = dictionaries::put_leaves(entries, place, is_leaf, || leaves.take_quickly());
+        match dictionaries::leaf_at(entries, place, is_leaf) {
+            Found::Leaf => dictionaries::put(entries, place, leaves.take()?),
             Found::Other(value) => {
                 let new = rebuild(leaves, &value)?;
-                slots::replace(entries, place, &value, new);
+                dictionaries::replace(entries, place, &value, new);
             }
             Found::Hole => {}
             Found::End => return Ok(()),
@@ -338,7 +323,7 @@ pub(crate) fn refill<'py>(
 struct Rebuild {
     imports: &'static Imports,
     keep_names: bool,
-    /// True if nested containers without leaves and values are left out.
+    /// True if nested collections without leaves and values are left out.
     drop_empty: bool,
 }
 
@@ -348,7 +333,7 @@ impl Rebuild {
         td: &Bound<'py, PyAny>,
         leaves: &mut NewLeaves<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        if container::is_dense(self.imports, td)? {
+        if collection::is_dense(self.imports, td)? {
             self.dense(td, leaves)
         } else {
             self.foreign(td, leaves)
@@ -372,7 +357,7 @@ impl Rebuild {
                 Kind::Dense => {
                     let part = self.dense(value, leaves)?;
                     may_be_empty |=
-                        self.drop_empty && container::entries(imports, &part)?.is_empty();
+                        self.drop_empty && collection::entries(imports, &part)?.is_empty();
                     Ok(part)
                 }
                 Kind::Foreign => {
@@ -385,7 +370,7 @@ impl Rebuild {
             drop_empty(imports, &entries)?;
         }
         let dim_names = if self.keep_names {
-            container::copied_names(&state.dim_names)?
+            collection::copied_names(&state.dim_names)?
         } else {
             py.None().into_bound(py)
         };
@@ -395,7 +380,7 @@ impl Rebuild {
             state.device,
             dim_names,
         ];
-        container::new_like(imports, td, values)
+        collection::new_like(imports, td, values)
     }
 
     fn foreign<'py>(
@@ -414,7 +399,7 @@ impl Rebuild {
     }
 }
 
-/// Takes the containers that hold nothing out of `entries`, which are of a new container.
+/// Takes the collections that hold nothing out of `entries`, which are of a new collection.
 fn drop_empty(imports: &Imports, entries: &Bound<'_, PyDict>) -> PyResult<()> {
     for pair in entries.items() {
         let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair.extract()?;
@@ -425,21 +410,21 @@ fn drop_empty(imports: &Imports, entries: &Bound<'_, PyDict>) -> PyResult<()> {
     Ok(())
 }
 
-/// Takes the containers that hold nothing out of a new container, and of all below it.
+/// Takes the collections that hold nothing out of a new collection, and of all below it.
 pub(crate) fn drop_empty_below(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = td.py();
-    if !container::is_dense(imports, td)? {
+    if !collection::is_dense(imports, td)? {
         td.call_method0(imports.names.method_drop_empty.bind(py))?;
         return Ok(());
     }
     let _guard = RecursionGuard::enter(py)?;
-    let entries = container::entries(imports, td)?;
+    let entries = collection::entries(imports, td)?;
     let (mut place, mut has_empty) = (0, false);
     while let Some(value) = ffi::value_at(&entries, &mut place) {
         let is_nested = match kind(imports, &value)? {
             Kind::Leaf => false,
             Kind::Dense => true,
-            Kind::Foreign => !container::is_non_tensor(imports, &value)?,
+            Kind::Foreign => !collection::is_non_tensor(imports, &value)?,
         };
         if is_nested {
             drop_empty_below(imports, &value)?;
@@ -452,7 +437,7 @@ pub(crate) fn drop_empty_below(imports: &Imports, td: &Bound<'_, PyAny>) -> PyRe
     Ok(())
 }
 
-/// A container of the structure of `td` with the leaves that `values` yields.
+/// A collection of the structure of `td` with the leaves that `values` yields.
 #[pyfunction]
 #[pyo3(
     signature = (td, values, names = Names::Keep, lock = false, drop_empty = false),
@@ -489,7 +474,7 @@ pub(crate) fn rebuild_with<'py>(
     Ok(result)
 }
 
-/// A container of the structure of `td` with the next of `leaves`, names kept.
+/// A collection of the structure of `td` with the next of `leaves`, names kept.
 pub(crate) fn rebuild_from<'py>(
     imports: &'static Imports,
     td: &Bound<'py, PyAny>,
@@ -512,7 +497,7 @@ pub(crate) fn copy_containers<'py>(
     let _guard = RecursionGuard::enter(py)?;
     let state = State::of(imports, td)?;
     let entries = ffi::copy_dict(&state.entries)?;
-    let is_leaf = |value: &_| container::is_plain_leaf(imports, value);
+    let is_leaf = |value: &_| collection::is_plain_leaf(imports, value);
     ffi::replace_others(&entries, is_leaf, |value| {
         Ok(match kind(imports, value)? {
             Kind::Leaf => None,
@@ -526,32 +511,32 @@ pub(crate) fn copy_containers<'py>(
         entries.into_any(),
         state.batch_size.into_any(),
         state.device,
-        container::copied_names(&state.dim_names)?,
+        collection::copied_names(&state.dim_names)?,
     ];
-    container::new_like(imports, td, values)
+    collection::new_like(imports, td, values)
 }
 
-/// New containers all the way down that share the leaves; unlocked.
+/// New collections all the way down that share the leaves; unlocked.
 #[pyfunction]
 pub(crate) fn clone_structure<'py>(td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let imports = imports(py)?;
-    if container::is_dense(imports, td)? {
+    if collection::is_dense(imports, td)? {
         copy_containers(imports, td)
     } else {
         td.call_method0(imports.names.method_clone_structure.bind(py))
     }
 }
 
-/// A copy of the plain container `td` with the data of its leaves; None where something in it
-/// is neither a plain leaf nor a plain container.
+/// A copy of the plain tensordict `td` with the data of its leaves; None where something in it
+/// is neither a plain leaf nor a plain tensordict.
 fn plain_data<'py>(
     imports: &'static Imports,
     getter: &Getter<'py>,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = td.py();
-    if !container::is_plain(imports, td) {
+    if !collection::is_plain(imports, td) {
         return Ok(None);
     }
     let _guard = RecursionGuard::enter(py)?;
@@ -562,7 +547,7 @@ fn plain_data<'py>(
         if !are_plain {
             return Ok(None);
         }
-        let data = if container::is_plain_leaf(imports, value) {
+        let data = if collection::is_plain_leaf(imports, value) {
             Some(getter.get(value)?)
         } else {
             plain_data(imports, getter, value)?
@@ -577,12 +562,12 @@ fn plain_data<'py>(
         entries.into_any(),
         state.batch_size.into_any(),
         state.device,
-        container::copied_names(&state.dim_names)?,
+        collection::copied_names(&state.dim_names)?,
     ];
-    container::new_like(imports, td, values).map(Some)
+    collection::new_like(imports, td, values).map(Some)
 }
 
-/// A container of `leaf.data` for each leaf, with names and the lock.
+/// A collection of `leaf.data` for each leaf, with names and the lock.
 #[pyfunction]
 fn data<'py>(td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let imports = imports(td.py())?;
@@ -604,7 +589,7 @@ fn data<'py>(td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     }
 }
 
-/// A dense container of type `cls` around `entries`, unchecked, not copied.
+/// A tensordict of type `cls` around `entries`, unchecked, not copied.
 #[pyfunction]
 fn new<'py>(
     cls: &Bound<'py, PyType>,
@@ -613,7 +598,7 @@ fn new<'py>(
     device: &Bound<'py, PyAny>,
     names: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    container::new(imports(cls.py())?, cls, entries, batch_size, device, names)
+    collection::new(imports(cls.py())?, cls, entries, batch_size, device, names)
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,21 +1,21 @@
-//! Writing many entries at once: into a new container, or merged into one that is there.
+//! Writing many entries at once: into a new collection, or merged into one that is there.
 //!
 //! A merge is staged first and carried out when all of it fits. What is not plain (tuple
-//! keys, containers that are not dense, an `is_leaf`) and every failure is the twin's:
+//! keys, collections that are not dense, an `is_leaf`) and every failure is the twin's:
 //! while an update is staged nothing has been changed.
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyList, PyString, PyTuple};
 
-use crate::container::is_plain;
-use crate::container::{self, Kind, kind};
+use crate::collection::is_plain;
+use crate::collection::{self, Kind, kind};
 use crate::copy::{copied, fit_inplace};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
 use crate::set::{self, Target, has_leading_dims, or_false};
 
-// A new container ---------------------------------------------------------------------
+// A new collection ---------------------------------------------------------------------
 
 /// The batch size that an argument names; None where the twin must look.
 fn plain_size<'py>(
@@ -28,7 +28,7 @@ fn plain_size<'py>(
         return Ok(Some(batch_size.clone()));
     }
     if batch_size.is_exact_instance_of::<PyList>() || batch_size.is_exact_instance_of::<PyTuple>() {
-        // What is no size is the twin's error.
+        // The twin refuses a value that is not a size.
         return Ok(size.call1((batch_size,)).ok());
     }
     if batch_size.is_exact_instance_of::<PyInt>() {
@@ -40,7 +40,7 @@ fn plain_size<'py>(
     Ok(None)
 }
 
-/// Set up the state of the new container `td`, and store the entries of `source`.
+/// Set up the state of the new collection `td`, and store the entries of `source`.
 #[pyfunction]
 pub(crate) fn init<'py>(
     td: &Bound<'py, PyAny>,
@@ -66,7 +66,7 @@ pub(crate) fn init<'py>(
         Ok(source) => ffi::all_entries(source, |key, _| !key.is_instance_of::<PyTuple>()),
         Err(_) => kind(imports, source)? == Kind::Dense,
     };
-    if !is_plain_source || !container::is_dense(imports, td)? {
+    if !is_plain_source || !collection::is_dense(imports, td)? {
         return twin();
     }
     let Some(size) = plain_size(imports, batch_size)? else {
@@ -87,22 +87,22 @@ pub(crate) fn init<'py>(
         let entries = ffi::copy_dict(source)?;
         let target = Target::with(imports, td, size.clone(), device.clone())?;
         if target.takes_all(&entries) {
-            return container::fill(imports, td, entries.as_any(), &size, &device, &none);
+            return collection::fill(imports, td, entries.as_any(), &size, &device, &none);
         }
     }
     let entries = PyDict::new(py);
-    container::fill(imports, td, entries.as_any(), &size, &device, &none)?;
+    collection::fill(imports, td, entries.as_any(), &size, &device, &none)?;
     if !names.is_none() {
         td.setattr(imports.names.property_names.bind(py), names)?;
     }
     let entries = match source.cast_exact::<PyDict>() {
         Ok(source) => source.clone(),
-        Err(_) => with_own_values(imports, container::entries(imports, source)?)?,
+        Err(_) => with_own_values(imports, collection::entries(imports, source)?)?,
     };
     set::store_all(imports, td, &entries, non_blocking)
 }
 
-/// The entries of a container, with copies of those that hold no tensors: a new container
+/// The entries of a collection, with copies of those that hold no tensors: a new collection
 /// shares tensors with its source, and no values.
 fn with_own_values<'py>(
     imports: &Imports,
@@ -113,7 +113,7 @@ fn with_own_values<'py>(
     }
     let own = ffi::copy_dict(&entries)?;
     ffi::replace_entries(&own, |_, value| {
-        if kind(imports, value)? == Kind::Foreign && container::is_non_tensor(imports, value)? {
+        if kind(imports, value)? == Kind::Foreign && collection::is_non_tensor(imports, value)? {
             let twin = imports.names.source_twin.bind(value.py());
             return value.call_method0(twin).map(Some);
         }
@@ -131,7 +131,7 @@ fn has_only_tensors(imports: &Imports, entries: &Bound<'_, PyDict>) -> bool {
     })
 }
 
-/// A container that an update will write into, and what it will get.
+/// A collection that an update will write into, and what it will get.
 struct Branch<'py> {
     target: Bound<'py, PyAny>,
     staged: Vec<(Bound<'py, PyAny>, Staged<'py>)>,
@@ -178,7 +178,7 @@ impl<'py> Update<'_, 'py> {
         let names = &imports.names;
         let _guard = RecursionGuard::enter(py)?;
         let is_locked = || td.getattr(names.property_is_locked.bind(py))?.is_truthy();
-        if container::is_non_tensor(imports, td)?
+        if collection::is_non_tensor(imports, td)?
             || (!self.inplace && !self.ignore_lock && is_locked()?)
         {
             return Ok(None);
@@ -224,18 +224,18 @@ impl<'py> Update<'_, 'py> {
             if kind(imports, source)? != Kind::Dense {
                 return Ok(None);
             }
-            let size = container::batch_size(imports, td)?.into_any();
-            let source_size = container::batch_size(imports, source)?.into_any();
+            let size = collection::batch_size(imports, td)?.into_any();
+            let source_size = collection::batch_size(imports, source)?.into_any();
             if !has_leading_dims(&size, &source_size)? && !has_leading_dims(&source_size, &size)? {
                 return Ok(None);
             }
-            container::entries(imports, source)?
+            collection::entries(imports, source)?
         };
-        let is_locked = !self.ignore_lock && container::is_locked(imports, td)?;
+        let is_locked = !self.ignore_lock && collection::is_locked(imports, td)?;
         if is_locked && !self.inplace {
             return Ok(None);
         }
-        let held = container::entries(imports, td)?;
+        let held = collection::entries(imports, td)?;
         let target = Target::new(imports, td, Kind::Dense)?;
         let mut branch = Branch::new(td);
         if !self.inplace && !self.clone && is_plain(imports, td) {
@@ -311,17 +311,17 @@ impl<'py> Update<'_, 'py> {
             self.commit(member)?;
         }
         if let Some(merged) = &branch.merged {
-            return container::entries(imports, td)?.update(merged.as_mapping());
+            return collection::entries(imports, td)?.update(merged.as_mapping());
         }
         let plain = is_plain(imports, td)
-            .then(|| container::entries(imports, td))
+            .then(|| collection::entries(imports, td))
             .transpose()?;
         for (key, staged) in branch.staged {
             match staged {
                 Staged::Branch(inner) => {
                     let value = inner.target.clone();
                     self.commit(inner)?;
-                    let held = container::entries(imports, td)?.get_item(&key)?;
+                    let held = collection::entries(imports, td)?.get_item(&key)?;
                     if !held.is_some_and(|held| held.is(&value)) {
                         hang_in(imports, td, &key, value)?;
                     }
@@ -347,19 +347,19 @@ fn hang_in<'py>(
 ) -> PyResult<()> {
     if is_plain(imports, td) {
         let has_names = match kind(imports, &value)? {
-            Kind::Dense => !container::dim_names(imports, &value)?.is_none(),
+            Kind::Dense => !collection::dim_names(imports, &value)?.is_none(),
             _ => value
                 .call_method0(imports.names.method_has_names.bind(td.py()))?
                 .is_truthy()?,
         };
-        if !has_names || !container::dim_names(imports, td)?.is_none() {
-            return container::entries(imports, td)?.set_item(key, value);
+        if !has_names || !collection::dim_names(imports, td)?.is_none() {
+            return collection::entries(imports, td)?.set_item(key, value);
         }
     }
     from_twin(td.py(), "update", "hang", (td, key, value)).map(drop)
 }
 
-/// Merge the entries of a container or mapping into `td`: all of them, or none.
+/// Merge the entries of a collection or mapping into `td`: all of them, or none.
 #[pyfunction]
 #[pyo3(
     signature = (
@@ -390,7 +390,7 @@ fn update<'py>(
             non_blocking: &non_blocking,
             copies: Vec::new(),
         };
-        let staged = if container::is_dense(imports, td)? {
+        let staged = if collection::is_dense(imports, td)? {
             update.stage(td, source)
         } else {
             update.stage_members(td, source)
@@ -428,7 +428,7 @@ fn update<'py>(
     from_twin(py, "update", "update", args).map(drop)
 }
 
-/// Store a container that fits. A container without names takes those of `value`.
+/// Store a collection that fits. A collection without names takes those of `value`.
 #[pyfunction]
 fn hang<'py>(
     td: &Bound<'py, PyAny>,

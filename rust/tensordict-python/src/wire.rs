@@ -1,17 +1,17 @@
 //! The layout of a collection that is sent, and its leaves copied to and from one buffer.
 //!
-//! What is not the plain case (a collection that is not dense, a tensor with gaps or on a device) is left to
+//! Other cases (a collection that is not dense, a tensor with gaps or on a device) are left to
 //! `tensordict.distributed.plans`, which asks torch.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
-use crate::container;
+use crate::collection;
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
+use crate::shortcuts::tensors::Tensor;
 use crate::storage::dlpack::DataType;
-use crate::tensors::Tensor;
 
 /// A tensor whose bytes lie on the CPU in a row, with the signs that are in memory.
 fn as_bytes<'a, 'py>(object: &'a Bound<'py, PyAny>) -> Option<Tensor<'a, 'py>> {
@@ -34,7 +34,7 @@ fn push_number(text: &mut Vec<u8>, mut number: u64) {
     text.push(number as u8);
 }
 
-/// Adds keys, dtypes and shapes of the plain container `td`; false where something in it has no
+/// Adds keys, dtypes and shapes of the plain tensordict `td`; false where something in it has no
 /// plain bytes.
 fn describe<'py>(
     imports: &Imports,
@@ -44,14 +44,14 @@ fn describe<'py>(
 ) -> PyResult<bool> {
     let _guard = RecursionGuard::enter(td.py())?;
     text.push(b'{');
-    for (key, value) in ffi::dict_pairs(&container::entries(imports, td)?) {
+    for (key, value) in ffi::dict_pairs(&collection::entries(imports, td)?) {
         let Ok(key) = key.cast_into_exact::<PyString>() else {
             return Ok(false);
         };
         let key = key.to_str()?;
         push_number(text, key.len() as u64);
         text.extend_from_slice(key.as_bytes());
-        if container::is_plain_leaf(imports, &value) {
+        if collection::is_plain_leaf(imports, &value) {
             let Some(tensor) = as_bytes(&value) else {
                 return Ok(false);
             };
@@ -70,7 +70,8 @@ fn describe<'py>(
                 return Ok(false);
             }
             leaves.push(value);
-        } else if !container::is_plain(imports, &value) || !describe(imports, &value, text, leaves)?
+        } else if !collection::is_plain(imports, &value)
+            || !describe(imports, &value, text, leaves)?
         {
             return Ok(false);
         }
@@ -87,7 +88,7 @@ fn wire_layout<'py>(
 ) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyList>)>> {
     let py = td.py();
     let imports = imports(py)?;
-    if !container::is_plain(imports, td) {
+    if !collection::is_plain(imports, td) {
         return Ok(None);
     }
     let mut text = Vec::with_capacity(256);

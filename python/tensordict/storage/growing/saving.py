@@ -120,9 +120,7 @@ def _put(made: str, target: str) -> None:
         # A rename takes the place of an empty directory.
         os.rename(made, target)
     elif not os.path.exists(os.path.join(target, "meta.json")):
-        msg = (
-            f"{target} is not a save, and not empty: columns get a directory of their own."
-        )
+        msg = f"{target} is not a save, and not empty: columns get a directory of their own."
         raise RuntimeError(msg)
     elif not exchange(made, target):
         aside = f"{made}.old"

@@ -22,7 +22,6 @@ __all__ = [
     "checked_dtype",
     "file_of",
     "fill",
-    "is_of_removed",
     "make_zeros",
     "over_handler",
     "parse_arguments",
@@ -60,30 +59,6 @@ def file_of(storage: torch.UntypedStorage) -> str | None:
         path, offset, _, _ = found
         return os.path.abspath(path) if offset == 0 else None
     return storage.filename
-
-
-def is_of_removed(storage: torch.UntypedStorage, path: str) -> bool:
-    """Tell whether a storage is mapped from a removed file that had the name of ``path``.
-
-    Of Linux it is known; elsewhere the answer is no. Which directory the file was in is
-    not compared: a save that takes the place of another moves the old files first.
-    """
-    address = storage.data_ptr()
-    try:
-        with open(
-            "/proc/self/maps", encoding="utf-8", errors="surrogateescape"
-        ) as maps:
-            lines = maps.readlines()
-    except OSError:
-        return False
-    ending = f"/{os.path.basename(path)} (deleted)"
-    for line in lines:
-        # Such as "7f00-7f10 rw-s 00000000 fe:00 42   /tmp/a.memmap (deleted)".
-        if line.rstrip("\n").endswith(ending):
-            start, end = (int(part, 16) for part in line.split(" ", 1)[0].split("-"))
-            if start <= address < end:
-                return True
-    return False
 
 
 def check_target(filename: str | Path, existsok: bool) -> str:

@@ -8,13 +8,13 @@ use pyo3::sync::critical_section::{with_critical_section, with_critical_section2
 use pyo3::types::{PyDict, PyList};
 use smallvec::SmallVec;
 
-use crate::slots::{self, NextPair, Place};
+use crate::shortcuts::dictionaries::{self, NextPair, Place};
 
-/// The number of entries of one container that fit on the stack of a walk.
+/// The number of entries of one collection that fit on the stack of a walk.
 const INLINE_ENTRIES: usize = 16;
 
 pub(crate) type Values<'py> = SmallVec<[Bound<'py, PyAny>; INLINE_ENTRIES]>;
-/// The leaves of a whole container, of which many have some dozens.
+/// The leaves of a whole collection, of which many have some dozens.
 pub(crate) type Leaves<'py> = SmallVec<[Bound<'py, PyAny>; 64]>;
 pub(crate) type Pairs<'py> = SmallVec<[(Bound<'py, PyAny>, Bound<'py, PyAny>); INLINE_ENTRIES]>;
 
@@ -43,7 +43,7 @@ pub(crate) fn dict_pairs<'py>(dict: &Bound<'py, PyDict>) -> Pairs<'py> {
 }
 
 /// The values of two dicts side by side; None where the two do not have the same keys
-/// in the same order, which those of similar containers mostly do.
+/// in the same order, which those of similar collections mostly do.
 pub(crate) fn paired_values<'py>(
     first: &Bound<'py, PyDict>,
     second: &Bound<'py, PyDict>,
@@ -88,12 +88,12 @@ impl<'a, 'py> PairWalk<'a, 'py> {
         if self.first.len() != self.second.len() {
             return NextPair::Differ;
         }
-        match slots::other_pair(self.first, self.second, &mut self.seen, &mut accept) {
+        match dictionaries::other_pair(self.first, self.second, &mut self.seen, &mut accept) {
             Ok(next) => {
                 self.places = [self.seen.cast_signed(); 2];
                 next
             }
-            Err(slots::Unknown) => self.next_by_name(accept),
+            Err(dictionaries::Unknown) => self.next_by_name(accept),
         }
     }
 
@@ -146,7 +146,7 @@ pub(crate) fn other_value<'py>(
     place: &mut usize,
     mut accept: impl FnMut(&Bound<'py, PyAny>) -> bool,
 ) -> Option<Bound<'py, PyAny>> {
-    if let Ok(found) = slots::other_value(dict, place, |value| accept(&value)) {
+    if let Ok(found) = dictionaries::other_value(dict, place, |value| accept(&value)) {
         return found;
     }
     let mut position = place.cast_signed();
@@ -233,7 +233,7 @@ fn visit<'py>(
     dict: &Bound<'py, PyDict>,
     mut visit: impl FnMut(Borrowed<'_, 'py, PyAny>, Borrowed<'_, 'py, PyAny>) -> bool,
 ) -> bool {
-    if let Some(answer) = slots::visit(dict, &mut visit) {
+    if let Some(answer) = dictionaries::visit(dict, &mut visit) {
         return answer;
     }
     let mut position = 0;
@@ -277,7 +277,7 @@ pub(crate) fn value_at<'py>(
     place: &mut isize,
 ) -> Option<Bound<'py, PyAny>> {
     loop {
-        let found = slots::value_at(dict, place.cast_unsigned());
+        let found = dictionaries::value_at(dict, place.cast_unsigned());
         if matches!(found, Place::Value(_) | Place::Hole) {
             *place += 1;
         }
@@ -306,15 +306,15 @@ pub(crate) fn replace_values<'py>(
     dict: &Bound<'py, PyDict>,
     mut replace: impl FnMut(&Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>>,
 ) -> PyResult<()> {
-    if !slots::can_replace(dict) {
+    if !dictionaries::can_replace(dict) {
         return replace_entries(dict, |_, value| replace(value));
     }
     let mut place = 0;
     loop {
-        match slots::value_at(dict, place) {
+        match dictionaries::value_at(dict, place) {
             Place::Value(value) => {
                 if let Some(replacement) = replace(&value)? {
-                    slots::replace(dict, place, &value, replacement);
+                    dictionaries::replace(dict, place, &value, replacement);
                 }
             }
             Place::Hole => {}
@@ -331,7 +331,7 @@ pub(crate) fn replace_others<'py>(
     is_leaf: impl Fn(&Bound<'py, PyAny>) -> bool,
     mut replace: impl FnMut(&Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>>,
 ) -> PyResult<()> {
-    if !slots::can_replace(dict) {
+    if !dictionaries::can_replace(dict) {
         return replace_entries(dict, |_, value| {
             if is_leaf(value) {
                 return Ok(None);
@@ -340,9 +340,9 @@ pub(crate) fn replace_others<'py>(
         });
     }
     let mut next = 0;
-    while let Some((place, value)) = slots::other_from(dict, next, &is_leaf) {
+    while let Some((place, value)) = dictionaries::other_from(dict, next, &is_leaf) {
         if let Some(new) = replace(&value)? {
-            slots::replace(dict, place, &value, new);
+            dictionaries::replace(dict, place, &value, new);
         }
         next = place + 1;
     }
@@ -388,12 +388,12 @@ pub(crate) fn put_values<'py>(
     dict: &Bound<'py, PyDict>,
     mut values: impl Iterator<Item = Bound<'py, PyAny>>,
 ) -> PyResult<()> {
-    if !slots::can_replace(dict) {
+    if !dictionaries::can_replace(dict) {
         return replace_entries(dict, |_, _| Ok(values.next()));
     }
     let mut place = 0;
     loop {
-        let next = slots::put_leaves(dict, place, |_| true, || values.next());
+        let next = dictionaries::put_leaves(dict, place, |_| true, || values.next());
         if next == place {
             return Ok(());
         }
@@ -412,7 +412,7 @@ impl<'a, 'py> Filling<'a, 'py> {
     pub(crate) fn new(dict: &'a Bound<'py, PyDict>) -> Self {
         Self {
             dict,
-            is_in_place: slots::can_replace(dict),
+            is_in_place: dictionaries::can_replace(dict),
             place: 0,
         }
     }
@@ -426,7 +426,7 @@ impl<'a, 'py> Filling<'a, 'py> {
         if !self.is_in_place {
             return self.dict.set_item(key, value);
         }
-        slots::replace_next(self.dict, &mut self.place, key, value)
+        dictionaries::replace_next(self.dict, &mut self.place, key, value)
             .or_else(|value| self.dict.set_item(key, value))
     }
 }

@@ -12,9 +12,7 @@ mod resolved;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyList, PySlice, PyString, PyTuple, PyType};
-
-use crate::shortcuts::Shortcut;
+use pyo3::types::{PyDict, PyList, PySlice, PyString, PyTuple, PyType};
 
 pub(crate) use calls::{Callee, Getter, Operation, RepeatedCall, call, call_method};
 pub(crate) use dicts::{
@@ -83,39 +81,13 @@ unsafe fn allocate_raw(
     }
 }
 
-/// The `torch.Size` of `dims`, made as torch itself makes it where they are plain numbers.
-pub(crate) fn new_size<'py>(
-    size: &Bound<'py, PyType>,
-    dims: &[Bound<'py, PyAny>],
-) -> PyResult<Bound<'py, PyAny>> {
-    let py = size.py();
-    let are_plain = dims.iter().all(PyAnyMethods::is_exact_instance_of::<PyInt>);
-    let raw = size.as_type_ptr();
-    // SAFETY: `raw` is `torch.Size`, a type alive for the call that derives from tuple and
-    // adds nothing to it, so that its allocator takes the number of items. The tuple is
-    // new and known to nobody, and each place of it is filled once.
-    unsafe {
-        let Some(allocate) = (*raw)
-            .tp_alloc
-            .filter(|_| are_plain && Shortcut::Sizes.is_allowed())
-        else {
-            return size.call1((PyTuple::new(py, dims)?,));
-        };
-        let made = Bound::from_owned_ptr_or_err(py, allocate(raw, dims.len().cast_signed()))?;
-        for (place, dim) in (0..).zip(dims) {
-            ffi::PyTuple_SetItem(made.as_ptr(), place, dim.clone().into_ptr());
-        }
-        Ok(made)
-    }
-}
-
-/// The least bytes that one of many containers takes, with all that belongs to it.
-const CONTAINER_BYTES: usize = 256;
+/// The least bytes that one of many collections takes, with all that belongs to it.
+const COLLECTION_BYTES: usize = 256;
 
 /// So many are made without a look at the memory.
 const FEW: usize = 1 << 16;
 
-/// Refuses to make so many containers where the memory does not have room for them.
+/// Refuses to make so many collections where the memory does not have room for them.
 ///
 /// # Errors
 /// `MemoryError`.
@@ -127,7 +99,7 @@ pub(crate) fn check_room(count: usize) -> PyResult<()> {
     let [num_pages, page_bytes] =
         [libc::_SC_PHYS_PAGES, libc::_SC_PAGESIZE].map(|name| unsafe { libc::sysconf(name) });
     let memory = u64::try_from(num_pages.saturating_mul(page_bytes)).unwrap_or(u64::MAX);
-    let needed = count.checked_mul(CONTAINER_BYTES);
+    let needed = count.checked_mul(COLLECTION_BYTES);
     let has_room = needed.is_some_and(|needed| {
         needed as u64 <= memory && Vec::<u8>::new().try_reserve_exact(needed).is_ok()
     });
@@ -135,11 +107,11 @@ pub(crate) fn check_room(count: usize) -> PyResult<()> {
         return Ok(());
     }
     Err(PyMemoryError::new_err(format!(
-        "there is no memory for {count} containers"
+        "there is no memory for {count} collections"
     )))
 }
 
-/// A list with `item` for each of so many containers that are to be made.
+/// A list with `item` for each of so many collections that are to be made.
 ///
 /// # Errors
 /// `MemoryError` where they do not fit into memory.
@@ -166,47 +138,6 @@ pub(crate) fn slice_bounds<'py>(slice: &Bound<'py, PySlice>) -> [Bound<'py, PyAn
         let raw = slice.as_ptr().cast::<ffi::PySliceObject>();
         [(*raw).start, (*raw).stop, (*raw).step]
             .map(|bound| Bound::from_borrowed_ptr(slice.py(), bound))
-    }
-}
-
-/// The items of a tuple that nobody else has, moved out of it: to share them first would touch
-/// each of them twice more, when most are no longer at hand.
-pub(crate) struct MovedItems<'py> {
-    tuple: Bound<'py, PyTuple>,
-    place: usize,
-}
-
-impl<'py> MovedItems<'py> {
-    /// Those of `tuple`, or the tuple, where somebody else has it, too.
-    pub(crate) fn of(tuple: Bound<'py, PyTuple>) -> Result<Self, Bound<'py, PyTuple>> {
-        // SAFETY: the tuple is alive.
-        if !Shortcut::MovedItems.is_allowed() || unsafe { ffi::Py_REFCNT(tuple.as_ptr()) } != 1 {
-            return Err(tuple);
-        }
-        Ok(Self { tuple, place: 0 })
-    }
-}
-
-impl<'py> Iterator for MovedItems<'py> {
-    type Item = Bound<'py, PyAny>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.place >= self.tuple.len() {
-            return None;
-        }
-        // SAFETY: the place is one of the tuple's, which holds an object. The caller takes
-        // over the reference to it, the tuple one to None. Nobody else looks at the tuple.
-        let item = unsafe {
-            let raw = self.tuple.as_ptr().cast::<ffi::PyTupleObject>();
-            let slot = (&raw mut (*raw).ob_item)
-                .cast::<*mut ffi::PyObject>()
-                .add(self.place);
-            let item = std::mem::replace(&mut *slot, ffi::Py_NewRef(ffi::Py_None()));
-            Bound::from_owned_ptr(self.tuple.py(), item)
-        };
-        self.place += 1;
-        Some(item)
     }
 }
 

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use pyo3::exceptions::PyRecursionError;
 use pyo3::prelude::*;
 
-/// The depth to which containers may be nested: Python's own default limit.
+/// The depth to which collections may be nested: Python's own default limit.
 const MAX_DEPTH: u32 = 1000;
 
 /// The bytes of the stack that must be left for a level: its own frames, those of Python methods
@@ -88,7 +88,7 @@ fn is_nearly_full(thread: &Thread) -> bool {
 
 #[cold]
 fn too_deep() -> PyErr {
-    PyRecursionError::new_err("maximum recursion depth exceeded while walking nested containers")
+    PyRecursionError::new_err("maximum recursion depth exceeded while walking nested collections")
 }
 
 /// The lowest address of this thread's stack that can be used; 0 where the system does not tell.

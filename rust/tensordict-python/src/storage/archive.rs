@@ -134,7 +134,7 @@ impl OpenArchive {
         leaves: &[Leaf],
         num_threads: usize,
     ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
-        // Where there is none, the first tensor that needs it says why.
+        // If it cannot be mapped, the first tensor that needs it says why.
         let mapping = self.archive.mapping().ok();
         let prepare = |leaves: &[Leaf], found: Vec<LeafBytes>| {
             Ok(match mapping {
@@ -250,7 +250,7 @@ fn prepared(mapping: &Arc<Mapping>, leaves: &[Leaf], found: Vec<LeafBytes>) -> V
             usize::try_from(*offset).ok()?,
             usize::try_from(leaf.length).ok()?,
         );
-        // What is not within the file is an error where the tensor is made.
+        // Making the tensor fails if it is not within the file.
         let is_inside = start.checked_add(length)? <= mapping.len();
         let dtype = DataType::of(&leaf.meta.dtype).filter(|_| is_inside)?;
         Some((mapping.as_mut_ptr().wrapping_add(start), dtype))
@@ -387,7 +387,7 @@ pub(super) fn method(number: u16, level: Option<u32>) -> PyResult<Method> {
         (Some(method), _) => method,
         (None, _) => {
             return Err(PyValueError::new_err(format!(
-                "{number} is no method of compression"
+                "{number} is not a compression method"
             )));
         }
     })

@@ -24,8 +24,7 @@ use tensordict_core::storage::region::{self, Region};
 use tensordict_core::storage::source::{Signs, Source, Strided};
 
 use crate::ffi::Resolved;
-use crate::shortcuts::Shortcut;
-use crate::tensors::Tensor;
+use crate::shortcuts::tensors::Tensor;
 
 const CPU: i32 = 1;
 const MAJOR_VERSION: u32 = 1;
@@ -203,24 +202,6 @@ fn filled(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DLTensor>> {
 /// Asks the processor to fetch an object.
 pub(crate) fn prefetch(object: &Bound<'_, PyAny>) {
     region::prefetch(object.as_ptr().cast());
-}
-
-/// Calls `look` with the shape of a tensor, and with whether it is on the CPU, cheaper than its
-/// attributes by the two objects that those make. None where it is meta, sparse, fake, symbolic,
-/// transformed or of an uncommon dtype. It must not run Python code.
-pub(crate) fn with_layout<T>(
-    tensor: &Bound<'_, PyAny>,
-    look: impl FnOnce(&[i64], bool) -> T,
-) -> Option<T> {
-    if !Shortcut::Layouts.is_allowed() {
-        return None;
-    }
-    let filled = filled(tensor).ok()??;
-    let ndim = usize::try_from(filled.ndim).ok()?;
-    // SAFETY: the shape, if it is not null, is that of the tensor, `ndim` long, and lives
-    // while the tensor does, which nothing changes in between.
-    let shape = unsafe { ints(filled.shape, ndim) };
-    (shape.len() == ndim).then(|| look(shape, filled.device.kind == CPU))
 }
 
 /// Returns whether two tensors are known to begin at one place of one device. They may share memory
@@ -569,7 +550,7 @@ impl Drop for Prepared {
 /// A tensor over memory that `kept` keeps alive.
 ///
 /// # Safety
-/// As for [`prepare`].
+/// The same as for [`prepare`].
 pub(crate) unsafe fn tensor_over<'py, T: Send + 'static>(
     py: Python<'py>,
     pointer: *mut u8,

@@ -21,7 +21,7 @@ use super::leaves::{
     Kept, NewLeaf, PlainLeaf, check_file, file_of, new_leaf, plain_leaf, tensor_class,
 };
 use crate::ffi::Pairs;
-use crate::tensors;
+use crate::shortcuts::tensors;
 
 /// From so many entries on a second thread is worth its start.
 const SHARED_FROM: usize = 2048;
@@ -32,7 +32,7 @@ const BATCH_ENTRIES: usize = 256;
 /// The number of entries that are read while memory fetches a later one.
 const PREFETCH_DISTANCE: usize = 6;
 
-/// A leaf on the Python side, beside what the container holds.
+/// A leaf on the Python side, beside what the collection holds.
 pub(super) struct SavedLeaf {
     /// The holder of the bytes that are written, if there are any.
     pub(super) kept: Option<Kept>,
@@ -54,7 +54,7 @@ pub(super) struct MappedLeaf {
 
 /// The results for entries.
 pub(super) struct Added<'py> {
-    /// The objects that the container holds for the leaves, in the order of their numbers.
+    /// The objects that the collection holds for the leaves, in the order of their numbers.
     pub(super) originals: Vec<Py<PyAny>>,
     /// The leaves, in the same order.
     pub(super) leaves: Vec<SavedLeaf>,
@@ -95,7 +95,7 @@ pub(super) fn add<'py>(
         let read = reader.read(0..pairs.len(), &mut entries);
         (read, take_in(plan, level, entries))
     });
-    // What could not be planned came before what could not be read.
+    // Errors of planning come before errors of reading.
     let numbers = match pairs.first() {
         Some((key, _)) => taken.map_err(|error| exception(key.py(), &error))?,
         None => Vec::new(),
@@ -110,7 +110,7 @@ pub(super) fn add<'py>(
     for leaf in &mut mapped {
         leaf.number = numbers[leaf.number];
     }
-    // What was held to be read is what the plan holds.
+    // The plan holds what was held to be read.
     let mut originals = Vec::with_capacity(leaves.len());
     let mut others = Vec::with_capacity(children.len());
     let mut places = children.into_iter().peekable();

@@ -16,7 +16,7 @@ use super::dlpack::{self, Memory};
 use super::load::num_bytes;
 use super::mapped::{cut_file_at, mapped_class};
 use crate::ffi::Resolved;
-use crate::tensors::{HeldStorage, Tensor};
+use crate::shortcuts::tensors::{HeldStorage, Tensor};
 
 struct Imports {
     tensor: Py<PyType>,
@@ -134,7 +134,7 @@ impl Values {
     /// Returns the source from which a save reads the bytes.
     ///
     /// # Safety
-    /// What is kept is held for as long as the source is in use.
+    /// The caller holds what is kept for as long as the source is in use.
     pub(crate) unsafe fn source(&self) -> PyResult<Source> {
         match &self.bytes {
             Bytes::Memory(memory) => {
@@ -231,7 +231,7 @@ pub(super) struct PlainLeaf {
 /// metadata is shared.
 ///
 /// # Safety
-/// What is kept is held for as long as the region is in use.
+/// The caller holds what is kept for as long as the region is in use.
 pub(super) unsafe fn plain_leaf(
     value: &Bound<'_, PyAny>,
     last: Option<&Arc<LeafMeta>>,
@@ -288,7 +288,7 @@ type Prepared<'py> = (Bound<'py, PyAny>, String, Vec<i64>, String, Option<Vec<u8
 /// The memory of a tensor that is its values as they are, and what keeps it; None where torch has to
 /// help.
 ///
-/// Of other subclasses nothing is assumed: a fake tensor has no memory, a wrapper is not its own.
+/// Nothing is assumed about other subclasses: a fake tensor has no memory, a wrapper none of its own.
 fn plain_memory(value: &Bound<'_, PyAny>) -> PyResult<Option<(Memory, Kept)>> {
     let py = value.py();
     let imports = imports(py)?;
@@ -298,9 +298,9 @@ fn plain_memory(value: &Bound<'_, PyAny>) -> PyResult<Option<(Memory, Kept)>> {
     if !is_known {
         return Ok(None);
     }
-    let ordinary = Tensor::of(value).or_else(|| Tensor::of_class(value, mapped));
+    let ordinary = Tensor::of_plain_or_mapped(value);
     let own;
-    // Of a tensor that cannot be asked natively another one is made, which nobody else knows.
+    // A tensor that cannot be asked natively is replaced by another one, which nobody else knows.
     let (value, held) = if let Some(storage) = ordinary.and_then(|tensor| tensor.storage(1)) {
         (value, Some(Kept::Storage(storage.held)))
     } else {

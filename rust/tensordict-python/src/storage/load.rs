@@ -1,4 +1,4 @@
-//! Entries for Python containers from the directories of a save.
+//! Entries for Python collections from the directories of a save.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -26,7 +26,7 @@ use super::mapped::{empty, mapped_tensor, torch_dtype};
 use super::save::SaveProgress;
 use crate::ffi::PausedCollector;
 
-/// A level that was read, for Python to make a container of.
+/// A level that was read, for Python to make a collection of.
 ///
 /// `entries` holds the tensors; for the keys in `nested` it holds such a level again, and for those
 /// in `special` what Python has to finish: the directory of a class of another layout, or the
@@ -73,7 +73,7 @@ impl OpenDirectory {
     fn new(py: Python<'_>, path: PathBuf, mode: Option<String>) -> PyResult<Self> {
         let map_mode = parse_mode(mode.as_deref())?;
         let root = Root::open_path(&path).map_err(|source| {
-            // What is asked for is the metadata; so it is what is missing.
+            // The caller asks for the metadata, so the error names that.
             exception(py, &StorageError::io(path.join(METADATA_FILE), source))
         })?;
         Ok(Self {
@@ -192,7 +192,7 @@ impl OpenDirectory {
             prefetched_tensors(py, leaves, prefetch, |leaf, mapping| {
                 let LeafMeta { dtype, shape, .. } = &leaf.meta;
                 match mapping {
-                    // As published: a tensor without bytes is not one over a file.
+                    // The release does the same: a tensor without bytes is not one over a file.
                     None => empty(py, dtype, shape),
                     some => mapped_tensor(py, some, &leaf.path(), dtype, shape, mode),
                 }
@@ -240,7 +240,7 @@ pub(super) enum Backing<'m> {
     Archive(&'m OpenArchive),
 }
 
-/// Makes what Python makes containers of.
+/// Makes what Python makes collections of.
 pub(super) struct Maker<'m, 'py> {
     pub(super) leaves: Vec<Leaf>,
     /// The tensors of the leaves, unless only shapes and dtypes are wanted; none for a nested one.
@@ -417,7 +417,7 @@ pub(crate) fn num_bytes(dtype: &str, shape: &[i64]) -> PyResult<u64> {
         PyValueError::new_err(format!("tensors of {dtype} cannot be mapped from a file"))
     })?;
     dtype::tensor_bytes(shape, item_size)
-        .ok_or_else(|| PyValueError::new_err(format!("{shape:?} is no shape of a tensor")))
+        .ok_or_else(|| PyValueError::new_err(format!("{shape:?} is not the shape of a tensor")))
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -96,7 +96,7 @@ impl PyLockedLevel {
             .map(|(name, text)| Ok((name, text.map(|text| json::parse(&text)).transpose()?)))
             .collect();
         let parsed = parsed.map_err(|error: json::SyntaxError| {
-            PyRuntimeError::new_err(format!("a field is no JSON: {}", error.message))
+            PyRuntimeError::new_err(format!("a field is not JSON: {}", error.message))
         })?;
         self.with(py, |level| level.set_fields(parsed))
     }

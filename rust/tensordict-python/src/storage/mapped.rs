@@ -174,6 +174,28 @@ fn mapping_of(address: usize) -> Option<(PathBuf, usize, usize, bool)> {
     is_there.then_some((record.path, offset, record.length, record.is_shared))
 }
 
+/// Returns whether an address lies in the mapping of a file that had the name of `path` and does
+/// not have it any more. Only the last part of the path is compared: a save that takes the place of
+/// another one moves the old files first.
+#[pyfunction]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "functions of the module own what they make of Python's arguments"
+)]
+fn is_of_replaced_file(address: usize, path: PathBuf) -> bool {
+    let record = {
+        let mapped = mapped();
+        let found = mapped.range(..=address).next_back();
+        found
+            .filter(|(start, record)| address - **start < record.length)
+            .map(|(_, record)| record.clone())
+    };
+    record.is_some_and(|record| {
+        record.path.file_name() == path.file_name()
+            && FileIdentity::of_path(&record.path) != Some(record.file)
+    })
+}
+
 /// The Python objects that tensors over files are made with.
 struct Imports {
     class: Py<PyType>,
@@ -323,7 +345,7 @@ fn over<'py>(
 /// A plain tensor of this shape over memory that `kept` keeps alive.
 ///
 /// # Safety
-/// As for [`dlpack::tensor_over`]; `length` is exactly what shape and dtype need where the
+/// The same as for [`dlpack::tensor_over`]; `length` is exactly what shape and dtype need where the
 /// dtype is one that `DLPack` does not make.
 pub(crate) unsafe fn tensor_at<'py, T: Send + 'static>(
     py: Python<'py>,
@@ -364,5 +386,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     if failed != 0 {
         return Err(io::Error::from_raw_os_error(failed).into());
     }
+    module.add_function(wrap_pyfunction!(is_of_replaced_file, module)?)?;
     module.add_function(wrap_pyfunction!(mapping_of, module)?)
 }

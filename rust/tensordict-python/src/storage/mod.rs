@@ -1,8 +1,8 @@
 //! Saving and loading: the core's storage, driven from Python.
 //!
-//! [`entries`] takes a plan together from Python containers, whose tensors [`leaves`] reads, and [`save`]
+//! [`entries`] takes a plan together from Python collections, whose tensors [`leaves`] reads, and [`save`]
 //! writes it; [`load`] gives
-//! entries to Python containers. Memory goes to and from torch by [`dlpack`]; [`mapped`] makes the
+//! entries to Python collections. Memory goes to and from torch by [`dlpack`]; [`mapped`] makes the
 //! tensors over files. The GIL is released while files are written, opened or mapped.
 
 mod archive;

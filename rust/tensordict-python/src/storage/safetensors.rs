@@ -55,7 +55,7 @@ fn write_safetensors<'py>(
     progress: &SaveProgress,
     maps: bool,
 ) -> PyResult<Vec<(Texts, Bound<'py, PyDict>)>> {
-    // What the regions point into, held until all is written.
+    // The owners of the regions, held until all is written.
     let mut held = Vec::new();
     let mut planned = Vec::with_capacity(files.len());
     for (path, other_path, tensors, metadata) in files {

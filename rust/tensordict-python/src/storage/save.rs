@@ -1,4 +1,4 @@
-//! The plan of a save, taken together from Python containers, and its writing.
+//! The plan of a save, taken together from Python collections, and its writing.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -36,7 +36,7 @@ use super::mapped::{file_at, mapped_tensor, whole_file_at};
 use super::saved::{Place, Saved, SavedTensors};
 use crate::ffi::{PausedCollector, dict_pairs};
 
-/// A save being planned. Containers add their levels and entries; `write` does it.
+/// A save being planned. Collections add their levels and entries; `write` does it.
 ///
 /// The tensors are held until the plan is dropped, which keeps their memory in place.
 #[pyclass(module = "tensordict._rust", frozen)]
@@ -52,7 +52,7 @@ pub(crate) struct SavePlan {
 
 struct State {
     plan: Plan,
-    /// The objects that the containers hold for the leaves.
+    /// The objects that the collections hold for the leaves.
     originals: Vec<Py<PyAny>>,
     leaves: Vec<SavedLeaf>,
 }
@@ -161,7 +161,7 @@ impl SavePlan {
         self.state.lock().plan.close_level_as(level, text);
     }
 
-    /// Adds a file whose bytes are known to a level: what a container keeps beside its metadata.
+    /// Adds a file whose bytes are known to a level: what a collection keeps beside its metadata.
     fn add_file(&self, py: Python<'_>, level: usize, name: &str, content: Vec<u8>) -> PyResult<()> {
         self.state
             .lock()
@@ -346,7 +346,7 @@ impl SaveProgress {
     pub(super) fn watched(&self) -> &Progress {
         let raised = Arc::clone(&self.raised);
         self.progress.watch(move || {
-            // Of the main thread alone signals are handled, and others find nothing.
+            // Only the main thread handles signals; others find none.
             Python::attach(|py| match py.check_signals() {
                 Ok(()) => false,
                 Err(error) => {
@@ -442,7 +442,7 @@ impl SavePlan {
     }
 }
 
-/// Tensors over the files of leaves, for the containers to take.
+/// Tensors over the files of leaves, for the collections to take.
 fn saved(
     originals: Vec<Py<PyAny>>,
     leaves: &[SavedLeaf],

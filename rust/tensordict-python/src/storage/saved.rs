@@ -1,4 +1,4 @@
-//! The tensors over the files of a save, given out to the containers that they belong to.
+//! The tensors over the files of a save, given out to the collections that they belong to.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::ffi::{PausedCollector, copy_dict, replace_entries};
 
 /// The tensors over the files of a save, in the order in which the leaves were added to its plan.
 ///
-/// Containers take theirs in the order in which they added them: one by one as from any iterator, or
+/// Collections take theirs in the order in which they added them: one by one as from any iterator, or
 /// all leaves of a level at once. Those over an archive are made when they are taken.
 #[pyclass(module = "tensordict._rust", frozen)]
 pub(crate) struct SavedTensors {
     left: parking_lot::Mutex<Left>,
     /// The tensors that were saved, where they are to be compared: while files are written others can
-    /// change the containers, whose keys would get wrong tensors then.
+    /// change the collections, whose keys would get wrong tensors then.
     originals: parking_lot::Mutex<Originals>,
 }
 
@@ -179,7 +179,7 @@ impl SavedTensors {
     }
 }
 
-const MSG_CHANGED: &str = "an entry was added to the container, replaced or removed while it was \
+const MSG_CHANGED: &str = "an entry was added to the collection, replaced or removed while it was \
                            saved: the save is there, and can be loaded";
 
 impl SavedTensors {

@@ -1,8 +1,8 @@
 //! Calls of modules of collections, without running bytecode: the `forward` of a module of
 //! tensors and of a sequence.
 //!
-//! What is done is what their Python functions do in the plain case: each is called
-//! natively (see [`crate::accessors`]) and gives None where a case is not plain, before
+//! Each does what its Python function does in the plain case. It is called
+//! natively (see [`crate::shortcuts::calls`]) and gives None where a case is not plain, before
 //! anything has been done. Then the function's own code runs.
 
 use pyo3::call::PyCallArgs;
@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
-use crate::container;
+use crate::collection;
 use crate::ffi::{self, Resolved};
 use crate::imports::Imports;
 use crate::nested_key;
@@ -167,7 +167,7 @@ impl Calls {
 /// Returns whether a call with `td` can be one that runs no bytecode.
 fn is_plain(imports: &Imports, calls: &Calls, td: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = td.py();
-    Ok(container::is_plain(imports, td) && !ffi::frames_are_watched(py) && calls.run_all(py)?)
+    Ok(collection::is_plain(imports, td) && !ffi::frames_are_watched(py) && calls.run_all(py)?)
 }
 
 /// Returns whether `value` is the object False.
@@ -223,7 +223,7 @@ impl<'py> Attributes<'py> {
 
 type Inputs<'py> = SmallVec<[Bound<'py, PyAny>; 6]>;
 
-/// The inputs of a module, if each is there, and a tensor or a plain container.
+/// The inputs of a module, if each is there, and a tensor or a plain tensordict.
 fn inputs<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
@@ -241,15 +241,15 @@ fn inputs<'py>(
             return Ok(None);
         }
         for part in parts {
-            if !container::is_plain(imports, &value) {
+            if !collection::is_plain(imports, &value) {
                 return Ok(None);
             }
-            match container::entries(imports, &value)?.get_item(part)? {
+            match collection::entries(imports, &value)?.get_item(part)? {
                 Some(next) => value = next,
                 None => return Ok(None),
             }
         }
-        if !ffi::is_subtype(&value, &imports.tensor) && !container::is_plain(imports, &value) {
+        if !ffi::is_subtype(&value, &imports.tensor) && !collection::is_plain(imports, &value) {
             return Ok(None);
         }
         found.push(value);

@@ -1,14 +1,14 @@
 //! The values of a dictionary, read and replaced where the interpreter keeps them.
 //!
-//! A walk looks at every entry of every container and makes a dictionary of the same keys
+//! A walk looks at every entry of every collection and makes a dictionary of the same keys
 //! with other values. By the C API an entry costs some fifty instructions to read and two
 //! hundred to replace, since its key is hashed, looked up and compared again. The entries of a
 //! dictionary whose keys are strings lie in one array, of a key and a value each: where that is
 //! known to be so, a value is one load, and replacing it one store.
 //!
 //! This is one of the modules that may hold `unsafe`: it has the layout of dictionaries of
-//! `CPython` 3.11 to 3.14. [`learn_layout`] tries it on a dictionary made for it, so that an
-//! interpreter that was built in another way is noticed before the first container is made.
+//! `CPython` 3.11 to 3.14. [`learn`] tries it on a dictionary made for it, so that an
+//! interpreter that was built in another way is noticed before the first collection is made.
 //! Everywhere else, and for other dictionaries, callers use the C API.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -161,7 +161,7 @@ pub(crate) fn other_pair<'py>(
 ) -> Result<NextPair<'py>, Unknown> {
     let slots = Slots::of(first).ok_or(Unknown)?;
     let others = Slots::of(second).ok_or(Unknown)?;
-    // Where entries were deleted, the places of the others do not correspond.
+    // After deletions, the places of the other entries do not correspond.
     if slots.count != first.len() || others.count != second.len() {
         return Err(Unknown);
     }
@@ -467,17 +467,13 @@ pub(crate) fn replace_next<'py>(
     Err(new)
 }
 
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    learn_layout(module.py())
-}
-
 /// Returns whether the layout was found to be that of this interpreter.
 pub(crate) fn is_known() -> bool {
     IS_KNOWN.load(Ordering::Relaxed)
 }
 
 /// Tries the layout on a dictionary made for it, and uses it if it holds.
-fn learn_layout(py: Python<'_>) -> PyResult<()> {
+pub(crate) fn learn(py: Python<'_>) -> PyResult<()> {
     let version = py.version_info();
     let has_layout = version.major == 3 && (11..=14).contains(&version.minor);
     if !has_layout || !Shortcut::Dictionaries.is_allowed() {

@@ -1,4 +1,4 @@
-//! Attributes and operators of containers, used without running bytecode.
+//! Attributes and operators of collections, used without running bytecode.
 //!
 //! A property's getter, `__setattr__` and `__setitem__` have to be Python functions,
 //! because the compiler traces nothing else in their place. In eager code their frames
@@ -13,6 +13,8 @@
 //! This is one of the modules that may hold `unsafe`: it reads two attributes and a dict
 //! by the C API, as the handful of instructions that they are.
 
+mod modules;
+
 use std::panic::AssertUnwindSafe;
 use std::sync::OnceLock;
 
@@ -22,7 +24,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFunction, PyInt, PyString, PyTuple};
 
 use crate::access;
-use crate::container::{self, Names};
+use crate::collection::{self, Names};
 use crate::dims;
 use crate::ffi::{Resolved, call_method, is_subclass};
 use crate::fields;
@@ -31,7 +33,6 @@ use crate::imports::{Imports, imports};
 use crate::join::{self, Join};
 use crate::leaf_call::Tail;
 use crate::map_leaves;
-use crate::module_call;
 use crate::set;
 use crate::shortcuts::Shortcut;
 
@@ -156,13 +157,13 @@ macro_rules! native {
 }
 
 native!(batch_size, |imports, td| {
-    container::state_of(imports, &td, 1).map(Some)
+    collection::state_of(imports, &td, 1).map(Some)
 });
 native!(device, |imports, td| {
-    container::state_of(imports, &td, 2).map(Some)
+    collection::state_of(imports, &td, 2).map(Some)
 });
 native!(is_locked, |imports, td| {
-    let is_locked = container::is_locked(imports, &td)?;
+    let is_locked = collection::is_locked(imports, &td)?;
     Ok(Some(PyBool::new(td.py(), is_locked).to_owned().into_any()))
 });
 native!(shape, |imports, td| own_batch_size(imports, &td));
@@ -180,7 +181,7 @@ native!(length, |imports, td| {
     })
 });
 native!(contains, |imports, td, key| {
-    if !key.is_exact_instance_of::<PyString>() || !container::is_plain(imports, &td) {
+    if !key.is_exact_instance_of::<PyString>() || !collection::is_plain(imports, &td) {
         return Ok(None);
     }
     let found = access::contains(&td, &key)?;
@@ -188,7 +189,7 @@ native!(contains, |imports, td, key| {
 });
 native!(set_item, |imports, td, key, value| {
     let is_done = key.is_exact_instance_of::<PyString>()
-        && container::is_plain(imports, &td)
+        && collection::is_plain(imports, &td)
         && set::set_plainly(imports, &td, &key, &value)?;
     Ok(is_done.then(|| td.py().None().into_bound(td.py())))
 });
@@ -216,7 +217,7 @@ fn noted<'py>(
     dim: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyTuple>>> {
     let py = td.py();
-    let is_plain = dim.is_exact_instance_of::<PyInt>() && container::is_plain(imports, td);
+    let is_plain = dim.is_exact_instance_of::<PyInt>() && collection::is_plain(imports, td);
     if !is_plain || join::is_lazy_by_default(py)? {
         return Ok(None);
     }
@@ -245,10 +246,10 @@ fn first_of_closure<'py>(function: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Py
 }
 
 native!(module_forward, |imports, module, td| {
-    module_call::forward(imports, &module, &td)
+    modules::forward(imports, &module, &td)
 });
 native!(sequence_forward, |imports, sequence, td| {
-    module_call::forward_all(imports, &sequence, &td)
+    modules::forward_all(imports, &sequence, &td)
 });
 native!(answer_plainly, |_imports, class, function, types, args| {
     answer(&class, &function, &types, &args, None)
@@ -279,7 +280,7 @@ unsafe extern "C" fn torch_function(
     }
 }
 
-/// The table of the torch functions that containers take part in, and that of the handlers
+/// The table of the torch functions that collections take part in, and that of the handlers
 /// that have a native form.
 static TABLES: Resolved<[Py<PyDict>; 2]> = Resolved::new();
 
@@ -335,30 +336,32 @@ fn made_natively<'py>(
     match (form.to_str()?, args.as_slice()) {
         ("stack", _) => join::join_plain(imports, Join::Stack, args),
         ("cat", _) => join::join_plain(imports, Join::Cat, args),
-        ("like", [td]) if container::is_plain(imports, td) => {
+        ("like", [td]) if collection::is_plain(imports, td) => {
             let (none, names) = (PyTuple::empty(td.py()), Names::Keep);
             let tail = Tail::Nothing;
             map_leaves::map_dense(imports, td, function, &none, None, &names, tail, true).map(Some)
         }
-        ("where", [mask, td, other]) if container::is_plain(imports, td) => {
+        ("where", [mask, td, other]) if collection::is_plain(imports, td) => {
             call_method(form, &[td.clone(), mask.clone(), other.clone()]).map(Some)
         }
         // Else it is the name of a method.
         ("like" | "where", _) => Ok(None),
-        (_, all @ [td, ..]) if container::is_plain(imports, td) => call_method(form, all).map(Some),
+        (_, all @ [td, ..]) if collection::is_plain(imports, td) => {
+            call_method(form, all).map(Some)
+        }
         _ => Ok(None),
     }
 }
 
-/// The batch size of a plain container; None where a class may have another one.
+/// The batch size of a plain tensordict; None where a class may have another one.
 fn own_batch_size<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
-    if !container::is_plain(imports, td) {
+    if !collection::is_plain(imports, td) {
         return Ok(None);
     }
-    container::state_of(imports, td, 1).map(Some)
+    collection::state_of(imports, td, 1).map(Some)
 }
 
 /// Let a getter `def getter(self): return get_field(name, self)`, whose `__name__` is the
@@ -462,16 +465,16 @@ fn write<'py>(
     if value.get_type().is(&imports.tensor)
         && fields::is_plain_field(imports, tc, name)?
         && let Ok(inner) = crate::ffi::plain_attribute(tc, name_of_inner)
-        && container::is_plain(imports, &inner)
+        && collection::is_plain(imports, &inner)
         && set::fits_plainly(imports, &inner, value)?
-        && !container::is_locked(imports, &inner)?
+        && !collection::is_locked(imports, &inner)?
     {
-        return container::entries(imports, &inner)?.set_item(name, value);
+        return collection::entries(imports, &inner)?.set_item(name, value);
     }
     fields::set_field(tc, name, value)
 }
 
-/// The tensor in the plain container of `tc`; null, without an error, for all else.
+/// The tensor in the plain tensordict of `tc`; null, without an error, for all else.
 unsafe fn quick(
     py: Python<'_>,
     imports: &'static Imports,

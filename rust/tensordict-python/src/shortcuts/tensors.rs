@@ -26,9 +26,10 @@ use smallvec::SmallVec;
 use tensordict_core::storage::region;
 use tensordict_core::storage::source::Signs;
 
+use super::Shortcut;
 use crate::ffi::Resolved;
-use crate::shortcuts::Shortcut;
 use crate::storage::dlpack;
+use crate::storage::mapped::mapped_class;
 
 /// `AOTITorchError (*)(AtenTensorHandle, int64_t**)` and its like: 0 where it went well.
 type Ask<T> = unsafe extern "C" fn(*const c_void, *mut T) -> i32;
@@ -129,16 +130,17 @@ impl<'a, 'py> Tensor<'a, 'py> {
         Self::by(ACCESS.get(object.py())?.as_ref()?, object)
     }
 
-    /// Does the work of [`Self::of`] for instances of a class that derives from `torch.Tensor`.
-    pub(crate) fn of_class(
-        object: &'a Bound<'py, PyAny>,
-        class: &Bound<'py, PyType>,
-    ) -> Option<Self> {
-        let access = ACCESS.get(object.py())?.as_ref()?;
-        // SAFETY: the object is a tensor.
-        let is_ordinary =
-            object.get_type().is(class) && unsafe { Self::is_ordinary(access, object) };
-        is_ordinary.then_some(Self { access, object })
+    /// Does the work of [`Self::of`], also for a tensor over a mapped file.
+    #[inline]
+    pub(crate) fn of_plain_or_mapped(object: &'a Bound<'py, PyAny>) -> Option<Self> {
+        Self::of(object).or_else(|| {
+            let access = ACCESS.get(object.py())?.as_ref()?;
+            let class = mapped_class(object.py()).ok()?;
+            // SAFETY: an object of this class is a tensor.
+            let is_ordinary =
+                object.get_type().is(class) && unsafe { Self::is_ordinary(access, object) };
+            is_ordinary.then_some(Self { access, object })
+        })
     }
 
     #[inline]
@@ -345,45 +347,22 @@ pub(crate) fn prefetch(object: &Bound<'_, PyAny>) {
     }
 }
 
-/// Calls `look` with the shape of a tensor, and with whether it is on the CPU; returns None if the
-/// tensor is not ordinary and `DLPack` has no answer either: then its attributes know. It must not
-/// run Python code.
-#[inline]
-pub(crate) fn with_layout<T>(
-    tensor: &Bound<'_, PyAny>,
-    look: impl FnOnce(&[i64], bool) -> T,
-) -> Option<T> {
-    if let Some(ordinary) = Tensor::of(tensor) {
-        return ordinary.with_layout(look);
-    }
-    dlpack::with_layout(tensor, look)
-}
-
-/// Does the work of [`with_layout`] for an ordinary tensor; returns None for every other one: this
-/// runs no Python code, which `DLPack` and the attributes of others can.
-#[inline]
-pub(crate) fn with_layout_at_a_glance<T>(
-    tensor: &Bound<'_, PyAny>,
-    look: impl FnOnce(&[i64], bool) -> T,
-) -> Option<T> {
-    Tensor::of(tensor)?.with_layout(look)
-}
-
 /// Returns whether two tensors are known to have one shape.
 pub(crate) fn have_one_shape(first: &Bound<'_, PyAny>, second: &Bound<'_, PyAny>) -> bool {
-    let answer = match (Tensor::of(first), Tensor::of(second)) {
-        (Some(first), Some(second)) => {
-            first.with_shape(|shape| second.with_shape(|other| other == shape))
-        }
-        // One shape is owned, since to ask for the other one may run Python code.
-        _ => shape_of(first).map(|shape| with_layout(second, |other, _| *other == *shape)),
+    let ordinary = (
+        Tensor::of_plain_or_mapped(first),
+        Tensor::of_plain_or_mapped(second),
+    );
+    let (Some(first), Some(second)) = ordinary else {
+        return false;
     };
-    answer.flatten().unwrap_or(false)
+    let are_same = first.with_shape(|shape| second.with_shape(|other| other == shape));
+    are_same.flatten().unwrap_or(false)
 }
 
-/// The shape of a tensor; None as in [`with_layout`].
+/// The shape of a tensor; None if it is not ordinary: then its attributes know.
 pub(crate) fn shape_of(tensor: &Bound<'_, PyAny>) -> Option<Shape> {
-    with_layout(tensor, |shape, _| Shape::from_slice(shape))
+    Tensor::of_plain_or_mapped(tensor)?.with_shape(Shape::from_slice)
 }
 
 /// Finds the functions and the place of the tensor, and tries them.

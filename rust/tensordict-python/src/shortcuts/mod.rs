@@ -1,20 +1,25 @@
-//! The shortcuts into `CPython` and torch that are taken.
+//! The shortcuts into `CPython` and torch, and which of them are taken.
 //!
 //! A shortcut reads or writes what the other side keeps private, or relies on how it behaves
-//! today, and is there for speed alone: whatever takes one can do the same by public
-//! interfaces. Each is tried when this is imported and taken where it holds.
-//! `docs/dev/native.md` describes them. Here is decided, once, whether they are taken at
-//! all: `TENSORDICT_SHORTCUTS=0` in the environment turns all of them off, and a list of names
-//! all but those. An interpreter without a global lock turns all of them off, since
-//! most rely on it.
+//! today, and is there for speed alone: the code that takes one can do the same by public
+//! interfaces. Each is tried on import and taken if it holds. All of them are in this folder;
+//! `docs/dev/native.md` says what each assumes and gains. The environment decides once whether
+//! they may be taken at all: `TENSORDICT_SHORTCUTS=0` turns all of them off, and a list of names
+//! all but those. An interpreter without a global lock turns all of them off, since most rely
+//! on it.
 
-use std::sync::atomic::{AtomicU16, Ordering};
+pub(crate) mod attributes;
+pub(crate) mod calls;
+pub(crate) mod dictionaries;
+pub(crate) mod sizes;
+pub(crate) mod tensors;
+
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::imports::imports;
-use crate::{slots, state, tensors};
 
 /// A shortcut, by its place in the table of [`NAMES`].
 #[derive(Clone, Copy)]
@@ -25,31 +30,27 @@ pub(crate) enum Shortcut {
     Tensors,
     Signs,
     Graphs,
-    Layouts,
     Sizes,
-    MovedItems,
 }
 
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 7] = [
     "attributes",
     "dictionaries",
     "calls",
     "tensors",
     "signs",
     "graphs",
-    "layouts",
     "sizes",
-    "moved items",
 ];
 
 /// A bit for each that may be taken.
-static ALLOWED: AtomicU16 = AtomicU16::new(0);
+static ALLOWED: AtomicU8 = AtomicU8::new(0);
 
 impl Shortcut {
     /// Returns whether it may be taken.
     #[inline]
     pub(crate) fn is_allowed(self) -> bool {
-        ALLOWED.load(Ordering::Relaxed) & (1 << self as u16) != 0
+        ALLOWED.load(Ordering::Relaxed) & (1 << self as u8) != 0
     }
 }
 
@@ -60,15 +61,13 @@ fn shortcuts(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     imports(py)?;
     let [tensors, signs, graphs] = tensors::are_known(py);
     let are_taken = [
-        state::is_known(),
-        slots::is_known(),
+        attributes::is_known(),
+        dictionaries::is_known(),
         Shortcut::Calls.is_allowed(),
         tensors,
         signs,
         graphs,
-        Shortcut::Layouts.is_allowed(),
         Shortcut::Sizes.is_allowed(),
-        Shortcut::MovedItems.is_allowed(),
     ];
     let taken = PyDict::new(py);
     for (name, is_taken) in NAMES.iter().zip(are_taken) {
@@ -77,7 +76,7 @@ fn shortcuts(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(taken)
 }
 
-/// Decides; to be called before anything is tried.
+/// Decides which shortcuts are allowed, then tries them.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let build = module.py().import("sys")?.getattr("version")?;
     let has_lock = !build.extract::<&str>()?.contains("free-threading");
@@ -94,5 +93,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         .fold(0, |allowed, (place, _)| allowed | (1 << place));
     ALLOWED.store(allowed, Ordering::Relaxed);
     module.add_function(wrap_pyfunction!(shortcuts, module)?)?;
-    Ok(())
+    dictionaries::learn(module.py())?;
+    attributes::learn(module.py())?;
+    calls::register(module)
 }

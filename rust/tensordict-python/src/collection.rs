@@ -1,4 +1,4 @@
-//! Containers as the walks see them: what is one, its four state attributes, new ones.
+//! Collections as the walks see them: what is one, its four state attributes, new ones.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -10,9 +10,10 @@ use smallvec::SmallVec;
 
 use crate::ffi;
 use crate::imports::{Imports, from_twin};
-use crate::state;
+use crate::shortcuts::attributes;
+use crate::shortcuts::sizes;
 
-/// The kind of a value of a container, for a walk.
+/// The kind of a value of a collection, for a walk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Called, collected or stored as it is.
@@ -85,7 +86,7 @@ fn kind_of_other(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<Kind> 
     })
 }
 
-/// Returns whether the state of the container `td` may be read directly.
+/// Returns whether the state of the collection `td` may be read directly.
 #[inline]
 pub(crate) fn is_dense(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
     if is_known_dense(td.get_type_ptr()) {
@@ -108,7 +109,7 @@ pub(crate) fn is_unbatched(imports: &Imports, value: &Bound<'_, PyAny>) -> bool 
         && ffi::is_subtype(value, &imports.unbatched)
 }
 
-/// The leaf `value` in a container of batch size `size`, if it is held whole: what changes
+/// The leaf `value` in a collection of batch size `size`, if it is held whole: what changes
 /// the batch size does not change its data. None where it is any other leaf.
 #[inline]
 pub(crate) fn resized_unbatched<'py>(
@@ -158,19 +159,19 @@ pub(crate) fn rescued<'py>(
     if made.is_none() { Err(error) } else { Ok(made) }
 }
 
-/// Returns whether a foreign container is one value that is no tensor.
+/// Returns whether a foreign collection is one value that is no tensor.
 pub(crate) fn is_non_tensor(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
     td.getattr(imports.names.is_non_tensor.bind(td.py()))?
         .is_truthy()
 }
 
-/// The entries of a dense container: the live dictionary.
+/// The entries of a tensordict: the live dictionary.
 #[inline]
 pub(crate) fn entries<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    Ok(state::get(td, 0, &imports.names.entries)?.cast_into::<PyDict>()?)
+    Ok(attributes::get(td, 0, &imports.names.entries)?.cast_into::<PyDict>()?)
 }
 
 #[inline]
@@ -178,7 +179,7 @@ pub(crate) fn batch_size<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    Ok(state::get(td, 1, &imports.names.batch_size)?.cast_into::<PyTuple>()?)
+    Ok(attributes::get(td, 1, &imports.names.batch_size)?.cast_into::<PyTuple>()?)
 }
 
 #[inline]
@@ -186,7 +187,7 @@ pub(crate) fn device<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    state::get(td, 2, &imports.names.device)
+    attributes::get(td, 2, &imports.names.device)
 }
 
 #[inline]
@@ -194,16 +195,16 @@ pub(crate) fn dim_names<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    state::get(td, 3, &imports.names.dim_names)
+    attributes::get(td, 3, &imports.names.dim_names)
 }
 
 pub(crate) fn is_locked(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
     if is_plain(imports, td) {
-        match state::own(td, &imports.names.is_locked) {
-            state::Own::Value(value) => return value.is_truthy(),
+        match attributes::own(td, &imports.names.is_locked) {
+            attributes::Own::Value(value) => return value.is_truthy(),
             // The class says no.
-            state::Own::Absent => return Ok(false),
-            state::Own::Unknown => {}
+            attributes::Own::Absent => return Ok(false),
+            attributes::Own::Unknown => {}
         }
     }
     td.getattr(imports.names.is_locked.bind(td.py()))?
@@ -218,7 +219,7 @@ pub(crate) fn has_storage(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<
             || td.getattr(names.shared.bind(td.py()))?.is_truthy()?))
 }
 
-/// The four attributes of a dense container, read at once.
+/// The four attributes of a tensordict, read at once.
 pub(crate) struct State<'py> {
     pub(crate) entries: Bound<'py, PyDict>,
     pub(crate) batch_size: Bound<'py, PyTuple>,
@@ -228,7 +229,8 @@ pub(crate) struct State<'py> {
 
 impl<'py> State<'py> {
     pub(crate) fn of(imports: &Imports, td: &Bound<'py, PyAny>) -> PyResult<Self> {
-        let [entries, batch_size, device, dim_names] = state::get_all(td, state_names(imports))?;
+        let [entries, batch_size, device, dim_names] =
+            attributes::get_all(td, state_names(imports))?;
         Ok(Self {
             entries: entries.cast_into()?,
             batch_size: batch_size.cast_into()?,
@@ -238,7 +240,7 @@ impl<'py> State<'py> {
     }
 }
 
-/// A dense container of type `class` around `entries`, made without `__init__`.
+/// A tensordict of type `class` around `entries`, made without `__init__`.
 pub(crate) fn new<'py>(
     imports: &Imports,
     class: &Bound<'py, PyType>,
@@ -255,13 +257,13 @@ pub(crate) fn new<'py>(
 pub(crate) fn new_of<'py>(
     imports: &Imports,
     class: &Bound<'py, PyType>,
-    values: [Bound<'py, PyAny>; state::COUNT],
+    values: [Bound<'py, PyAny>; attributes::COUNT],
 ) -> PyResult<Bound<'py, PyAny>> {
     let td = match ffi::allocate(class)? {
         Some(td) => td,
         None => class.call_method1(imports.names.method_new.bind(class.py()), (class,))?,
     };
-    state::set_all(&td, state_names(imports), values)?;
+    attributes::set_all(&td, state_names(imports), values)?;
     Ok(td)
 }
 
@@ -270,18 +272,18 @@ pub(crate) fn new_of<'py>(
 pub(crate) fn new_like<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
-    values: [Bound<'py, PyAny>; state::COUNT],
+    values: [Bound<'py, PyAny>; attributes::COUNT],
 ) -> PyResult<Bound<'py, PyAny>> {
     match ffi::allocate_like(td)? {
         Some(made) => {
-            state::set_all(&made, state_names(imports), values)?;
+            attributes::set_all(&made, state_names(imports), values)?;
             Ok(made)
         }
         None => new_of(imports, &td.get_type(), values),
     }
 }
 
-/// Sets the four attributes of a dense container.
+/// Sets the four attributes of a tensordict.
 pub(crate) fn fill<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
@@ -290,7 +292,7 @@ pub(crate) fn fill<'py>(
     device: &Bound<'py, PyAny>,
     dim_names: &Bound<'py, PyAny>,
 ) -> PyResult<()> {
-    state::set_all(
+    attributes::set_all(
         td,
         state_names(imports),
         [entries, batch_size, device, dim_names].map(Clone::clone),
@@ -298,7 +300,7 @@ pub(crate) fn fill<'py>(
 }
 
 /// The names of the four attributes, in the order in which they are set.
-fn state_names(imports: &Imports) -> [&Py<PyString>; state::COUNT] {
+fn state_names(imports: &Imports) -> [&Py<PyString>; attributes::COUNT] {
     let names = &imports.names;
     [
         &names.entries,
@@ -314,7 +316,7 @@ pub(crate) fn state_of<'py>(
     td: &Bound<'py, PyAny>,
     place: usize,
 ) -> PyResult<Bound<'py, PyAny>> {
-    state::get(td, place, state_names(imports)[place])
+    attributes::get(td, place, state_names(imports)[place])
 }
 
 /// Returns whether `td` is of the plain dense class itself, whose methods are known.
@@ -326,11 +328,11 @@ pub(crate) fn is_plain(imports: &Imports, td: &Bound<'_, PyAny>) -> bool {
 
 /// The `names` that a walk is given for its results.
 pub(crate) enum Names<'py> {
-    /// Each container keeps its own.
+    /// Each collection keeps its own.
     Keep,
     /// No dim is named.
     Drop,
-    /// Those of the root's dims; a nested container keeps those of its further dims.
+    /// Those of the root's dims; a nested collection keeps those of its further dims.
     Given(Bound<'py, PyAny>),
     /// For each of the root's new dims the old dim whose name it takes, -1 for none.
     Moved(Order),
@@ -371,13 +373,13 @@ impl<'py> Names<'py> {
     }
 }
 
-/// The change of the batch sizes and names of the containers that a walk meets: the first `k` dims,
+/// The change of the batch sizes and names of the collections that a walk meets: the first `k` dims,
 /// those of the root, are replaced.
 pub(crate) struct Splice<'a, 'py> {
     imports: &'static Imports,
     k: usize,
     names: &'a Names<'py>,
-    // The last size that had to be made: containers of equal size share one object.
+    // The last size that had to be made: collections of equal size share one object.
     last: Option<LastSize<'py>>,
 }
 
@@ -397,7 +399,7 @@ impl<'a, 'py> Splice<'a, 'py> {
         }
     }
 
-    /// The batch size of the result for a container of batch size `old`, where `prefix`
+    /// The batch size of the result for a collection of batch size `old`, where `prefix`
     /// is that of the root's result (None: all keep theirs).
     #[inline]
     pub(crate) fn size(
@@ -414,7 +416,7 @@ impl<'a, 'py> Splice<'a, 'py> {
         self.other_size(prefix, old)
     }
 
-    /// That for a container that does not have as many dims as the root.
+    /// That for a collection that does not have as many dims as the root.
     fn other_size(
         &mut self,
         prefix: &Bound<'py, PyAny>,
@@ -430,7 +432,7 @@ impl<'a, 'py> Splice<'a, 'py> {
         if let Some(kept) = self.kept_dims(dims.len(), old.len()) {
             dims.truncate(kept);
         }
-        let size = ffi::new_size(self.imports.size.bind(old.py()), &dims)?;
+        let size = sizes::new_size(self.imports.size.bind(old.py()), &dims)?;
         self.last = Some(LastSize {
             prefix: prefix.clone(),
             old: old.clone(),
@@ -439,7 +441,7 @@ impl<'a, 'py> Splice<'a, 'py> {
         Ok(size)
     }
 
-    /// Returns the number of the root's `new` dims that a container gets that had `old` dims, fewer
+    /// Returns the number of the root's `new` dims that a collection gets that had `old` dims, fewer
     /// than the root: as many as before if the dims that it lacks stay in their places.
     fn kept_dims(&self, new: usize, old: usize) -> Option<usize> {
         let missing = self.k.checked_sub(old).filter(|&missing| missing > 0)?;
@@ -459,7 +461,7 @@ impl<'a, 'py> Splice<'a, 'py> {
         in_place.then_some(kept)
     }
 
-    /// The names of a result of batch size `size` for a container with the names `old`.
+    /// The names of a result of batch size `size` for a collection with the names `old`.
     #[inline]
     pub(crate) fn dim_names(
         &self,
@@ -567,7 +569,7 @@ pub(crate) fn size_of<'py>(
     for dim in dims {
         numbers.push(dim.into_pyobject(py)?.into_any());
     }
-    ffi::new_size(imports.size.bind(py), &numbers)
+    sizes::new_size(imports.size.bind(py), &numbers)
 }
 
 /// `(*head, *tail[from:])`.
