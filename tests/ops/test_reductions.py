@@ -139,3 +139,16 @@ def test_norm_and_logsumexp_take_out(container) -> None:
     assert out["a"].item() == 5
     expected = torch.logsumexp(td["a"], 0)
     assert torch.equal(td.logsumexp(0)["a"], expected)
+
+
+def test_logsumexp_reduces_any_batch_dims(container) -> None:
+    td = tree(container)
+    for dim, dims in ((None, (0, 1)), ((1, -2), (0, 1)), (-1, (1,)), ((0,), (0,))):
+        for keepdim in (False, True):
+            result = td.logsumexp(dim, keepdim)
+            expected = torch.logsumexp(td["a"], dims, keepdim)
+            assert torch.allclose(result["a"], expected)
+            assert result.batch_size == expected.shape[: result.ndim]
+    for dim in (2, (0, -3)):
+        with pytest.raises(ValueError, match="incompatible"):
+            td.logsumexp(dim)

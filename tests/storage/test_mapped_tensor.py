@@ -1,7 +1,9 @@
 """MemoryMappedTensor: a tensor over a file, or over shared memory without a name."""
 
 import copy
+import gc
 import io
+import mmap
 import multiprocessing
 import os
 import pickle
@@ -16,6 +18,8 @@ from hypothesis import strategies as st
 
 import tensordict
 from tensordict import MemoryMappedTensor, TensorDict
+from tensordict.storage.tensors import anonymous
+from tensordict.storage.tensors.anonymous import FileHandler
 
 
 @pytest.fixture
@@ -408,3 +412,21 @@ def test_copies_of_a_mapped_tensor(tmp_path):
         assert deep.tolist() == [1, 1]
     pair = copy.deepcopy([named, named])
     assert pair[0] is pair[1]
+
+
+def test_memory_that_could_not_be_had_closes_its_descriptor_once(monkeypatch):
+    closed, close = [], os.close
+    monkeypatch.setattr(os, "close", lambda fd: (closed.append(fd), close(fd)))
+    monkeypatch.setattr(mmap, "mmap", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        FileHandler(8)
+    # The error holds it until here.
+    gc.collect()
+    (fd,) = closed
+    with pytest.raises(OSError):
+        os.fstat(fd)
+    monkeypatch.setattr(anonymous, "_open_nameless", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        FileHandler(8)
+    gc.collect()
+    assert closed == [fd]

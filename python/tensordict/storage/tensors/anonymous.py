@@ -27,11 +27,7 @@ class FileHandler:
     def __init__(self, size: int, reserve: bool = False) -> None:
         self.size = size
         self.fd: int = _open_nameless(size, reserve)
-        try:
-            self.buffer: mmap.mmap = mmap.mmap(self.fd, size)
-        except BaseException:
-            os.close(self.fd)
-            raise
+        self.buffer: mmap.mmap = mmap.mmap(self.fd, size)
 
     @classmethod
     def _from_descriptor(cls, fd: int, size: int) -> FileHandler:
