@@ -18,6 +18,7 @@ from tensordict import (
     MemoryMappedTensor,
     NonTensorData,
     TensorDict,
+    _rust,
     lazy_stack,
     tensorclass,
 )
@@ -38,6 +39,12 @@ class Named:
     picture: Picture
     name: str
     missing: str | None = None
+
+
+needs_shortcuts = pytest.mark.skipif(
+    not _rust.shortcuts()["tensors"],
+    reason="without the shortcuts torch copies the rows",
+)
 
 
 def numbers(count: int = 20) -> TensorDict:
@@ -230,6 +237,7 @@ def test_a_batch_is_what_an_index_gives(
         assert_same(batch, gather(td, order[8 * at : 8 * at + 8]))
 
 
+@needs_shortcuts
 @pytest.mark.parametrize(
     "kind",
     [
@@ -284,6 +292,7 @@ def test_a_thousand_million_rows_need_no_memory(tmp_path: Any) -> None:
     assert (state["position"], len(loader)) == (256, 3906250)
 
 
+@needs_shortcuts
 def test_a_file_that_was_cut_is_an_error(tmp_path: Any) -> None:
     numbers(4000).memmap(tmp_path / "td")
     td = TensorDict.load_memmap(tmp_path / "td")
@@ -306,6 +315,7 @@ def test_batches_that_are_kept_stay_as_they_are() -> None:
         assert torch.equal(part.T, td["rest", "y"][10 * at + 1 : 10 * at + 3])
 
 
+@needs_shortcuts
 def test_memory_that_nobody_has_is_used_again() -> None:
     td = numbers(1000)
     places = {batch["x"].data_ptr() for batch in BatchLoader(td, 10, prefetch=2)}

@@ -4,8 +4,8 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use tensordict_core::permutation::{BlockPermutation, Permutation, RowOrder};
 
-use crate::gather::plain_memory;
 use crate::imports::imports;
+use crate::storage::dlpack::memory_of;
 
 #[pyclass(frozen, name = "RowOrder", module = "tensordict._rust")]
 struct PyRowOrder(RowOrder);
@@ -36,7 +36,7 @@ impl PyRowOrder {
     /// position comes the first.
     fn fill(&self, start: u64, out: &Bound<'_, PyAny>) -> PyResult<()> {
         imports(out.py())?;
-        let memory = plain_memory(out).filter(|memory| {
+        let memory = memory_of(out)?.filter(|memory| {
             memory.dtype == "torch.int64" && memory.is_plain() && memory.shape.len() == 1
         });
         let Some(memory) = memory else {
