@@ -84,7 +84,7 @@ class _Worker:
         self.job_number = -1
         self.chunks: collections.deque[tuple[int, Any]] = collections.deque()
         self.count = 0
-        self.num_false_starts = 0
+        self.is_new = True
         self.is_lost = False
         self.since = time.monotonic()
 
@@ -130,9 +130,11 @@ class RayPool(Closing):
         finally:
             call.close()
 
-    def hire(self) -> Any:
-        """An idle worker, or a new one."""
-        return self._idle.pop() if self._idle else self._actor.remote()
+    def hire(self) -> tuple[Any, bool]:
+        """Give an idle worker, or a new one, and whether it is new."""
+        if self._idle:
+            return self._idle.pop(), False
+        return self._actor.remote(), True
 
     def leave(self, actor: object, is_idle: bool) -> None:
         """Keep a worker that has done its work, end one that has not."""
@@ -210,6 +212,8 @@ class _Call:
             worker = _Worker(number)
             self._workers.append(worker)
             self._hire(worker)
+        for worker in self._workers:
+            self._see_that_it_lives(worker)
         while True:
             self._feed()
             heads = {
@@ -225,7 +229,7 @@ class _Call:
             yield from self._late()
 
     def _hire(self, worker: _Worker) -> None:
-        worker.actor = self._pool.hire()
+        worker.actor, worker.is_new = self._pool.hire()
         worker.is_lost = False
         worker.job_number = next(_numbers)
         worker.beginning = worker.actor.begin.remote(
@@ -233,6 +237,21 @@ class _Call:
         )
         self._num_hired += 1
         worker.count = 0
+
+    def _see_that_it_lives(self, worker: _Worker) -> None:
+        """Replace an idle worker that died since the last call, before it has a chunk.
+
+        Later nobody could tell whether it had begun with one.
+        """
+        while not worker.is_new:
+            try:
+                self._ray.get(worker.beginning)
+            except self._ray.exceptions.RayActorError:
+                self._replace(worker)
+            except Exception:  # noqa: BLE001 # it is raised with the first chunk
+                return
+            else:
+                return
 
     def _feed(self) -> None:
         """Give each worker chunks, no further than the window reaches."""
@@ -265,11 +284,6 @@ class _Call:
                 self._ray.get(worker.beginning)
             is_result, value = self._ray.get(reference)
         except self._ray.exceptions.RayActorError as error:
-            if not worker.num_false_starts and not self._began(worker):
-                # An idle worker may have died since the last call.
-                worker.num_false_starts += 1
-                self._start_again(worker)
-                return
             died = DeadWorkerError(f"a worker of Ray died while it worked on {where}")
             died.__cause__ = error
             yield from self._given_up(worker, died)
@@ -312,16 +326,6 @@ class _Call:
     def _has_begun(self, worker: _Worker) -> bool:
         done, _ = self._ray.wait([worker.beginning], timeout=0)
         return bool(done)
-
-    def _began(self, worker: _Worker) -> bool:
-        """Return whether a worker that is dead has begun with the job."""
-        if worker.beginning is None:
-            return True
-        try:
-            self._ray.get(worker.beginning)
-        except self._ray.exceptions.RayActorError:
-            return False
-        return True
 
     def _late(self) -> Iterator[Outcome]:
         limit = self._job.timeout_s
