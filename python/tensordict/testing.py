@@ -175,12 +175,12 @@ def _numbers(*size: int) -> torch.Tensor:
     return torch.arange(count, dtype=torch.float32).reshape(size)
 
 
-def _plain(td: Any) -> Any:
+def _plain(td: TensorCollection) -> Any:
     """Return what a collection holds, as dictionaries of copies."""
     return td.to_tensordict().to_dict(retain_none=False)
 
 
-def _differing(found: Any, expected: Any, path: str = "") -> str | None:
+def _differing(found: object, expected: object, path: str = "") -> str | None:
     """Return the path of the first entry that differs, or None where all are equal."""
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         if found.keys() != expected.keys():
@@ -197,7 +197,7 @@ def _differing(found: Any, expected: Any, path: str = "") -> str | None:
     return None if same else f"{path}: {found!r} instead of {expected!r}"
 
 
-def _check_equal(found: Any, expected: Any) -> None:
+def _check_equal(found: object, expected: object) -> None:
     differing = _differing(found, expected)
     _check(differing is None, f"entry {differing}")
 
@@ -217,14 +217,14 @@ def _check_refused(call: Callable[[], Any], what: str) -> None:
 
 
 def _index_law(index: Any) -> Callable[[Any], None]:
-    def check(td: Any) -> None:
+    def check(td: TensorCollection) -> None:
         _check_alike(td[index], td.to_tensordict()[index])
 
     return check
 
 
 def _operation_law(operation: Callable[[Any], Any]) -> Callable[[Any], None]:
-    def check(td: Any) -> None:
+    def check(td: TensorCollection) -> None:
         _check_alike(operation(td), operation(td.to_tensordict()))
 
     return check
@@ -238,7 +238,7 @@ def _check_alike(found: Any, expected: Any) -> None:
     _check_equal(_plain(found), _plain(expected))
 
 
-def _keys_and_batch_size_are_those_of_the_source(td: Any) -> None:
+def _keys_and_batch_size_are_those_of_the_source(td: TensorCollection) -> None:
     source = sample()
     _check(td.batch_size == source.batch_size, f"batch size {td.batch_size}")
     keys, expected = set(td.keys(True, True)), set(source.keys(True, True))
@@ -247,14 +247,14 @@ def _keys_and_batch_size_are_those_of_the_source(td: Any) -> None:
     _check("missing" not in list(td.keys()), "a missing key is among the keys")
 
 
-def _get_reads_the_entries_of_the_source(td: Any) -> None:
+def _get_reads_the_entries_of_the_source(td: TensorCollection) -> None:
     for key, value in sample().items(True, True):
         _check_equal(td.get(key), value)
     for key, value in td.items(True, True):
         _check_equal(td.get(key), value)
 
 
-def _a_missing_key_is_an_error(td: Any) -> None:
+def _a_missing_key_is_an_error(td: TensorCollection) -> None:
     _check(td.get("missing") is None, "get() of a missing key is not None")
     # The fields of a tensorclass are attributes.
     with suppress(ValueError if is_tensorclass(td) else KeyError):
@@ -270,14 +270,14 @@ def _a_key_reads_what_get_reads(td: Any) -> None:
         _check_equal(td[key], value)
 
 
-def _an_operation_leaves_its_collection_alone(td: Any) -> None:
+def _an_operation_leaves_its_collection_alone(td: TensorCollection) -> None:
     before = _plain(td)
     td.clone().apply_(lambda leaf: leaf * 0)
     (td + 1).zero_()
     _check_equal(_plain(td), before)
 
 
-def _an_entry_that_is_set_is_read(td: Any) -> None:
+def _an_entry_that_is_set_is_read(td: TensorCollection) -> None:
     if td.is_locked:
         _check_refused(lambda: td.set("z", _numbers(2, 3)), "a new entry of a lock")
         return
@@ -287,7 +287,7 @@ def _an_entry_that_is_set_is_read(td: Any) -> None:
     _check_equal(td.get(("n", "y")), _numbers(2, 3))
 
 
-def _an_entry_that_is_written_in_place_is_read(td: Any) -> None:
+def _an_entry_that_is_written_in_place_is_read(td: TensorCollection) -> None:
     td.update_(td.to_tensordict().apply(lambda leaf: leaf + 1))
     _check_equal(td.get("a"), sample()["a"] + 1)
     td.set_("a", torch.zeros(2, 3))
@@ -296,14 +296,14 @@ def _an_entry_that_is_written_in_place_is_read(td: Any) -> None:
         _check(not leaf.any(), f"{key} is not zero after zeros were written")
 
 
-def _rows_that_are_written_are_read(td: Any) -> None:
+def _rows_that_are_written_are_read(td: TensorCollection) -> None:
     td[0] = td[1].clone()
     _check_equal(td.get("a"), sample()["a"][[1, 1]])
     td[:, 1] = td[:, 1] * 0 + 5
     _check_equal(td.get(("n", "b"))[:, 1], torch.full((2, 4), 5.0))
 
 
-def _a_value_that_does_not_fit_changes_nothing(td: Any) -> None:
+def _a_value_that_does_not_fit_changes_nothing(td: TensorCollection) -> None:
     before = _plain(td)
     _check_refused(lambda: td.set("a", torch.zeros(7)), "a tensor of another size")
     values = {"a": torch.zeros(2, 3), "z": torch.zeros(7)}
@@ -311,7 +311,7 @@ def _a_value_that_does_not_fit_changes_nothing(td: Any) -> None:
     _check_equal(_plain(td), before)
 
 
-def _a_locked_collection_takes_no_entry(td: Any) -> None:
+def _a_locked_collection_takes_no_entry(td: TensorCollection) -> None:
     if not td.is_locked:
         try:
             td.lock_()
@@ -322,11 +322,11 @@ def _a_locked_collection_takes_no_entry(td: Any) -> None:
     _check_equal(td.get("a"), torch.ones(2, 3))
 
 
-def _a_pickle_is_the_same(td: Any) -> None:
+def _a_pickle_is_the_same(td: TensorCollection) -> None:
     _check_alike(pickle.loads(pickle.dumps(td)), td)  # noqa: S301 (our own)
 
 
-def _a_directory_is_the_same(td: Any) -> None:
+def _a_directory_is_the_same(td: TensorCollection) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "saved")  # noqa: PTH118 (a save takes a string)
         td.memmap(path, copy_existing=True)
@@ -335,7 +335,7 @@ def _a_directory_is_the_same(td: Any) -> None:
         _check_alike(other, td)
 
 
-def _the_text_names_every_entry(td: Any) -> None:
+def _the_text_names_every_entry(td: TensorCollection) -> None:
     text = repr(td)
     for part in ("a", "n", "batch_size=torch.Size([2, 3])"):
         _check(part in text, f"{part!r} is not in {text!r}")

@@ -10,6 +10,8 @@ from tensordict.distributed.values import describe_values, take_values
 if TYPE_CHECKING:
     import torch
 
+    from tensordict.containers.collection import TensorCollection
+
 __all__ = ["CollectionState"]
 
 VALUES = "values"
@@ -39,7 +41,7 @@ class CollectionState:
         (tensor([1., 1.]), 'epoch 3')
     """
 
-    def __init__(self, td: Any) -> None:
+    def __init__(self, td: TensorCollection) -> None:
         self.td: Any = td
 
     def _walk(self) -> _StateWalk:

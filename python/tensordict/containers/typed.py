@@ -274,7 +274,7 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         return TensorDict
 
     @classmethod
-    def _from_plain(cls, made: Any, source: Any = None) -> Any:
+    def _from_plain(cls, made: object, source: object = None) -> Any:
         return cls.from_tensordict(made, check=False)
 
     def _undeclared(self, entries: dict[str, Any], is_named: bool = True) -> TensorDict:

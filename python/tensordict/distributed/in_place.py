@@ -30,6 +30,7 @@ from tensordict.distributed.values import describe_values, take_values
 from tensordict.storage.layouts import consolidated
 
 if TYPE_CHECKING:
+    from tensordict.containers.collection import TensorCollection
     from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["receive", "send", "state_of"]
@@ -76,7 +77,7 @@ def state_of(td: CollectionProtocol) -> dict[str, Any]:
     return state
 
 
-def send(td: Any, channel: Channel, *, is_whole: bool, later: bool) -> Any:
+def send(td: TensorCollection, channel: Channel, *, is_whole: bool, later: bool) -> Any:
     """Send the leaves of a collection."""
     if is_whole and consolidated.state_of(td) is None:
         td = td.consolidate()

@@ -25,6 +25,7 @@ from tensordict.storage import describing, restricted_pickle
 from tensordict.storage.layouts import consolidated
 
 if TYPE_CHECKING:
+    from tensordict.containers.collection import TensorCollection
     from tensordict.distributed.channels import Channel
     from tensordict.primitives.protocol import CollectionProtocol
 
@@ -47,7 +48,7 @@ MAX_DESCRIPTION_BYTES = 1 << 30
 
 
 def send(
-    td: Any, channel: Channel, tag: int, *, is_random: bool, is_whole: bool
+    td: TensorCollection, channel: Channel, tag: int, *, is_random: bool, is_whole: bool
 ) -> list[Any]:
     """Begin to send the leaves: what is to be waited for."""
     if is_whole:
@@ -66,7 +67,7 @@ def send(
 
 
 def receive(
-    td: Any, channel: Channel, tag: int, *, is_random: bool, is_whole: bool
+    td: TensorCollection, channel: Channel, tag: int, *, is_random: bool, is_whole: bool
 ) -> list[Any]:
     """Begin to receive into the leaves: what is to be waited for.
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from tensordict._nestedkey import NestedKey
+    from tensordict.containers.collection import TensorCollection
 
 __all__ = ["COORDINATES", "LABELS", "from_xarray", "to_xarray"]
 
@@ -266,7 +267,7 @@ def _of_tree(tree: Any, batch_dims: Any) -> Any:
     return td
 
 
-def _with_shared_dims(td: Any, children: list[Any]) -> Any:
+def _with_shared_dims(td: TensorCollection, children: list[Any]) -> Any:
     shared: list[tuple[str | None, int]] = []
     sized = [
         list(zip(child.names, child.batch_size, strict=True)) for child in children

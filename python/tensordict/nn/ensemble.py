@@ -18,6 +18,7 @@ from tensordict.nn.dispatching import dispatch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tensordict.containers.collection import TensorCollection
     from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["EnsembleModule"]
@@ -76,7 +77,7 @@ class EnsembleModule(TensorDictModuleBase):
         )
 
     @dispatch(auto_batch_size=False)
-    def forward(self, tensordict: Any) -> Any:
+    def forward(self, tensordict: TensorCollection) -> Any:
         """The outputs of all copies, ``[N, *B]``; the input stays as it is."""
         tensordict = tensordict.copy()
         if not self.expand_input and not tensordict.batch_dims:

@@ -500,7 +500,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             raise RuntimeError(msg)
 
     def _write_composite(
-        self, dist: CompositeDistribution, sample: Any, out: CollectionProtocol
+        self, dist: CompositeDistribution, sample: object, out: CollectionProtocol
     ) -> Any:
         out.update(sample)
         return self._write_log_prob(dist, sample, out) if self.return_log_prob else out

@@ -28,6 +28,7 @@ from tensordict.primitives.module_calls import is_plain_sequence, trace_as
 if TYPE_CHECKING:
     from torch import distributions as D  # noqa: N812 - the name that torch's examples use
 
+    from tensordict.containers.collection import TensorCollection
     from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["ProbabilisticTensorDictSequential"]
@@ -258,7 +259,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         return self._last_probabilistic().build_dist_from_params(tensordict)
 
     def get_dist(
-        self, tensordict: Any, tensordict_out: Any = None, **kwargs: object
+        self, tensordict: TensorCollection, tensordict_out: Any = None, **kwargs: object
     ) -> D.Distribution:
         """Call the modules, and give the distribution of the value.
 
@@ -408,7 +409,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
             return self._run(tensordict, tensordict_out, _requires_sample, **kwargs)
 
     def _run(
-        self, td: Any, out: Any, requires_sample: bool | None, **kwargs: Any
+        self, td: Any, out: object, requires_sample: bool | None, **kwargs: Any
     ) -> Any:
         """Call the modules; the last gives no value where ``requires_sample`` is False."""
         last = self._last_module

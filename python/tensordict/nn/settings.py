@@ -21,6 +21,7 @@ from tensordict.primitives.deprecation import environment_flag
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tensordict.containers.collection import TensorCollection
     from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = [
@@ -287,7 +288,9 @@ class set_skip_existing(_Mode):  # noqa: N801 - a public name
         in_key_attr, out_key_attr, mode = self.in_key_attr, self.out_key_attr, self.mode
 
         @functools.wraps(func)
-        def method(_self: Any, tensordict: Any, *args: object, **kwargs: object) -> Any:
+        def method(
+            _self: Any, tensordict: TensorCollection, *args: object, **kwargs: object
+        ) -> Any:
             held = SKIP.get() if mode is None else mode
             if held and has_results(
                 held,

@@ -296,7 +296,7 @@ class ApplyOps(CollectionProtocol):
         names: Sequence[str | None] | None = NO_DEFAULT,  # type: ignore[assignment]
         inplace: bool = False,
         call_on_nested: bool = False,
-        default: Any = NO_DEFAULT,
+        default: object = NO_DEFAULT,
         named: bool = False,
         nested_keys: bool = False,
         filter_empty: bool | None = False,

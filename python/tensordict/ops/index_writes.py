@@ -27,6 +27,7 @@ from tensordict.primitives.unbatched import is_unbatched
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tensordict.containers.collection import TensorCollection
     from tensordict.primitives.protocol import BatchIndex, NestedKeyLike
 
 __all__ = ["IndexWritesOps"]
@@ -249,7 +250,7 @@ def _collect_writes(
             _collect_writes(target, spread, index, asked, writes, fresh)
 
 
-def _all_of(td: Any, shared: torch.Tensor, index: Any) -> Any:
+def _all_of(td: TensorCollection, shared: torch.Tensor, index: Any) -> Any:
     """The index of what all elements of ``td`` share, which is written whole.
 
     Raises:
@@ -318,7 +319,7 @@ def _plain_copy(td: Any, source: Any, index: BatchIndex) -> tuple[Any, list[Any]
     return at, pairs
 
 
-def _are_plain(td: Any, source: Any) -> bool:
+def _are_plain(td: TensorCollection, source: Any) -> bool:
     """Return whether collections nested in ``source`` are plain in ``td``, or empty."""
     for key, value in list(source._entries().items()):
         held = td._get_entry(key, None) if is_branch(value) else None

@@ -22,6 +22,7 @@ from tensordict.primitives.update import check_update_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tensordict.containers.collection import TensorCollection
     from tensordict.primitives.protocol import NestedKeyLike
 
 __all__ = ["MergingOps"]
@@ -297,7 +298,7 @@ def _take_batch_sizes(td: Any, source: Any, inplace: bool) -> None:
                 _take_batch_sizes(present, value, inplace)
 
 
-def check_resizable(td: Any, source: Any, inplace: bool = False) -> None:
+def check_resizable(td: TensorCollection, source: Any, inplace: bool = False) -> None:
     """Raise where ``td`` cannot take another batch size with the entries of ``source``."""
     if inplace:
         raise RuntimeError(MSG_INPLACE_SIZE)

@@ -224,7 +224,7 @@ def _item(key: str, value: object, td: object, level: int, previews: Previews) -
     return f"<li><b>{html.escape(key)}</b>{_leaf(value, td, previews)}</li>"
 
 
-def _leaf(value: Any, td: Any, previews: Previews) -> str:
+def _leaf(value: object, td: Any, previews: Previews) -> str:
     notes = "".join(map(_note, _leaf_notes(value, td)))
     if not isinstance(value, torch.Tensor):
         return notes

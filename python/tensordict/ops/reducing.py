@@ -21,6 +21,8 @@ from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tensordict.containers.collection import TensorCollection
+
 DEFAULT_OPTIONS = {"correction": 1}
 """The options of ``std`` and ``var`` unless others are given."""
 ALL_DIMS = 64
@@ -468,7 +470,7 @@ def _plain(td: CollectionProtocol) -> Any:
     )
 
 
-def _without_values(td: Any) -> tuple[Any, bool]:
+def _without_values(td: TensorCollection) -> tuple[Any, bool]:
     """The collection without its non-tensor entries, which nothing can reduce.
 
     And whether there may be nested collections that hold nothing: the innermost of them

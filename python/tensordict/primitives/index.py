@@ -52,6 +52,7 @@ from tensordict.primitives.unbatched import UnbatchedTensor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tensordict.containers.collection import TensorCollection
     from tensordict.primitives.protocol import BatchIndex
 
 MSG_MASK = (
@@ -407,7 +408,9 @@ def set_index(td: Any, index: Any, value: object) -> None:
         parent._set_entry(key, item)
 
 
-def write_fitting(td: Any, index: BatchIndex, source: CollectionProtocol) -> bool:
+def write_fitting(
+    td: TensorCollection, index: BatchIndex, source: CollectionProtocol
+) -> bool:
     """Write the leaves of ``source`` into those of ``td`` at ``index``, if each fits.
 
     Each must have a place of its shape there, and all collections one class; the index

@@ -28,6 +28,8 @@ from tensordict.primitives.set import set_entry, validate
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tensordict.containers.collection import TensorCollection
+
 MSG_SOURCE = (
     "A TensorDict source is expected to be a TensorDictBase sub-type or a Mapping, "
     "found type(source)={}."
@@ -35,7 +37,7 @@ MSG_SOURCE = (
 
 
 def init(
-    td: Any,
+    td: TensorCollection,
     source: object,
     batch_size: Any,
     device: Any,
@@ -98,7 +100,7 @@ class _Branch:
 
 
 def update(
-    td: Any,
+    td: TensorCollection,
     source: Any,
     clone: bool = False,
     inplace: bool = False,
@@ -289,7 +291,7 @@ def _is_whole(is_leaf: Callable[..., Any], present: object, value: object) -> bo
 
 
 def _stage_as(
-    branch: _Branch, key: str, value: CollectionProtocol, present: Any
+    branch: _Branch, key: str, value: CollectionProtocol, present: object
 ) -> None:
     """Make of an entry what takes ``value`` as the source of an update."""
     if isinstance(present, _Branch) or branch.target.is_locked:

@@ -27,6 +27,8 @@ from tensordict.storage.tensors.mapped import MemoryMappedTensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tensordict.containers.collection import TensorCollection
+
 __all__ = ["Adding", "add_leaf_file", "refresh", "shape_fields_dense"]
 
 MSG_CANNOT = "Cannot call `{}` on a {}. Only a memory-mapped TensorDict supports it."
@@ -270,7 +272,7 @@ def _check_batch(td: CollectionProtocol, key: str, shape: torch.Size) -> None:
         raise RuntimeError(MSG_BATCH_MISMATCH.format(batch_size, shape, key))
 
 
-def _add_child(td: Any, key: str, robust_key: bool | None) -> Any:
+def _add_child(td: TensorCollection, key: str, robust_key: bool | None) -> Any:
     """A nested collection, in ``td`` and in its directory.
 
     That of the directory, where there is one; else one without entries.

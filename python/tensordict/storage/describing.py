@@ -13,6 +13,7 @@ from tensordict.storage.buffer import LENGTHS, OFFSETS, VALUES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tensordict.containers.collection import TensorCollection
     from tensordict.storage import extra_metadata
     from tensordict.storage.buffer import Row
 
@@ -185,7 +186,7 @@ def root_level(td: CollectionProtocol, described: Any) -> dict[str, Any]:
     }
 
 
-def note_locks(level: dict[str, Any], td: Any) -> None:
+def note_locks(level: dict[str, Any], td: TensorCollection) -> None:
     """Note which collections of the source are locked."""
     level["cls_metadata"]["is_locked"] = bool(td.is_locked)
     for name, child in level.items():

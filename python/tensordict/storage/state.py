@@ -16,6 +16,8 @@ from tensordict.storage.old_states import as_of_today
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tensordict.containers.collection import TensorCollection
+
 __all__ = ["checked_values", "load_state_dict", "state_dict", "take_field"]
 
 VALUES = "_non_tensor"
@@ -296,7 +298,7 @@ def checked_values(
 
 
 def _take_value(
-    td: Any, path: tuple[str, ...], about: Mapping[str, Any], assign: bool
+    td: TensorCollection, path: tuple[str, ...], about: Mapping[str, Any], assign: bool
 ) -> None:
     fields = about[VALUES]
     if "_is_non_tensor" not in fields:

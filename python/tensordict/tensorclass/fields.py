@@ -633,7 +633,7 @@ def _set_further(tc: Any, values: dict[str, Any]) -> None:
         _assign(tc, name, value)
 
 
-def _assign(tc: Any, name: str, value: Any) -> None:
+def _assign(tc: Any, name: str, value: object) -> None:
     """Set a field, of a frozen class as well."""
     if sets_natively(type(tc)):
         tc._store_field(name, value)

@@ -169,7 +169,7 @@ class OverCollection(Making):
     def _drop_empty(self) -> None:
         self._tensordict._drop_empty()
 
-    def _rebuild_as(self, values: Any, cls: type, size: Any) -> Self:
+    def _rebuild_as(self, values: Any, cls: type, size: object) -> Self:
         leaves = self._taken(values)
         return around(type(self), _rust.rebuild_as(self._tensordict, leaves, cls, size))
 

@@ -16,6 +16,7 @@ from tensordict.tensorclass.making import around
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tensordict.containers.collection import TensorCollection
     from tensordict.containers.dense import TensorDict
 
 __all__ = ["MethodsOfClass"]
@@ -125,7 +126,7 @@ class MethodsOfClass(OverCollection):
         """A :class:`TensorDict` of the addresses of the fields' memory."""
         return self._tensordict.data_ptr(*args, **kwargs)
 
-    def extend(self, tensordict: Any) -> None:
+    def extend(self, tensordict: TensorCollection) -> None:
         """Add the members of a list or a lazy stack to this one, a lazy stack itself."""
         if isinstance(tensordict, MethodsOfClass):
             self._tensordict.extend(tensordict._tensordict)

@@ -18,6 +18,8 @@ from tensordict.primitives.unbatched import is_unbatched
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tensordict.containers.collection import TensorCollection
+
 __all__ = ["CombiningOps"]
 
 MSG_OUT = (
@@ -511,7 +513,7 @@ def _counts(repeats: object, length: int) -> list[int] | None:
     return counts if length and min(counts, default=0) >= 0 else None
 
 
-def _is_alike(td: Any, first: Any) -> bool:
+def _is_alike(td: TensorCollection, first: object) -> bool:
     return (
         isinstance(td, CombiningOps)
         and td.stack_dim == first.stack_dim

@@ -488,7 +488,7 @@ class NonTensorOps(ComparingOps):
     def _put_leaves(self, leaves: Iterator[Any]) -> None:
         """Do nothing: there are none."""
 
-    def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
+    def _to_level(self, writer: object, path: tuple[str, ...]) -> dict[str, Any]:
         raise TypeError(safetensors_levels.MSG_ALONE)
 
     def _saved(self, leaves: Iterator[Any], directory: object, inplace: bool) -> Any:

@@ -89,7 +89,7 @@ class DataWriting(NonTensorOps):
         if not is_nothing(value) and not self._stays_for(bare(value)):
             raise RuntimeError(MSG_ONE_SHARED)
 
-    def _stays_for(self, made: Any) -> bool:
+    def _stays_for(self, made: object) -> bool:
         """Tell whether this is left as it is where ``made`` is written to some elements."""
         return made is self.data or is_interchangeable(made, self.data)
 

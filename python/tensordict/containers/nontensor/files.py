@@ -34,7 +34,7 @@ class DataFiles(NonTensorOps):
     def _load_tree(cls, directory: SavedPath, options: Any) -> Self:
         return safe_pickle.load_value(cls, directory, options)
 
-    def _take_loaded(self, loaded: Any) -> Any:
+    def _take_loaded(self, loaded: object) -> Any:
         if type(loaded) is not type(self):
             return loaded
         # Cells of its own: copies of this collection keep their value.
@@ -132,7 +132,7 @@ class StackFiles(NonTensorOps):
         @classmethod
         def _of_cells(cls, cells: list[Any], batch_size: torch.Size) -> Any: ...
         def _become(self, source: Any) -> None: ...
-        def _take(self, other: Any) -> None: ...
+        def _take(self, other: object) -> None: ...
 
     def _save_plan(self, plan: Any, level: int) -> None:
         safe_pickle.plan_column(self, plan, level)
@@ -141,7 +141,7 @@ class StackFiles(NonTensorOps):
     def _load_tree(cls, directory: SavedPath, options: Any) -> Any:
         return safe_pickle.load_column(cls, directory, options)
 
-    def _take_loaded(self, loaded: Any) -> Any:
+    def _take_loaded(self, loaded: object) -> Any:
         if type(loaded) is not type(self) or loaded.batch_size != self.batch_size:
             return loaded
         self._take(loaded)

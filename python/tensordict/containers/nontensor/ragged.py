@@ -228,7 +228,7 @@ class RaggedStack(NonTensorStack):
         if not isinstance(value, NonTensorOps) or not value._is_one:
             self._content_at(at, value)
 
-    def _content_at(self, index: object, value: Any) -> tuple[list[int], list[Any]]:
+    def _content_at(self, index: object, value: object) -> tuple[list[int], list[Any]]:
         """The places that an index selects, and what is written to each of them."""
         # The cells of these have their own places as values.
         places: Any = self._over(list(range(len(self._cells))))
@@ -261,7 +261,7 @@ class RaggedStack(NonTensorStack):
             return value
         return super()._copied(value)
 
-    def _chosen(self, condition: torch.Tensor, other: Any) -> Any:
+    def _chosen(self, condition: torch.Tensor, other: object) -> Any:
         apart = self._apart()
         parts = apart._parts_of(other) if isinstance(other, NonTensorOps) else None
         if parts is None:

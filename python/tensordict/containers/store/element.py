@@ -202,7 +202,7 @@ class _StoreStackElementView(StoreBase):
         values[self._number] = value
         return encode_members(path, values)
 
-    def _replaced(self, path: str, value: Any) -> Any:
+    def _replaced(self, path: str, value: object) -> Any:
         whole = self._stack._get_entry(path, NO_DEFAULT)
         values = list(whole.unbind(self._stack._stack_dim))
         values[self._number] = value

@@ -205,7 +205,7 @@ def _call_with_files(
     num_workers: int = 0,
     collate_fn: Callable[[list[Any]], Any] | None = None,
     padding_mode: PaddingMode = "data",
-    padding_value: Any = None,
+    padding_value: object = None,
     **options: Any,
 ) -> tuple[StreamDataset, int, Callable[[list[Any]], Any] | None]:
     dataset = StreamDataset(

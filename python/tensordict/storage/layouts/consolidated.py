@@ -75,6 +75,7 @@ from tensordict.storage.source import Source
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tensordict.containers.collection import TensorCollection
     from tensordict.storage.layouts import LoadOptions, SaveOptions
 
 __all__ = [
@@ -278,7 +279,7 @@ def _set_device(td: CollectionProtocol, options: Options) -> None:
 
 
 def _filled(
-    rows: Rows, td: Any, options: Options
+    rows: Rows, td: TensorCollection, options: Options
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """A buffer with the values of the leaves, and the tensors over it."""
     storage = _new_buffer(rows, options)
@@ -414,7 +415,9 @@ def rebuild(description: dict[str, Any], storage: torch.Tensor) -> Any:
     return marked(loaded, storage, description)
 
 
-def marked(td: Any, storage: torch.Tensor, description: dict[str, Any]) -> Any:
+def marked(
+    td: TensorCollection, storage: torch.Tensor, description: dict[str, Any]
+) -> Any:
     """Let a collection know of its buffer."""
     state = {"storage": storage, "metadata": description}
     td._consolidated_home().__dict__["_consolidated"] = state
