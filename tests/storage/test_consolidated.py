@@ -244,7 +244,7 @@ def leaf(place, value):
 
 
 DAMAGE = {
-    "no bytes": (lambda p: p.write_bytes(b""), "no consolidated file"),
+    "no bytes": (lambda p: p.write_bytes(b""), "not a consolidated file"),
     "cut": (lambda p: os.truncate(p, os.path.getsize(p) - 20), "consolidated file"),
     "another file": (lambda p: p.write_bytes(b"abc" * 99), "consolidated file"),
     "length of all": (

@@ -126,12 +126,14 @@ def _save(
     number = compression_number(options.compression)
     progress = _rust.SaveProgress()
     source = of_now(td, options)
+    # Now: the plan holds the memory that the tensors have.
+    plan = _rust.SavePlan(
+        target, options.escapes_keys, True, is_sparse, options.threads
+    )
+    with naming_the_entry(source):
+        source._save_plan(plan, 0)
 
     def work() -> Any:
-        escapes_keys = options.escapes_keys
-        plan = _rust.SavePlan(target, escapes_keys, True, is_sparse, options.threads)
-        with naming_the_entry(source):
-            source._save_plan(plan, 0)
         leaves = plan.write_archive(number, options.preallocate, options.how, progress)
         # Over an archive nothing can grow, so the collection is an ordinary one.
         saved = source._saved(leaves, None, False)._unlock_saved()

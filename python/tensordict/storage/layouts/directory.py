@@ -106,15 +106,17 @@ class DirectoryLayout(Layout):
         target = None if path is None else os.path.abspath(path)
         progress = _rust.SaveProgress()
         source = td if inplace else of_now(td, options)
-
-        def work() -> Any:
-            if path is None or target is None:
-                return save_anonymous(source, True, inplace)
-            escapes_keys = options.escapes_keys
+        escapes_keys = options.escapes_keys
+        if target is not None:
+            # Now: the plan holds the memory that the tensors have.
             copies = options.copy_existing
             plan = _rust.SavePlan(target, escapes_keys, copies, False, options.threads)
             with naming_the_entry(source):
                 source._save_plan(plan, 0)
+
+        def work() -> Any:
+            if path is None or target is None:
+                return save_anonymous(source, True, inplace)
             try:
                 leaves = plan.write(
                     options.existsok, options.is_in_place, options.how, progress
