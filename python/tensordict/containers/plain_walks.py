@@ -1,4 +1,4 @@
-"""Walks over a view: they are done on an ordinary container of what it shows."""
+"""Walks over a view: they are done on an ordinary tensordict of what it shows."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["PlainEntries", "PlainWalks"]
 
 
 class PlainWalks(CollectionProtocol):
-    """Walks that are done on an ordinary container of what a view shows.
+    """Walks that are done on an ordinary tensordict of what a view shows.
 
-    Their results are ordinary containers, locked as the view is where that is asked for.
+    Their results are ordinary tensordicts, locked as the view is where that is asked for.
     """
 
     def _shown(self) -> Any:
-        """An ordinary container of what the view shows, down to the last entry."""
+        """An ordinary tensordict of what the view shows, down to the last entry."""
         raise NotImplementedError
 
     def _shown_as_is(self) -> Any:
@@ -82,10 +82,10 @@ class PlainWalks(CollectionProtocol):
 
 
 class PlainEntries(PlainWalks):
-    """Walks over what has entries of its own: they are put into an ordinary container."""
+    """Walks over what has entries of its own: they are put into an ordinary tensordict."""
 
     def _shown(self) -> Any:
-        """Put the entries into an ordinary container, all the way down.
+        """Put the entries into an ordinary tensordict, all the way down.
 
         Values take the names of the dims, as what is stored in a container does.
         """

@@ -334,7 +334,7 @@ class _SubTensorDict(ViewDifferences):
         return self._index(index)
 
     def _as_dense(self) -> Any:
-        """An ordinary container of the same parts; nested ones stay views."""
+        """An ordinary tensordict of the same parts; nested ones stay views."""
         return self._with_entries(self._entries())
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:

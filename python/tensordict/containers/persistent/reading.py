@@ -186,7 +186,7 @@ class Reading(PersistentState):
         return self._shown()
 
     def _sampled(self) -> Any:
-        """An ordinary container of the same entries, of which nothing is read."""
+        """An ordinary tensordict of the same entries, of which nothing is read."""
         return self._with_entries(
             {
                 key: value._sampled() if isinstance(value, PersistentState) else value
@@ -195,7 +195,7 @@ class Reading(PersistentState):
         )
 
     def _chosen(self, choose: Callable[[Any], Any]) -> Any:
-        """Read what ``choose`` leaves of an ordinary container."""
+        """Read what ``choose`` leaves of an ordinary tensordict."""
         return self._filled(choose(self._sampled()))
 
     def _filled(self, chosen: CollectionProtocol) -> Any:
