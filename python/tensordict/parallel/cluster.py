@@ -284,6 +284,9 @@ class _Call:
                 self._ray.get(worker.beginning)
             is_result, value = self._ray.get(reference)
         except self._ray.exceptions.RayActorError as error:
+            # The answer to an earlier chunk may have been lost with it.
+            given = " or ".join(self._job.plan.named(one) for one, _ in worker.chunks)
+            where = f"{given} in worker {worker.number}"
             died = DeadWorkerError(f"a worker of Ray died while it worked on {where}")
             died.__cause__ = error
             yield from self._given_up(worker, died)
