@@ -625,7 +625,9 @@ def threads(hunt: Hunt) -> Iterator[Case]:
     """Eight threads that do anything with the same containers.
 
     None gives a tensor other memory: threads that compute with it meanwhile read what was
-    freed, and a program of torch alone ends like that, too.
+    freed, and a program of torch alone ends like that, too. None records gradients: one
+    thread of torch holds a lock of a leaf and waits for the interpreter
+    (``grad_accumulator``), another one has that and waits for the lock (``fw_grad``).
     """
     actions = [action for action in ACTIONS if action is not other_memory]
     texts = [text for text in hunt.programs if "D" not in text.split("(")[-1]]
@@ -638,6 +640,7 @@ def threads(hunt: Hunt) -> Iterator[Case]:
 
         def work(number: int) -> None:
             choose = random.Random(f"{seed} {number}")
+            torch.set_grad_enabled(False)  # of this thread
             while time.monotonic() < end and not failed:
                 space = dict(hunt.space, td=choose.choice(shared))
                 try:
