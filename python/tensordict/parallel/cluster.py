@@ -247,7 +247,8 @@ class _Call:
             try:
                 self._ray.get(worker.beginning)
             except self._ray.exceptions.RayActorError:
-                self._replace(worker)
+                self._pool.leave(worker.actor, is_idle=False)
+                self._hire(worker)
             except Exception:  # noqa: BLE001 # it is raised with the first chunk
                 return
             else:
@@ -325,6 +326,7 @@ class _Call:
     def _replace(self, worker: _Worker) -> None:
         self._pool.leave(worker.actor, is_idle=False)
         self._hire(worker)
+        self._see_that_it_lives(worker)
 
     def _has_begun(self, worker: _Worker) -> bool:
         done, _ = self._ray.wait([worker.beginning], timeout=0)
