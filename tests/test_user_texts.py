@@ -4,6 +4,7 @@ import ast
 import contextlib
 import os
 import re
+import tomllib
 import warnings
 from pathlib import Path
 
@@ -19,6 +20,14 @@ PACKAGE = Path(tensordict.__file__).parent
 OF_SOMEBODY_ELSE = re.compile(
     r"\b(?:the|published) release\b|\bas published\b", re.IGNORECASE
 )
+ROOT = Path(__file__).parents[1]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+    "optional-dependencies"
+]
+INSTALLS = re.compile(
+    r"\b(?:pipx?|uv|conda|mamba|pixi|poetry)\b[\w ]* (?:install|add) (.*)"
+)
+OF_THE_OTHER_NAME = re.compile(r"tensordict(?:[=<>~!\[;].*)?")
 
 
 def nodes(kind):
@@ -35,6 +44,41 @@ def test_no_text_speaks_of_the_release_of_somebody_else():
         for where, node in nodes(ast.Constant)
         if isinstance(node.value, str) and OF_SOMEBODY_ELSE.search(node.value)
     ] == []
+
+
+def texts():
+    """Each file that a user may read, with the place that a failing test shows."""
+    folders = [
+        ROOT / name for name in ("python", "docs", "examples", "changes", ".github")
+    ]
+    paths = [*ROOT.glob("*.*"), *(path for each in folders for path in each.rglob("*"))]
+    for path in sorted(paths):
+        if path.suffix in {".md", ".py", ".pyi", ".toml", ".yml"}:
+            yield path.relative_to(ROOT), path.read_text("utf-8")
+
+
+def test_no_remedy_installs_the_package_whose_name_is_contested():
+    # `pip install tensordict` puts another package over this one.
+    wrong = [
+        (str(path), command)
+        for path, text in texts()
+        for command in INSTALLS.findall(text)
+        for word in command.split()
+        if OF_THE_OTHER_NAME.fullmatch(word.strip("\"'`.,;:()"))
+    ]
+    assert wrong == []
+
+
+def test_every_extra_that_a_text_names_is_one_of_this_package():
+    named = [
+        (str(path), extra)
+        for path, text in texts()
+        for extra in re.findall(r"\btensordict-rs\[([\w,-]+)\]", text)
+    ]
+    assert len(named) > 10
+    assert [each for each in named if not EXTRAS.keys() >= {*each[1].split(",")}] == []
+    ours = re.compile(rf"\btensordict\[['\"]?(?:{'|'.join(EXTRAS)})\b")
+    assert [str(path) for path, text in texts() if ours.search(text)] == []
 
 
 def test_every_warning_goes_through_warn_caller():

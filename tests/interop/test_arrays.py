@@ -780,7 +780,7 @@ def test_without_the_libraries_errors_say_what_to_install(tmp_path):
             (td.to_h5, "h5"), (TensorDict.from_h5, "h5"),
             (td.to_zarr, "zarr"), (TensorDict.from_zarr, "zarr"),
         ):
-            with pytest.raises(ImportError, match=f"pip install 'tensordict.{extra}"):
+            with pytest.raises(ImportError, match=f"pip install 'tensordict-rs.{extra}.'"):
                 call("file")
         """,
         tmp_path,

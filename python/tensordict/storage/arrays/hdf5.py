@@ -40,8 +40,8 @@ try:
     import h5py
 except ImportError as _missing:
     _MESSAGE = (
-        "Files of HDF5 need h5py, which is not installed: pip install 'tensordict[h5]', or "
-        "pip install h5py."
+        "Files of HDF5 need h5py, which is not installed: "
+        "pip install 'tensordict-rs[h5]', or pip install h5py."
     )
     raise ImportError(_MESSAGE) from _missing
 

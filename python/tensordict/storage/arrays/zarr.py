@@ -43,7 +43,7 @@ try:
 except ImportError as _missing:
     _MESSAGE = (
         "Stores of Zarr need zarr 3.1.1 or newer, which is not installed: "
-        "pip install 'tensordict[zarr]', or pip install 'zarr>=3.1.1'."
+        "pip install 'tensordict-rs[zarr]', or pip install 'zarr>=3.1.1'."
     )
     raise ImportError(_MESSAGE) from _missing
 
