@@ -25,7 +25,7 @@ NEWEST_TESTS ?= tests/containers tests/ops tests/storage tests/native tests/conc
 
 # Wheels: make wheels TARGETS=x86_64-unknown-linux-gnu PYTHONS=3.13
 TARGETS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
-PYTHONS ?= 3.11 3.12 3.13 3.14
+PYTHONS ?= 3.11 3.12 3.13 3.14 3.15
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -236,8 +236,8 @@ lint: $(stamps)/dependencies ## check format and lints of Rust and Python
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- --deny warnings
 	@# The bindings compile for the newest Python, too, whichever is here.
-	PYO3_CONFIG_FILE=$(abspath tools/cpython-3.14.txt) cargo check --quiet --locked \
-		--package tensordict-python --target-dir target/cpython-3.14
+	PYO3_CONFIG_FILE=$(abspath tools/cpython-3.15.txt) cargo check --quiet --locked \
+		--package tensordict-python --target-dir target/cpython-3.15
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
 	$(environment)/bin/lint-imports

@@ -51,6 +51,28 @@ def test_doctor_names_versions_cores_and_limits(capsys):
     assert found["filesystems"]["current directory"]["free_bytes"] > 0
 
 
+@pytest.mark.parametrize(
+    ("version", "is_tried"),
+    [("3.10.9", False), ("3.11.0", True), ("3.15.2", True), ("3.16.0a1+", False)],
+)
+def test_doctor_says_whether_this_python_was_tried(
+    version, is_tried, monkeypatch, capsys
+):
+    monkeypatch.setattr("platform.python_version", lambda: version)
+    assert doctor.report()["tried"]["python"] is is_tried
+    cli.main(["doctor"])
+    said = "tried" if is_tried else "not among the tried"
+    assert f"{version} ({said}: 3.11 to 3.15)\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("version", "is_tried"), [("2.9.1", False), ("2.11.0+cpu", True), ("2.16.0", False)]
+)
+def test_doctor_says_whether_this_torch_was_tried(version, is_tried, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", version)
+    assert doctor.is_tried("torch") is is_tried
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_doctor_knows_the_kernel_and_the_filesystem():
     assert doctor.limits()["vm.max_map_count"] > 0

@@ -5,9 +5,12 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from tensordict.cli import doctor
 
 ROOT = Path(__file__).parents[1]
 
@@ -79,6 +82,26 @@ def test_workflows_call_targets_and_folders_that_exist(path):
     assert called - make_targets() == set()
     named = re.findall(r"\btests/[\w./]+", text)
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_list_has_the_pythons_that_doctor_calls_tried():
+    oldest, newest = doctor.TRIED["python"]
+    minors = range(int(oldest[2:]), int(newest[2:]) + 1)
+    tried = [f"3.{minor}" for minor in minors]
+    lists = {
+        "pyproject.toml": r'"Programming Language :: Python :: (3\.\d+)"',
+        "Makefile": r"^PYTHONS \?= (.*)$",
+        ".github/workflows/test.yml": r"python: \[(.*)\]",
+        ".github/workflows/release.yml": r"python: \[(.*)\]",
+    }
+    for name, pattern in lists.items():
+        found = re.findall(pattern, (ROOT / name).read_text(), re.MULTILINE)
+        assert re.findall(r"3\.\d+", " ".join(found)) == tried, name
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    # A newer one is not refused: nothing is known to break there.
+    assert project["requires-python"] == f">={oldest}"
+    assert f"torch>={doctor.TRIED['torch'][0]}" in project["dependencies"]
+    assert (ROOT / "tools" / f"cpython-{newest}.txt").exists()
 
 
 @pytest.mark.parametrize("name", ["operations", "loader"])

@@ -18,6 +18,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
 
 IMPORT_NAME: Final = "tensordict"
 DISTRIBUTION: Final = "tensordict-rs"
+
+TRIED: Final = {"python": ("3.11", "3.15"), "torch": ("2.11", "2.15")}
+"""The oldest and the newest version on which the tests of this release ran.
+
+Others are not refused: it is only not known how they do.
+"""
 
 IO_URING_SETUP: Final = 425
 """The number of the system call, on every processor."""
@@ -76,6 +83,7 @@ def report() -> dict[str, Any]:
     """Collect everything that ``doctor`` prints, as plain data."""
     return {
         "versions": versions(),
+        "tried": {name: is_tried(name) for name in TRIED},
         "optional": {name: _distribution_version(name) for name in OPTIONAL},
         "build": build(),
         "shortcuts": shortcuts(),
@@ -103,6 +111,12 @@ def versions() -> dict[str, str | None]:
         "tensordict-python (crate)": getattr(native, "__version__", None),
         "tensordict-core (crate)": getattr(native, "core_version", None),
     }
+
+
+def is_tried(name: str) -> bool:
+    """Return whether the tests ran on this minor version of Python or of torch."""
+    oldest, newest = (_minor(version) for version in TRIED[name])
+    return oldest <= _minor(versions()[name] or "") <= newest
 
 
 def build() -> dict[str, str | None]:
@@ -303,6 +317,11 @@ def _normalized(name: str) -> str:
     return name.lower().replace("_", "-").replace(".", "-")
 
 
+def _minor(version: str) -> list[int]:
+    """Return the first two numbers of a version, such as ``2.15.0a0+git1234``."""
+    return [int(number) for number in re.findall(r"\d+", version)[:2]]
+
+
 def _module(name: str) -> Any | None:
     try:
         return importlib.import_module(name)
@@ -369,7 +388,12 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     for title in ("versions", "optional", "build", "cores", "accelerators", "limits"):
         yield title
         for name, value in found[title].items():
-            yield f"  {name:<26} {'-' if value is None else value}"
+            said = "-" if value is None else value
+            if title == "versions" and name in TRIED:
+                oldest, newest = TRIED[name]
+                among = "" if found["tried"][name] else "not among the "
+                said = f"{said} ({among}tried: {oldest} to {newest})"
+            yield f"  {name:<26} {said}"
     yield "shortcuts (TENSORDICT_SHORTCUTS=0 turns them off)"
     for name, is_taken in found["shortcuts"].items():
         yield f"  {name:<26} {'taken' if is_taken else 'not taken'}"
