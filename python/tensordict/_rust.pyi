@@ -274,9 +274,15 @@ def remove_steps(
     folder: str | PathLike[str], steps: Sequence[str | PathLike[str]]
 ) -> None: ...
 def process_name() -> str: ...
+def process_has_ended(name: str) -> bool: ...
 def tensor_digests(tensors: Sequence[torch.Tensor], num_threads: int) -> list[int]: ...
 def read_safetensors_into(
-    files: Sequence[tuple[str, Sequence[tuple[str, torch.Tensor]]]],
+    files: Sequence[
+        tuple[
+            str,
+            Sequence[tuple[str, str, Sequence[int], int, int, torch.Tensor | None]],
+        ]
+    ],
     num_threads: int,
     checks: bool,
     progress: SaveProgress,

@@ -65,7 +65,8 @@ def test_the_best_step(tmp_path: Path) -> None:
     checkpointer.save(5, x=0)
     assert checkpointer.best("loss") == 1
     assert checkpointer.best("loss", "max") == 0
-    assert checkpointer.best("other") is None
+    with pytest.raises(KeyError, match=r"has the metric 'other': there are \['loss', "):
+        checkpointer.best("other")
     assert checkpointer.restore(3).metrics == {"loss": 2.0, "step": 3.0}
 
 
@@ -97,6 +98,30 @@ def test_steps_that_are_not_there(tmp_path: Path) -> None:
         checkpointer.save(1)
     with pytest.raises(ValueError, match="keep is a number"):
         make(tmp_path, keep=0)
+
+
+def test_mistakes_are_refused_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(NotADirectoryError, match="'.*file' is a file"):
+        Checkpointer(file)
+    checkpointer = make(tmp_path)
+    for option in ("keep", "durable", "dedupe", "rank_timeout", "handle_sigterm"):
+        with pytest.raises(TypeError, match=rf"Checkpointer\(directory, {option}=3\)"):
+            checkpointer.save(1, x=1, **{option: 3})
+    assert not (tmp_path / "run").exists()
+    assert checkpointer.best("loss") is None
+    checkpointer.save(1, x=1)
+    with pytest.raises(KeyError, match="has the metric 'loss': there are none"):
+        checkpointer.best("loss")
+
+
+def test_a_training_that_went_back_restores_what_it_saved_last(tmp_path: Path) -> None:
+    checkpointer = make(tmp_path, keep=None)
+    for step in (1, 2, 3, 4, 3):
+        checkpointer.save(step, x=step)
+    assert checkpointer.steps() == [1, 2, 4, 3]
+    assert checkpointer.restore().step == checkpointer.latest() == 3
 
 
 def test_what_is_no_step_is_passed_over(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import signal
 import threading
@@ -39,6 +40,12 @@ MSG_BUSY = "when_busy is 'wait', 'skip' or 'queue', got {!r}."
 MSG_MODE = "mode is 'min' or 'max', got {!r}."
 MSG_CLOSED = "The checkpointer is closed."
 MSG_METRIC = "The metric {!r} is a number, got {!r}."
+MSG_FILE = "The steps of a checkpointer are in a directory, and '{}' is a file."
+MSG_OPTION = (
+    "{name!r} is an option of the checkpointer, and not of save: make it with "
+    "Checkpointer(directory, {name}={value!r}). An item needs another name."
+)
+MSG_NO_METRIC = "No step in '{}' has the metric {!r}: there {}."
 MSG_NOTHING = "Nothing is to be saved: give items, such as model=model."
 
 _MAX_ATTEMPTS = 100
@@ -108,6 +115,8 @@ class Checkpointer(Closing):
         if when_busy not in ("wait", "skip", "queue"):
             raise ValueError(MSG_BUSY.format(when_busy))
         self.directory: Path = Path(directory).absolute()
+        if self.directory.exists() and not self.directory.is_dir():
+            raise NotADirectoryError(MSG_FILE.format(directory))
         self.keep = keep
         self.keep_every = keep_every
         self.durable = durable
@@ -166,12 +175,15 @@ class Checkpointer(Closing):
         Raises:
             OSError: it could not be written, or one before it in the background: older
                 steps are there still.
-            TypeError: an item holds something that a checkpoint cannot.
+            TypeError: an item holds something that a checkpoint cannot, or is named as an
+                option of the checkpointer.
         """
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ValueError(MSG_STEP.format(step))
         if not items:
             raise ValueError(MSG_NOTHING)
+        for name in _OPTIONS & items.keys():
+            raise TypeError(MSG_OPTION.format(name=name, value=items[name]))
         fields = {
             "time": time.time(),
             "metrics": _numbers(metrics),
@@ -379,7 +391,12 @@ class Checkpointer(Closing):
     # Reading ------------------------------------------------------------------------------
 
     def steps(self) -> list[int]:
-        """The numbers of the steps that are there, in the order in which they were saved."""
+        """The numbers of the steps that are there, in the order in which they were saved.
+
+        The last one is :meth:`latest`, and not always the highest: a training that went
+        back to step 2 and saved step 3 anew has ``[1, 2, 4, 3]``. ``sorted(steps())`` has
+        them by number.
+        """
         return [step.number for step in self._durable_steps()]
 
     def latest(self) -> int | None:
@@ -395,12 +412,20 @@ class Checkpointer(Closing):
 
         Of equal ones it is the one that was saved first; steps without the metric, or
         where it is not a number, do not count. None where no step is left.
+
+        Raises:
+            KeyError: there are steps, and none has the metric.
         """
         if mode not in ("min", "max"):
             raise ValueError(MSG_MODE.format(mode))
+        steps = self._durable_steps()
+        known = {name for step in steps for name in step.metrics}
+        if steps and metric not in known:
+            shown = f"are {sorted(known)}" if known else "are none"
+            raise KeyError(MSG_NO_METRIC.format(self.directory, metric, shown))
         found = [
             (step.metrics[metric], step.number)
-            for step in self._durable_steps()
+            for step in steps
             if not math.isnan(step.metrics.get(metric, math.nan))
         ]
         if not found:
@@ -457,7 +482,8 @@ class Checkpointer(Closing):
 
         Returns:
             The plain data, and what else was saved and not given, by name; with
-            ``missing`` and ``unexpected``, the names that did not fit, and ``step``.
+            ``missing`` and ``unexpected``, the names that did not fit, and ``step``, the
+            number of the step that was taken.
 
         Raises:
             FileNotFoundError: there is no such step.
@@ -568,6 +594,10 @@ class Checkpointer(Closing):
     def num_staged_bytes(self) -> int:
         """The bytes of memory that is kept for saves in the background."""
         return self._writer.num_staged_bytes()
+
+
+_OPTIONS = inspect.signature(Checkpointer).parameters.keys() - {"background"}
+"""The names that no item has: a mistaken option would be saved as one, in silence."""
 
 
 def _numbers(metrics: Mapping[str, float] | None) -> Any:

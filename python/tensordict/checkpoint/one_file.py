@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tensordict import _rust
+from tensordict.checkpoint.ranges import whole_range
 from tensordict.storage.encoding import Decoder, Encoder
 from tensordict.storage.layouts.safetensors import planned
 
@@ -105,7 +106,7 @@ def load(
             name: torch.empty(like.shape, dtype=like.dtype)
             for name, like in mapped.items()
         }
-        files = [(place, list(tensors.items()))]
+        files = [(place, [whole_range(*pair) for pair in tensors.items()])]
         progress = _rust.SaveProgress()
         _rust.read_safetensors_into(files, num_threads, True, progress)
     device = None if map_location is None else torch.device(map_location)

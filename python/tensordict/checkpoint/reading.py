@@ -11,6 +11,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.checkpoint.distributed import rank_file
+from tensordict.checkpoint.ranges import whole_range
 from tensordict.checkpoint.steps import read_meta
 from tensordict.storage.encoding import Decoder, dtype_of
 from tensordict.storage.layouts.interface import CHANGED, DAMAGED
@@ -166,7 +167,11 @@ class StepFiles:
         for about, tensors in items:
             for path in self.paths(about):
                 found = [name for name, *_ in _rust.safetensors_header(path)[1]]
-                wanted = [(name, tensors[name]) for name in found if name in tensors]
+                wanted = [
+                    whole_range(name, tensors[name])
+                    for name in found
+                    if name in tensors
+                ]
                 if wanted:
                     files.append((path, wanted))
         progress = _rust.SaveProgress()

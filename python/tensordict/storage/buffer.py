@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tensordict.storage.leaves import prepare
+from tensordict.storage.leaves import FILE_DTYPES, prepare
 
 __all__ = [
     "Places",
@@ -20,13 +20,6 @@ __all__ = [
     "problem_of_row",
     "views",
 ]
-
-_NAMES = """\
-bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16 float32 float64
-complex32 complex64 complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz
-float8_e8m0fnu float4_e2m1fn_x2"""
-DTYPES = frozenset(name for name in _NAMES.split() if hasattr(torch, name))
-"""The dtypes that a file may name: nothing else is looked up."""
 
 ALIGNMENT = 8
 VALUES, LENGTHS, OFFSETS = "<NJT_VALUES>", "<NJT_LENGTHS>", "<NJT_OFFSETS>"
@@ -52,7 +45,7 @@ def problem_of_row(row: object, num_bytes: int) -> str:
     if not all(type(number) is int for number in (*shape, *places)):
         return problem
     name = dtype.removeprefix("torch.")
-    if name not in DTYPES:
+    if name not in FILE_DTYPES:
         return f"{dtype} is not a dtype that can be loaded"
     start, stop, pad = places
     size = getattr(torch, name).itemsize * math.prod(shape)

@@ -197,7 +197,9 @@ class Encoder:
         if value.layout != torch.strided:
             return self._sparse(value, path)
         if value.is_nested or value.is_quantized:
-            cls = "quantized tensor" if value.is_quantized else "strided nested tensor"
+            is_quantized = value.is_quantized
+            cls = "quantized tensor" if is_quantized else "strided nested tensor"
+            cls = f"{cls} ({value.dtype})"
             raise TypeError(MSG_TYPE.format(place=self._place(path), cls=cls))
         encoded = {"$": "tensor", **self.take(value, ".".join(path) or "value")}
         if trains:

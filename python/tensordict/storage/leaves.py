@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = [
+    "FILE_DTYPES",
     "describe",
     "detach",
     "flat_components",
@@ -37,6 +38,25 @@ MSG_MEMORY_MAPPED = (
 MSG_CONSOLIDATED = (
     "UnbatchedTensor entries cannot be consolidated yet, but {0!r} is one."
 )
+
+
+MSG_DTYPE = (
+    "tensors of {} cannot be saved as files, whose formats have no such dtype: save "
+    "their bytes, view(torch.uint8), or a checkpoint, which keeps every dtype."
+)
+
+_NAMES = (
+    "float32 int64 bool uint8 float16 bfloat16 float64 int8 int16 int32 uint16 uint32 "
+    "uint64 complex32 complex64 complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 "
+    "float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2"
+)
+FILE_DTYPES = frozenset(name for name in _NAMES.split() if hasattr(torch, name))
+"""The names of the dtypes that tensors in files have."""
+
+
+def has_file_dtype(tensor: torch.Tensor) -> bool:
+    """Return whether the formats of files have the dtype of a tensor."""
+    return str(tensor.dtype).removeprefix("torch.") in FILE_DTYPES
 
 
 def refuse_unbatched(td: CollectionProtocol, message: str) -> None:
@@ -83,6 +103,8 @@ def _has_no_file(value: Any) -> bool:
     """Return whether a tensor has no values, or some that no file has the form for."""
     is_dense = value.is_nested or value.layout == torch.strided
     if value.is_meta or value.is_quantized or not is_dense:
+        return True
+    if not has_file_dtype(value):
         return True
     return _is_cut(value)
 
@@ -175,6 +197,8 @@ def _described(
         # A part of a tensor that is spread over processes, all of which save it.
         tensor = gather()
     device, dtype = str(tensor.device), str(tensor.dtype)
+    if not (tensor.is_quantized or has_file_dtype(tensor)):
+        raise NotImplementedError(MSG_DTYPE.format(dtype))
     if gather is not None:
         # Now: every process gathers in the same order, and a device may not hold all.
         tensor = tensor.cpu()

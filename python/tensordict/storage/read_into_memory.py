@@ -79,7 +79,7 @@ class _Reading:
         self.save: Any = root.save
         self.num_threads = num_threads
         self.wanted: list[tuple[str, str, torch.Tensor]] = []
-        self.places: list[tuple[dict[str, Any], str]] = []
+        self.places: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         # Two keys may have one tensor, which cannot take the values of both.
         self.taken: set[int] = set()
         self.has_more = False
@@ -110,15 +110,15 @@ class _Reading:
                 continue
             self.taken.add(present.data_ptr())
             name = repr((*path, key)) if path else repr(key)
-            self.wanted.append((name, value.filename, present))
-            self.places.append((entries, key))
+            # The engine knows bytes; DLPack does not know every dtype.
+            content = present.reshape(-1).view(torch.uint8)
+            self.wanted.append((name, value.filename, content))
+            self.places.append((entries, key, present))
 
     def read(self) -> None:
         if self.wanted:
             self.save.read_into(self.wanted, self.num_threads)
-        for (entries, key), (_, _, tensor) in zip(
-            self.places, self.wanted, strict=True
-        ):
+        for entries, key, tensor in self.places:
             entries[key] = tensor
 
 
@@ -129,7 +129,6 @@ def _is_whole_file(value: object) -> bool:
         and not value._index_chain
         and not value.is_nested
         and value.numel() > 0
-        and not str(value.dtype).startswith("torch.float8")
     )
 
 

@@ -125,7 +125,7 @@ class Writer:
                 f"{value.layout} (nested)" if value.is_nested else str(value.layout)
             )
             if value.is_quantized:
-                layout += " (quantized)"
+                layout += f" (quantized, {value.dtype})"
             raise TypeError(MSG_DENSE.format(path=path, layout=layout))
         name = ".".join(path)
         if isinstance(value, UnbatchedTensor):

@@ -42,11 +42,6 @@ impl Target {
         Self { pointer, length }
     }
 
-    /// Returns the number of bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.length
-    }
-
     /// Part of the bytes.
     ///
     /// # Safety

@@ -297,7 +297,8 @@ pub fn process_name() -> String {
 
 /// Returns whether the process of a name is known to have ended: of one on another machine nothing
 /// is known.
-pub(crate) fn has_ended(process_name: &str) -> bool {
+#[must_use]
+pub fn has_ended(process_name: &str) -> bool {
     let owner = Owner::parse(process_name);
     matches!(owner.map(|owner| owner.state()), Some(State::Gone))
 }

@@ -95,6 +95,12 @@ fn process_name() -> String {
     checkpoint::process_name()
 }
 
+/// Returns whether the process of a name that it gave itself is known to have ended: on this machine.
+#[pyfunction]
+fn process_has_ended(name: &str) -> bool {
+    checkpoint::process_has_ended(name)
+}
+
 /// Checksums of 64 bits that tell whether tensors changed.
 #[pyfunction]
 #[pyo3(signature = (tensors, num_threads))]
@@ -116,11 +122,15 @@ fn tensor_digests(
     Ok(found?)
 }
 
-/// A file, and the tensors that are read from it, by name.
-type Filled<'py> = (PathBuf, Vec<(String, Bound<'py, PyAny>)>);
+/// `(name, dtype, shape, first byte, number of bytes, tensor of bytes that takes them)`. Without a
+/// tensor they are only compared with their checksums.
+type Range<'py> = (String, String, Vec<i64>, usize, usize, Option<Bound<'py, PyAny>>);
 
-/// Reads tensors of safetensors files into tensors of the CPU without gaps: `[(file, [(name,
-/// tensor)])]`.
+/// A file, and the ranges of its tensors that are read.
+type Filled<'py> = (PathBuf, Vec<Range<'py>>);
+
+/// Reads ranges of the tensors of safetensors files into memory of the CPU without gaps. A tensor
+/// of any dtype is memory as a tensor of bytes.
 #[pyfunction]
 #[pyo3(signature = (files, num_threads, checks, progress))]
 fn read_safetensors_into(
@@ -132,17 +142,24 @@ fn read_safetensors_into(
 ) -> PyResult<()> {
     let mut wanted = Vec::with_capacity(files.len());
     for (path, tensors) in &files {
-        let tensors = tensors.iter().map(|(name, tensor)| {
-            let memory = memory_of(tensor)?.ok_or_else(|| {
-                PyValueError::new_err(format!("the tensor {name:?} is not plain memory"))
-            })?;
-            Ok(Wanted {
-                name: name.clone(),
-                dtype: memory.dtype.to_owned(),
-                shape: memory.shape.to_vec(),
+        let tensors = tensors.iter().map(|(name, dtype, shape, start, length, tensor)| {
+            let target = tensor.as_ref().map(|tensor| {
+                let memory = memory_of(tensor)?.filter(|memory| memory.num_bytes == *length);
+                let memory = memory.ok_or_else(|| {
+                    let text = format!("the tensor for {name:?} is not {length} bytes of memory");
+                    PyValueError::new_err(text)
+                })?;
                 // SAFETY: `files` holds the tensors during the call; that nobody else uses their
                 // memory meanwhile is for the caller, as with any tensor that is written to.
-                target: unsafe { Target::new(memory.pointer.cast_mut(), memory.num_bytes) },
+                Ok::<_, PyErr>(unsafe { Target::new(memory.pointer.cast_mut(), memory.num_bytes) })
+            });
+            Ok(Wanted {
+                name: name.clone(),
+                dtype: dtype.clone(),
+                shape: shape.clone(),
+                start: *start,
+                length: *length,
+                target: target.transpose()?,
             })
         });
         wanted.push((path.clone(), tensors.collect::<PyResult<Vec<_>>>()?));
@@ -287,6 +304,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(save_step, module)?)?;
     module.add_function(wrap_pyfunction!(remove_steps, module)?)?;
     module.add_function(wrap_pyfunction!(process_name, module)?)?;
+    module.add_function(wrap_pyfunction!(process_has_ended, module)?)?;
     module.add_function(wrap_pyfunction!(tensor_digests, module)?)?;
     module.add_function(wrap_pyfunction!(read_safetensors_into, module)?)
 }

@@ -353,6 +353,10 @@ pub(crate) fn strided_memory_of(tensor: &Bound<'_, PyAny>) -> PyResult<Option<Me
     let Some(&(dtype, _)) = DTYPES.iter().find(|(_, dtype)| *dtype == filled.dtype) else {
         return Ok(None);
     };
+    // torch hands its integers of 1 to 7 bits out as those of 8.
+    if filled.dtype.bits == 8 && !is_of_dtype(tensor, dtype)? {
+        return Ok(None);
+    }
     let Ok(ndim) = usize::try_from(filled.ndim) else {
         return Ok(None);
     };
@@ -382,6 +386,15 @@ pub(crate) fn strided_memory_of(tensor: &Bound<'_, PyAny>) -> PyResult<Option<Me
         dtype,
         signs: Signs::default(),
     }))
+}
+
+/// Returns whether a tensor has the dtype of a name.
+fn is_of_dtype(tensor: &Bound<'_, PyAny>, name: &str) -> PyResult<bool> {
+    if let Some(found) = Tensor::of(tensor).and_then(|tensor| tensor.dtype_name()) {
+        return Ok(found == name);
+    }
+    let dtype = tensor.getattr(pyo3::intern!(tensor.py(), "dtype"))?;
+    Ok(dtype.str()?.to_str()? == name)
 }
 
 /// The memory of an ordinary tensor without gaps, without `DLPack`; None where that has to say.

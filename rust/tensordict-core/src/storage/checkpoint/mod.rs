@@ -14,7 +14,7 @@ mod reading;
 mod staging;
 mod step;
 
-pub use super::work::process_name;
+pub use super::work::{has_ended as process_has_ended, process_name};
 pub use background::{Background, Order};
 pub use digest::digests;
 pub use reading::{Wanted, read_tensors};

@@ -17,7 +17,7 @@ use super::super::{StorageError, StorageResult, thread_count, threads};
 const PART_BYTES: usize = 4 << 20;
 const _: () = assert!(PART_BYTES.is_multiple_of(BLOCK_BYTES));
 
-/// A tensor that is read.
+/// A tensor that is read, or the bytes of a part of it.
 #[derive(Debug, Clone)]
 pub struct Wanted {
     /// Its name in the file.
@@ -26,23 +26,31 @@ pub struct Wanted {
     pub dtype: String,
     /// Its shape.
     pub shape: Vec<i64>,
-    /// The memory that its bytes are read into.
-    pub target: Target,
+    /// The first of its bytes that is wanted.
+    pub start: usize,
+    /// The number of bytes that are wanted.
+    pub length: usize,
+    /// The memory that they are read into, of this length. None where they are only compared with their
+    /// checksums.
+    pub target: Option<Target>,
 }
 
 struct Part<'w> {
     file: usize,
     offset: u64,
+    num_bytes: usize,
     wanted: &'w Wanted,
     checksum: Option<Checksum>,
 }
 
-/// Reads tensors of files. Before the first byte is read it is known that all are there, of these dtypes
-/// and shapes.
+/// Reads tensors of files, or ranges of their bytes. Before the first byte is read it is known that all
+/// are there, of these dtypes and shapes.
+///
+/// A block of which a range has only a part is read as a whole, since its checksum is that of the whole.
 ///
 /// # Errors
-/// A file cannot be read, or has no such tensor; bytes are not those of the checksums, and are in the targets by
-/// then; the job was cancelled.
+/// A file cannot be read, or has no such tensor or bytes; bytes are not those of the checksums, and are in the
+/// targets by then; the job was cancelled.
 pub fn read_tensors(job: &Job<'_>, wanted: &[(PathBuf, Vec<Wanted>)]) -> StorageResult<()> {
     let mut files: Vec<(File, &Path)> = Vec::with_capacity(wanted.len());
     let mut parts = Vec::new();
@@ -53,7 +61,7 @@ pub fn read_tensors(job: &Job<'_>, wanted: &[(PathBuf, Vec<Wanted>)]) -> Storage
             .metadata
             .get(CHECKSUMS_ENTRY)
             .filter(|_| job.has_checksums);
-        let mut known = match known.map(|text| Checksums::parse(text)) {
+        let known = match known.map(|text| Checksums::parse(text)) {
             None => Checksums::default(),
             Some(Ok(known)) => known,
             Some(Err(reason)) => return Err(damaged(path, "", reason)),
@@ -70,12 +78,24 @@ pub fn read_tensors(job: &Job<'_>, wanted: &[(PathBuf, Vec<Wanted>)]) -> Storage
                 );
                 return Err(damaged(path, name, reason));
             }
-            let checksum = known.files.swap_remove(name).map(|known| known.content);
+            let num_bytes = usize::try_from(found.length).unwrap_or(usize::MAX);
+            let end = wanted.start.checked_add(wanted.length);
+            if end.is_none_or(|end| end > num_bytes) {
+                let reason = format!("it has {num_bytes} bytes, and more were expected");
+                return Err(damaged(path, name, reason));
+            }
+            // Several ranges of a tensor have the same checksums.
+            let checksum = known.files.get(name).map(|known| known.content.clone());
+            let checksum = checksum.filter(|checksum| checksum.length == found.length);
+            if wanted.target.is_none() && checksum.is_none() {
+                continue;
+            }
             parts.push(Part {
                 file: files.len(),
                 offset: found.offset,
+                num_bytes,
                 wanted,
-                checksum: checksum.filter(|checksum| checksum.length == found.length),
+                checksum,
             });
         }
         files.push((file, path));
@@ -88,9 +108,12 @@ fn tasks(parts: &[Part<'_>]) -> Vec<(std::ops::Range<usize>, usize)> {
     let mut tasks: Vec<(std::ops::Range<usize>, usize)> = Vec::new();
     let mut filled = PART_BYTES;
     for (number, part) in parts.iter().enumerate() {
-        let length = part.wanted.target.len();
+        let length = part.wanted.length;
         if length > PART_BYTES {
-            let starts = (0..length).step_by(PART_BYTES);
+            // Cut where blocks end, so that none is read by two threads.
+            let first = part.wanted.start;
+            let aligned = (first - first % PART_BYTES..first + length).step_by(PART_BYTES);
+            let starts = aligned.map(|start| start.max(first));
             tasks.extend(starts.map(|start| (number..number + 1, start)));
             filled = PART_BYTES;
         } else if filled + length <= PART_BYTES
@@ -136,28 +159,50 @@ fn read_parts(job: &Job<'_>, files: &[(File, &Path)], parts: &[Part<'_>]) -> Sto
     Err(StorageError::Damaged { damages })
 }
 
-/// Reads [`PART_BYTES`] of a tensor, or what is left of it; whether they have their checksums.
+/// Reads from the byte `start` of a tensor to the end of its [`PART_BYTES`], or of what is wanted; whether the
+/// bytes have their checksums.
 fn read_part(file: &File, part: &Part<'_>, start: usize) -> io::Result<bool> {
-    let length = part.wanted.target.len();
-    let count = PART_BYTES.min(length - start);
-    if count == 0 {
-        return Ok(true);
-    }
-    // SAFETY: no other task has this part of the target, and parts are not larger than it.
-    let bytes = unsafe { part.wanted.target.part(start, count) };
+    let wanted = part.wanted;
+    let last = wanted.start + wanted.length;
+    let start = start.max(wanted.start);
+    let end = last.min(start - start % PART_BYTES + PART_BYTES);
+    let mut scratch = Vec::new();
     let mut is_good = true;
     let mut at = start;
     // A block is compared while it is in the cache.
-    for block in bytes.chunks_mut(BLOCK_BYTES) {
-        Disk::REAL.read_exact_at(file, block, part.offset + at as u64)?;
-        if let Some(checksum) = &part.checksum {
-            let expected = checksum
-                .blocks
-                .get(at / BLOCK_BYTES)
-                .unwrap_or(&checksum.whole);
-            is_good &= checksums::crc32c(block) == *expected;
+    while at < end {
+        let first = at - at % BLOCK_BYTES;
+        let block = first..part.num_bytes.min(first + BLOCK_BYTES);
+        let next = end.min(block.end);
+        let is_whole = (at, next) == (block.start, block.end);
+        let expected = part.checksum.as_ref().map(|checksum| {
+            let blocks = &checksum.blocks;
+            *blocks.get(at / BLOCK_BYTES).unwrap_or(&checksum.whole)
+        });
+        // SAFETY: no other task has this part of the target, and it lies in what is wanted.
+        let target = wanted
+            .target
+            .as_ref()
+            .map(|target| unsafe { target.part(at - wanted.start, next - at) });
+        match (expected, target) {
+            (Some(expected), Some(bytes)) if is_whole => {
+                Disk::REAL.read_exact_at(file, bytes, part.offset + at as u64)?;
+                is_good &= checksums::crc32c(bytes) == expected;
+            }
+            (Some(expected), target) => {
+                scratch.resize(block.len(), 0);
+                Disk::REAL.read_exact_at(file, &mut scratch, part.offset + first as u64)?;
+                is_good &= checksums::crc32c(&scratch) == expected;
+                if let Some(bytes) = target {
+                    bytes.copy_from_slice(&scratch[at - first..next - first]);
+                }
+            }
+            (None, Some(bytes)) => {
+                Disk::REAL.read_exact_at(file, bytes, part.offset + at as u64)?;
+            }
+            (None, None) => {}
         }
-        at += block.len();
+        at = next;
     }
     Ok(is_good)
 }
