@@ -1,10 +1,17 @@
 """Arrays of JAX over the memory of tensors: run by ``test_dlpack.py`` in a process of its own."""
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 
-from tensordict import TensorDict, from_dlpack, to_dlpack
+from tensordict import (
+    TensorClass,
+    TensorDict,
+    UnbatchedTensor,
+    from_dlpack,
+    to_dlpack,
+)
 
 SHARED = (
     *(torch.bool, torch.uint8, torch.uint16, torch.uint32),
@@ -24,9 +31,11 @@ def test_jax_shares_both_ways(dtype):
     td = TensorDict(n={"a": values(dtype)}, batch_size=[2])
     arrays = to_dlpack(td, "jax")
     assert arrays["n"]["a"].unsafe_buffer_pointer() == td["n", "a"].data_ptr()
-    for back in (from_dlpack(arrays), TensorDict.from_any(arrays)):
-        assert back["n", "a"].dtype == dtype
-        assert back["n", "a"].data_ptr() == td["n", "a"].data_ptr()
+    back = from_dlpack(arrays, copy=False)
+    assert back["n", "a"].data_ptr() == td["n", "a"].data_ptr()
+    for copied in (from_dlpack(arrays), TensorDict.from_any(arrays)):
+        assert copied["n", "a"].dtype == back["n", "a"].dtype == dtype
+        assert torch.equal(copied["n", "a"], td["n", "a"])
 
 
 @pytest.mark.parametrize("dtype", WIDE, ids=str)
@@ -42,9 +51,25 @@ def test_from_any_of_arrays_of_jax():
     )
     assert td.batch_size == (3,)
     assert td["n", "b"].tolist() == [0, 2, 4]
-    assert td["a"].data_ptr() == array.unsafe_buffer_pointer()
     assert TensorDict.from_dict({"a": array})["a"].dtype == torch.int32
     assert torch.equal(TensorDict.from_any(array), td["a"])
+
+
+class Autocast(TensorClass["autocast"]):
+    a: torch.Tensor
+
+
+def test_a_write_does_not_reach_an_array_of_jax():
+    array = jnp.arange(3)
+    made = [
+        *(TensorDict.from_any({"a": array}), TensorDict.from_dict({"a": array})),
+        *(from_dlpack({"a": array}), TensorDict(a=np.asarray(array))),
+        *(TensorDict(a=UnbatchedTensor(array)), Autocast(a=array)),
+    ]
+    for td in made:
+        td.get("a")[:] = 7
+        assert td.get("a").tolist() == [7, 7, 7]
+    assert array.tolist() == [0, 1, 2]
 
 
 def test_an_array_that_torch_lacks_stays_what_it_is():

@@ -12,6 +12,7 @@ from tensordict.containers.view_differences import MSG_NAMES, ViewDifferences
 from tensordict.ops.access import MSG_ONE_DEFAULT
 from tensordict.ops.merging import is_branch, restricted
 from tensordict.primitives import classes
+from tensordict.primitives.arrays import as_tensor
 from tensordict.primitives.checks import is_tensorclass
 from tensordict.primitives.common import check_number, not_a_value, value_of
 from tensordict.primitives.copy import check_copy, leaf_paths
@@ -434,7 +435,7 @@ class _SubTensorDict(ViewDifferences):
         """Write into a part of this part: entries may be copies, so one by one."""
         if not isinstance(value, (CollectionProtocol, torch.Tensor, int, float, str)):
             with contextlib.suppress(RuntimeError, TypeError, ValueError):
-                value = torch.as_tensor(value)
+                value = as_tensor(value)
         try:
             size = _rust.index_shape(self._batch_size, index)
         except IndexError:

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tensordict.primitives.arrays import as_tensor
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -238,7 +240,7 @@ class _Column:
         if kinds <= _NUMBERS:
             column = _numbers_to_tensor(values, kinds)
         else:
-            tensors = [torch.as_tensor(value) for value in values]
+            tensors = [as_tensor(value) for value in values]
             for tensor in tensors:
                 if tensor.shape != tensors[0].shape:
                     message = MSG_SHAPE.format(

@@ -10,6 +10,7 @@ import torch
 
 from tensordict.containers.dense import TensorDict
 from tensordict.interop.leaves import check_collection, extra, path_of
+from tensordict.primitives.arrays import is_constant, tensor_over
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -50,12 +51,13 @@ def from_dlpack(
     batch_dims: int | None = None,
     device: torch.device | str | int | None = None,
     names: Sequence[str | None] | None = None,
+    copy: bool | None = None,
 ) -> Any:
     """Make a collection of arrays of JAX, CuPy, NumPy or any other library with DLPack.
 
-    The tensors share the memory of the arrays, on the device where it is. JAX expects
-    that nobody writes to it: write to a ``clone()`` of the result. An array of NumPy that
-    is read-only or has negative strides is copied.
+    The tensors share the memory of the arrays, on the device where it is. An array that
+    nobody may write to is copied: one of JAX, and one of NumPy that is read-only. So is
+    one of NumPy that has negative strides.
 
     Args:
         obj: arrays in nested mappings, or one array. What is neither goes by the rules of
@@ -65,6 +67,8 @@ def from_dlpack(
         batch_dims: see :meth:`TensorDict.from_dict`.
         device: where all entries are moved, which copies those that are elsewhere.
         names: see :meth:`TensorDict.from_dict`.
+        copy: True copies each array, False shares those of JAX, too: write to nothing
+            that shares their memory, since JAX expects that they never change.
 
     Returns:
         A :class:`TensorDict`; a tensor for one array.
@@ -79,7 +83,7 @@ def from_dlpack(
         >>> td["n", "b"]
         tensor([5, 1, 2])
     """
-    made = _tensors((), obj)
+    made = _tensors((), obj, copy)
     if not isinstance(made, dict):
         return made if device is None else made.to(device)
     return TensorDict.from_dict(
@@ -92,22 +96,25 @@ def from_dlpack(
     )
 
 
-def _tensors(path: tuple[str, ...], value: object) -> Any:
+def _tensors(path: tuple[str, ...], value: object, copy: bool | None) -> Any:
     """A value with tensors for its arrays; mappings become dictionaries."""
     if isinstance(value, (torch.Tensor, CollectionProtocol)):
         return value
     if isinstance(value, Mapping):
-        return {key: _tensors((*path, key), each) for key, each in value.items()}
+        return {key: _tensors((*path, key), each, copy) for key, each in value.items()}
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biufc":
             return value  # The rules of entries know structures and texts.
-        shared = value.flags.writeable and all(step >= 0 for step in value.strides)
-        if not (shared and value.dtype.isnative):
-            value = np.array(value, dtype=value.dtype.newbyteorder("="))
+        if copy:
+            value = value.copy()
     elif not hasattr(type(value), "__dlpack__"):
         return value
     try:
-        return torch.utils.dlpack.from_dlpack(value)
+        if isinstance(value, np.ndarray):
+            return tensor_over(value)
+        tensor = torch.utils.dlpack.from_dlpack(value)
+        is_copied = copy or (copy is None and is_constant(value))
+        return tensor.clone() if is_copied else tensor
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         msg = MSG_TO_TENSOR.format(
             kind=type(value).__name__,

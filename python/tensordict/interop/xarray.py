@@ -16,6 +16,7 @@ import torch
 
 from tensordict.containers.dense import TensorDict
 from tensordict.interop.leaves import array_of, check_collection, extra, path_of
+from tensordict.primitives.arrays import tensor_over
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -350,10 +351,7 @@ def _leading(dims: list[tuple[Any, ...]]) -> list[Any]:
 def _entry(array: np.ndarray[Any, Any], size: list[int], has_features: bool) -> Any:
     """The values of a variable as a leaf, or as non-tensor data for each element."""
     if array.dtype.kind in NUMBERS:
-        shared = array.flags.writeable and all(step >= 0 for step in array.strides)
-        if not (shared and array.dtype.isnative):
-            array = np.array(array, dtype=array.dtype.newbyteorder("="))
-        return torch.from_numpy(array)
+        return tensor_over(array)
     flat = array.reshape(-1, *array.shape[len(size) :]) if size else array[None]
     cells = list(flat) if has_features else [_plain(cell) for cell in flat]
     stack: Any = CollectionProtocol._non_tensor_stack_type

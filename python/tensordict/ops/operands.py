@@ -9,6 +9,7 @@ import torch
 
 from tensordict import _rust
 from tensordict._rust import foreach
+from tensordict.primitives.arrays import as_tensor
 from tensordict.primitives.checks import is_leaf_nontensor, is_tensorclass
 from tensordict.primitives.common import check_results
 from tensordict.primitives.errors import not_an_operand
@@ -246,7 +247,7 @@ def _with_default(op: ForEach, td: Any, other: Any, default: object) -> Any:
         result = _rust.rebuild(kept, values, True, False, bool(values))
     else:
         if not isinstance(default, torch.Tensor):
-            default = torch.as_tensor(default)
+            default = as_tensor(default)
         added = [key for key in theirs if key not in mine]
         clashing = [key for key in added if _rust.get(td, key, None) is not None]
         if clashing:

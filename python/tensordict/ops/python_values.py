@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from tensordict.primitives import classes
+from tensordict.primitives.arrays import as_tensor, is_constant, tensor_over
 from tensordict.primitives.common import as_size
 from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.protocol import CollectionProtocol
@@ -106,11 +107,16 @@ def _is_pydantic(value: object) -> bool:
 def _shared_by_dlpack(
     array: object, device: torch.device | str | int | None = None
 ) -> Any:
-    """Share the memory of another library's array; return the array if torch cannot."""
+    """Share the memory of another library's array; return the array if torch cannot.
+
+    An array that the library takes for constant is copied.
+    """
     try:
         tensor = torch.utils.dlpack.from_dlpack(array)
     except (BufferError, RuntimeError, TypeError, ValueError):
         return array
+    if is_constant(array):
+        tensor = tensor.clone()
     return tensor if device is None else tensor.to(device)
 
 
@@ -171,14 +177,9 @@ def field_entry(array: np.ndarray[Any, Any]) -> Any:
     """Convert a field of a structured array to an entry."""
     if array.dtype.names is not None:
         return classes.TensorDict.from_struct_array(array)
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.hasobject or array.dtype.kind not in "biufc":
         return array
-    misfit = any(stride % array.itemsize for stride in array.strides)
-    if misfit or not array.flags.writeable or any(step < 0 for step in array.strides):
-        array = array.copy()
-    return torch.from_numpy(np.asarray(array))
+    return tensor_over(array)
 
 
 def with_columns(entries: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -199,7 +200,7 @@ def entries_of_pytree(tree: Any) -> Any:
     if isinstance(tree, (torch.Tensor, CollectionProtocol)):
         return tree
     if isinstance(tree, (numbers.Number, np.generic, np.ndarray)):
-        return torch.as_tensor(tree)
+        return as_tensor(tree)
     td = classes.TensorDict({}, [])
     if isinstance(tree, Mapping):
         for key, value in tree.items():

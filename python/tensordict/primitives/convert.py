@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from tensordict.primitives import classes
+from tensordict.primitives.arrays import tensor_over
 from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["tensor_of", "tensor_of_sequence"]
@@ -23,10 +24,11 @@ _STACKABLE = (int, float, np.generic, torch.Tensor, list, tuple, CollectionProto
 
 
 def tensor_of(value: object, device: torch.device | None = None) -> Any:
-    """A tensor made of a number or an array, which it shares; None where it is neither.
+    """A tensor made of a number or an array; None where it is neither.
 
     Integers become int64, floats the default dtype; numpy scalars and arrays keep their
-    dtype. A structured array becomes a collection.
+    dtype. The memory of an array is shared as :func:`.tensor_over` does. A structured
+    array becomes a collection.
     """
     if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
         try:
@@ -49,11 +51,8 @@ def _tensor_of_array(
         return classes.TensorDict.from_struct_array(value)
     if value.dtype.kind not in _NUMERIC_KINDS:
         return None
-    if not value.dtype.isnative:
-        value = value.astype(value.dtype.newbyteorder("="))
-    if any(stride < 0 for stride in value.strides):
-        value = value.copy()
-    return torch.as_tensor(value, device=device)
+    made = tensor_over(value)
+    return made if device is None else made.to(device)
 
 
 def tensor_of_sequence(value: Any, device: torch.device | None = None) -> Any:

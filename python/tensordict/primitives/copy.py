@@ -9,6 +9,7 @@ import torch
 from tensordict.primitives import ragged_leaves
 from tensordict.primitives.access import contains
 from tensordict.primitives.align import align
+from tensordict.primitives.arrays import as_tensor
 from tensordict.primitives.common import (
     MSG_BAD_KEY,
     MSG_INPLACE,
@@ -373,7 +374,7 @@ def _fitting(
     """Convert a value to a tensor that can be copied into the leaf ``target``."""
     if not isinstance(value, torch.Tensor):
         try:
-            value = torch.as_tensor(value, device=target.device)
+            value = as_tensor(value, target.device)
         except (RuntimeError, TypeError, ValueError):
             name = type(value).__name__
             raise TypeError(MSG_NOT_A_VALUE.format(path, name)) from None

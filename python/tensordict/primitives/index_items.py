@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from tensordict.primitives.arrays import as_tensor
+
 MSG_NO_BATCH_DIMS = (
     "indexing a tensordict with td.batch_dims==0 is not permitted. Got index {}."
 )
@@ -51,7 +53,7 @@ def _index_tensor(item: object) -> torch.Tensor:
     if isinstance(item, torch.Tensor):
         tensor = item
     elif isinstance(item, np.ndarray):
-        tensor = torch.as_tensor(item)
+        tensor = as_tensor(item)
         if tensor.dtype != torch.bool:
             tensor = tensor.to(torch.int64)
     elif isinstance(item, range):

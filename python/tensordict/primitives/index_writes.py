@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict.primitives import ragged_leaves
+from tensordict.primitives.arrays import as_tensor
 from tensordict.primitives.common import not_a_value
 from tensordict.primitives.errors import at_key, locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -308,6 +309,6 @@ def filled_with(value: object) -> Any:
     ):
         return value
     try:
-        return torch.as_tensor(value)
+        return as_tensor(value)
     except (RuntimeError, TypeError, ValueError):
         return value

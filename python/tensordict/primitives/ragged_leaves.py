@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tensordict.primitives.arrays import as_tensor
 from tensordict.primitives.operations import DROPS_DIM, bounds_of_parts, rows_moved
 
 if TYPE_CHECKING:
@@ -350,7 +351,7 @@ def check_rows(leaf: torch.Tensor, index: BatchIndex, value: object) -> None:
 def write_rows(leaf: torch.Tensor, index: BatchIndex, value: object) -> None:
     """Write into the rows of a nested leaf at an index."""
     for row, each in _row_pairs(leaf, index, value):
-        row.copy_(torch.as_tensor(each))
+        row.copy_(as_tensor(each))
 
 
 def padded(leaf: torch.Tensor, padding: float) -> Any:

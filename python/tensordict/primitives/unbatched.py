@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from tensordict.primitives.arrays import as_tensor
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -59,7 +61,7 @@ class UnbatchedTensor(torch.Tensor):
     def __new__(cls, data: object, batch_size: Sequence[int] | None = None) -> Self:
         """The wrapper around ``data``."""
         if not isinstance(data, torch.Tensor):
-            data = torch.as_tensor(data)
+            data = as_tensor(data)
         if batch_size is None:
             size = data._batch_size if isinstance(data, cls) else _NO_DIMS
         else:

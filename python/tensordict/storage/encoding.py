@@ -266,7 +266,8 @@ class Encoder:
 
     def _array(self, value: object, path: tuple[str, ...]) -> dict[str, Any]:
         array = np.asarray(value)
-        if array.dtype.hasobject or array.dtype.kind == "V":
+        is_masked = type(value) is not np.ndarray and np.ma.is_masked(value)
+        if is_masked or array.dtype.hasobject or array.dtype.kind == "V":
             cls = f"{type(value).__name__} of the dtype {array.dtype}"
             raise TypeError(MSG_TYPE.format(place=self._place(path), cls=cls))
         if isinstance(value, np.generic):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tensordict.primitives.arrays import as_tensor
 from tensordict.primitives.checks import is_tensorclass
 from tensordict.primitives.common import shape_of_lists
 from tensordict.primitives.protocol import CollectionProtocol
@@ -46,7 +47,7 @@ def cast_field(tc: Any, name: str, value: object) -> tuple[Any, bool]:
         return value, True
     if issubclass(hint, torch.Tensor):
         try:
-            made = torch.as_tensor(value, device=inner.device)
+            made = as_tensor(value, inner.device)
             return made if isinstance(made, hint) else make(made), True
         except TypeError as error:
             raise TypeError(MSG_CAST.format(name, hint)) from error

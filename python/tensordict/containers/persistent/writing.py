@@ -14,6 +14,7 @@ from tensordict.containers.persistent.files import (
     metadata_to_write,
 )
 from tensordict.containers.persistent.state import PersistentState
+from tensordict.primitives.arrays import as_tensor
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.index_writes import fit_source
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -95,7 +96,7 @@ class Writing(PersistentState):
             self._set_entry(key, whole)
             return
         if not isinstance(value, torch.Tensor):
-            value = torch.as_tensor(value)
+            value = as_tensor(value)
         if value.requires_grad:
             content_of(self._file, key, value)
         value = value.to(device="cpu", dtype=array.dtype)

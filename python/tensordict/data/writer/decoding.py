@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from tensordict import NonTensorData, TensorDict
+from tensordict.primitives.arrays import tensor_over
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def _as_value(value: object) -> Any:
     if isinstance(value, (bool, int, float, complex)):
         return torch.tensor(value)
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc":
-        return torch.from_numpy(np.array(value))
+        return tensor_over(np.array(value, subok=True))
     if hasattr(value, "getbands"):
         return image(value)
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):

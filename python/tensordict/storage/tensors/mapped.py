@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tensordict import _rust
+from tensordict.primitives.arrays import as_tensor
 from tensordict.primitives.deprecation import warn_caller
 from tensordict.storage.leaves import nested_from_flat, nested_table
 from tensordict.storage.tensors.create import (
@@ -131,7 +132,7 @@ class MemoryMappedTensor(torch.Tensor):
             made = cls.from_tensor(source, filename=filename, shape=shape)
         else:
             if not isinstance(source, torch.Tensor):
-                source = torch.as_tensor(source)
+                source = as_tensor(source)
             made = source.as_subclass(cls)
             if made.is_nested:
                 made._parent_shape = nested_table(source)
