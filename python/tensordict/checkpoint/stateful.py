@@ -17,6 +17,7 @@ __all__ = ["CollectionState"]
 VALUES = "values"
 LEAVES = "leaves"
 
+MSG_VALUE = "A checkpoint of this collection cannot be saved. {}"
 MSG_MISSING = "The checkpoint has no {!r}: was it saved from a CollectionState?"
 
 
@@ -57,7 +58,10 @@ class CollectionState:
         """
         walk = self._walk()
         state: dict[str, Any] = {LEAVES: walk.by_name()}
-        state[VALUES] = describe_values(walk.values, is_strict=True)
+        try:
+            state[VALUES] = describe_values(walk.values)
+        except TypeError as error:
+            raise TypeError(MSG_VALUE.format(error)) from error
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -85,8 +85,6 @@ def _transfer(
     as_ours: Callable[..., Any],
 ) -> Any:
     """Send or receive the leaves, in the published order or in ours."""
-    if not channel.is_member:
-        return [] if later else None
     if not options.is_published:
         transfer = as_ours(td, channel, is_whole=options.is_whole, later=later)
         return [transfer] if later else _answer(td, options)
@@ -118,9 +116,8 @@ def init_remote(
     if dst is None:
         raise ValueError(whole.MSG_DST)
     channel = Channel("dst", dst, group)
-    if channel.is_member:
-        with channel.naming("send"):
-            published.send_whole(td, channel, group, device)
+    with channel.naming("send"):
+        published.send_whole(td, channel, group, device)
 
 
 def from_remote_init(
@@ -137,7 +134,5 @@ def from_remote_init(
     if use_broadcast:
         return published.receive_broadcast(src, group, device)
     channel = Channel("src", src, group)
-    if not channel.is_member:
-        return None
     with channel.naming("receive"):
         return published.receive_whole(channel, device)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import distributed
-from torch.distributed import distributed_c10d as c10d
 
-from tensordict.primitives.deprecation import warn_caller
+from tensordict.distributed.groups import partner_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,9 +22,6 @@ ANSWER = 1 << 30
 PSEUDO_RANDOM = 1 << 29
 """The number added to tags that are said to be random."""
 
-MSG_BOTH = "Exactly one of `{name}` and `group_{name}` must be provided."
-MSG_GROUP = "`group_{name}` requires `group` to be passed."
-MSG_SELF = "Cannot {verb} itself: the rank {rank} is that of this process."
 MSG_FAILED = "The {what} with rank {rank} failed: {error}"
 
 
@@ -40,8 +36,8 @@ class Channel:
         tag: the tag of the transfer.
 
     Raises:
-        ValueError: not exactly one rank is given, one in a group without that, or that of
-            this process.
+        TypeError: as :func:`tensordict.distributed.groups.partner_of`.
+        ValueError: so, too.
     """
 
     def __init__(
@@ -52,25 +48,11 @@ class Channel:
         group_rank: int | None = None,
         tag: int = 0,
     ) -> None:
-        if group_rank is not None and group is None:
-            raise ValueError(MSG_GROUP.format(name=name))
-        if (rank is None) == (group_rank is None):
-            raise ValueError(MSG_BOTH.format(name=name))
-        self.group: Any = group
+        found = partner_of(name, rank, group, group_rank)
+        self.group: Any = found.group
+        self.rank: int = found.rank
+        self.shown: int = found.shown
         self.tag: int = tag
-        self.is_member: bool = True
-        if group_rank is None and rank is not None:
-            if c10d._rank_not_in_group(group):
-                _warn_of_group()
-                self.is_member = False
-                return
-            self.group = c10d._get_default_group() if group is None else group
-            group_rank = c10d.get_group_rank(self.group, rank)
-        self.rank: int = -1 if group_rank is None else group_rank
-        if self.group.rank() == group_rank:
-            verb = "send to" if name == "dst" else "receive from"
-            raise ValueError(MSG_SELF.format(verb=verb, rank=group_rank))
-        self.shown: int = self.rank if rank is None else rank
         self.device: torch.device = device_of(self.group)
         # On such a wire a message may be shorter than what is waited for, and both
         # directions are independent.
@@ -121,13 +103,6 @@ class Channel:
     def key(self, direction: str) -> tuple[Any, ...]:
         """Give what transfers have in common that are to follow one another."""
         return id(self.group), self.rank, self.tag, direction
-
-
-def _warn_of_group() -> None:
-    warn_caller(
-        "This process is not in the group of the transfer, and does not take part.",
-        UserWarning,
-    )
 
 
 def device_of(group: Any) -> torch.device:

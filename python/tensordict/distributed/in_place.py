@@ -7,6 +7,9 @@ they fit; large leaves follow as they are::
 
     sender    head, values, small leaves >>>   large leaf >>>   large leaf >>>
     receiver  head >>>
+
+A side that cannot take part, since a value or a leaf of it does not travel, sends a head
+that says so and the text of its error, and both sides raise.
 """
 
 from __future__ import annotations
@@ -79,13 +82,24 @@ def state_of(td: CollectionProtocol) -> dict[str, Any]:
 
 def send(td: TensorCollection, channel: Channel, *, is_whole: bool, later: bool) -> Any:
     """Send the leaves of a collection."""
-    if is_whole and consolidated.state_of(td) is None:
-        td = td.consolidate()
-    content = _content_of(td, is_whole)
+    content = None
+    try:
+        if is_whole and consolidated.state_of(td) is None:
+            td = td.consolidate()
+        content = _content_of(td, is_whole)
+        values = describe_values(content.parts.values)
+    except Exception as error:  # noqa: BLE001 (raised in both processes)
+        failed = error
 
-    def work() -> None:
-        with channel.naming("send"):
-            _send(channel, content)
+        def work() -> None:
+            with channel.naming("send"):
+                _refuse(channel, failed, is_sender=True)
+            raise failed
+    else:
+
+        def work() -> None:
+            with channel.naming("send"):
+                _send(channel, content, values)
 
     return in_order(channel.key("send"), work, later=later)
 
@@ -98,22 +112,46 @@ def receive(
     Raises:
         AttributeError: ``is_whole``, and it is not consolidated.
     """
-    content = _content_of(td, is_whole)
+    try:
+        content = _content_of(td, is_whole)
+    except TypeError as error:
+        failed = error
 
-    def work() -> None:
-        with channel.naming("receive"):
-            _receive(channel, content)
+        def work() -> None:
+            with channel.naming("receive"):
+                _refuse(channel, failed, is_sender=False)
+            raise failed
+    else:
+
+        def work() -> None:
+            with channel.naming("receive"):
+                _receive(channel, content)
 
     return in_order(channel.key("receive"), work, later=later)
+
+
+def _refuse(channel: Channel, error: Exception, *, is_sender: bool) -> None:
+    """Tell the other side why there is no transfer, in the place of one."""
+    text = wire.text_of(error)
+    head = wire.Head(wire.FAILED, len(text), 0).to_bytes()
+    first = channel.send_bytes(head, answer=not is_sender)
+    reason = channel.send_bytes(text, answer=not is_sender)
+    length = FIRST_BYTES if channel.is_gloo and not is_sender else wire.HEAD_BYTES
+    answer = channel.empty(length)
+    channel.receive(answer, answer=is_sender).wait()
+    other = wire.Head.of(answer[: wire.HEAD_BYTES].cpu().numpy().tobytes())
+    if other.kind == wire.FAILED:
+        channel.receive_bytes(other.description_bytes, answer=is_sender)
+    first.wait()
+    reason.wait()
 
 
 # The two sides --------------------------------------------------------------------------
 
 
-def _send(channel: Channel, content: _Content) -> None:
+def _send(channel: Channel, content: _Content, blob: bytes) -> None:
     kind, parts = content
     plan = parts.plan
-    blob = describe_values(parts.values)
     head = wire.Head(kind, len(blob), plan.flat_bytes, plan.digest, _length(plan))
     behind = len(blob) + plan.flat_bytes
     is_inline = channel.is_gloo and wire.HEAD_BYTES + behind <= FIRST_BYTES
@@ -193,12 +231,17 @@ def _length(plan: Any) -> bytes:
 def _compare(
     channel: Channel, content: _Content, other: wire.Head, *, is_sender: bool
 ) -> None:
-    """Raise on both sides where the structures differ.
+    """Raise on both sides where the structures differ, or one side cannot take part.
 
     Raises:
-        RuntimeError: they do.
+        ValueError: they differ.
+        WireError: the other side cannot.
     """
     plan = content.parts.plan
+    if other.kind == wire.FAILED:
+        length = other.description_bytes
+        text = channel.receive_bytes(length, answer=is_sender).decode(errors="replace")
+        raise wire.WireError(wire.MSG_FAILED.format(rank=channel.shown, text=text))
     if other.kind != content.kind:
         raise ValueError(MSG_KINDS)
     if other.digest == plan.digest:

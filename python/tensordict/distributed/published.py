@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
-from torch.distributed import distributed_c10d as c10d
 
 from tensordict.distributed.channels import device_of
+from tensordict.distributed.groups import MSG_ALL, group_of, root_of
 from tensordict.distributed.in_place import state_of
 from tensordict.distributed.plans import copy_into, parts_of
 from tensordict.distributed.tags import published_tags
@@ -150,11 +150,12 @@ def receive_whole(channel: Channel, device: object) -> Any:
 
 def broadcast_whole(td: CollectionProtocol, group: Any) -> None:
     """Send a collection to all processes of a group."""
+    group = group_of(group, MSG_ALL.format(name="init_remote"))
     metadata, storage = _message(td)
     metadata["_storage_device"] = str(storage.device)
     own = distributed.get_rank()
     distributed.broadcast_object_list([metadata], src=own, group=group)
-    place = device_of(group or c10d._get_default_group())
+    place = device_of(group)
     distributed.broadcast(storage.to(place), src=own, group=group)
 
 
@@ -164,7 +165,8 @@ def receive_broadcast(src: int, group: Any, device: object) -> Any:
     Raises:
         RuntimeError: its description is not plain data.
     """
-    place = device_of(group or c10d._get_default_group())
+    group, _, src = root_of("src", src, group)
+    place = device_of(group)
     length = torch.zeros(1, dtype=torch.long, device=place)
     distributed.broadcast(length, src=src, group=group)
     _check_length(int(length), src)

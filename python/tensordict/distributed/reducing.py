@@ -6,15 +6,17 @@ backend that is given tensors of other lengths ends the process.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import distributed
-from torch.distributed import distributed_c10d as c10d
 
+from tensordict.distributed import wire
 from tensordict.distributed.channels import device_of
+from tensordict.distributed.groups import MSG_ALL, group_of, root_of
 from tensordict.distributed.plans import (
     Packing,
     Parts,
@@ -34,6 +36,9 @@ BUCKET_BYTES = 32 << 20
 
 PACKED_BYTES = 256 << 10
 """Leaves below this size are packed, where nothing else is asked for."""
+
+FAILED = b"!"
+"""The beginning of a text, which is JSON otherwise, that says why there is no structure."""
 
 MSG_DIFFERENT = "The collections of the ranks differ: {}. Nothing was reduced."
 
@@ -98,6 +103,7 @@ def all_reduce(
     bucket_bytes: int | None = None,
 ) -> list[Reduction] | None:
     """Reduce the leaves over all processes of a group, in place."""
+    group = group_of(group, MSG_ALL.format(name="all_reduce"))
 
     def call(tensor: torch.Tensor, later: bool) -> Any:
         return distributed.all_reduce(tensor, _op(op), group=group, async_op=later)
@@ -119,11 +125,12 @@ def reduce(
     bucket_bytes: int | None = None,
 ) -> list[Reduction] | None:
     """Reduce the leaves over all processes of a group, into those of one of them."""
+    group, root, dst = root_of("dst", dst, group)
 
     def call(tensor: torch.Tensor, later: bool) -> Any:
         return distributed.reduce(tensor, dst, _op(op), group=group, async_op=later)
 
-    is_kept = distributed.get_rank() == dst
+    is_kept = group.rank() == root
     begun = _begin(td, group, call, bucket_bytes, is_kept=is_kept, later=later)
     if later:
         return begun
@@ -157,10 +164,12 @@ def _begin(
     later: bool,
 ) -> list[Reduction]:
     """Begin all reductions, once all processes agree."""
-    if c10d._rank_not_in_group(group):
-        return []
-    parts = parts_of(td)
-    agreement = _Agreement(parts.plan, group)
+    try:
+        parts = parts_of(td)
+    except TypeError as error:
+        _Agreement(FAILED + wire.text_of(error), None, group).check()
+        raise
+    agreement = _Agreement(parts.plan.text, parts.plan.digest, group)
     buckets, alone = _buckets(parts, bucket_bytes)
     packed = [_packed(parts, bucket) for bucket in buckets]
     agreement.check()
@@ -178,8 +187,8 @@ def _begin(
     return begun
 
 
-def _alone(leaf: torch.Tensor, group: object, call: _Call, is_kept: bool) -> Reduction:
-    device = device_of(group or c10d._get_default_group())
+def _alone(leaf: torch.Tensor, group: Any, call: _Call, is_kept: bool) -> Reduction:
+    device = device_of(group)
     if leaf.is_contiguous() and (leaf.device == device or device.type == "cpu"):
         return Reduction(call(leaf, True), None)
     target = leaf.to(device).contiguous().clone()
@@ -280,18 +289,20 @@ class _Agreement:
     """Compares a structure over all processes of a group.
 
     Args:
-        plan: the structure of this one.
+        text: the structure of this one, or behind :data:`FAILED` why it has none.
+        digest: that of the text, where it is known.
         group: the group.
     """
 
-    def __init__(self, plan: Plan, group: Any) -> None:
-        self.plan = plan
+    def __init__(self, text: bytes, digest: bytes | None, group: Any) -> None:
+        self.text = text
         self.group = group
-        self.world = distributed.get_world_size(group)
-        self.place = device_of(group or c10d._get_default_group())
+        self.world = group.size()
+        self.place = device_of(group)
+        digest = digest or hashlib.blake2b(text, digest_size=16).digest()
         if self.world == 1:
             return
-        first, second = struct.unpack("<qq", plan.digest)
+        first, second = struct.unpack("<qq", digest)
         # The greatest of each, and by the complements the least: they are one where all
         # are the same.
         words = [first, second, ~first, ~second]
@@ -301,10 +312,11 @@ class _Agreement:
         )
 
     def check(self) -> None:
-        """Raise on all processes if two of them differ.
+        """Raise on all processes if two of them differ, or one has no structure.
 
         Raises:
             ValueError: they do.
+            WireError: another one has none.
         """
         if self.world == 1:
             return
@@ -312,12 +324,16 @@ class _Agreement:
         first, second, least_first, least_second = self.words.tolist()
         if first == ~least_first and second == ~least_second:
             return
-        mine = self.plan.text
-        texts = self._all_texts(mine)
+        texts = self._all_texts(self.text)
+        if self.text.startswith(FAILED):
+            return
         rank, other = next(
-            (rank, text) for rank, text in enumerate(texts) if text != mine
+            (rank, text) for rank, text in enumerate(texts) if text != self.text
         )
-        found = difference(mine, other, f"rank {rank}")
+        if other.startswith(FAILED):
+            reason = other.removeprefix(FAILED).decode(errors="replace")
+            raise wire.WireError(wire.MSG_FAILED.format(rank=rank, text=reason))
+        found = difference(self.text, other, f"rank {rank}")
         raise ValueError(MSG_DIFFERENT.format(found))
 
     def _all_texts(self, mine: bytes) -> list[bytes]:

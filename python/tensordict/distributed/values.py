@@ -17,31 +17,32 @@ Values = list[tuple[tuple[str, ...], Any]]
 """Collections of values, each behind its key."""
 
 
-def describe_values(values: Values, *, is_strict: bool = False) -> bytes:
+def describe_values(values: Values) -> bytes:
     """Describe values by their keys; nothing where there are none.
 
     Args:
         values: the collections that hold them.
-        is_strict: whether one that is no plain data is an error. Otherwise it stays out.
 
     Raises:
-        TypeError: ``is_strict``, and a value can only be pickled.
+        TypeError: a value can only be pickled.
     """
-    sent = {}
-    for path, held in values:
-        try:
-            wire.describe(held)
-        except TypeError as error:
-            if is_strict:
-                key = path[0] if len(path) == 1 else path
-                text = f"Cannot save the entry {key!r}: it is no plain data. {error}"
-                raise TypeError(text) from error
-            continue
-        sent[json.dumps(path)] = held
-    if not sent:
+    if not values:
         return b""
+    sent = {json.dumps(path): held for path, held in values}
     made = _rust.new(classes.TensorDict, sent, torch.Size([]), None, None)
-    return wire.describe(made).description
+    try:
+        return wire.describe(made).description
+    except TypeError:
+        # Again one by one, for an error that names the key.
+        for path, held in values:
+            level = held
+            for part in reversed(path):
+                content = {part: level}
+                level = _rust.new(
+                    classes.TensorDict, content, torch.Size([]), None, None
+                )
+            wire.describe(level)
+        raise
 
 
 def take_values(values: Values, content: bytes) -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
-from torch.distributed import distributed_c10d as c10d
 
 from tensordict.distributed import wire
 from tensordict.distributed.channels import Channel, device_of
+from tensordict.distributed.groups import MSG_ALL, group_of, ranks_of, root_of
 from tensordict.primitives import classes
 
 if TYPE_CHECKING:
@@ -24,23 +24,22 @@ if TYPE_CHECKING:
 
 __all__ = ["all_gather", "broadcast", "gather_and_stack", "receive", "scatter", "send"]
 
-COLLECTION, FAILED, DONE = 16, 17, 18
-"""Kinds of heads: a collection follows, or the text of an error, or nothing."""
+COLLECTION, DONE = 16, 18
+"""Kinds of heads: a collection follows, or nothing. ``wire.FAILED`` is another."""
 
 TAG = 1 << 28
 """The tag of these messages: transfers of leaves may be under way."""
 
-MSG_FAILED = "Rank {rank} could not take part: {text}"
 MSG_CUTS = "it is cut where it cannot be"
 MSG_SHARES = (
     "scatter needs one tensordict for each of the {size} processes in the process of rank "
     "src={src}, got {found}."
 )
+MSG_ROWS = (
+    "gather_and_stack writes one row for each of the other processes of the group of size "
+    "{world}: give world size - 1 rows, which is {count}, got {found}."
+)
 MSG_DST = "init_remote needs the rank of the receiver, dst, or use_broadcast=True."
-
-
-def _text_of(error: Exception) -> bytes:
-    return f"{type(error).__name__}: {error}".encode()
 
 
 # One to one -------------------------------------------------------------------------------
@@ -75,9 +74,9 @@ def _begin(channel: Channel, td: CollectionProtocol) -> list[tuple[Any, torch.Te
 
 def _begin_refusal(channel: Channel, error: Exception) -> None:
     """Tell a receiver why nothing comes."""
-    text = _text_of(error)
+    text = wire.text_of(error)
     with channel.naming("send"):
-        channel.send_bytes(wire.Head(FAILED, len(text), 0).to_bytes()).wait()
+        channel.send_bytes(wire.Head(wire.FAILED, len(text), 0).to_bytes()).wait()
         channel.send_bytes(text).wait()
 
 
@@ -91,13 +90,12 @@ def send(
 ) -> None:
     """Send a collection to a process that calls :func:`receive`."""
     if use_broadcast:
+        group = group_of(group, MSG_ALL.format(name="init_remote"))
         broadcast(td, distributed.get_rank(), group, device)
         return
     if dst is None:
         raise ValueError(MSG_DST)
     channel = Channel("dst", dst, group, tag=TAG)
-    if not channel.is_member:
-        return
     with channel.naming("send"):
         for work, _ in _begin(channel, td):
             work.wait()
@@ -115,8 +113,6 @@ def receive(
     if use_broadcast:
         return broadcast(classes.TensorDict(), src, group, device, requested=cls)
     channel = Channel("src", src, group, tag=TAG)
-    if not channel.is_member:
-        return None
     with channel.naming("receive"):
         return _take(channel, device, cls)
 
@@ -150,9 +146,9 @@ def _head(channel: Channel) -> wire.Head:
         RuntimeError: it could not send more.
     """
     head = wire.Head.of(channel.receive_bytes(wire.HEAD_BYTES))
-    if head.kind == FAILED:
+    if head.kind == wire.FAILED:
         text = channel.receive_bytes(head.description_bytes).decode(errors="replace")
-        raise wire.WireError(MSG_FAILED.format(rank=channel.shown, text=text))
+        raise wire.WireError(wire.MSG_FAILED.format(rank=channel.shown, text=text))
     return head
 
 
@@ -172,8 +168,9 @@ def broadcast(
     requested: type | None = None,
 ) -> Any:
     """Send the collection of one process to all of a group."""
-    place = device_of(group or c10d._get_default_group())
-    is_source = distributed.get_rank() == src
+    group, root, src = root_of("src", src, group)
+    place = device_of(group)
+    is_source = group.rank() == root
     head = torch.empty(wire.HEAD_BYTES, dtype=torch.uint8, device=place)
     content, buffer, error = b"", torch.empty(0, dtype=torch.uint8), None
     if is_source:
@@ -184,8 +181,8 @@ def broadcast(
             about = wire.Head(COLLECTION, len(content), message.num_bytes)
         except Exception as raised:  # noqa: BLE001 (all raise)
             error = raised
-            content = _text_of(error)
-            about = wire.Head(FAILED, len(content), 0)
+            content = wire.text_of(error)
+            about = wire.Head(wire.FAILED, len(content), 0)
         head.copy_(_tensor_of(about.to_bytes()))
     distributed.broadcast(head, src=src, group=group)
     about = wire.Head.of(head.cpu().numpy().tobytes())
@@ -196,9 +193,9 @@ def broadcast(
     if error is not None:
         raise error
     content = text.cpu().numpy().tobytes()
-    if about.kind == FAILED:
+    if about.kind == wire.FAILED:
         reason = content.decode(errors="replace")
-        raise wire.WireError(MSG_FAILED.format(rank=src, text=reason))
+        raise wire.WireError(wire.MSG_FAILED.format(rank=src, text=reason))
     if is_source:
         if about.num_bytes:
             distributed.broadcast(buffer.to(place), src=src, group=group)
@@ -220,12 +217,12 @@ def scatter(
     src: int, tds: list[Any] | None, group: Any = None, device: Any = None
 ) -> Any:
     """Give each process of a group its own of the collections of one process."""
-    own = distributed.get_rank()
-    if own != src:
+    group, root, src = root_of("src", src, group)
+    if group.rank() != root:
         return receive(classes.TensorDict, src, group, device)
-    ranks = distributed.get_process_group_ranks(group or c10d._get_default_group())
+    ranks = ranks_of(group)
     channels = {
-        rank: Channel("dst", rank, group, tag=TAG) for rank in ranks if rank != own
+        rank: Channel("dst", rank, group, tag=TAG) for rank in ranks if rank != src
     }
     if tds is None or len(tds) != len(ranks):
         found = "none" if tds is None else len(tds)
@@ -247,7 +244,7 @@ def scatter(
                 work.wait()
     if failed is not None:
         raise failed
-    return shares[own].consolidate()
+    return shares[src].consolidate()
 
 
 # All to all -------------------------------------------------------------------------------
@@ -255,8 +252,9 @@ def scatter(
 
 def all_gather(td: CollectionProtocol, group: Any = None) -> list[Any]:
     """Give each process the collections of all."""
-    place = device_of(group or c10d._get_default_group())
-    world = distributed.get_world_size(group)
+    group = group_of(group, MSG_ALL.format(name="all_gather"))
+    place = device_of(group)
+    world = group.size()
     error = None
     buffer = torch.empty(0, dtype=torch.uint8)
     try:
@@ -264,8 +262,8 @@ def all_gather(td: CollectionProtocol, group: Any = None) -> list[Any]:
         content, buffer = message.description, wire.pack(message).to(place)
         about = wire.Head(COLLECTION, len(content), message.num_bytes)
     except Exception as raised:  # noqa: BLE001 (all raise)
-        error, content = raised, _text_of(raised)
-        about = wire.Head(FAILED, len(content), 0)
+        error, content = raised, wire.text_of(raised)
+        about = wire.Head(wire.FAILED, len(content), 0)
     heads = [
         wire.Head.of(found.cpu().numpy().tobytes())
         for found in _gathered(_tensor_of(about.to_bytes()).to(place), world, group)
@@ -280,9 +278,9 @@ def all_gather(td: CollectionProtocol, group: Any = None) -> list[Any]:
     if error is not None:
         raise error
     for rank, (head, found) in enumerate(zip(heads, contents, strict=True)):
-        if head.kind == FAILED:
+        if head.kind == wire.FAILED:
             reason = found.decode(errors="replace")
-            raise wire.WireError(MSG_FAILED.format(rank=rank, text=reason))
+            raise wire.WireError(wire.MSG_FAILED.format(rank=rank, text=reason))
     buffers = _gathered_buffers(buffer, [head.num_bytes for head in heads], group)
     return [
         wire.parse(found, head.num_bytes).collection(each)
@@ -305,8 +303,8 @@ def _gathered_buffers(
         return _gathered(mine, len(lengths), group)
     # One after the other: to make all as long as the longest would take memory.
     found = []
-    own = distributed.get_rank(group)
-    ranks = distributed.get_process_group_ranks(group or c10d._get_default_group())
+    own = group.rank()
+    ranks = ranks_of(group)
     for rank, length in enumerate(lengths):
         buffer = torch.empty(length, dtype=torch.uint8, device=mine.device)
         if rank == own:
@@ -319,18 +317,19 @@ def _gathered_buffers(
 
 def gather_and_stack(td: CollectionProtocol, dst: int, group: Any = None) -> Any:
     """Write the collections of all other processes to the rows of one collection."""
-    if distributed.get_rank() != dst:
+    group, root, dst = root_of("dst", dst, group)
+    if group.rank() != root:
         channel = Channel("dst", dst, group, tag=TAG)
         with channel.naming("gather_and_stack"):
             for work, _ in _begin(channel, td):
                 work.wait()
             _head(channel)
         return None
-    ranks = distributed.get_process_group_ranks(group or c10d._get_default_group())
-    channels = [Channel("src", rank, group, tag=TAG) for rank in ranks if rank != dst]
+    others = [rank for rank in ranks_of(group) if rank != dst]
+    channels = [Channel("src", rank, group, tag=TAG) for rank in others]
     received: list[Any] = []
     waiting = []
-    failed: Exception | None = None
+    failed = _problem_of_rows(td, len(others))
     for channel in channels:
         try:
             with channel.naming("gather_and_stack"):
@@ -338,7 +337,7 @@ def gather_and_stack(td: CollectionProtocol, dst: int, group: Any = None) -> Any
             waiting.append(channel)
         except wire.WireError as error:
             failed = error
-    if failed is None:
+    if failed is None and received:
         try:
             # Rows of a lazy stack may differ in their shapes.
             td.update(classes.LazyStackedTensorDict.lazy_stack(received), inplace=True)
@@ -352,3 +351,19 @@ def gather_and_stack(td: CollectionProtocol, dst: int, group: Any = None) -> Any
     for channel in waiting:
         channel.send_bytes(done).wait()
     return td
+
+
+def _problem_of_rows(td: Any, count: int) -> Exception | None:
+    """Say why a collection has not as many rows as there are other processes."""
+    size = td.batch_size
+    found = f"{size[0]} rows (batch size {[*size]})" if len(size) else ""
+    if len(size) and size[0] == count:
+        return None
+    for key, leaf in () if found else td.items(True, True):
+        if isinstance(leaf, torch.Tensor) and leaf.shape[:1] != (count,):
+            found = f"no batch size, and the entry {key!r} of shape {[*leaf.shape]}"
+            break
+    if not found:
+        return None
+    text = MSG_ROWS.format(world=count + 1, count=count, found=found)
+    return RuntimeError(text)

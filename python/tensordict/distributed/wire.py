@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = [
+    "FAILED",
     "HEAD_BYTES",
     "Head",
     "Message",
@@ -50,10 +51,14 @@ __all__ = [
     "pack",
     "parse",
     "runs",
+    "text_of",
 ]
 
 MAX_DESCRIPTION_BYTES = 256 << 20
 """The longest description that is received: of millions of leaves."""
+
+MAX_ERROR_LENGTH = 8192
+"""So many characters of an error are told to others."""
 
 SMALL_BYTES = 256 << 10
 """Leaves below this size are packed together; others are sent as they are."""
@@ -77,6 +82,12 @@ MSG_MAGIC = (
     "A peer has sent {found!r} in the place of a head: it is no tensordict of this "
     "version, or another message was taken for it."
 )
+
+
+FAILED = 17
+"""The kind of the head of a process that cannot send: the text of an error follows."""
+
+MSG_FAILED = "Rank {rank} could not take part: {text}"
 
 
 class WireError(RuntimeError):
@@ -134,6 +145,11 @@ class Head(NamedTuple):
 def _check_length(what: str, found: int, limit: int) -> None:
     if not 0 <= found <= limit:
         raise WireError(MSG_LIMIT.format(what=what, found=found, limit=limit))
+
+
+def text_of(error: BaseException) -> bytes:
+    """Make the text that follows a head of the kind :data:`FAILED`."""
+    return f"{type(error).__name__}: {error}"[:MAX_ERROR_LENGTH].encode()
 
 
 # Describing -------------------------------------------------------------------------------

@@ -59,7 +59,11 @@ class DistributedOps(CollectionProtocol):
 
         Raises:
             ValueError: not exactly one of ``dst`` and ``group_dst`` is given, the
-                latter without ``group``, or the structures of the sides differ.
+                latter without ``group``; the rank is not in the group or that of this
+                process; the group was destroyed, or this process is not in it; or the
+                structures of the sides differ.
+            TypeError: a value can only be pickled, or a leaf is neither dense nor
+                jagged. The receiver raises, too.
             RuntimeError: the receiver is gone, or did not call within the timeout.
         """
         if _is_pipe(dst):
@@ -99,7 +103,8 @@ class DistributedOps(CollectionProtocol):
         Raises:
             AttributeError: ``consolidated``, and this collection is not.
             ValueError: as in :meth:`send`.
-            RuntimeError: the sender is gone, or did not call within the timeout.
+            RuntimeError: the sender could not send, is gone, or did not call within the
+                timeout.
         """
         if _is_pipe(src):
             received: int = src.recv(self)
@@ -216,7 +221,8 @@ class DistributedOps(CollectionProtocol):
                 are pickled.
 
         Raises:
-            ValueError: there is no receiver.
+            ValueError: there is no receiver, or the rank or the group is none, as in
+                :meth:`send`.
             TypeError: a value can only be pickled. The receiver raises, too.
             RuntimeError: the receiver is gone, or did not call within the timeout.
         """
@@ -248,6 +254,7 @@ class DistributedOps(CollectionProtocol):
             ``recv(consolidated=True)`` receives the next ones.
 
         Raises:
+            ValueError: the rank or the group is none, as in :meth:`send`.
             RuntimeError: the sender could not send it, is gone, or did not call within
                 the timeout; or its class is not known in this process.
         """
@@ -280,6 +287,7 @@ class DistributedOps(CollectionProtocol):
             one, if it is consolidated.
 
         Raises:
+            ValueError: in all processes, ``src`` is not in the group.
             TypeError: in ``src``, a value can only be pickled.
             RuntimeError: in the others, ``src`` could not send it; a process is gone.
         """
@@ -311,8 +319,8 @@ class DistributedOps(CollectionProtocol):
             A consolidated collection.
 
         Raises:
-            ValueError: in ``src``, the list is missing, or has not one collection for
-                each process.
+            ValueError: in all processes, ``src`` is not in the group; in ``src``, the
+                list is missing, or has not one collection for each process.
             RuntimeError: in the others, ``src`` could not send; a process is gone.
         """
         from tensordict.distributed import whole
@@ -355,8 +363,9 @@ class DistributedOps(CollectionProtocol):
             In ``dst`` this collection, in the others None.
 
         Raises:
-            RuntimeError: the rows do not fit, which is an error in all processes; one is
-                gone.
+            ValueError: in all processes, ``dst`` is not in the group.
+            RuntimeError: there are not world size - 1 rows, or they do not fit, which is
+                an error in all processes; one is gone.
         """
         from tensordict.distributed import whole
 
@@ -395,7 +404,7 @@ class DistributedOps(CollectionProtocol):
             ``work.wait()``. Otherwise None.
 
         Raises:
-            ValueError: the structures differ.
+            ValueError: the structures differ, or ``dst`` is not in the group.
             RuntimeError: a process is gone, or the backend does not know the operation
                 for a dtype.
         """
