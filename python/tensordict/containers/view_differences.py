@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from tensordict import _rust
-from tensordict.containers.collection import TensorDictBase
-from tensordict.containers.plain_walks import PlainEntries
+from tensordict.containers.elsewhere import (
+    MSG_INPLACE,
+    MSG_ONLY_VIEW,
+    MSG_SHAPE,
+    KeptElsewhere,
+    Refusal,
+    refused,
+)
 from tensordict.containers.source_view import SourceView
 from tensordict.primitives import options as options_primitives
-from tensordict.primitives.operations import ONLY_VIEWS, REFUSED_BY_VIEWS
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.parts import load_part, plan_part, saved_part
 
@@ -27,34 +32,18 @@ __all__ = ["ViewDifferences"]
 MSG_NAMES = (
     "Names of a subtensordict cannot be modified. Instantiate it as a TensorDict first."
 )
-MSG_SHAPE = "Cannot call `{}` on a _SubTensorDict. Call {}`to_tensordict()` first."
-MSG_INPLACE = (
-    "An operation that replaces tensors in place is not supported on _SubTensorDict; "
-    "call .to_tensordict() first or use inplace=False."
-)
+MSG_MEMMAP = "Converting a sub-tensordict values to memmap cannot be done."
+MSG_SHARE = "Casting a sub-tensordict values to shared memory cannot be done."
+MSG_DETACH = "Detaching a sub-tensordict in-place cannot be done."
 MSG_TO_INPLACE = "Cannot send a _SubTensorDict instance to device/dtype inplace"
 
 
-class ViewDifferences(SourceView, PlainEntries, TensorDictBase):  # type: ignore[misc]
+class ViewDifferences(SourceView, KeptElsewhere):  # type: ignore[misc]
     """The methods that a part of a collection refuses, or has in its own way."""
 
-    def _replace_content(self, result: object) -> NoReturn:
-        raise NotImplementedError(MSG_INPLACE)
-
-    def _refuse(self, op: object) -> None:
-        if op in REFUSED_BY_VIEWS:
-            hint = "`reshape` or " if op in ONLY_VIEWS else ""
-            raise RuntimeError(MSG_SHAPE.format(op, hint))
-
-    def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Any:
-        """Keep the elements where ``mask`` is true, as an ordinary collection."""
-        if inplace:
-            raise NotImplementedError(MSG_INPLACE)
-        return self._shown().masked_select(mask)
-
-    def where(self, condition: torch.Tensor, other: object, **kwargs: object) -> Any:
-        """Choose between the part and another collection, in an ordinary, unlocked one."""
-        return self._shown().where(condition, other, **kwargs)
+    memmap_ = refused(MSG_MEMMAP)
+    share_memory_ = refused(MSG_SHARE)
+    detach_ = refused(MSG_DETACH)
 
     def to(self, *args: object, **kwargs: object) -> Any:
         """Copy what the part shows, then move it. See ``TensorDict.to``.
@@ -82,14 +71,15 @@ class ViewDifferences(SourceView, PlainEntries, TensorDictBase):  # type: ignore
         return self._remember(result, "to", args, kwargs)
 
     def view(self, *shape: Any, **kwargs: Any) -> Self:
-        """Refused, but for the shape that it has: use :meth:`reshape`."""
-        if shape and isinstance(shape[0], torch.dtype):
-            return self._shown().view(*shape, **kwargs)
-        if options_primitives.lazy_legacy():
-            return super().view(*shape, **kwargs)
+        """Read the part as another dtype; a shape has to be the one that it has.
+
+        Raises:
+            RuntimeError: the shape is another one. Use :meth:`reshape`.
+        """
         given = shape[0] if shape and isinstance(shape[0], (list, tuple)) else shape
-        if -1 in (*given, *kwargs.get("size", ())):
-            raise RuntimeError(MSG_SHAPE.format("view", "`reshape` or "))
+        is_lazy = options_primitives.lazy_legacy()
+        if not is_lazy and -1 in (*given, *kwargs.get("size", ())):
+            raise Refusal(MSG_ONLY_VIEW).of(self, "view")
         return super().view(*shape, **kwargs)
 
     def unflatten(
@@ -97,24 +87,16 @@ class ViewDifferences(SourceView, PlainEntries, TensorDictBase):  # type: ignore
     ) -> Any:
         """Split one batch dim into several, in an ordinary collection."""
         if inplace:
-            raise NotImplementedError(MSG_INPLACE)
+            raise Refusal(MSG_INPLACE, NotImplementedError).of(self, "unflatten")
         result = self._shown().unflatten(dim, unflattened_size)
         if self.is_locked:
             _rust.lock_tree(result)
         return self._remember(result, "unflatten", (dim, unflattened_size), {})
 
-    def squeeze(self, *args: object, **kwargs: object) -> Self:
-        """Refused, but for a dim that stays: make an ordinary collection of it first."""
-        if not (
-            args or kwargs.get("dim") is not None or options_primitives.lazy_legacy()
-        ):
-            raise RuntimeError(MSG_SHAPE.format("squeeze", ""))
-        return super().squeeze(*args, **kwargs)
-
     def permute(self, *args: object, **kwargs: object) -> Self:
         """Refused outside of the lazy mode: make an ordinary collection of it first."""
         if not options_primitives.lazy_legacy():
-            raise RuntimeError(MSG_SHAPE.format("permute", ""))
+            raise Refusal(MSG_SHAPE).of(self, "permute")
         return super().permute(*args, **kwargs)
 
     def atleast_1d(self) -> Self:
@@ -131,7 +113,7 @@ class ViewDifferences(SourceView, PlainEntries, TensorDictBase):  # type: ignore
 
     def _with_ndim(self, ndim: int) -> Self:
         if ndim > len(self._batch_size):
-            raise RuntimeError(MSG_SHAPE.format("unsqueeze", ""))
+            raise Refusal(MSG_SHAPE).of(self, "unsqueeze")
         return self._remember(self, f"atleast_{ndim}d", (), {})
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
@@ -213,26 +195,3 @@ class ViewDifferences(SourceView, PlainEntries, TensorDictBase):  # type: ignore
     def _take_loaded(self, loaded: CollectionProtocol) -> Self:
         # Its entries are those of the collection it belongs to, which keeps them.
         return self.update_(loaded)
-
-    def memmap_(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refused: map the collection it belongs to."""
-        msg = "Converting a sub-tensordict values to memmap cannot be done."
-        raise RuntimeError(msg)
-
-    def pin_memory(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refused: make an ordinary collection of it first."""
-        msg = (
-            "Cannot pin memory of a _SubTensorDict. Call to_tensordict() before making "
-            "this call."
-        )
-        raise RuntimeError(msg)
-
-    def share_memory_(self) -> NoReturn:
-        """Refused: share the collection it belongs to."""
-        msg = "Casting a sub-tensordict values to shared memory cannot be done."
-        raise RuntimeError(msg)
-
-    def detach_(self) -> NoReturn:
-        """Refused: detach the collection it belongs to."""
-        msg = "Detaching a sub-tensordict in-place cannot be done."
-        raise RuntimeError(msg)

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from tensordict import _rust
-from tensordict.containers.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
-from tensordict.containers.persistent.differences import MSG_REFUSED, Differences
 from tensordict.containers.persistent.files import (
     common_sizes,
     content_of,
@@ -26,7 +24,6 @@ from tensordict.containers.persistent.reading import Reading
 from tensordict.containers.persistent.writing import Writing
 from tensordict.ops.access import MSG_NO_INDEX, MSG_ONE_DEFAULT
 from tensordict.primitives import classes
-from tensordict.primitives import options as options_primitives
 from tensordict.primitives.common import as_size
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage.arrays import backend_of
@@ -50,7 +47,7 @@ MSG_PICKLE = (
 
 
 @classes.provided
-class PersistentTensorDict(Reading, Writing, Differences, TensorDictBase):  # type: ignore[misc]
+class PersistentTensorDict(Reading, Writing):
     """A collection whose entries are in a file of HDF5 or in a store of Zarr.
 
     Reading an entry reads it from the file into a new tensor, and reading a part of it,
@@ -457,20 +454,6 @@ class PersistentTensorDict(Reading, Writing, Differences, TensorDictBase):  # ty
         source._group.move(old[-1], target._group, new[-1])
         source._nested.pop(old[-1], None)
         return self
-
-    def view(self, *shape: Any, **kwargs: Any) -> Self:
-        """Refused, but for the shape that it has: use :meth:`reshape`."""
-        if shape and isinstance(shape[0], torch.dtype):
-            return self._shown().view(*shape, **kwargs)
-        return super().view(*shape, **kwargs)
-
-    def squeeze(self, *args: object, **kwargs: object) -> Self:
-        """Refused, but for a dim that stays."""
-        if not (
-            args or kwargs.get("dim") is not None or options_primitives.lazy_legacy()
-        ):
-            raise RuntimeError(MSG_REFUSED.format("squeeze", ""))
-        return super().squeeze(*args, **kwargs)
 
     def __repr__(self) -> str:
         """Show what is in the file; of a closed one, which it is."""

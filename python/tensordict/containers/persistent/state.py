@@ -6,8 +6,8 @@ import weakref
 from typing import TYPE_CHECKING, Any, Self
 
 from tensordict import _rust
+from tensordict.containers.elsewhere import KeptOutside
 from tensordict.containers.persistent.files import noted, own_size
-from tensordict.containers.plain_walks import PlainEntries
 from tensordict.primitives.common import more_refs
 from tensordict.primitives.protocol import PartsProtocol
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["PersistentState"]
 
 
-class PersistentState(PlainEntries, PartsProtocol):
+class PersistentState(KeptOutside, PartsProtocol):
     """The state of a collection of a file, and the collections that are nested in it."""
 
     filename: Any

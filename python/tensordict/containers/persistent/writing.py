@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tensordict import _rust
-from tensordict.containers.persistent.differences import MSG_CONTENT
 from tensordict.containers.persistent.files import (
     content_of,
     fill_group,
@@ -24,6 +23,8 @@ from tensordict.storage.arrays.selection import write_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tensordict._rust import SavedTensors
 
 __all__ = ["Writing"]
 
@@ -140,5 +141,17 @@ class Writing(PersistentState):
             if array is not None and not array.is_value:
                 self._set_entry(key, next(values))
 
-    def _replace_content(self, result: object) -> NoReturn:
-        raise NotImplementedError(MSG_CONTENT)
+    # Saves elsewhere -------------------------------------------------------------------
+
+    def memmap_like(self, *args: object, **kwargs: object) -> Any:
+        """Make files of zeros of the shapes that are here, as an ordinary collection."""
+        return self._sampled().memmap_like(*args, **kwargs)
+
+    def _save_plan(self, plan: object, level: int) -> None:
+        # The planned entries are those that are saved.
+        self._planned = self._shown()
+        self._planned._save_plan(plan, level)
+
+    def _saved(self, leaves: SavedTensors, directory: object, inplace: bool) -> Any:
+        planned = self.__dict__.pop("_planned")
+        return planned._saved(leaves, directory, False)

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 import torch
 
 from tensordict import _rust
-from tensordict.containers.collection import TensorDictBase
-from tensordict.containers.plain_walks import PlainEntries
+from tensordict.containers.elsewhere import (
+    MSG_ONLY_VIEW,
+    KeptOutside,
+    Refusal,
+    on_a_copy,
+)
 from tensordict.containers.store.writes import Snapshot
-from tensordict.primitives.operations import ONLY_VIEWS, REFUSED_BY_VIEWS
 from tensordict.primitives.protocol import NO_DEFAULT
 
 if TYPE_CHECKING:
@@ -23,14 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["StoreBase", "device_of"]
 
-MSG_SHAPE = "Cannot call `{}` on a {}. Call {}`to_tensordict()` first."
-MSG_UNSUPPORTED = "Cannot call {} on a {}. Call `to_tensordict()` first."
-MSG_MEMMAP = (
-    "Cannot build a memmap TensorDict in-place from a {}. Use `td.memmap()` instead."
+MSG_UNSUPPORTED = Refusal(
+    "Cannot call {name} on a {owner}. Call `to_tensordict()` first.",
+    NotImplementedError,
 )
-MSG_PIN = "Cannot pin memory of a {}. Call to_tensordict() before making this call."
-MSG_MAKE = "Cannot call `{}` on a {}. Only a memory-mapped TensorDict supports it."
-MSG_FLATTEN = "Cannot call {} in_place with a {}."
 
 
 def device_of(device: Any) -> torch.device | None:
@@ -38,7 +37,7 @@ def device_of(device: Any) -> torch.device | None:
     return None if device is None else torch.device(device)
 
 
-class StoreBase(PlainEntries, TensorDictBase):  # type: ignore[misc]
+class StoreBase(KeptOutside):
     """A collection that reads its entries from a server, and writes them there.
 
     What is read is a copy. Operations in place write their results to the server; all
@@ -180,15 +179,8 @@ class StoreBase(PlainEntries, TensorDictBase):  # type: ignore[misc]
             return super().popitem()
 
     def _replace_content(self, result: object) -> NoReturn:
-        raise NotImplementedError(
-            MSG_UNSUPPORTED.format(
-                "an operation that replaces tensors in place", self._name()
-            )
-        )
-
-    @classmethod
-    def _name(cls) -> str:
-        return cls.__name__
+        name = "an operation that replaces tensors in place"
+        raise MSG_UNSUPPORTED.of(self, name)
 
     # Copies ----------------------------------------------------------------------------
 
@@ -208,79 +200,13 @@ class StoreBase(PlainEntries, TensorDictBase):  # type: ignore[misc]
         """Copy all that the server holds to a plain collection."""
         return self._shown()
 
-    def select(
-        self,
-        *keys: NestedKeyLike,
-        inplace: bool = False,
-        strict: bool = True,
-        as_tensordict: bool = False,
-    ) -> Any:
-        """Copy the entries at ``keys`` to an ordinary collection.
-
-        Raises:
-            NotImplementedError: ``inplace`` is true.
-        """
-        self._refuse_inplace(inplace, "select")
-        return self._shown().select(*keys, strict=strict)
-
-    def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Any:
-        """Copy all entries but those at ``keys`` to an ordinary collection.
-
-        Raises:
-            NotImplementedError: ``inplace`` is true.
-        """
-        self._refuse_inplace(inplace, "exclude")
-        return self._shown().exclude(*keys)
-
-    def _refuse_inplace(self, inplace: bool, name: str) -> None:
-        if inplace:
-            raise NotImplementedError(MSG_UNSUPPORTED.format(name, self._name()))
-
-    def flatten_keys(
-        self, separator: str = ".", inplace: bool = False, is_leaf: object = None
-    ) -> Any:
-        """Put all leaves under keys of one part, in an ordinary collection.
-
-        Raises:
-            ValueError: ``inplace`` is true.
-        """
-        if inplace:
-            raise ValueError(MSG_FLATTEN.format("flatten_keys", self._name()))
-        return self._shown().flatten_keys(separator, is_leaf=is_leaf)
-
-    def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Any:
-        """Regroup the entries by their keys, in an ordinary collection.
-
-        Raises:
-            ValueError: ``inplace`` is true.
-        """
-        if inplace:
-            raise ValueError(MSG_FLATTEN.format("unflatten_keys", self._name()))
-        return self._shown().unflatten_keys(separator)
-
-    def split_keys(
-        self, *key_sets: object, inplace: bool = False, **kwargs: object
-    ) -> Any:
-        """Deal copies of the entries out. See ``TensorDict.split_keys``."""
-        self._refuse_inplace(inplace, "split_keys")
-        return self._shown().split_keys(*key_sets, **kwargs)
-
-    def to(self, *args: object, **kwargs: object) -> Any:
-        """Make a plain copy on a device, or with a dtype. See ``TensorDict.to``."""
-        return self._shown().to(*args, **kwargs)
-
-    def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Any:
-        """Copy the elements where ``mask`` is true to an ordinary collection."""
-        self._refuse_inplace(inplace, "masked_select")
-        return self._shown().masked_select(mask)
-
-    def where(self, condition: torch.Tensor, other: object, **kwargs: object) -> Any:
-        """Choose between the entries and others, in an ordinary collection."""
-        return self._shown().where(condition, other, **kwargs)
-
-    def replace(self, *args: object, **kwargs: object) -> Any:
-        """Replace some of the entries, in an ordinary collection of all."""
-        return self._shown().replace(*args, **kwargs)
+    select = on_a_copy(inplace=MSG_UNSUPPORTED)
+    exclude = on_a_copy(inplace=MSG_UNSUPPORTED)
+    split_keys = on_a_copy(inplace=MSG_UNSUPPORTED)
+    masked_select = on_a_copy(inplace=MSG_UNSUPPORTED)
+    to = on_a_copy()
+    replace = on_a_copy()
+    memmap_like = on_a_copy()
 
     def _apply_nest(self, fn: object, *others: object, **kwargs: object) -> Any:
         return self._shown()._apply_nest(fn, *others, **kwargs)
@@ -307,83 +233,26 @@ class StoreBase(PlainEntries, TensorDictBase):  # type: ignore[misc]
         with self._rewriting() as plain:
             _rust.set_index(plain, index, value)
 
-    # Methods that a store lacks, or has in its own way ------------------------------------------
+    def view(self, *shape: Any, **kwargs: Any) -> Any:
+        """Read the entries as another dtype.
 
-    def _refuse(self, op: object) -> None:
-        if op in REFUSED_BY_VIEWS:
-            hint = "`reshape` or " if op in ONLY_VIEWS else ""
-            raise RuntimeError(MSG_SHAPE.format(op, self._name(), hint))
-
-    def view(self, *shape: object, **kwargs: object) -> Any:
-        """Refused, but for a dtype: use :meth:`reshape`."""
+        Raises:
+            RuntimeError: a shape is given. Use :meth:`reshape`.
+        """
         if shape and isinstance(shape[0], torch.dtype):
             return self._shown().view(*shape, **kwargs)
-        raise RuntimeError(MSG_SHAPE.format("view", self._name(), "`reshape` or "))
-
-    def squeeze(self, *args: object, **kwargs: object) -> Any:
-        """Refused, but for a dim that stays: make an ordinary collection of it first."""
-        if not (args or kwargs.get("dim") is not None):
-            raise RuntimeError(MSG_SHAPE.format("squeeze", self._name(), ""))
-        return super().squeeze(*args, **kwargs)
-
-    def permute(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refused: make an ordinary collection of it first."""
-        raise RuntimeError(MSG_SHAPE.format("permute", self._name(), ""))
-
-    def unflatten(self, *args: object, **kwargs: object) -> Any:
-        """Split one batch dim into several, in an ordinary collection."""
-        return self._shown().unflatten(*args, **kwargs)
+        raise Refusal(MSG_ONLY_VIEW).of(self, "view")
 
     def is_memmap(self) -> bool:
-        """False: nothing is memory-mapped."""
+        """Return False: nothing is memory-mapped."""
         return False
 
     def is_shared(self) -> bool:
-        """False: nothing is in shared memory."""
+        """Return False: nothing is in shared memory."""
         return False
-
-    def is_contiguous(self) -> bool:
-        """False: nothing is in memory."""
-        return False
-
-    def memmap(self, *args: object, **kwargs: object) -> Any:
-        """Save a copy of the entries. See ``TensorDict.memmap``."""
-        return self._shown().memmap(*args, **kwargs)
-
-    def memmap_like(self, *args: object, **kwargs: object) -> Any:
-        """Make files of zeros of the shapes of the entries."""
-        return self._shown().memmap_like(*args, **kwargs)
 
     def _save_plan(self, plan: object, level: int) -> None:
         self._shown()._save_plan(plan, level)
-
-    def memmap_(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refused: use :meth:`memmap`."""
-        raise RuntimeError(MSG_MEMMAP.format(self._name()))
-
-    def make_memmap(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refused: there is no file."""
-        raise RuntimeError(MSG_MAKE.format("make_memmap", self._name()))
-
-    def make_memmap_from_tensor(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refused: there is no file."""
-        raise RuntimeError(MSG_MAKE.format("make_memmap_from_tensor", self._name()))
-
-    def make_memmap_from_storage(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refused: there is no file."""
-        raise RuntimeError(MSG_MAKE.format("make_memmap_from_storage", self._name()))
-
-    def pin_memory(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refused: make an ordinary collection of it first."""
-        raise RuntimeError(MSG_PIN.format(self._name()))
-
-    def share_memory_(self) -> NoReturn:
-        """Refused: make an ordinary collection of it first."""
-        raise NotImplementedError(MSG_UNSUPPORTED.format("share_memory_", self._name()))
-
-    def detach_(self) -> Self:
-        """No effect: what a server holds has no gradients."""
-        return self
 
     # Connections ---------------------------------------------------------------------
 
