@@ -26,7 +26,15 @@ from tensordict.primitives.operations import ONLY_VIEWS, REFUSED_BY_VIEWS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["KeptElsewhere", "KeptOutside", "Refusal", "on_a_copy", "refused"]
+__all__ = [
+    "KeptElsewhere",
+    "KeptOutside",
+    "OnACopy",
+    "Refusal",
+    "Refused",
+    "on_a_copy",
+    "refused",
+]
 
 MSG_SHAPE = "Cannot call `{name}` on a {owner}. Call `to_tensordict()` first."
 MSG_ONLY_VIEW = (
@@ -85,7 +93,9 @@ class _Written:
         raise NotImplementedError
 
 
-class _Refused(_Written):
+class Refused(_Written):
+    """A method that raises an error."""
+
     def __init__(self, refusal: Refusal) -> None:
         self.refusal = refusal
 
@@ -101,7 +111,9 @@ class _Refused(_Written):
         return "Not supported: the entries are kept elsewhere."
 
 
-class _OnACopy(_Written):
+class OnACopy(_Written):
+    """A method that works on a copy of the entries."""
+
     def __init__(self, inplace: Refusal | None) -> None:
         self.inplace = inplace
 
@@ -139,7 +151,7 @@ def refused(message: str, error: type[Exception] = RuntimeError) -> Any:
             for the class of the collection.
         error: the class of the error.
     """
-    return _Refused(Refusal(message, error))
+    return Refused(Refusal(message, error))
 
 
 def on_a_copy(*, inplace: Refusal | None = None) -> Any:
@@ -149,7 +161,7 @@ def on_a_copy(*, inplace: Refusal | None = None) -> Any:
         inplace: the error where the caller asks for work in place. Default: the copy
             decides.
     """
-    return _OnACopy(inplace)
+    return OnACopy(inplace)
 
 
 class KeptElsewhere(PlainEntries, TensorDictBase):  # type: ignore[misc]

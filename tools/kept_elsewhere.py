@@ -1,0 +1,61 @@
+"""Write docs/guide/kept_elsewhere.md: what works on a view, a file and a server.
+
+The table is made of the lines ``refused(...)`` and ``on_a_copy()`` in the bodies of the
+classes, and of the table of operations. ``python tools/kept_elsewhere.py`` writes it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tensordict import PersistentTensorDict, TensorDictStore
+from tensordict.containers import elsewhere
+from tensordict.containers.view import _SubTensorDict
+from tensordict.primitives.operations import ONLY_VIEWS, REFUSED_BY_VIEWS
+
+PAGE = Path(__file__).parents[1] / "docs" / "guide" / "kept_elsewhere.md"
+KINDS = {
+    "part (`_SubTensorDict`)": _SubTensorDict,
+    "HDF5, Zarr (`PersistentTensorDict`)": PersistentTensorDict,
+    "Redis (`TensorDictStore`)": TensorDictStore,
+}
+HEADING = "## Methods that differ"
+
+
+def cell(kind: type, name: str) -> str:
+    """Return what a method does on a kind of collection, in a few words."""
+    written = getattr(getattr(kind, name), "differs", None)
+    if isinstance(written, elsewhere.Refused):
+        return f"`{written.refusal.error.__name__}`"
+    if isinstance(written, elsewhere.OnACopy):
+        return "on a copy" if written.inplace is None else "on a copy, never in place"
+    if name in ONLY_VIEWS:
+        return "for a dtype only"
+    return "`RuntimeError`" if name in REFUSED_BY_VIEWS else "works"
+
+
+def table() -> str:
+    """Return the table: a row per method that differs on one of the kinds."""
+    names = {
+        name
+        for kind in KINDS.values()
+        for name in dir(kind)
+        if hasattr(getattr(kind, name, None), "differs")
+    }
+    lines = [
+        "| Method | " + " | ".join(KINDS) + " |",
+        "| --- |" + " --- |" * len(KINDS),
+    ]
+    for name in sorted(names | REFUSED_BY_VIEWS):
+        cells = [cell(kind, name) for kind in KINDS.values()]
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def page(text: str) -> str:
+    """Return the text of the page with the table as it is now."""
+    return f"{text.partition(HEADING)[0].rstrip()}\n\n{HEADING}\n\n{table()}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text("utf-8")), "utf-8")
