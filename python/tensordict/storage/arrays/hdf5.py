@@ -146,7 +146,7 @@ class Hdf5Group(Group):
     def _get(self, key: str) -> Hdf5Array | Hdf5Group | None:
         file = self._file
         file.check_open()
-        known = file.known.get((self.path, key))
+        known = self.known.get(key)
         if known is not None and (not file.may_write or self._is_there(key, known)):
             return known
         if not is_name(key):
@@ -160,7 +160,7 @@ class Hdf5Group(Group):
             made = Hdf5Group(found, file)
         else:
             return None
-        file.known[self.path, key] = made
+        self.known[key] = made
         return made
 
     def _is_there(self, key: str, known: Hdf5Array | Hdf5Group) -> bool:
@@ -230,13 +230,13 @@ class Hdf5Group(Group):
 
     def delete(self, key: str) -> None:
         self.file.check_writable(key)
-        self._file.known.clear()
+        self.file.changes += 1
         del self.handle[key]
 
     def move(self, old: str, target: Group, new: str) -> None:
         check_key(new, self.file.kind)
         self.file.check_writable(old)
-        self._file.known.clear()
+        self.file.changes += 1
         other: Any = target
         self.handle.file.move(f"{self.handle.name}/{old}", f"{other.handle.name}/{new}")
 
@@ -266,7 +266,6 @@ class Hdf5File(ArrayFile):
         self.mode = mode
         # A file that is open twice in a process is writable on both sides for HDF5.
         self.may_write = mode != "r" and handle.file.mode == "r+"
-        self.known: dict[tuple[str, str], Hdf5Array | Hdf5Group] = {}
 
     @classmethod
     def open(cls, filename: Any, mode: str, options: dict[str, Any]) -> Self:

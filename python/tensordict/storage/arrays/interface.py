@@ -123,6 +123,20 @@ class Group(abc.ABC):
     handle: Any
     """The object of the library."""
 
+    _found: dict[str, Array | Group]
+    _found_at: int = -1
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """The arrays and groups that were found in this one, by name.
+
+        Each of them holds the file, which holds none of them: there is no cycle, and a
+        file that nobody uses any more is closed at once.
+        """
+        if self._found_at != self.file.changes:
+            self._found_at, self._found = self.file.changes, {}
+        return self._found
+
     @abc.abstractmethod
     def names(self) -> list[str]:
         """The names, in order."""
@@ -176,6 +190,8 @@ class ArrayFile(abc.ABC):
     """True to read pickles, False to refuse them; None reads them with a warning."""
     is_own: bool = True
     """True where it was opened here, and is closed with what uses it."""
+    changes: int = 0
+    """The number of times that what groups know of their names became invalid."""
 
     @classmethod
     @abc.abstractmethod

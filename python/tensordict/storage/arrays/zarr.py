@@ -153,7 +153,7 @@ class ZarrGroup(Group):
     def _get(self, key: str) -> Any:
         file = self._file
         file.check_open()
-        known = file.known.get((self.path, key))
+        known = self.known.get(key)
         if known is not None:
             return known
         if not is_name(key):
@@ -165,7 +165,7 @@ class ZarrGroup(Group):
             known = ZarrGroup(found, file)
         else:
             return None
-        file.known[self.path, key] = known
+        self.known[key] = known
         return known
 
     def names(self) -> list[str]:
@@ -264,7 +264,6 @@ class ZarrFile(ArrayFile):
         self._is_open = True
         self._has_listing = True
         self._plain: dict[str, bool] = {}
-        self.known: dict[tuple[str, str], ZarrArray | ZarrGroup] = {}
 
     @classmethod
     def open(cls, filename: Any, mode: str, options: dict[str, Any]) -> Self:
@@ -317,7 +316,7 @@ class ZarrFile(ArrayFile):
 
     def forget_listing(self) -> None:
         """Remove the list of all arrays, which would be wrong soon, from the root."""
-        self.known.clear()
+        self.changes += 1
         self._plain.clear()
         if not self._has_listing:
             return
