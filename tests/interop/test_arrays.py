@@ -7,11 +7,13 @@ import os
 import pickle
 import sys
 import weakref
+from multiprocessing import context
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from separate_process import check_separately
 from tensordict import (
@@ -886,3 +888,112 @@ def test_what_was_renamed_or_replaced_is_found_anew(path, backend, opened):
         assert data["n", "c"].tolist() == [0, 1, 2, 3, 4, 5]
         assert data["n", "b"].tolist() == [7] * 6
         assert "b" not in data.keys()
+
+
+# What is sent to another process -----------------------------------------------------
+
+
+class Opens(Dataset):
+    """Gives a part of a file, a whole file, or parts somewhere inside."""
+
+    def __init__(self, path, backend, what):
+        self.path, self.backend, self.what = path, backend, what
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, row):
+        data = OPENERS[self.backend](self.path)
+        if self.what == "whole":
+            return data
+        part = data[2 * row : 2 * row + 2]
+        return {"part": part, "inside": {"x": [part["n"]]}}[self.what]
+
+
+def itself(value):
+    return value
+
+
+def changed(path, backend, *held):
+    for data in held:
+        data.close()
+    with OPENERS[backend](path, mode="r+") as data:
+        data["n", "b"] = torch.full((6,), -1)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_batch_of_a_data_loader_with_workers_is_data(path, backend, opened, workers):
+    write(some(), path, backend).close()
+    data = opened(path)
+    loader = DataLoader(data, batch_size=2, num_workers=workers, collate_fn=itself)
+    batches = list(loader)
+    changed(path, backend, data)
+    assert [type(batch) for batch in batches] == [TensorDict] * 3
+    assert [batch["n", "b"].tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5]]
+    assert batches[0].batch_size == batches[0]["n"].batch_size == (2,)
+
+
+@pytest.mark.parametrize("what", ["part", "whole", "inside"])
+def test_what_a_dataset_opens_in_a_worker_arrives_as_data(path, backend, what):
+    write(some(), path, backend).close()
+    dataset = Opens(path, backend, what)
+    batches = list(DataLoader(dataset, None, num_workers=1, collate_fn=itself))
+    changed(path, backend)
+    if what == "inside":
+        batches = [TensorDict(n=batch["x"][0]) for batch in batches]
+    assert [type(batch) for batch in batches] == [TensorDict] * 3
+    rows = [list(range(6))] * 3 if what == "whole" else [[0, 1], [2, 3], [4, 5]]
+    assert [batch["n", "b"].tolist() for batch in batches] == rows
+
+
+@pytest.mark.parametrize("index", [slice(1, 3), [1, 2], torch.tensor([1, 2])])
+def test_the_pickle_of_a_part_is_data(path, backend, opened, index):
+    write(some(), path, backend).close()
+    data = opened(path)
+    part = data[index]
+    made = [
+        pickle.loads(pickle.dumps(part)),
+        pickle.loads(pickle.dumps(part[:])),
+        pickle.loads(pickle.dumps(lazy_stack([part, part])))[0],
+        pickle.loads(bytes(ForkingPickler.dumps(part))),
+    ]
+    inside = pickle.loads(pickle.dumps({"x": part["n"]}))["x"]
+    changed(path, backend, data)
+    assert [type(each) for each in (*made, inside)] == [TensorDict] * 5
+    assert [each["n", "b"].tolist() for each in made] == [[1, 2]] * 4
+    assert inside["b"].tolist() == [1, 2]
+
+
+def test_a_process_that_is_started_with_a_part_reads_it_itself(
+    path, backend, opened, monkeypatch
+):
+    write(some(), path, backend).close()
+    data = opened(path)
+    part = data[2:]
+    monkeypatch.setattr(context, "_tls", type("Started", (), {"spawning_popen": 1}))
+    sent = bytes(ForkingPickler.dumps(part))
+    monkeypatch.undo()
+    changed(path, backend, data)
+    assert pickle.loads(sent)["n", "b"].tolist() == [-1] * 4
+
+
+def test_chunks_of_map_are_read_by_workers_and_results_are_data(path, backend, opened):
+    write(some(), path, backend).close()
+    data = opened(path)
+    kinds, batches = [], []
+    for chunk in data.map_iter(itself, dim=0, num_workers=1, chunksize=2):
+        kinds.append(type(chunk))
+        batches.append(chunk)
+    changed(path, backend, data)
+    assert kinds == [TensorDict] * 3
+    assert sorted(b for each in batches for b in each["n", "b"].tolist()) == [*range(6)]
+
+
+def test_rows_are_sent_to_an_executor_by_the_path_of_their_file(path, backend, opened):
+    from tensordict.parallel.transport import Rows
+
+    write(some(), path, backend).close()
+    sent = pickle.dumps(Rows.of(opened(path)[2:4]))
+    changed(path, backend)
+    assert pickle.loads(sent).take()["n", "b"].tolist() == [-1, -1]
+    assert Rows.of(some()[2:4])["n", "b"].tolist() == [2, 3]

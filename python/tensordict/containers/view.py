@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -116,6 +117,25 @@ class _SubTensorDict(ViewDifferences):
             made = type(self)(state["_source"], state["idx"], state["_batch_size"])
             state = {**vars(made), **state}
         super().__setstate__(state)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle a part of a file as its entries, another with what it is a part of.
+
+        A file may change, or be gone, before they are read there. A process that is
+        started with a part of a file gets it as one, and reads what it needs.
+        """
+        data = self._data_to_send()
+        if data is None:
+            return super().__reduce_ex__(protocol)
+        return data.__reduce_ex__(protocol)
+
+    def _data_to_send(self) -> Any:
+        source: Any = self._source
+        while isinstance(source, _SubTensorDict):
+            source = source._source
+        if not isinstance(source, PartsProtocol) or get_spawning_popen() is not None:
+            return None
+        return self.to_tensordict()
 
     @classmethod
     def _of_child(

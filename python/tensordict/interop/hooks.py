@@ -39,6 +39,7 @@ OF_VALUES = (convert, joining, mapped, ragged)
 def install() -> None:
     """Register the collections; calling it again changes nothing."""
     pickles.install(TensorDict, LazyStackedTensorDict)
+    pickles.send_as_data(_SubTensorDict)
     pickles.allow(
         *(NonTensorData, NonTensorStack, MetaData, UnbatchedTensor, TensorDictParams),
         *(_SubTensorDict, *VIEW_TYPES, slice, deque),

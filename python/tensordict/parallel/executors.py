@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tensordict.parallel.errors import note
 from tensordict.parallel.jobs import Job, Outcome, kept
 from tensordict.parallel.seeding import seed_chunk
-from tensordict.parallel.transport import dumps, loads
+from tensordict.parallel.transport import Rows, dumps, loads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -64,7 +64,8 @@ class ExecutorBackend:
                     if chunk is None:
                         break
                     rows = job.plan.take(job.source, chunk)
-                    waiting.append((chunk, self._submit(function, rows, chunk)))
+                    future = self._submit(function, Rows.of(rows), chunk)
+                    waiting.append((chunk, future))
                 if not waiting:
                     return
                 chunk, future = waiting[0]
@@ -91,6 +92,7 @@ class _Call:
         self._retries = retries
 
     def __call__(self, rows: object, chunk: int) -> Any:
+        rows = rows.take() if isinstance(rows, Rows) else rows
         for _ in range(self._retries):
             try:
                 return self._once(rows, chunk)

@@ -51,7 +51,7 @@ class Journal:
 
     def write(self, chunk: int, result: object) -> None:
         """Keep a result."""
-        self._put(self.folder / f"{chunk}.chunk", dumps(result))
+        self._put(self.folder / f"{chunk}.chunk", dumps(result, is_result=True))
 
     def read(self, chunk: int) -> Any:
         """A result that an earlier call has kept."""

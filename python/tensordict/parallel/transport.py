@@ -20,6 +20,7 @@ import torch
 
 from tensordict.primitives import classes
 from tensordict.primitives.checks import is_tensor_collection
+from tensordict.primitives.protocol import PartsProtocol
 from tensordict.storage.out_of_band import is_plain
 from tensordict.storage.tensors import arena
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from tensordict.primitives.protocol import CollectionProtocol
 
-__all__ = ["dumps", "loads", "map_memory", "share", "share_memory"]
+__all__ = ["Rows", "dumps", "loads", "map_memory", "share", "share_memory"]
 
 _MAX_SHARED = 256
 """More storages that others use are not shared: each takes a descriptor."""
@@ -43,6 +44,16 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
+class _ResultPickler(_Pickler):
+    """Pickles collections of files by their entries, too."""
+
+    def reducer_override(self, value: object) -> Any:
+        if isinstance(value, PartsProtocol):
+            value = value.to_tensordict()  # type: ignore[attr-defined]
+            return value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return super().reducer_override(value)
+
+
 class _SharingPickler(ForkingPickler):
     """Writes the bytes of tensors to a file, unless their memory is shared already."""
 
@@ -53,6 +64,9 @@ class _SharingPickler(ForkingPickler):
         self.descriptors: list[int] = []
 
     def reducer_override(self, value: object) -> Any:
+        if isinstance(value, classes._SubTensorDict):
+            # A worker reads its rows of a file itself.
+            return object.__reduce_ex__(value, pickle.HIGHEST_PROTOCOL)
         if type(value) is not torch.Tensor or not is_plain(value):
             return NotImplemented
         if value.is_shared():
@@ -149,8 +163,31 @@ def _view_of(
     return torch.empty(0, dtype=dtype).set_(storage, offset, size, stride)
 
 
-def dumps(value: object) -> bytes:
+class Rows(NamedTuple):
+    """The rows of a file, which the process that gets them reads itself."""
+
+    source: Any
+    index: Any
+
+    @classmethod
+    def of(cls, rows: Any) -> Any:
+        """A part of a file as such rows; anything else as it is."""
+        is_part = isinstance(rows, classes._SubTensorDict)
+        if is_part and isinstance(rows._source, PartsProtocol):
+            return cls(rows._source, rows._asked)
+        return rows
+
+    def take(self) -> Any:
+        """The part of the file."""
+        return self.source[self.index]
+
+
+def dumps(value: object, *, is_result: bool = False) -> bytes:
     """Pickle a value, by cloudpickle if pickle refuses it.
+
+    Args:
+        value: the value.
+        is_result: whether a collection of a file goes by its entries, and not its path.
 
     Raises:
         Exception: what pickle says, if cloudpickle refuses the value as well or is not
@@ -158,7 +195,8 @@ def dumps(value: object) -> bytes:
     """
     buffer = io.BytesIO()
     try:
-        _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+        pickler = _ResultPickler if is_result else _Pickler
+        pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
     except (pickle.PicklingError, AttributeError, TypeError):
         with contextlib.suppress(Exception):
             content: bytes = importlib.import_module("cloudpickle").dumps(value)

@@ -125,7 +125,9 @@ def _work(
             elif result is None and not assignment.is_fed:
                 state = EMPTY
             else:
-                connection.send_bytes(transport.dumps(("result", task, result)))
+                connection.send_bytes(
+                    transport.dumps(("result", task, result), is_result=True)
+                )
                 state = SENT
         except BaseException as error:  # noqa: BLE001 # also what would end the process
             connection.send_bytes(transport.dumps(("error", task, describe(error))))

@@ -706,6 +706,10 @@ class PartsProtocol(CollectionProtocol):
         """Write down batch size and names, if the file may be changed."""
         raise NotImplementedError
 
+    def _data_to_send(self) -> Any:
+        """What another process gets in place of this, read now; None for this itself."""
+        raise NotImplementedError
+
 
 def entries_of(source: CollectionProtocol | Mapping[str, Any]) -> Mapping[str, Any]:
     """The direct entries of a collection or a plain mapping."""

@@ -22,7 +22,7 @@ from tensordict.storage.tensors import arena
 if TYPE_CHECKING:
     from tensordict.primitives.protocol import CollectionProtocol
 
-__all__ = ["install", "state_of"]
+__all__ = ["install", "send_as_data", "state_of"]
 
 _OF_THIS_PROCESS = frozenset(
     {
@@ -173,6 +173,15 @@ def _reduce_to_process(data: Any) -> tuple[Any, ...]:
     return _reduce_td(data)
 
 
+def _reduce_part(part: Any) -> tuple[Any, ...]:
+    """Reduce what shows a file for another process, as its entries where they are sent."""
+    data = part._data_to_send()
+    if data is not None:
+        return _reduce_to_process(data)
+    found: tuple[Any, ...] = part.__reduce_ex__(2)
+    return found
+
+
 def _reduce_ex(data: Any, protocol: Any) -> tuple[Any, ...]:
     """``__reduce_ex__`` of the collections that are installed.
 
@@ -210,6 +219,11 @@ def install(*classes: type) -> None:
         _LockedSchema,
         (dict, "tensordict.utils._StringOnlyDict"),
     )
+
+
+def send_as_data(cls: type) -> None:
+    """Let what shows a file go to other processes as ``_data_to_send`` says."""
+    ForkingPickler.register(cls, _reduce_part)
 
 
 def allow(*named: Any) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
+from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
+from torch.utils.data import get_worker_info
 
 from tensordict import _rust
 from tensordict.containers.dense import TensorDict
@@ -26,6 +28,7 @@ from tensordict.ops.access import MSG_NO_INDEX, MSG_ONE_DEFAULT
 from tensordict.primitives import classes
 from tensordict.primitives.common import as_size
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.storage import pickles
 from tensordict.storage.arrays import backend_of
 
 if TYPE_CHECKING:
@@ -396,9 +399,18 @@ class PersistentTensorDict(Reading, Writing):
         if state["is_locked"]:
             self.lock_()
 
-    def __reduce_ex__(self, protocol: object) -> Any:
-        """Make it again from its state."""
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Make it again from its state; a worker of a ``DataLoader`` sends its entries."""
+        data = self._data_to_send()
+        if data is not None:
+            return data.__reduce_ex__(protocol)
         return _new, (type(self),), self.__getstate__()
+
+    def _data_to_send(self) -> Any:
+        is_started = get_spawning_popen() is not None
+        if is_started or get_worker_info() is None:
+            return None
+        return self.to_tensordict()
 
     def to(self, *args: object, **kwargs: object) -> Any:
         """To another device: the same file, whose entries are read to there.
@@ -464,6 +476,7 @@ class PersistentTensorDict(Reading, Writing):
 
 PersistentTensorDict.__module__ = "tensordict.persistent"
 classes.announce(PersistentTensorDict, "collection", TensorDict)
+pickles.send_as_data(PersistentTensorDict)
 
 
 def _new(cls: type[PersistentTensorDict]) -> PersistentTensorDict:
