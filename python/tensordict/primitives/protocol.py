@@ -707,7 +707,7 @@ class PartsProtocol(CollectionProtocol):
         raise NotImplementedError
 
     def _data_to_send(self) -> Any:
-        """What another process gets in place of this, read now; None for this itself."""
+        """Read what another process gets in place of this; None for this itself."""
         raise NotImplementedError
 
 
