@@ -850,7 +850,7 @@ def test_a_file_is_closed_with_the_collection_that_opened_it(
     use, path, backend, opened
 ):
     if backend == "zarr" and use in CHANGES:
-        # What is missing is an exception inside the library, in a cycle of its own. No
+        # The library keeps an exception for what is missing, in a cycle of its own. No
         # file stays open.
         return
     write(some(), path, backend).close()
@@ -890,7 +890,7 @@ def test_what_was_renamed_or_replaced_is_found_anew(path, backend, opened):
         assert "b" not in data.keys()
 
 
-# What is sent to another process -----------------------------------------------------
+# Sent to another process ------------------------------------------------------------
 
 
 class Opens(Dataset):
