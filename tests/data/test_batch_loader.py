@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
+import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from tensordict import (
     LazyStackedTensorDict,
@@ -23,6 +31,7 @@ from tensordict import (
     tensorclass,
 )
 from tensordict.data import BatchLoader, DatasetWriter, WeightedSampler, gather
+from tensordict.data.loader.arguments import NAMES_OF_DATA_LOADER
 from tensordict.data.loader.pipelines import NativePipeline
 from tensordict.parallel import ChunkError
 
@@ -654,6 +663,12 @@ def test_an_interpreter_that_ends_waits_for_nothing() -> None:
         ({"seed": 1, "generator": torch.Generator()}, ValueError, "not both"),
         ({"transform": 3}, TypeError, "callable"),
         ({"backend": "fibres"}, ValueError, "backend"),
+        ({"ragged": "pad"}, ValueError, "'padded' or 'jagged', not 'pad'"),
+        ({"sampler": 3}, TypeError, "sampler must be .*got int"),
+        ({"num_workers": 2}, TypeError, "num_workers= .*`workers=`"),
+        ({"collate_fn": list}, TypeError, "collate_fn= .*`transform=`"),
+        ({"prefetch_factor": 2}, TypeError, "prefetch_factor= .*`prefetch=`"),
+        ({"bath_size": 2}, TypeError, "unexpected keyword argument 'bath_size'"),
     ],
 )
 def test_wrong_arguments_are_errors(options: Any, error: Any, text: str) -> None:
@@ -665,5 +680,17 @@ def test_wrong_arguments_are_errors(options: Any, error: Any, text: str) -> None
 def test_what_has_no_rows_is_an_error() -> None:
     with pytest.raises(ValueError, match="auto_batch_size_"):
         BatchLoader(TensorDict(x=torch.zeros(3)), 4)
-    with pytest.raises(TypeError, match="got list"):
-        BatchLoader([1, 2], 4)
+    for options in ({}, {"keys": ["x"]}):
+        with pytest.raises(TypeError, match="got list"):
+            BatchLoader([1, 2], 4, **options)
+        with pytest.raises(TypeError, match=r"TensorDict.load_memmap\('data'\)"):
+            BatchLoader("data", 4, **options)
+
+
+def test_names_of_a_data_loader_are_in_the_guide() -> None:
+    guide = Path(__file__).parents[2] / "docs" / "guide" / "loader.md"
+    rows = re.findall(r"^\| `(\w+)=`.* \|", guide.read_text(), re.MULTILINE)
+    known = set(inspect.signature(DataLoader).parameters)
+    own = set(inspect.signature(BatchLoader).parameters)
+    assert set(NAMES_OF_DATA_LOADER) == known - own - {"generator"}
+    assert set(rows) == set(NAMES_OF_DATA_LOADER)

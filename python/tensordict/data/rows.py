@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Collection = TypeVar("Collection", bound=TensorCollection)
 
-__all__ = ["gather", "gather_slices"]
+__all__ = ["checked_ragged", "gather", "gather_slices"]
 
 Layout = Literal["padded", "stacked", "jagged"]
 Ragged = Literal["stack", "padded", "jagged"]
@@ -94,6 +94,17 @@ def gather(
     return out
 
 
+def checked_ragged(ragged: object) -> None:
+    """Check the form of rows that differ in shape.
+
+    Raises:
+        ValueError: there is no such form.
+    """
+    if ragged not in ("stack", "padded", "jagged"):
+        msg = f"ragged is 'stack', 'padded' or 'jagged', not {ragged!r}."
+        raise ValueError(msg)
+
+
 def _ragged(
     source: CollectionProtocol,
     indices: object,
@@ -105,9 +116,7 @@ def _ragged(
     if out is not None:
         msg = "The shapes of ragged rows are not known before: they have no out."
         raise ValueError(msg)
-    if ragged not in ("stack", "padded", "jagged"):
-        msg = f"ragged is 'stack', 'padded' or 'jagged', not {ragged!r}."
-        raise ValueError(msg)
+    checked_ragged(ragged)
     if not isinstance(source, LazyStackedTensorDict) or source.stack_dim:
         msg = "Rows that differ in shape are those of a lazy stack along dim 0."
         raise ValueError(msg)

@@ -5,67 +5,49 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict.data.loader.mixture import Mixture
+from tensordict.data.loader.drawing import EpochState, drawing_for
 from tensordict.data.loader.pipelines import (
     DirectPipeline,
     NativePipeline,
     Pipeline,
     ThreadsPipeline,
 )
-from tensordict.data.loader.samplers import SamplerRows, seed_of
+from tensordict.data.loader.samplers import seed_of
 
 if TYPE_CHECKING:
+    from tensordict.data.loader.drawing import Drawing, Drawn
     from tensordict.data.loader.loader import BatchLoader
     from tensordict.primitives.protocol import CollectionProtocol
 
-__all__ = ["Epoch", "EpochState"]
+__all__ = ["Epoch"]
 
 _of_the_parent: list[Any] = []
 """Pipelines that the parent of this process began. They are never freed: that could wait for
 a lock whose thread is not there."""
 
 
-@dataclass(frozen=True)
-class EpochState:
-    """The place in an epoch.
+class Epoch:
+    """The batches of one epoch, as :class:`BatchLoader` gives them.
 
-    Args:
-        epoch: its number.
-        position: how many rows all ranks have taken.
-        sampler: the state of the sampler.
+    It begins with the first batch: until then the loader may be told another epoch.
+
+    Attributes:
+        start: where it begins, or began.
+        is_finished: whether all batches were given.
     """
 
-    epoch: int
-    position: int = 0
-    sampler: dict[str, Any] | None = None
-
-
-class _Begun(NamedTuple):
-    """A batch that a pipeline works on."""
-
-    rows: torch.Tensor
-    position: int
-    drawn: torch.Tensor | None
-
-
-class Epoch:
-    """The batches of one epoch, as :class:`BatchLoader` gives them."""
-
     def __init__(self, loader: BatchLoader, start: EpochState) -> None:
+        self.start: EpochState = start
         self.is_finished: bool = False
         self._loader = loader
-        self._number = start.epoch
         self._taken = start.position
         self._put = start.position
-        self._begun: deque[_Begun] = deque()
-        self._rows: Any
-        self._pending = torch.empty(0, dtype=torch.int64)
-        self._begin_rows(start)
+        self._begun: deque[Drawn] = deque()
+        self._drawing: Drawing | None = None
         self._num_prefetched = max(loader.prefetch, 2 * loader.workers)
         self._owner = os.getpid()
         self._pipeline: Pipeline | None = None
@@ -74,40 +56,23 @@ class Epoch:
         self._is_closed = False
         self._stream: Any = None
 
-    def _begin_rows(self, start: EpochState) -> None:
+    @property
+    def has_begun(self) -> bool:
+        """Return whether rows were drawn."""
+        return self._drawing is not None
+
+    def _begin(self) -> Drawing:
         loader = self._loader
-        self._weights: list[float] | None = None
-        if loader.sampler is None and isinstance(loader.source, Mixture):
-            self._weights = (start.sampler or {}).get("weights", loader.source.weights)
-            self._rows = loader.source.of_epoch(
-                loader.order, start.epoch, self._weights
-            )
-        elif loader.sampler is None:
-            self._rows = loader.source.of_epoch(loader.order, start.epoch)
-        elif hasattr(loader.sampler, "draw"):
-            if start.sampler is not None:
-                loader.sampler.load_state_dict(start.sampler["sampler"])
-                self._pending = start.sampler["pending"]
-        else:
-            seed = seed_of(loader.seed, start.epoch) >> 1
-            self._rows = SamplerRows(
-                loader.sampler, seed, start.epoch, start.sampler, loader.source.num_rows
-            )
-            self._rows.skip(start.position)
+        self.start = start = loader._beginning(self)
+        self._taken = self._put = start.position
+        return drawing_for(loader.sampler)(loader, start)
 
     def state(self) -> EpochState:
         """Return the place of the consumer: behind the batch that was returned last."""
-        sampler = self._loader.sampler
-        state = None
-        if hasattr(sampler, "draw"):
-            drawn = [one.drawn for one in self._begun if one.drawn is not None]
-            pending = torch.cat([*drawn, self._pending])
-            state = {"sampler": sampler.state_dict(), "pending": pending}
-        elif sampler is not None:
-            state = self._rows.state
-        elif self._weights is not None:
-            state = {"weights": self._weights}
-        return EpochState(self._number, self._taken, state)
+        if self._drawing is None:
+            return self.start
+        state = self._drawing.state(self._begun)
+        return EpochState(self.start.epoch, self._taken, state)
 
     def __iter__(self) -> Epoch:
         return self
@@ -120,6 +85,8 @@ class Epoch:
         except BaseException as error:
             # After an error the state is that before the batch, which is tried again.
             self.is_finished = isinstance(error, StopIteration)
+            if self.is_finished:
+                self._loader._ended(self)
             self.close()
             raise
 
@@ -144,7 +111,9 @@ class Epoch:
         """Begin as many batches as are prefetched, and the one that is wanted."""
         while len(self._begun) <= self._num_prefetched and self._failure is None:
             try:
-                drawn = self._draw()
+                if self._drawing is None:
+                    self._drawing = self._begin()
+                drawn = self._drawing.next()
                 if drawn is None:
                     return
                 if self._pipeline is None:
@@ -158,24 +127,6 @@ class Epoch:
             self._put = drawn.position
         if self._failure is not None and not self._begun:
             raise self._failure
-
-    def _draw(self) -> _Begun | None:
-        """Draw the rows of the next batch; None behind the last one."""
-        dealing, sampler = self._loader.dealing, self._loader.sampler
-        if sampler is None:
-            found = dealing.next_of(self._rows, self._put)
-            return None if found is None else _Begun(*found, None)
-        count = dealing.step_rows
-        if hasattr(sampler, "draw"):
-            drawn, self._pending = self._pending[:count], self._pending[count:]
-            if len(drawn) < count:
-                at = self._put + len(drawn)
-                more = sampler.draw(self._number, at, count - len(drawn))
-                drawn = torch.cat([drawn, more])
-        else:
-            drawn = self._rows.draw(count)
-        rows = dealing.share_of(drawn)
-        return None if rows is None else _Begun(rows, self._put + len(drawn), drawn)
 
     def _made_pipeline(self) -> Pipeline:
         loader, num_prefetched = self._loader, self._num_prefetched
@@ -202,18 +153,17 @@ class Epoch:
         loader = self._loader
         # Another epoch that is not at its end may have the pool.
         self._pool, loader.pool = loader.pool or backend_for(loader), None
-        first = -(-self._put // loader.dealing.step_rows)
-        stop = None
-        if loader.sampler is None:
-            stop = first + loader.dealing.num_batches(len(self._rows) - self._put)
+        size = loader.dealing.step_rows
+        num = None if self._drawing is None else self._drawing.num_batches()
+        stop = None if num is None else -(-self.start.position // size) + num
         return ProcessesPipeline(
             self._pool,
             loader.source,
             loader.transform or _unchanged,
             self._num_prefetched,
             loader.batch_size,
-            (first, stop),
-            seed_of(loader.seed, self._number) >> 1,
+            (-(-self._put // size), stop),
+            seed_of(loader.seed, self.start.epoch) >> 1,
         )
 
     def _transformed(self, rows: torch.Tensor) -> Any:

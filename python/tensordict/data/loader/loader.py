@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from tensordict.data.loader.epoch import Epoch, EpochState
+from tensordict.data.loader.arguments import (
+    checked_block_size,
+    checked_options,
+    dealing_of,
+    names_ours,
+    pins,
+)
+from tensordict.data.loader.drawing import EpochState, drawing_for
+from tensordict.data.loader.epoch import Epoch
+from tensordict.data.loader.iterated import (
+    checked_sampler,
+    rows_of,
+    set_epoch,
+    shares_of,
+    told_epoch,
+)
 from tensordict.data.loader.mixture import Mixture
 from tensordict.data.loader.order import Dealing, Order, checked_number
 from tensordict.data.loader.source import OneSource, checked_rows
-from tensordict.primitives.deprecation import warn_caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tensordict._nestedkey import NestedKey
+    from tensordict.data.loader.iterated import Shares
     from tensordict.data.loader.order import Uneven
     from tensordict.data.loader.source import Source
     from tensordict.data.rows import Ragged
@@ -24,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchLoader"]
 
-_BLOCK_SIZE = 64
 _VERSION = 1
 
 MSG_FACT = (
@@ -52,7 +67,8 @@ class BatchLoader:
             order of blocks of neighbours, for disks that seek.
         sampler: chooses the rows instead: a sampler of torch, anything iterable over
             numbers of rows, or a :class:`WeightedSampler`. It is asked in the thread that
-            takes batches, as many batches earlier as are prefetched.
+            takes batches, as many batches earlier as are prefetched. One with
+            ``num_replicas`` and ``rank``, or the like, gives the rows of its rank alone.
         generator: draws the seed.
         seed: decides the order. Default: drawn from torch's generator, or 0 where there
             are several ranks.
@@ -62,7 +78,7 @@ class BatchLoader:
         device: where batches go. Copies to a CUDA device overlap with its work.
         pin_memory: whether batches lie in memory from which such copies need not wait;
             ignored with a warning without CUDA. Default with a CUDA device: they do.
-        rank: which part of each step this loader has. Default: that of
+        rank: which part of each step this loader has. Default: that of its sampler, of
             ``torch.distributed`` if it is initialized, or 0.
         world_size: how many parts there are.
         uneven: what becomes of the last rows, if ranks cannot have equally many: ``"pad"``
@@ -104,6 +120,7 @@ class BatchLoader:
         True
     """
 
+    @names_ours
     def __init__(
         self,
         td: CollectionProtocol,
@@ -130,25 +147,20 @@ class BatchLoader:
         ragged: Ragged | None = None,
         padding_value: float = 0.0,
     ) -> None:
+        if not isinstance(td, Mixture):
+            checked_rows(td)
         if keys is not None:
             td = td.select(*keys)
-        self.source: Source
-        if isinstance(td, Mixture):
-            self.source = td
-        else:
-            checked_rows(td)
-            self.source = OneSource(td, ragged, padding_value)
-        if transform is not None and not callable(transform):
-            msg = f"transform must be callable, got {type(transform).__name__}."
-            raise TypeError(msg)
-        if backend not in ("threads", "processes"):
-            msg = f"backend must be 'threads' or 'processes', got {backend!r}."
-            raise ValueError(msg)
+        self.source: Source = (
+            td if isinstance(td, Mixture) else OneSource(td, ragged, padding_value)
+        )
+        checked_options(transform, backend, ragged)
         self.batch_size: int = checked_number("batch_size", batch_size, 1)
         self.prefetch: int = checked_number("prefetch", prefetch, 0)
         self.workers: int = checked_number("workers", workers, 0)
         self.drop_last: bool = drop_last
-        self.sampler: Any = sampler
+        self.sampler: Any = checked_sampler(sampler)
+        self.shares: Shares | None = shares_of(sampler)
         self.transform: Callable[[Any], Any] | None = transform
         self.backend: str = backend
         self.mp_start_method: str | None = mp_start_method
@@ -156,11 +168,11 @@ class BatchLoader:
         self.device: torch.device | None = (
             None if device is None else torch.device(device)
         )
-        self.pin_memory: bool = _pins(pin_memory, self.device)
-        self.dealing: Dealing = _dealing(
-            self.batch_size, rank, world_size, drop_last, uneven
+        self.pin_memory: bool = pins(pin_memory, self.device)
+        self.dealing: Dealing = dealing_of(
+            self.batch_size, rank, world_size, drop_last, uneven, self.shares
         )
-        block_size = _block_size(shuffle, block_size, sampler)
+        block_size = checked_block_size(shuffle, block_size, sampler)
         self.order: Order = Order(
             bool(shuffle),
             block_size,
@@ -169,6 +181,7 @@ class BatchLoader:
         self.pool: ProcessesBackend | None = None
         self._next = EpochState(0)
         self._current: Epoch | None = None
+        self._told: int | None = 0
 
     def _seed(
         self, seed: int | None, generator: torch.Generator | None, is_random: bool
@@ -207,6 +220,8 @@ class BatchLoader:
         Raises:
             TypeError: the sampler does not say it.
         """
+        if self.shares is not None:
+            return rows_of(self.sampler) * self.shares.num_replicas
         if self.sampler is not None:
             return len(self.sampler)
         if isinstance(self.source, Mixture):
@@ -219,12 +234,72 @@ class BatchLoader:
         Raises:
             TypeError: the sampler does not say how many rows it gives.
         """
+        if self.shares is not None:
+            # The sampler has made the parts equal, if it wants them so.
+            return replace(self.dealing, rank=0, world_size=1).num_batches(
+                rows_of(self.sampler)
+            )
         return self.dealing.num_batches(self.num_rows())
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration is."""
-        self._next = EpochState(checked_number("epoch", epoch, 0))
-        self._current = None
+        """Choose the epoch that the next iteration is.
+
+        If a state of this epoch was loaded, it is gone on with. An iterator that has not
+        given a batch yet takes part.
+        """
+        epoch = checked_number("epoch", epoch, 0)
+        start = self._coming()
+        self._come(start if start.epoch == epoch else self._moved(start, epoch))
+
+    @property
+    def batch_sampler(self) -> EpochTold:
+        """By this the training loops of others tell the epoch, as to a ``DataLoader``."""
+        return EpochTold(self)
+
+    def _coming(self) -> EpochState:
+        """Return where the next batch begins an iteration."""
+        current = self._current
+        if current is None or current.has_begun or current.is_finished:
+            return self._next
+        return current.start
+
+    def _come(self, start: EpochState) -> None:
+        """Begin there: the iterator that has given nothing yet, or the next one."""
+        current, self._next = self._current, start
+        self._told = told_epoch(self.sampler)
+        if current is None or current.has_begun or current.is_finished:
+            self._current = None
+        else:
+            current.start = start
+
+    def _moved(self, start: EpochState, epoch: int) -> EpochState:
+        """Go from a place to the beginning of an epoch."""
+        if start.position == 0:
+            return replace(start, epoch=epoch)
+        if start.sampler is not None:
+            # The sampler goes on from what it was, through what was taken.
+            drawing_for(self.sampler)(self, start).next()
+        return EpochState(epoch)
+
+    def _is_at_end(self, start: EpochState) -> bool:
+        try:
+            left = self.num_rows() - start.position
+        except TypeError:
+            return False
+        return start.position > 0 and self.dealing.num_batches(max(0, left)) == 0
+
+    def _tell(self, epoch: int) -> None:
+        """Begin an epoch of somebody's loop, unless a later one or a part of one is due.
+
+        A loop that knows the number of batches does not ask for more of them than there
+        are. So a state that it saved behind the last one has an iteration with nothing.
+        """
+        start = self._coming()
+        if start.epoch < epoch:
+            start = self._moved(start, epoch)
+        elif start.epoch == epoch and self._is_at_end(start):
+            start = self._moved(start, epoch + 1)
+        self._come(start)
 
     def __iter__(self) -> Epoch:
         """Begin the next epoch, or go on where a state was taken."""
@@ -233,16 +308,40 @@ class BatchLoader:
         self._current = epoch
         return epoch
 
+    def _beginning(self, epoch: Epoch) -> EpochState:
+        """Return where an iterator begins: in the epoch that the sampler was told."""
+        start, told = epoch.start, told_epoch(self.sampler)
+        if told is not None and told not in (self._told, start.epoch):
+            start = self._moved(start, told)
+        if epoch is self._current:
+            self._next = EpochState(start.epoch + 1)
+        self._told = start.epoch
+        return start
+
+    def _ended(self, epoch: Epoch) -> None:
+        """Tell the sampler the epoch that comes, so that another one is noticed."""
+        if self._told == epoch.start.epoch == told_epoch(self.sampler):
+            self._told = epoch.start.epoch + 1
+            set_epoch(self.sampler, self._told)
+
     def _where(self) -> EpochState:
         epoch = self._current
         return self._next if epoch is None or epoch.is_finished else epoch.state()
+
+    def _state(self) -> EpochState:
+        """Return where it is, with what decides the rows that follow."""
+        where = self._where()
+        if where.sampler is not None or where.position > 0:
+            return where
+        between = drawing_for(self.sampler).between(self)
+        return replace(where, sampler=between)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the iteration: behind the batch that was returned last.
 
         It has numbers, and tensors where a sampler has some.
         """
-        where = self._where()
+        where = self._state()
         return {
             "version": _VERSION,
             "epoch": where.epoch,
@@ -274,6 +373,7 @@ class BatchLoader:
         self.order = Order(self.order.shuffle, self.order.block_size, state["seed"])
         self._next = EpochState(state["epoch"], state["position"], state["sampler"])
         self._current = None
+        self._told = told_epoch(self.sampler)
 
     def _facts(self) -> dict[str, Any]:
         weights = self.source.weights if isinstance(self.source, Mixture) else None
@@ -288,7 +388,7 @@ class BatchLoader:
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for another process: threads and processes stay here."""
         state = {**vars(self), "pool": None}
-        state["_next"], state["_current"] = self._where(), None
+        state["_next"], state["_current"] = self._state(), None
         return state
 
     def __repr__(self) -> str:
@@ -299,55 +399,21 @@ class BatchLoader:
         )
 
 
-def _pins(pin_memory: bool | None, device: torch.device | None) -> bool:
-    if pin_memory is None:
-        return device is not None and device.type == "cuda"
-    if pin_memory and not torch.cuda.is_available():
-        warn_caller(
-            "pin_memory=True needs CUDA, which is not available here: batches are not "
-            "pinned.",
-            UserWarning,
-        )
-        return False
-    return pin_memory
+class EpochTold:
+    """The part of a loader that training loops look for, to tell the number of an epoch.
 
+    Args:
+        loader: the loader.
+    """
 
-def _dealing(
-    batch_size: int,
-    rank: int | None,
-    world_size: int | None,
-    drop_last: bool,
-    uneven: Uneven,
-) -> Dealing:
-    if uneven not in ("pad", "drop"):
-        msg = f"uneven must be 'pad' or 'drop', got {uneven!r}."
-        raise ValueError(msg)
-    if (rank is None) != (world_size is None):
-        msg = f"rank and world_size belong together, got {rank} and {world_size}."
-        raise ValueError(msg)
-    if rank is None or world_size is None:
-        rank, world_size = 0, 1
-        distributed = torch.distributed
-        if distributed.is_available() and distributed.is_initialized():
-            rank, world_size = distributed.get_rank(), distributed.get_world_size()
-    world_size = checked_number("world_size", world_size, 1)
-    rank = checked_number("rank", rank, 0)
-    if rank >= world_size:
-        msg = f"rank must be below world_size, got {rank} of {world_size}."
-        raise ValueError(msg)
-    return Dealing(batch_size, rank, world_size, drop_last, uneven)
+    def __init__(self, loader: BatchLoader) -> None:
+        self._loader = loader
 
+    @property
+    def sampler(self) -> EpochTold:
+        """This."""
+        return self
 
-def _block_size(shuffle: object, block_size: int | None, sampler: object) -> int | None:
-    if shuffle not in (True, False, "blocks"):
-        msg = f"shuffle must be True, False or 'blocks', got {shuffle!r}."
-        raise ValueError(msg)
-    if sampler is not None and shuffle:
-        msg = "A sampler decides the order: it excludes shuffle."
-        raise ValueError(msg)
-    if block_size is None:
-        return _BLOCK_SIZE if shuffle == "blocks" else None
-    if not shuffle:
-        msg = "block_size= is of a shuffled epoch: it needs shuffle='blocks'."
-        raise ValueError(msg)
-    return checked_number("block_size", block_size, 1)
+    def set_epoch(self, epoch: int) -> None:
+        """Begin this epoch with the next iteration, unless a part of one is due."""
+        self._loader._tell(epoch)

@@ -108,11 +108,10 @@ class Mixture:
         return sum(self._lengths)
 
     def of_epoch(
-        self, order: Order, epoch: int, weights: Sequence[float] | None = None
+        self, order: Order, epoch: int, state: dict[str, Any] | None = None
     ) -> RandomAccess:
-        """Return the rows of one epoch, as a loader asks for them."""
-        if weights is None:
-            weights = self._weights
+        """Return the rows of one epoch, with the weights of one that began before."""
+        weights = (state or {}).get("weights", self._weights)
         return _MixedOrder(self._lengths, weights, self._epoch_rows, order, epoch)
 
     def take(self, rows: torch.Tensor) -> Any:
@@ -189,6 +188,7 @@ class _MixedOrder:
         order: Order,
         epoch: int,
     ) -> None:
+        self.state: dict[str, Any] | None = {"weights": list(weights)}
         self._lengths = lengths
         shares = [Fraction(weight) for weight in weights]
         self._shares = [share / sum(shares) for share in shares]

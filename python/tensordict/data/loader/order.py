@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 
@@ -18,7 +18,13 @@ Uneven = Literal["pad", "drop"]
 
 
 class RandomAccess(Protocol):
-    """The rows of one epoch, found at any position."""
+    """The rows of one epoch, found at any position.
+
+    Attributes:
+        state: what decides them besides seed and number of the epoch, in numbers.
+    """
+
+    state: dict[str, Any] | None
 
     def __len__(self) -> int:
         """Count the rows."""
@@ -55,6 +61,7 @@ class FixedOrder:
     def __init__(
         self, num_rows: int, key: Sequence[int] | None, block_size: int | None = None
     ) -> None:
+        self.state: dict[str, Any] | None = None
         self._order = _rust.RowOrder(num_rows, key, block_size)
 
     def __len__(self) -> int:

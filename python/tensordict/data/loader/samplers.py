@@ -1,18 +1,14 @@
-"""Draw rows by a sampler, and go on drawing after a restart."""
+"""Draw rows by weights that may change while they are drawn."""
 
 from __future__ import annotations
 
-import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from tensordict import _rust
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["SamplerRows", "WeightedSampler", "seed_of"]
+__all__ = ["WeightedSampler", "seed_of"]
 
 _SEEDS = 2**63
 
@@ -136,77 +132,3 @@ class WeightedSampler:
             raise ValueError(msg)
         self.update(weights)
         self.seed = state["seed"]
-
-
-class SamplerRows:
-    """The rows of one epoch as a sampler of torch, or anything iterable, gives them.
-
-    The state of the sampler when the epoch began is kept, and a loader that goes on in the
-    middle draws again what was dealt. One that draws from torch's own generator gets a
-    seed for the epoch, and that generator stays as it was.
-
-    Args:
-        sampler: gives numbers of rows.
-        seed: that of the epoch.
-        epoch: its number, for samplers that want it.
-        state: that of an epoch that began before.
-        num_rows: of the source, which bounds the numbers.
-    """
-
-    def __init__(
-        self,
-        sampler: Any,
-        seed: int,
-        epoch: int,
-        state: dict[str, Any] | None,
-        num_rows: int,
-    ) -> None:
-        self._num_rows = num_rows
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(epoch)
-        generator = getattr(sampler, "generator", None)
-        self.state: dict[str, Any] = {}
-        if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict"):
-            if state is not None:
-                sampler.load_state_dict(state["sampler"])
-            self.state["sampler"] = sampler.state_dict()
-        elif isinstance(generator, torch.Generator):
-            if state is not None:
-                generator.set_state(state["generator"])
-            self.state["generator"] = generator.get_state()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            rows: Iterator[Any] = iter(sampler)
-            first = list(itertools.islice(rows, 1))
-        self._rows = itertools.chain(first, rows)
-
-    def skip(self, count: int) -> None:
-        """Draw rows that were dealt before."""
-        for _ in itertools.islice(self._rows, count):
-            pass
-
-    def draw(self, count: int) -> torch.Tensor:
-        """Draw the next rows, fewer at the end.
-
-        Raises:
-            TypeError: the sampler gives something that is no number.
-            IndexError: it gives a row that is not there.
-        """
-        numbers = list(itertools.islice(self._rows, count))
-        try:
-            rows = torch.tensor([one.__index__() for one in numbers], dtype=torch.int64)
-        except (AttributeError, TypeError):
-            kinds = sorted({type(one).__name__ for one in numbers})
-            msg = (
-                "A sampler gives numbers of rows, one at a time, and this one gives "
-                f"{', '.join(kinds)}. The loader makes the batches: no batch sampler."
-            )
-            raise TypeError(msg) from None
-        outside = (rows < -self._num_rows) | (rows >= self._num_rows)
-        if bool(outside.any()):
-            msg = (
-                f"the sampler gave row {int(rows[outside][0])}, and there are "
-                f"{self._num_rows} rows"
-            )
-            raise IndexError(msg)
-        return rows.where(rows >= 0, rows + self._num_rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -36,8 +37,10 @@ class Source(Protocol):
         """The number of rows."""
         ...  # pragma: no cover
 
-    def of_epoch(self, order: Order, epoch: int) -> RandomAccess:
-        """Return the rows of one epoch."""
+    def of_epoch(
+        self, order: Order, epoch: int, state: dict[str, Any] | None = None
+    ) -> RandomAccess:
+        """Return the rows of one epoch, or of one that began before, with its state."""
         ...  # pragma: no cover
 
     def take(self, rows: torch.Tensor) -> Any:
@@ -160,6 +163,12 @@ def checked_rows(td: CollectionProtocol) -> int:
     """
     batch_size = getattr(td, "batch_size", None)
     if not isinstance(batch_size, torch.Size):
+        if isinstance(td, (str, os.PathLike)):
+            msg = (
+                f"A loader reads a collection, got the path {os.fspath(td)!r}: open it "
+                f"with TensorDict.load_memmap({os.fspath(td)!r})."
+            )
+            raise TypeError(msg)
         msg = (
             f"A loader reads a collection, got {type(td).__name__}. Other data become one "
             "with TensorDict(...) or tensordict.data.DatasetWriter."
@@ -194,7 +203,9 @@ class OneSource:
         size: int = self.td.batch_size[0]
         return size
 
-    def of_epoch(self, order: Order, epoch: int) -> RandomAccess:
+    def of_epoch(
+        self, order: Order, epoch: int, state: dict[str, Any] | None = None
+    ) -> RandomAccess:
         """Return one order over all rows."""
         return order.of_epoch(self.num_rows, epoch)
 
