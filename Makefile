@@ -18,10 +18,12 @@ BENCH ?=
 PEER ?=
 ROUNDS ?= 5
 
-# The newest Python: make test-newest NEWEST=/path/to/python3.14, and its environment.
-NEWEST ?=
-NEWEST_VENV ?= build/newest
-NEWEST_TESTS ?= tests/containers tests/ops tests/storage tests/native tests/concurrent
+# Other Pythons: make test-pythons TRY='3.15 3.11-torch-2.11' SUITES=all. Their environments
+# have torch, 6 GB each. WITH=--libraries installs what the extras need, too.
+TRY ?= $(PYTHONS)
+SUITES ?= core
+ENVIRONMENTS ?= build/pythons
+WITH ?=
 
 # Wheels: make wheels TARGETS=x86_64-unknown-linux-gnu PYTHONS=3.13
 TARGETS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
@@ -37,6 +39,7 @@ python := $(environment)/bin/python
 # Stamps belong to this checkout and name the environment they speak of.
 stamps := build/stamps$(subst /,-,$(environment))
 rust_sources := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
+python_sources := $(shell find python -name '*.py' -o -name '*.pyi')
 extension := $(wildcard python/tensordict/_rust*.so python/tensordict/_rust*.pyd)
 
 export PYTHONPATH := $(abspath python)$(if $(PYTHONPATH),:$(PYTHONPATH))
@@ -111,19 +114,26 @@ test-python: $(stamps)/installed $(stamps)/libraries ## run the tests of the pac
 	@# The workers share the cores; torch's own threads would only add to them.
 	OMP_NUM_THREADS=1 $(python) -m pytest $(PYTEST)
 
-# The newest Python here that torch is built for, or none where this is the newest.
-newest := $(or $(NEWEST),$(shell $(PYTHON) tools/newest_python.py))
+.PHONY: test-pythons
+test-pythons: ## run the tests on other Pythons, from their wheels (TRY= SUITES= WITH=)
+	$(PYTHON) tools/pythons.py $(TRY) --suites $(SUITES) --where $(ENVIRONMENTS) $(WITH)
 
 .PHONY: test-newest
-test-newest: ## run the tests near the native code on the newest Python of the machine
-ifeq ($(newest),)
-	@echo "no Python newer than this one was found: NEWEST=/path/to/python names one"
-else
-	@# What is compiled for one Python is not compiled anew for the other each time.
-	CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),$(abspath build/newest-target)) \
-		$(MAKE) VENV=$(NEWEST_VENV) PYTHON=$(newest) extension
-	OMP_NUM_THREADS=1 $(NEWEST_VENV)/bin/python -m pytest $(PYTEST) $(NEWEST_TESTS)
-endif
+test-newest: ## the same on the newest Python that an environment can be made for
+	$(MAKE) test-pythons TRY=newest
+
+.PHONY: pythons-table
+pythons-table: ## write what the tests answered on each Python into docs/dev/release.md
+	$(PYTHON) tools/pythons_table.py $(ENVIRONMENTS)/results
+
+# A wheel as it is released, such as build/pythons/wheels/x86_64/3.15.built, built again
+# where something in it changed.
+build/pythons/wheels/%.built: $(rust_sources) $(python_sources) pyproject.toml \
+		| $(stamps)/release
+	@rm -f $(@D)/*-cp$(subst .,,$(*F))-*.whl
+	$(release_environment) $(python) tools/wheels.py \
+		--targets $(*D)-unknown-linux-gnu --pythons $(*F) --out $(@D)
+	@touch $@
 
 .PHONY: test-without-shortcuts
 test-without-shortcuts: $(stamps)/extension ## run the tests near the native code without its shortcuts

@@ -55,8 +55,13 @@ def requirements(groups: list[str]) -> list[str]:
     """Return the requirements of the package and of ``groups``."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     result = [*project["project"]["dependencies"]]
-    for group in groups:
-        result += project["dependency-groups"][group]
+    todo = [*groups]
+    for group in todo:
+        for requirement in project["dependency-groups"][group]:
+            if isinstance(requirement, dict):
+                todo.append(requirement["include-group"])
+            else:
+                result.append(requirement)
     return result
 
 

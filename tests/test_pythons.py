@@ -1,0 +1,152 @@
+"""The tools that run the tests on other Pythons, and the table of what those answered."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+REPORT = """<testsuites><testsuite>
+<testcase classname="tests.a" name="one"/>
+<testcase classname="tests.a" name="two"><failure message="no">text</failure></testcase>
+<testcase classname="tests.a" name="three"><skipped message="needs h5py"/></testcase>
+<testcase classname="tests.b" name="four"><skipped message="needs h5py"/></testcase>
+</testsuite></testsuites>"""
+
+
+def tool(name, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    return importlib.import_module(name)
+
+
+@pytest.fixture
+def pythons(monkeypatch):
+    return tool("pythons", monkeypatch)
+
+
+@pytest.fixture
+def environments(monkeypatch):
+    return tool("python_environments", monkeypatch)
+
+
+@pytest.fixture
+def table(monkeypatch):
+    return tool("pythons_table", monkeypatch)
+
+
+@pytest.fixture
+def elsewhere(environments, monkeypatch):
+    """No Python is on this machine, and its user is not the superuser."""
+    monkeypatch.setattr(environments, "installed", lambda minor: None)
+    monkeypatch.setattr(environments.os, "geteuid", lambda: 1000)
+
+
+def run(pythons, monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["pythons.py", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        pythons.main()
+    return int(ended.value.code)
+
+
+def test_every_test_belongs_to_a_suite_or_has_a_reason(pythons):
+    tests = {
+        path.relative_to(ROOT / "tests") for path in ROOT.glob("tests/**/test_*.py")
+    }
+    named = {path.parts[0] for path in tests}
+    assert set(pythons.folders(["all"])) | set(pythons.OTHER) == named
+    for suite in ("core", "near"):
+        assert set(pythons.folders([suite])) <= named
+    assert all((ROOT / "tests" / name).exists() for name in pythons.SMOKE)
+
+
+def test_where_no_environment_can_be_made_the_reason_is_said(
+    pythons, elsewhere, monkeypatch, tmp_path, capsys
+):
+    assert run(pythons, monkeypatch, "3.15", "newest", "--where", tmp_path) == 0
+    out = capsys.readouterr().out
+    assert "3.15 is not tried: neither pyenv nor the path has it" in out
+    assert "can only be made by the superuser" in out
+    assert "3.11 is not tried" in out  # `newest` goes down to the oldest
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_is_no_python_is_refused(pythons, monkeypatch, tmp_path, capsys):
+    assert run(pythons, monkeypatch, "python3", "--where", tmp_path) == 0
+    assert (
+        "python3 is not tried: the name of a Python is such as"
+        in capsys.readouterr().out
+    )
+
+
+def test_newest_is_the_first_that_can_be_made(pythons, monkeypatch, tmp_path):
+    tried = []
+
+    def prepare(name, arguments):
+        tried.append(name)
+        if name == "3.15":
+            raise pythons.Unavailable("there is no network")
+        return name
+
+    monkeypatch.setattr(pythons, "prepare", prepare)
+    monkeypatch.setattr(pythons, "try_on", lambda name, arguments: name != "3.14")
+    assert run(pythons, monkeypatch, "newest", "--where", tmp_path) == 1
+    assert tried == ["3.15", "3.14"]
+
+
+def test_programs_see_neither_the_checkout_nor_rust(
+    environments, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "python"))
+    local = environments.Local("3.11", tmp_path, sys.executable)
+    local.work.mkdir(parents=True)
+    show = "import os, sys; print(os.environ, sys.path)"
+    said = local.run([sys.executable, "-c", show], capture_output=True, text=True)
+    assert said.returncode == 0
+    assert str(ROOT) not in said.stdout
+    assert "cargo" not in said.stdout
+
+
+def test_a_torch_that_a_name_asks_for_is_the_one_installed(
+    environments, monkeypatch, tmp_path
+):
+    asked = []
+    local = environments.Local("3.11-torch-2.11", tmp_path, sys.executable)
+    monkeypatch.setattr(local, "create", lambda: local.work.mkdir(parents=True))
+    monkeypatch.setattr(local, "_install", asked.extend)
+    local.make(libraries=False)
+    assert asked[:2] == ["torch==2.11.*", "numpy"]
+    assert "pytest>=9" in asked
+
+
+def test_a_report_is_counted_with_the_reasons(pythons, tmp_path):
+    (tmp_path / "report.xml").write_text(REPORT)
+    assert pythons.counted(tmp_path / "report.xml") == {
+        "passed": 1,
+        "failed": ["tests.a::two"],
+        "skipped": {"needs h5py": 2},
+    }
+
+
+def test_the_table_has_what_is_known_and_nothing_skipped_without_a_reason(table):
+    known = json.loads(table.KEPT.read_text())
+    text = table.PAGE.read_text()
+    assert table.page(text, known) == text, "run: make pythons-table"
+    for name, found in known.items():
+        for result in found["suites"].values():
+            assert "?" not in result["skipped"], name
+
+
+def test_the_table_keeps_what_others_answered(table, tmp_path):
+    suite = {"passed": 3, "failed": [], "skipped": {}, "status": 0}
+    old = {"python": "3.14.1", "torch": "2.14", "suites": {"ops": suite, "nn": suite}}
+    new = {"python": "3.14.2", "torch": "2.15", "suites": {"nn": suite | {"passed": 4}}}
+    (tmp_path / "3.14.json").write_text(json.dumps(new))
+    merged = table.merged({"3.14": old, "3.9": old}, tmp_path)
+    assert merged["3.14"]["suites"] == {"ops": suite, "nn": suite | {"passed": 4}}
+    assert merged["3.14"]["python"] == "3.14.2"
+    assert merged["3.9"] == old
+    shown = table.tables(merged)
+    assert shown.index("3.9") < shown.index("3.14")
+    assert "4 passed" in shown

@@ -1,0 +1,321 @@
+"""Environments for the Pythons that others have, made where it can be done.
+
+An environment has torch, NumPy, what the tests need, and later a wheel of this package.
+``Local`` is a virtual environment of a Python of this machine, ``Debian`` one in a root file system
+of Debian, where ``sid`` has Pythons that no other place has yet. Programs that run there see neither
+the checkout nor Rust. Runs on the system's Python, so it uses only the standard library.
+"""
+
+from __future__ import annotations
+
+import abc
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from environment import WITH_TORCH, requirements
+
+NETWORK = ("PIP_", "SSL_CERT_", "REQUESTS_CA_", "http_proxy", "https_proxy", "no_proxy")
+"""The variables with which a program reaches the package index."""
+
+QUIETLY = ("--quiet", "--disable-pip-version-check", "--progress-bar", "off")
+
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+
+# The processes of a program end with it, and its mounts with its name space.
+IN_ROOT = """
+mount -t proc proc "$0/proc"; mount --rbind /dev "$0/dev"; mount --rbind /sys "$0/sys"
+root=$0; work=$1; shift
+exec chroot "$root" /bin/sh -c 'cd "$0" && exec "$@"' "$work" "$@"
+"""
+
+PACKAGES = {"arm64": "aarch64", "amd64": "x86_64"}
+VERSIONS = """
+import json, platform, numpy, torch
+print(json.dumps({
+    "python": platform.python_version(),
+    "torch": torch.__version__,
+    "numpy": numpy.__version__,
+}))
+"""
+
+
+class Unavailable(Exception):  # noqa: N818 (it is no error: others are still tried)
+    """The reason why there is no environment for a Python here."""
+
+
+class Environment(abc.ABC):
+    """One Python, with torch and what the tests need.
+
+    Args:
+        name: such as ``3.15``, ``3.11-torch-2.11`` or ``3.15-aarch64``.
+        where: the folder of all environments.
+    """
+
+    machine = platform.machine()
+
+    def __init__(self, name: str, where: Path) -> None:
+        version, *options = name.split("-")
+        self.name = name
+        self.where = where
+        self.minor = int(version.removeprefix("3."))
+        self.torch = options[1] if options[:1] == ["torch"] else None
+
+    folder: Path
+    """The virtual environment, as this machine sees it."""
+
+    @property
+    def work(self) -> Path:
+        """The folder in which programs run, with a copy of the tests."""
+        return self.folder / "work"
+
+    def make(self, *, libraries: bool) -> None:
+        """Create what is missing of the environment.
+
+        Args:
+            libraries: install those of all extras for which there is a wheel, too.
+
+        Raises:
+            Unavailable: it cannot be made here.
+        """
+        # A link that leads nowhere, as this machine sees it, is one inside of another root.
+        if not os.path.lexists(self.folder / "bin" / "python"):
+            print(f"creating {self.folder}", flush=True)
+            self.create()
+        self.work.mkdir(exist_ok=True)
+        wanted = requirements(["test"])
+        if self.torch:
+            wanted[0] = f"torch=={self.torch}.*"
+        self._install(wanted)
+        without = self.folder / "without.json"
+        if libraries and not without.exists():
+            each = requirements(["libraries"])[len(requirements([])) :]
+            missing = [name for name in each if not self._has_wheel(name)]
+            without.write_text(json.dumps(missing), "utf-8")
+
+    @abc.abstractmethod
+    def create(self) -> None:
+        """Create the virtual environment, with nothing in it."""
+
+    @abc.abstractmethod
+    def _command(self, program: list[str], variables: dict[str, str]) -> list[str]:
+        """Return the command of this machine that runs a program there."""
+
+    @abc.abstractmethod
+    def _path_of(self, path: Path) -> str:
+        """Return the name of a file of the environment, for a program that runs there."""
+
+    def run(
+        self, program: list[str], *, bare: bool = False, **options: object
+    ) -> subprocess.CompletedProcess:
+        """Run a program in the folder of the tests, with a clean environment.
+
+        Args:
+            program: its name and arguments; ``python`` is that of the environment.
+            bare: nothing is on the path but the environment itself.
+            options: those of :func:`subprocess.run`.
+        """
+        variables = {
+            "HOME": self._path_of(self.folder),
+            "LANG": "C.UTF-8",
+            "OMP_NUM_THREADS": "1",
+            "PATH": self._path_of(self.folder / "bin"),
+        }
+        if not bare:
+            variables["PATH"] += ":/usr/bin:/bin:/usr/sbin:/sbin"
+        if "CI" in os.environ:
+            variables["CI"] = os.environ["CI"]
+        command = self._command(program, variables)
+        return subprocess.run(command, cwd=self.work, check=False, **options)
+
+    def _pip(self, *arguments: str, **options: object) -> bool:
+        network = {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(NETWORK) and name != "PIP_FIND_LINKS"
+        }
+        variables = {"HOME": "/root", "PATH": "/usr/bin:/bin", **network}
+        python = self._path_of(self.folder / "bin" / "python")
+        program = [python, "-m", "pip", "install", *QUIETLY, *arguments]
+        command = self._command(program, variables)
+        done = subprocess.run(command, cwd=self.work, check=False, **options)
+        return done.returncode == 0
+
+    def _install(self, wanted: list[str]) -> None:
+        # Asks no index where everything is there.
+        if self._pip("--no-index", *wanted, stderr=subprocess.DEVNULL):
+            return
+        print(f"installing into {self.folder}: {', '.join(wanted)}", flush=True)
+        print(WITH_TORCH.splitlines()[0], flush=True)
+        if not self._pip(*wanted):
+            raise Unavailable(f"pip cannot install {', '.join(wanted)}")
+
+    def _has_wheel(self, requirement: str) -> bool:
+        """Install a library, unless it has no wheel for this Python."""
+        only = "--only-binary=:all:"
+        return self._pip(only, requirement, stderr=subprocess.DEVNULL)
+
+    def install_wheel(self, wheel: Path) -> None:
+        """Install a wheel of this package in place of any other."""
+        shutil.copy(wheel, self.work)
+        copy = self._path_of(self.work / wheel.name)
+        if not self._pip("--no-index", "--no-deps", "--force-reinstall", copy):
+            raise Unavailable(f"pip cannot install {wheel.name}")
+        (self.work / wheel.name).unlink()
+
+    def versions(self) -> dict[str, object]:
+        """Return the versions of Python, torch and NumPy, and what has no wheel."""
+        program = ["python", "-c", VERSIONS]
+        done = self.run(program, capture_output=True, text=True)
+        without = self.folder / "without.json"
+        missing = json.loads(without.read_text("utf-8")) if without.exists() else None
+        return {**json.loads(done.stdout), "without": missing}
+
+
+class Local(Environment):
+    """A virtual environment of a Python of this machine."""
+
+    def __init__(self, name: str, where: Path, python: str) -> None:
+        super().__init__(name, where)
+        self.python = python
+        self.folder = where / name
+
+    def create(self) -> None:
+        """Create it with the Python that was found."""
+        subprocess.run([self.python, "-m", "venv", self.folder], check=True)
+
+    def _path_of(self, path: Path) -> str:
+        return str(path)
+
+    def _command(self, program: list[str], variables: dict[str, str]) -> list[str]:
+        return [
+            "env",
+            "-i",
+            *(f"{key}={value}" for key, value in variables.items()),
+            *program,
+        ]
+
+
+class Debian(Environment):
+    """A virtual environment in a root file system of Debian's ``sid``."""
+
+    def __init__(self, name: str, where: Path, architecture: str) -> None:
+        super().__init__(name, where)
+        self.architecture = architecture
+        self.machine = PACKAGES[architecture]
+        self.root = where / f"debian-{architecture}"
+        self.folder = self.root / "environments" / name
+
+    def create(self) -> None:
+        """Create the root file system if it is missing, then the environment in it."""
+        refusal = self._refusal()
+        if refusal:
+            raise Unavailable(refusal)
+        if not (self.root / "usr" / "bin" / "python3").exists():
+            self._bootstrap()
+        shutil.copy(CERTIFICATES, self.root / CERTIFICATES.relative_to("/"))
+        shutil.copy("/etc/resolv.conf", self.root / "etc" / "resolv.conf")
+        python = f"python3.{self.minor}"
+        if not (self.root / "usr" / "bin" / python).exists():
+            wanted = (python, f"{python}-venv")
+            self._apt("update", "-qq")
+            self._apt("install", "-y", "-qq", "--no-install-recommends", *wanted)
+        self.work.mkdir(parents=True)
+        if self._inside(python, "-m", "venv", self._path_of(self.folder)).returncode:
+            raise Unavailable(f"{python} of Debian cannot make environments")
+
+    def _refusal(self) -> str | None:
+        here = "neither pyenv nor the path has it, and a root file system of Debian"
+        if platform.system() != "Linux" or os.geteuid() != 0:
+            return f"{here} can only be made by the superuser of a Linux"
+        for program in ("debootstrap", "unshare", "chroot"):
+            if shutil.which(program) is None:
+                return f"{here} needs {program} (apt-get install {program})"
+        if self.machine != platform.machine():
+            emulator = Path(f"/proc/sys/fs/binfmt_misc/qemu-{self.machine}")
+            if not emulator.exists():
+                return f"{emulator} is missing (apt-get install qemu-user-static)"
+        return None
+
+    def _bootstrap(self) -> None:
+        print(f"unpacking Debian into {self.root}: some minutes", flush=True)
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        include = "python3,python3-venv,ca-certificates,libgomp1"
+        options = ["--variant=minbase", f"--arch={self.architecture}"]
+        command = ["debootstrap", *options, f"--include={include}", "sid", self.root]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            shutil.rmtree(self.root, ignore_errors=True)
+            last = (done.stdout + done.stderr).strip().splitlines()[-3:]
+            raise Unavailable(f"debootstrap failed: {' / '.join(last)}")
+
+    def _apt(self, *arguments: str) -> None:
+        done = self._inside("apt-get", *arguments)
+        if done.returncode:
+            last = (done.stdout + done.stderr).strip().splitlines()[-1:]
+            raise Unavailable(f"apt-get {arguments[0]} in Debian: {' '.join(last)}")
+
+    def _inside(self, *program: str) -> subprocess.CompletedProcess:
+        variables = {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "DEBIAN_FRONTEND": "noninteractive",
+        }
+        command = self._command(list(program), variables, work="/")
+        return subprocess.run(command, check=False, capture_output=True, text=True)
+
+    def _path_of(self, path: Path) -> str:
+        return f"/{path.relative_to(self.root)}"
+
+    def _command(
+        self, program: list[str], variables: dict[str, str], work: str | None = None
+    ) -> list[str]:
+        return [
+            *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
+            *("sh", "-euc", IN_ROOT, str(self.root)),
+            work or self._path_of(self.work),
+            *("/usr/bin/env", "-i"),
+            *(f"{name}={value}" for name, value in variables.items()),
+            *program,
+        ]
+
+
+def installed(minor: int) -> str | None:
+    """Return the path of a Python of this machine that can make environments."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    # A name that ends with "t" is a build without a global lock.
+    found = [path for path in root.glob(f"3.{minor}.*") if not path.name.endswith("t")]
+    paths = [str(path / "bin" / "python") for path in sorted(found, reverse=True)]
+    check = f"import sys, venv, ensurepip; sys.exit(sys.version_info[1] != {minor})"
+    for path in (*paths, shutil.which(f"python3.{minor}")):
+        # The shim of a version that is not chosen is there, and fails.
+        if (
+            path
+            and not subprocess.run(
+                [path, "-c", check], check=False, capture_output=True
+            ).returncode
+        ):
+            return path
+    return None
+
+
+def find(name: str, where: Path) -> Environment:
+    """Return the environment of a name, which need not be there yet.
+
+    Raises:
+        Unavailable: the name is none.
+    """
+    version, *options = name.split("-")
+    if not version.startswith("3.") or not version[2:].isdigit():
+        raise Unavailable("the name of a Python is such as 3.15 or 3.11-torch-2.11")
+    if options == ["aarch64"] and platform.machine() != "aarch64":
+        return Debian(name, where, "arm64")
+    if python := installed(int(version[2:])):
+        return Local(name, where, python)
+    architectures = {machine: each for each, machine in PACKAGES.items()}
+    return Debian(name, where, architectures[platform.machine()])

@@ -1,0 +1,114 @@
+"""Write what the tests answered on each Python into ``docs/dev/release.md``.
+
+``pythons_table.py RESULTS`` reads the files that ``tools/pythons.py`` left in the folder
+``RESULTS``, puts them into ``docs/dev/pythons.json``, where the answers of other Pythons and
+suites stay as they are, and writes the tables from that. Nothing is measured here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from pythons import OTHER
+
+ROOT = Path(__file__).resolve().parents[1]
+KEPT = ROOT / "docs" / "dev" / "pythons.json"
+PAGE = ROOT / "docs" / "dev" / "release.md"
+BEGIN, END = (
+    "<!-- pythons: written by tools/pythons_table.py -->",
+    "<!-- pythons: end -->",
+)
+
+
+def order(name: str) -> tuple:
+    """Return the key by which Pythons are sorted: by number, then by what is added."""
+    version, _, rest = name.partition("-")
+    return int(version.split(".")[1]), rest
+
+
+def cell(result: dict | None) -> str:
+    """Return what became of one suite, in one word or two."""
+    if result is None:
+        return "not run"
+    parts = [f"{result['passed']:,} passed"]
+    if result["failed"]:
+        parts.append(f"{len(result['failed'])} failed")
+    elif result["status"]:
+        parts.append(f"ended with {result['status']}")
+    if result["skipped"]:
+        parts.append(f"{sum(result['skipped'].values())} skipped")
+    return ", ".join(parts)
+
+
+def tables(known: dict[str, dict]) -> str:
+    """Return the page's part: versions, suites, and the reasons of what was skipped."""
+    names = sorted(known, key=order)
+    lines = ["| | " + " | ".join(names) + " |", "| --- " * (len(names) + 1) + "|"]
+    rows = [(field, [known[n][field] for n in names]) for field in ("python", "torch")]
+    for suite in sorted({each for name in names for each in known[name]["suites"]}):
+        cells = [cell(known[name]["suites"].get(suite)) for name in names]
+        is_folder = suite not in ("bare", "emulated")
+        rows.append((f"`tests/{suite}`" if is_folder else f"`SUITES={suite}`", cells))
+    lines += [" | ".join((f"| {title}", *cells)) + " |" for title, cells in rows]
+    lines += ["", "Not run from wheels:", ""]
+    lines += [f"- `tests/{name}` {reason}." for name, reason in OTHER.items()]
+    for name in names:
+        lines += ["", *reasons(name, known[name])]
+    return "\n".join(lines)
+
+
+def reasons(name: str, found: dict) -> list[str]:
+    """Return what was skipped and failed on one Python, and why, a line each."""
+    without = found.get("without")
+    libraries = ", ".join(re.split(r"[^\w.-]", each)[0] for each in without or ())
+    lines = [f"**{name}**"]
+    if without is None:
+        lines[0] += ": without the libraries of the extras"
+    elif libraries:
+        lines[0] += f": there is no wheel of {libraries}"
+    skipped: dict[str, int] = {}
+    for result in found["suites"].values():
+        for reason, count in result["skipped"].items():
+            # The place in front of a reason, and a path in it, say nothing to a reader.
+            short = re.sub(r"^\S+\.py:\d+: |^Skipped: ", "", reason).splitlines()[0]
+            skipped[short] = skipped.get(short, 0) + count
+    lines += [""] if skipped else []
+    lines += [
+        f"- {count} skipped: {reason}" for reason, count in sorted(skipped.items())
+    ]
+    failed = [each for result in found["suites"].values() for each in result["failed"]]
+    return [*lines, *(f"- failed: `{each}`" for each in sorted(failed))]
+
+
+def merged(known: dict[str, dict], folder: Path) -> dict[str, dict]:
+    """Return what is known, with the newer answers that lie in a folder."""
+    for path in sorted(folder.glob("*.json")):
+        new = json.loads(path.read_text("utf-8"))
+        old = known.get(path.stem, {"suites": {}})
+        known[path.stem] = new | {"suites": old["suites"] | new["suites"]}
+    return known
+
+
+def page(text: str, known: dict[str, dict]) -> str:
+    """Return the text of the page with these tables in it."""
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    return f"{before}{BEGIN}\n\n{tables(known)}\n\n{END}{after}"
+
+
+def main() -> None:
+    """Read the results, keep them, and write the page."""
+    known = json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {}
+    for folder in sys.argv[1:]:
+        known = merged(known, Path(folder))
+    KEPT.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", "utf-8")
+    PAGE.write_text(page(PAGE.read_text("utf-8"), known), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
