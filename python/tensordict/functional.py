@@ -13,12 +13,12 @@ from tensordict.containers.dense import TensorDict
 from tensordict.ops.joining import dense_stack_tds
 from tensordict.ops.padding import pad, pad_sequence, unpad_sequence
 from tensordict.primitives.checks import (
+    inside,
     is_leaf_nontensor,
     is_non_tensor,
     is_tensorclass,
 )
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.tensorclass.delegation import inside
 
 if TYPE_CHECKING:
     from tensordict._nestedkey import NestedKey

@@ -161,11 +161,18 @@ def test_gathered_rows_are_stacked_padded_or_jagged(stack):
     assert jagged["label"].tolist() == [2, 0, 1]
     stacked = stack[1:].gather_rows(torch.tensor([2]))
     assert are_equal(stacked[0], samples()[3])
-    with pytest.raises(ValueError, match="'image'"):
-        stack.gather_rows([0, 1], ragged="jagged")
+    images = stack.gather_rows([0, 1], ragged="jagged")["n", "image"]
+    assert [part.tolist() for part in images.unbind()] == [[[0.0] * 3] * 2, [[1.0]] * 2]
     with pytest.raises(ValueError, match="must be 'stack'"):
         stack.gather_rows([0], ragged="no")
     assert is_untouched(stack)
+
+
+def test_rows_that_differ_in_two_dims_are_not_jagged(tmp_path):
+    rows = [TensorDict(image=torch.ones(n, n)) for n in (2, 3)]
+    lazy_stack(rows).memmap(tmp_path / "x", ragged="columns")
+    with pytest.raises(ValueError, match="'image' differ in no dim or in several"):
+        gather(TensorDict.load_memmap(tmp_path / "x"), [0, 1], ragged="jagged")
 
 
 def test_it_is_a_lazy_stack_in_every_other_way(stack, tmp_path):
@@ -371,8 +378,9 @@ def test_what_gather_has_no_ragged_rows_of(stack):
         gather(stack, [0], out=stack[[0]], ragged="padded")
     with pytest.raises(ValueError, match="not 'rows'"):
         gather(stack, [0], ragged="rows")
-    with pytest.raises(ValueError, match="of a lazy stack"):
-        gather(TensorDict(a=torch.ones(2), batch_size=[2]), [0], ragged="padded")
+    across = lazy_stack([TensorDict(a=torch.ones(2), batch_size=[2])] * 3, 1)
+    with pytest.raises(ValueError, match="a lazy stack along dim 1"):
+        gather(across, [0], ragged="padded")
 
 
 def test_an_index_of_two_dims(stack):

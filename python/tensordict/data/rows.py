@@ -12,12 +12,11 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.dense import TensorDict
-from tensordict.containers.lazy import LazyStackedTensorDict
-from tensordict.containers.lazy.column_stack import ColumnStack, in_form
+from tensordict.data.ragged import Ragged, RaggedForm
 from tensordict.primitives.checks import is_leaf_nontensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from tensordict._nestedkey import NestedKey
     from tensordict._tensorcollection import TensorCollection
@@ -25,10 +24,9 @@ if TYPE_CHECKING:
 
     Collection = TypeVar("Collection", bound=TensorCollection)
 
-__all__ = ["checked_ragged", "gather", "gather_slices"]
+__all__ = ["gather", "gather_slices"]
 
 Layout = Literal["padded", "stacked", "jagged"]
-Ragged = Literal["stack", "padded", "jagged"]
 
 
 def gather(
@@ -39,6 +37,7 @@ def gather(
     *,
     ragged: Ragged | None = None,
     padding_value: float = 0.0,
+    mask_key: NestedKey | Mapping[NestedKey, NestedKey] | None = None,
 ) -> Collection:
     """Copy the rows of ``td`` at ``indices``: ``td[indices]``, into ``out`` if given.
 
@@ -56,19 +55,29 @@ def gather(
             or shared with other processes, and where they have another dtype or device
             values are converted as by :meth:`~tensordict.TensorDictBase.update_`.
         keys: the entries to take. Default: all.
-        ragged: the form of rows that differ in shape, those of a lazy stack: ``"stack"`` for a lazy stack
-            of the rows, ``"padded"`` for tensors filled up to the largest of them,
-            ``"jagged"`` for nested tensors of the layout :attr:`torch.jagged`. Default:
-            what an index gives, a lazy stack.
+        ragged: the form of rows that differ in shape, those of a lazy stack or of nested
+            tensors: ``"stack"`` for a lazy stack of the rows, ``"padded"`` for tensors
+            filled up to the largest of them, ``"jagged"`` for nested tensors of the layout
+            :attr:`torch.jagged`. Entries whose rows have one shape are tensors in the last
+            two. Default: what an index gives, a lazy stack.
         padding_value: what ``"padded"`` fills up with.
+        mask_key: where the mask of a padded entry goes: bool, ``[N, L]``, True where the
+            row has an item and False where it was filled up. Where a further dim differs,
+            too, the mask has all dims up to that one. With a key: the mask of the entry
+            whose rows in ``td`` differ in shape; of several, a collection of masks, each
+            at the key of its entry. With a dict of keys by entries: the masks of these
+            entries. A tensorclass needs a field for it. Default: no mask.
 
     Returns:
-        ``out``, or a new collection that shares no memory with ``td``.
+        ``out``, or a new collection that shares no memory with ``td``. Rows of a tensorclass
+        are of that class.
 
     Raises:
         IndexError: an index is out of range.
         KeyError: ``td`` or ``out`` lacks an entry.
         RuntimeError: ``out`` has another batch size or an entry of another shape.
+        ValueError: ``ragged`` is none of these, or has no out; a mask has no place, or is
+            not of padded entries.
 
     Examples:
         >>> import torch
@@ -82,52 +91,28 @@ def gather(
         True
         >>> batch["x"]
         tensor([4, 5])
+        >>> ragged = lazy_stack([TensorDict(x=torch.ones(n)) for n in (1, 3, 2)])
+        >>> batch = gather(ragged, [0, 2], ragged="padded", mask_key="mask")
+        >>> batch["x"]
+        tensor([[1., 0.],
+                [1., 1.]])
+        >>> batch["mask"]
+        tensor([[ True, False],
+                [ True,  True]])
     """
     source = td if keys is None else td.select(*keys)
-    if ragged is not None:
-        return _ragged(source, indices, out, ragged, padding_value)
+    if ragged is not None or mask_key is not None:
+        if out is not None:
+            msg = "The shapes of ragged rows are not known before: they have no out."
+            raise ValueError(msg)
+        form = RaggedForm([source], ragged, padding_value, mask_key)
+        return form.taken(source, indices)
     if out is None:
         rows = source[indices]
         is_copy = not isinstance(indices, slice) and isinstance(source, TensorDict)
         return rows if is_copy else rows.clone()
     _rust.gather_into(source, _positions(indices), out)
     return out
-
-
-def checked_ragged(ragged: object) -> None:
-    """Check the form of rows that differ in shape.
-
-    Raises:
-        ValueError: there is no such form.
-    """
-    if ragged not in ("stack", "padded", "jagged"):
-        msg = f"ragged is 'stack', 'padded' or 'jagged', not {ragged!r}."
-        raise ValueError(msg)
-
-
-def _ragged(
-    source: CollectionProtocol,
-    indices: object,
-    out: object,
-    ragged: str,
-    padding: float,
-) -> Any:
-    """Copy rows of a lazy stack in the form that was asked for."""
-    if out is not None:
-        msg = "The shapes of ragged rows are not known before: they have no out."
-        raise ValueError(msg)
-    checked_ragged(ragged)
-    if not isinstance(source, LazyStackedTensorDict) or source.stack_dim:
-        msg = "Rows that differ in shape are those of a lazy stack along dim 0."
-        raise ValueError(msg)
-    if isinstance(source, ColumnStack):
-        rows = (
-            torch.arange(len(source))[indices]
-            if isinstance(indices, slice)
-            else indices
-        )
-        return source.gather_rows(rows, ragged, padding_value=padding)
-    return in_form(source[indices].clone(), ragged, padding)
 
 
 def gather_slices(

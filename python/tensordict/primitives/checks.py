@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "default_is_leaf",
+    "inside",
     "is_bool",
     "is_floating",
     "is_inexact",
@@ -55,6 +56,12 @@ def is_tensorclass(obj: type | Any) -> bool:
         False
     """
     return _is_tensorclass(obj if isinstance(obj, type) else type(obj))
+
+
+def inside(value: Any) -> Any:
+    """Return the collection inside a tensorclass; any other value as it is."""
+    is_one = is_tensorclass(value) and not value._is_non_tensor
+    return value._tensordict if is_one else value
 
 
 def _is_non_tensor(cls: type) -> bool:

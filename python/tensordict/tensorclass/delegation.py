@@ -25,13 +25,13 @@ from tensordict.ops.pickling import PicklingOps
 from tensordict.ops.saving import SavingOps
 from tensordict.ops.storing import StoringOps
 from tensordict.ops.torch_dispatch import TorchDispatchOps
-from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.checks import inside
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["delegate", "forwarded", "inside"]
+__all__ = ["delegate", "forwarded"]
 
 _OWN_TOPICS = frozenset(
     topic
@@ -153,12 +153,6 @@ def _delegated_property(name: str, own: property) -> property:
         setattr(self._tensordict, name, inside(value))
 
     return property(read, write if own.fset else None, doc=own.__doc__)
-
-
-def inside(value: Any) -> Any:
-    """The collection inside a tensorclass; any other value as it is."""
-    is_one = is_tensorclass(value) and not value._is_non_tensor
-    return value._tensordict if is_one else value
 
 
 def forwarded(tc: CollectionProtocol, name: str) -> Any:

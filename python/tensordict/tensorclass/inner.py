@@ -9,7 +9,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.ops.display import DisplayOps, describe_fields
-from tensordict.tensorclass.delegation import inside
+from tensordict.primitives.checks import inside
 from tensordict.tensorclass.making import Making, around
 
 if TYPE_CHECKING:

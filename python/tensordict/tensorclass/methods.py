@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from tensordict import _rust
+from tensordict.primitives.checks import inside
 from tensordict.primitives.protocol import CollectionProtocol, NestedKeyLike
-from tensordict.tensorclass.delegation import inside
 from tensordict.tensorclass.inner import OverCollection
 from tensordict.tensorclass.making import around
 

@@ -16,6 +16,7 @@ from tensordict.containers.lazy.formats import (
 )
 from tensordict.containers.lazy.state import StackState
 from tensordict.ops import access
+from tensordict.primitives.checks import inside
 from tensordict.primitives.metatensor import MetaTensor
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -239,7 +240,7 @@ class ReadingOps(StackState):
             if isinstance(parent._sample_entry(part), torch.Tensor):
                 # The key runs through a leaf, which is not stacked to say so.
                 return _rust.get(parent.tensordicts[0], path[at:], default)
-            parent = parent._get_entry(part, NO_DEFAULT)
+            parent = inside(parent._get_entry(part, NO_DEFAULT))
             if not isinstance(parent, ReadingOps):
                 return _rust.get(self, key, default)
         seen = parent._seen(path[-1])
@@ -324,7 +325,7 @@ class ReadingOps(StackState):
         path = _rust.unravel_key_to_tuple(key)
         parent: Any = self
         for part in path[:-1]:
-            parent = parent._sample_entry(part)
+            parent = inside(parent._sample_entry(part))
             if not isinstance(parent, ReadingOps):
                 return _rust.get(self, key)
         value = parent._seen_entry(path[-1]) if path else NO_DEFAULT

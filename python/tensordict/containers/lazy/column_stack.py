@@ -8,6 +8,7 @@ others. A :class:`ColumnStack` is the lazy stack of their rows, or of some of th
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,7 +16,6 @@ import numpy as np
 import torch
 
 from tensordict import _rust
-from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy.columns import (
     CPU,
     Columns,
@@ -26,9 +26,11 @@ from tensordict.containers.lazy.columns import (
 )
 from tensordict.containers.lazy.construct import nested_stacks
 from tensordict.containers.lazy.ragged_column import RaggedColumn, padded
+from tensordict.containers.lazy.ragged_forms import in_form
 from tensordict.containers.lazy.stack import LazyStackedTensorDict
 from tensordict.containers.nontensor import NonTensorStack
 from tensordict.containers.nontensor.cells import EncodedCells
+from tensordict.primitives.checks import inside
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage.layouts.directory import load_directory, make_level, path_of
 
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from tensordict.storage.growing.rows import Level
     from tensordict.storage.paths import SavedPath
 
-__all__ = ["ColumnStack", "in_form"]
+__all__ = ["ColumnStack"]
 
 _PADDED = {"as_padded_tensor", "padding_value"}
 """The arguments of ``get`` that ask for an entry padded on the right."""
@@ -99,6 +101,11 @@ class ColumnStack(LazyStackedTensorDict):
     def _is_made(self) -> bool:
         """Return whether the members were made, and may differ from the rows by now."""
         return "tensordicts" in self.__dict__
+
+    @property
+    def _unmade_columns(self) -> Columns | None:
+        """The columns, as long as no members were made, which may differ from them."""
+        return None if self._is_made else self._columns
 
     def __reduce__(self) -> Any:
         members = list(self.tensordicts)
@@ -168,7 +175,7 @@ class ColumnStack(LazyStackedTensorDict):
         column = self._columns.entries.get(key)
         rows = self._rows
         if isinstance(column, Columns):
-            return ColumnStack.of_columns(column, rows)
+            return column.wrapped(ColumnStack.of_columns(column, rows))
         if isinstance(column, RaggedColumn):
             if column.encoding is None or self._columns.num_dims:
                 return None
@@ -398,9 +405,10 @@ def _rebuilt(members: list[Any], name: str | None) -> Any:
 
 
 def _unlocked(td: Any) -> Any:
-    td._is_locked = None
-    for value in td._tensordict.values():
-        if isinstance(value, TensorDict):
+    inner = inside(td)
+    inner._is_locked = None
+    for value in inner._tensordict.values():
+        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
             _unlocked(value)
     return td
 
@@ -430,26 +438,6 @@ def _places(index: object, count: int) -> Any:
     if wrong.any():
         raise IndexError(MSG_BOUNDS.format(int(places[wrong][0]), count))
     return np.where(places < 0, places + count, places)
-
-
-def in_form(stack: Any, ragged: str, padding: float) -> Any:
-    """A lazy stack, or with ``"padded"`` and ``"jagged"`` a collection of its rows so."""
-    if ragged == "stack":
-        return stack
-    if ragged == "jagged":
-        return stack.densify(layout=torch.jagged)
-    entries: dict[str, Any] = {}
-    for key in stack._common_keys():
-        value = stack._sample_entry(key)
-        if isinstance(value, torch.Tensor):
-            how = {"as_padded_tensor": True, "padding_value": padding}
-            entries[key] = stack.get(key, **how)
-        elif value._is_non_tensor:
-            entries[key] = stack._get_entry(key, None)
-        else:
-            entries[key] = in_form(stack._get_entry(key, None), ragged, padding)
-    size = torch.Size([len(stack.tensordicts)])
-    return _rust.new(TensorDict, entries, size, stack.device, None)
 
 
 # Loading ------------------------------------------------------------------------------
@@ -485,13 +473,21 @@ def _columns(
             if made._is_non_tensor:
                 batch = torch.Size(tree.batch_size)
                 made = made._loaded_in(batch, CPU, tree.names)
-            entries[key] = made
+            entries[key] = _as_columns(made)
         else:
             entries[key] = RaggedColumn(value[0], value[1], _encoding(fields, key))
     size = list(tree.batch_size)
     num_dims = fields.get("_row_dims", len(size) - 1)
     tail = torch.Size(size[1:]) if len(size) - 1 == num_dims else None
     return Columns(entries, size[0], num_dims, tail, tree.names)
+
+
+def _as_columns(made: Any) -> Any:
+    """The columns of a tensorclass whose rows are kept in some; others as they are."""
+    inner = inside(made)
+    if inner is made or not isinstance(inner, ColumnStack):
+        return made
+    return dataclasses.replace(inner._columns, wrapper=type(made))
 
 
 def _with_texts(

@@ -18,7 +18,7 @@ from tensordict.containers.lazy.ragged_column import (
     padded,
 )
 from tensordict.containers.nontensor import NonTensorData, NonTensorStack
-from tensordict.storage.growing.rows import Level, Values
+from tensordict.storage.growing.rows import Level, Values, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,6 +40,13 @@ class Columns:
     tail: torch.Size | None
     """Those, where they are the same in all rows."""
     names: list[str | None] | None = None
+    wrapper: type | None = None
+    """The class of a row, where it is a tensorclass around these entries."""
+
+    def wrapped(self, made: Any) -> Any:
+        """Return rows in the tensorclass that they are of, if any."""
+        cls: Any = self.wrapper
+        return made if cls is None else cls._from_tensordict(made)
 
     @functools.cached_property
     def _plain(self) -> dict[str, Any]:
@@ -89,7 +96,30 @@ class Columns:
         names = None if self.names is None else self.names[1:]
         made = _rust.new(TensorDict, entries, self.row_size(at), CPU, names)
         made._is_locked = True
-        return made
+        return self.wrapped(made)
+
+    def ragged_entries(
+        self, path: tuple[str, ...]
+    ) -> Iterator[tuple[tuple[str, ...], int]]:
+        """The paths of ragged entries below ``path``, and the dims that masks have."""
+        for key, column in self.entries.items():
+            if isinstance(column, Columns):
+                yield from column.ragged_entries((*path, key))
+            elif isinstance(column, RaggedColumn) and column.encoding is None:
+                yield (*path, key), column.mask_dims
+
+    def row_shapes(
+        self, key: str, rows: range, places: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The shapes of rows of an entry of tensors: int64 ``[rows, dims]``."""
+        numbers = torch.arange(rows.start, rows.stop, rows.step)
+        if places is not None:
+            numbers = numbers[places]
+        column = self.entries[key]
+        if isinstance(column, RaggedColumn):
+            return column.table[numbers]
+        sizes = torch.tensor(column.shape[1:], dtype=torch.int64)
+        return sizes.expand(len(numbers), -1)
 
     def dense_rows(self, index: torch.Tensor) -> dict[str, torch.Tensor]:
         """A copy of some rows of the entries whose rows are all of one shape."""
@@ -167,12 +197,13 @@ class Columns:
 
     def level(self, start: int, stop: int) -> Level:
         """Consecutive rows as a writer takes them, without a copy."""
-        level = Level(TensorDict, self.tail, self.num_dims, {}, self.names)
+        cls = self.wrapper or TensorDict
+        level = Level(cls, self.tail, self.num_dims, {}, self.names)
         for key, column in self.entries.items():
             if isinstance(column, Columns):
                 level.entries[key] = column.level(start, stop)
             elif not isinstance(column, RaggedColumn):
-                level.entries[key] = column[start:stop]
+                level.entries[key] = rows_of(column[start:stop])
             elif column.encoding is None:
                 level.entries[key] = column.span(start, stop)
             else:
@@ -198,7 +229,7 @@ def copied(columns: Columns, places: Any) -> Columns:
             entries[key] = RaggedColumn(rows.values, rows.table, column.encoding)
         else:
             entries[key] = dense[key] if key in dense else column[index]
-    return Columns(entries, len(places), columns.num_dims, columns.tail, columns.names)
+    return dataclasses.replace(columns, entries=entries, num_rows=len(places))
 
 
 def gathered(columns: Columns, places: Any, ragged: str, padding: float) -> Any:
@@ -218,8 +249,9 @@ def gathered(columns: Columns, places: Any, ragged: str, padding: float) -> Any:
         elif ragged == "padded":
             entries[key] = padded(column.taken(places), padding)
         else:
-            entries[key] = jagged(column.taken(places), key)
-    return _rust.new(TensorDict, entries, torch.Size([len(places)]), CPU, None)
+            entries[key] = jagged(column.taken(places), key, column.mask_dims)
+    made = _rust.new(TensorDict, entries, torch.Size([len(places)]), CPU, None)
+    return columns.wrapped(made)
 
 
 def described(columns: Columns, indent: str) -> list[str]:

@@ -17,11 +17,11 @@ from tensordict.storage.growing.text import decoded
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["RaggedColumn", "jagged", "padded"]
+__all__ = ["RaggedColumn", "covered_dims", "jagged", "jagged_alike", "padded"]
 
 MSG_JAGGED = (
-    "The rows of the entry {!r} differ in another dim than the first: there is no jagged "
-    "tensor of them. Ask for ragged='padded' or 'stack'."
+    "The rows of the entry {!r} differ in no dim or in several: there is no jagged tensor "
+    "of them. Ask for ragged='padded' or 'stack'."
 )
 MSG_CUT = (
     "{} has {} bytes, and the rows that were loaded need {}: somebody cut the file while "
@@ -135,6 +135,11 @@ class RaggedColumn:
         return starts
 
     @functools.cached_property
+    def mask_dims(self) -> int:
+        """The dims of a row up to the last one in which rows differ; the first at least."""
+        return max(covered_dims(self.table), min(1, self.table.shape[1]))
+
+    @functools.cached_property
     def _bytes(self) -> np.ndarray[Any, Any]:
         return self.values.view(torch.uint8).numpy()
 
@@ -171,6 +176,14 @@ class RaggedColumn:
         """Consecutive rows, as views."""
         first, last = int(self.starts[start]), int(self.starts[stop])
         return Ragged(self.values[first:last], self.table[start:stop])
+
+
+def covered_dims(table: torch.Tensor) -> int:
+    """Count the dims up to the last one in which rows of such shapes differ."""
+    if not len(table):
+        return 0
+    differs = (table != table[0]).any(0).nonzero()
+    return int(differs[-1]) + 1 if len(differs) else 0
 
 
 def padded(rows: Ragged, padding: float) -> torch.Tensor:
@@ -215,16 +228,40 @@ def _fill_corners(out: torch.Tensor, rows: Ragged) -> None:
         start = stop
 
 
-def jagged(rows: Ragged, key: object) -> torch.Tensor:
-    """The rows as a nested tensor with the jagged layout."""
+def jagged(rows: Ragged, key: object, dim: int) -> torch.Tensor:
+    """The rows as a nested tensor with the jagged layout.
+
+    Args:
+        rows: the rows.
+        key: their entry, for messages.
+        dim: which dim of it is ragged if all of these rows are of one shape, from 1 on.
+    """
     table = rows.table
-    if not table.shape[1] or (len(table) and not (table[:, 1:] == table[0, 1:]).all()):
+    if not table.shape[1]:
         raise ValueError(MSG_JAGGED.format(key))
-    rest = table[0, 1:].tolist() if len(table) else [0] * (table.shape[1] - 1)
-    lengths = table[:, 0]
+    if not len(table):
+        values = rows.values.view(0, *[0] * (table.shape[1] - 1))
+        offsets = torch.zeros(1, dtype=torch.int64)
+        return torch.nested.nested_tensor_from_jagged(values, offsets)
+    num_differing = int((table != table[0]).any(0).sum())
+    if num_differing > 1:
+        raise ValueError(MSG_JAGGED.format(key))
+    if not num_differing and dim > 1:
+        return jagged_alike(rows.values.view(len(table), *table[0].tolist()), dim)
+    if num_differing and bool((table[:, 0] == table[0, 0]).all()):
+        sizes = table.prod(1).tolist()
+        parts = zip(rows.values.split(sizes), table.tolist(), strict=True)
+        views = [part.view(shape) for part, shape in parts]
+        return torch.nested.as_nested_tensor(views, layout=torch.jagged)
     offsets = torch.zeros(len(table) + 1, dtype=torch.int64)
-    torch.cumsum(lengths, 0, out=offsets[1:])
-    total = int(offsets[-1])
-    values = rows.values.view(total, *rest)
-    made: torch.Tensor = torch.nested.nested_tensor_from_jagged(values, offsets)
-    return made
+    torch.cumsum(table[:, 0], 0, out=offsets[1:])
+    values = rows.values.view(int(offsets[-1]), *table[0, 1:].tolist())
+    return torch.nested.nested_tensor_from_jagged(values, offsets)
+
+
+def jagged_alike(stacked: torch.Tensor, dim: int) -> torch.Tensor:
+    """Make rows of one shape a nested tensor whose dim ``dim`` may differ."""
+    count, size = len(stacked), stacked.shape[dim]
+    values = stacked.movedim(0, dim - 1).flatten(dim - 1, dim)
+    offsets = torch.arange(count + 1) * size
+    return torch.nested.nested_tensor_from_jagged(values, offsets, jagged_dim=dim)

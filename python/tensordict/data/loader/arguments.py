@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ParamSpec
 import torch
 
 from tensordict.data.loader.order import Dealing, checked_number
-from tensordict.data.rows import checked_ragged
 from tensordict.primitives.deprecation import warn_caller
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def names_ours(init: Callable[P, None]) -> Callable[P, None]:
     return checked
 
 
-def checked_options(transform: object, backend: object, ragged: object) -> None:
+def checked_options(transform: object, backend: object) -> None:
     """Check arguments that have no other place.
 
     Raises:
@@ -82,8 +81,6 @@ def checked_options(transform: object, backend: object, ragged: object) -> None:
     if backend not in ("threads", "processes"):
         msg = f"backend must be 'threads' or 'processes', got {backend!r}."
         raise ValueError(msg)
-    if ragged is not None:
-        checked_ragged(ragged)
 
 
 def pins(pin_memory: bool | None, device: torch.device | None) -> bool:

@@ -25,16 +25,17 @@ from tensordict.data.loader.iterated import (
 )
 from tensordict.data.loader.mixture import Mixture
 from tensordict.data.loader.order import Dealing, Order, checked_number
-from tensordict.data.loader.source import OneSource, checked_rows
+from tensordict.data.loader.source import FormedBatch, OneSource, checked_rows
+from tensordict.data.ragged import RaggedForm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from tensordict._nestedkey import NestedKey
     from tensordict.data.loader.iterated import Shares
     from tensordict.data.loader.order import Uneven
     from tensordict.data.loader.source import Source
-    from tensordict.data.rows import Ragged
+    from tensordict.data.ragged import Ragged
     from tensordict.parallel.processes import ProcessesBackend
     from tensordict.primitives.protocol import CollectionProtocol
 
@@ -94,6 +95,7 @@ class BatchLoader:
         block_size: how many neighbours stay together in a shuffled epoch.
         ragged: what becomes of rows that differ in shape, as of :func:`gather`.
         padding_value: what fills them up.
+        mask_key: where the masks of padded entries go, as of :func:`gather`.
 
     Raises:
         TypeError, ValueError: an argument is none that is described here.
@@ -146,15 +148,25 @@ class BatchLoader:
         block_size: int | None = None,
         ragged: Ragged | None = None,
         padding_value: float = 0.0,
+        mask_key: NestedKey | Mapping[NestedKey, NestedKey] | None = None,
     ) -> None:
         if not isinstance(td, Mixture):
             checked_rows(td)
         if keys is not None:
             td = td.select(*keys)
-        self.source: Source = (
-            td if isinstance(td, Mixture) else OneSource(td, ragged, padding_value)
-        )
-        checked_options(transform, backend, ragged)
+        checked_options(transform, backend)
+        form = None
+        if ragged is not None or mask_key is not None:
+            parts = td.sources if isinstance(td, Mixture) else [td]
+            form = RaggedForm(parts, ragged, padding_value, mask_key)
+        self.source: Source
+        if not isinstance(td, Mixture):
+            self.source = OneSource(td, form)
+        else:
+            self.source = td
+            if form is not None:
+                # Its batches are of rows of several collections.
+                transform = FormedBatch(form, transform)
         self.batch_size: int = checked_number("batch_size", batch_size, 1)
         self.prefetch: int = checked_number("prefetch", prefetch, 0)
         self.workers: int = checked_number("workers", workers, 0)

@@ -14,13 +14,15 @@ from tensordict.data.rows import gather
 from tensordict.tensorclass import TensorClass, is_non_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tensordict.data.loader.order import Order, RandomAccess
+    from tensordict.data.ragged import RaggedForm
     from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = [
     "Dense",
+    "FormedBatch",
     "OneSource",
     "Source",
     "Template",
@@ -189,13 +191,11 @@ class OneSource:
 
     Args:
         td: the collection.
-        ragged: the form of rows that differ in shape, one of :func:`gather`.
-        padding_value: the number that fills them up.
+        form: what is made of rows that differ in shape. Default: what an index makes.
     """
 
     td: Any
-    ragged: Any = None
-    padding_value: float = 0.0
+    form: RaggedForm | None = None
 
     @property
     def num_rows(self) -> int:
@@ -211,15 +211,13 @@ class OneSource:
 
     def take(self, rows: torch.Tensor) -> Any:
         """Copy the rows."""
-        if self.ragged is not None:
-            return gather(
-                self.td, rows, ragged=self.ragged, padding_value=self.padding_value
-            )
+        if self.form is not None:
+            return self.form.taken(self.td, rows)
         return gather(self.td, rows)
 
     def dense(self) -> Dense | None:
         """Return the tensors, if they are in nested tensordicts and tensorclasses."""
-        if self.ragged is not None:
+        if self.form is not None:
             return None
         tensors = Tensors(self.td)
         if tensors.td is None:
@@ -229,6 +227,26 @@ class OneSource:
     def collections(self) -> list[Any]:
         """Return the collection."""
         return [self.td]
+
+
+class FormedBatch:
+    """Bring batches of rows that differ in shape to a form, and then transform them.
+
+    Args:
+        form: the form.
+        transform: is called with what was made. Default: nothing is.
+    """
+
+    def __init__(
+        self, form: RaggedForm, transform: Callable[[Any], Any] | None
+    ) -> None:
+        self.form = form
+        self.transform = transform
+
+    def __call__(self, batch: Any) -> Any:
+        """Make a batch of a lazy stack of rows."""
+        batch = self.form.taken(batch, slice(None))
+        return batch if self.transform is None else self.transform(batch)
 
 
 class _DenseOne:

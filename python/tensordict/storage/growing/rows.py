@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict.primitives import registry
-from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.checks import inside, is_tensorclass
 from tensordict.primitives.unbatched import is_unbatched
 
 if TYPE_CHECKING:
@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
     from tensordict.primitives.protocol import CollectionProtocol
 
-__all__ = ["Level", "Ragged", "Values", "bytes_of", "level_of_members", "level_of_rows"]
+__all__ = [
+    "Level",
+    "Ragged",
+    "Values",
+    "bytes_of",
+    "level_of_members",
+    "level_of_rows",
+    "rows_of",
+]
 
 MSG_UNBATCHED = "The entry {!r} is an UnbatchedTensor, which has no rows."
 MSG_KEYS = (
@@ -96,13 +104,17 @@ def level_of_rows(td: Any, key: tuple[str, ...] = ()) -> Level:
         path = (*key, name)
         if is_unbatched(value):
             raise NotImplementedError(MSG_UNBATCHED.format(_shown(path)))
-        if isinstance(value, torch.Tensor):
-            level.entries[name] = _tensor_rows(value)
-        elif value._is_non_tensor:
-            level.entries[name] = _value_rows(value, size[0])
-        else:
-            level.entries[name] = level_of_rows(value, path)
+        level.entries[name] = rows_of(value, path)
     return level
+
+
+def rows_of(value: Any, key: tuple[str, ...] = ()) -> Any:
+    """The rows of an entry whose first dim is that of the rows."""
+    if isinstance(value, torch.Tensor):
+        return _tensor_rows(value)
+    if value._is_non_tensor:
+        return _value_rows(value, value.batch_size[0])
+    return level_of_rows(value, key)
 
 
 def level_of_members(members: Sequence[Any], key: tuple[str, ...] = ()) -> Level:
@@ -122,7 +134,7 @@ def level_of_members(members: Sequence[Any], key: tuple[str, ...] = ()) -> Level
     names = first._td_dim_names
     if names is not None:
         level.names = [None, *names]
-    inner = [_inner(member) for member in members]
+    inner = [inside(member) for member in members]
     entries = [member._entries() for member in inner]
     keys = entries[0].keys()
     for other in entries:
@@ -139,10 +151,6 @@ def _hollow(td: CollectionProtocol) -> Level:
     """The level of a stack without members, of which no entries are known."""
     size = td.batch_size[1:]
     return Level(registry.dense_root(), size, len(size))
-
-
-def _inner(td: CollectionProtocol) -> Any:
-    return td._tensordict if is_tensorclass(td) and not td._is_non_tensor else td
 
 
 def _shown(path: tuple[str, ...]) -> Any:

@@ -1,0 +1,168 @@
+"""Batches of rows that differ in shape: stacked, padded or jagged, and their masks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.dense import TensorDict
+from tensordict.containers.lazy.formats import as_nested, as_padded
+from tensordict.containers.lazy.ragged_column import covered_dims
+from tensordict.containers.lazy.stack import LazyStackedTensorDict
+from tensordict.primitives.checks import inside, is_tensorclass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["in_form", "is_stack_of_rows", "ragged_entries", "row_shapes"]
+
+Path = tuple[str, ...]
+
+MSG_STACK_DIM = (
+    "Rows are along the first batch dim, and this is a lazy stack along dim {}: its rows "
+    "do not differ in shape. Index it without ragged=, or make it dense with contiguous()."
+)
+MSG_NO_TENSOR = "The entry {!r} has no tensors that a mask could be of."
+MSG_DIMS = "The rows of the entry {!r} have {} and {} dims: there is no mask of them."
+
+
+def in_form(rows: Any, ragged: str, padding: float) -> Any:
+    """Make a batch of rows that may differ in shape.
+
+    Args:
+        rows: a lazy stack along its first dim, a dense collection, or a tensorclass around
+            one.
+        ragged: ``"stack"``, ``"padded"`` or ``"jagged"``.
+        padding: what ``"padded"`` fills up with.
+    """
+    if is_tensorclass(rows):
+        made = in_form(rows._tensordict, ragged, padding)
+        return type(rows)._from_tensordict(made)
+    if not isinstance(rows, LazyStackedTensorDict):
+        if ragged != "stack":
+            return _dense_in_form(rows, ragged, padding)
+        names = rows._td_dim_names
+        name = None if names is None else names[0]
+        return LazyStackedTensorDict._of(list(rows.unbind(0)), 0, name)
+    if ragged == "stack":
+        return rows
+    if ragged == "jagged":
+        return rows.densify(layout=torch.jagged)
+    entries: dict[str, Any] = {}
+    for key in rows._common_keys():
+        value = rows._sample_entry(key)
+        if isinstance(value, torch.Tensor):
+            how = {"as_padded_tensor": True, "padding_value": padding}
+            entries[key] = rows.get(key, **how)
+        elif value._is_non_tensor:
+            entries[key] = rows._get_entry(key, None)
+        else:
+            entries[key] = in_form(rows._get_entry(key, None), ragged, padding)
+    size = torch.Size([len(rows.tensordicts)])
+    return _rust.new(TensorDict, entries, size, rows.device, None)
+
+
+def _dense_in_form(rows: Any, ragged: str, padding: float) -> Any:
+    """Convert the nested tensors of a tensordict; of another collection nothing."""
+    if not isinstance(rows, TensorDict):
+        return rows
+    entries = dict(rows._tensordict)
+    for key, value in rows._tensordict.items():
+        if not isinstance(value, torch.Tensor):
+            if not value._is_non_tensor:
+                entries[key] = in_form(value, ragged, padding)
+        elif value.is_nested and ragged == "padded":
+            entries[key] = as_padded(list(value.unbind(0)), padding, "right")
+        elif value.is_nested and value.layout is not torch.jagged:
+            entries[key] = as_nested(list(value.unbind(0)), torch.jagged)
+    if all(value is rows._tensordict[key] for key, value in entries.items()):
+        return rows
+    return rows._with_entries(entries)
+
+
+def is_stack_of_rows(td: Any) -> bool:
+    """Return whether each member of a collection is a row.
+
+    Raises:
+        ValueError: it is a lazy stack along another dim.
+    """
+    if not isinstance(td, LazyStackedTensorDict):
+        return False
+    if td.stack_dim:
+        raise ValueError(MSG_STACK_DIM.format(td.stack_dim))
+    return True
+
+
+# Shapes of rows -----------------------------------------------------------------------
+
+
+def ragged_entries(td: Any) -> dict[Path, int]:
+    """Map the paths of entries whose rows differ in shape to the dims that a mask has.
+
+    These are the dims of a row up to the last one in which rows of ``td`` differ: they
+    depend on all of its rows, and not on those of a batch.
+    """
+    return dict(_ragged_entries(td, ()))
+
+
+def _ragged_entries(td: Any, path: Path) -> Iterator[tuple[Path, int]]:
+    td = inside(td)
+    columns = getattr(td, "_unmade_columns", None)
+    if columns is not None:
+        yield from columns.ragged_entries(path)
+        return
+    is_stack = isinstance(td, LazyStackedTensorDict)
+    for key in td._common_keys() if is_stack else td.keys():
+        value = td._sample_entry(key)
+        if not isinstance(value, torch.Tensor):
+            if not value._is_non_tensor:
+                below = td._get_entry(key, None)
+                yield from _ragged_entries(below, (*path, key))
+        elif is_stack or value.is_nested:
+            dims = covered_dims(_shapes(td, key, None))
+            if dims:
+                yield (*path, key), dims
+
+
+def row_shapes(td: Any, path: Path, places: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the shape of each row of an entry, or of some: int64 ``[rows, dims]``.
+
+    Raises:
+        KeyError: there is no such entry, or it has no tensors.
+        ValueError: rows have different numbers of dims.
+    """
+    td = inside(td)
+    columns = getattr(td, "_unmade_columns", None)
+    value = td._sample_entry(path[0]) if path[0] in td.keys() else None  # noqa: SIM118
+    if isinstance(value, torch.Tensor) == (len(path) > 1) or value is None:
+        raise KeyError(MSG_NO_TENSOR.format(path if len(path) > 1 else path[0]))
+    if len(path) > 1:
+        return row_shapes(td._get_entry(path[0], None), path[1:], places)
+    if columns is not None:
+        found: torch.Tensor = columns.row_shapes(path[0], td._rows, places)
+        return found
+    return _shapes(td, path[0], places)
+
+
+def _shapes(td: Any, key: str, places: torch.Tensor | None) -> torch.Tensor:
+    if isinstance(td, LazyStackedTensorDict):
+        members = td.tensordicts
+        if places is not None:
+            members = [members[at] for at in places.tolist()]
+        rows = [member._get_entry(key, None) for member in members]
+    else:
+        value = td._get_entry(key, None)
+        if not value.is_nested:
+            count = len(value) if places is None else len(places)
+            sizes = torch.tensor(value.shape[1:], dtype=torch.int64)
+            return sizes.expand(count, -1)
+        rows = list(value.unbind(0))
+        if places is not None:
+            rows = [rows[at] for at in places.tolist()]
+    shapes = [tuple(row.shape) for row in rows]
+    counts = sorted(set(map(len, shapes))) or [0]
+    if len(counts) > 1:
+        raise ValueError(MSG_DIMS.format(key, counts[0], counts[-1]))
+    return torch.tensor(shapes, dtype=torch.int64).view(len(shapes), counts[0])

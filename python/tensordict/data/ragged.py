@@ -1,0 +1,204 @@
+"""The form of batches whose rows differ in shape."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+
+from tensordict import _rust
+from tensordict.containers.lazy.column_stack import ColumnStack
+from tensordict.containers.lazy.ragged_column import jagged_alike
+from tensordict.containers.lazy.ragged_forms import (
+    in_form,
+    is_stack_of_rows,
+    ragged_entries,
+    row_shapes,
+)
+from tensordict.primitives.checks import inside, is_tensorclass
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Ragged", "RaggedForm"]
+
+Ragged = Literal["stack", "padded", "jagged"]
+
+MSG_FORM = "ragged is 'stack', 'padded' or 'jagged', not {!r}."
+MSG_UNPADDED = (
+    "mask_key= says where masks of padded entries go, and ragged is {!r}: it needs "
+    "ragged='padded'."
+)
+MSG_NO_RAGGED = (
+    "mask_key={!r} is for the entry whose rows differ in shape, and there is none. Name "
+    "the entry that the mask is of: mask_key={{entry: {!r}}}."
+)
+MSG_TAKEN = "There is an entry {!r} already: choose another mask_key."
+MSG_TWICE = "Two masks would get the key {!r}: give each entry another one."
+MSG_FIELD = (
+    "A mask would become the entry {!r}, and {} has no field {!r}. Declare the field, as "
+    "'{}: torch.Tensor | None = None', or give mask_key= that of a field."
+)
+MSG_NO_DIMS = (
+    "The rows of {!r} are single numbers, which are never padded: they have no mask."
+)
+
+Path = tuple[str, ...]
+
+
+class _Mask(NamedTuple):
+    """The mask of a padded entry: where it goes, and how many dims of a row it has."""
+
+    entry: Path
+    key: Path
+    num_dims: int
+
+
+class RaggedForm:
+    """The form of rows that differ in shape: a lazy stack, or padded or jagged tensors.
+
+    Args:
+        sources: the collections of whose rows batches are made.
+        ragged: the form, one of :func:`~tensordict.data.gather`.
+        padding_value: what ``"padded"`` fills up with.
+        mask_key: where the masks of padded entries go.
+
+    Raises:
+        ValueError: there is no such form, a collection is a lazy stack along another dim
+            than the first, or a mask has no place.
+        KeyError: there is no entry that a mask is asked for.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Any],
+        ragged: str | None,
+        padding_value: float = 0.0,
+        mask_key: Any = None,
+    ) -> None:
+        if mask_key is not None and ragged != "padded":
+            raise ValueError(MSG_UNPADDED.format(ragged))
+        if ragged not in ("stack", "padded", "jagged"):
+            raise ValueError(MSG_FORM.format(ragged))
+        for source in sources:
+            is_stack_of_rows(inside(source))
+        self.ragged: str = ragged
+        self.padding_value = padding_value
+        self._sources = sources
+        self._masks: list[_Mask] = []
+        if mask_key is not None:
+            self._masks = _planned_masks(sources, self._entries, mask_key)
+
+    @functools.cached_property
+    def _entries(self) -> dict[Path, int]:
+        """The entries whose rows differ, and the last dim of a row in which they do."""
+        found: dict[Path, int] = {}
+        for source in self._sources:
+            for entry, num_dims in ragged_entries(source).items():
+                found[entry] = max(num_dims, found.get(entry, 0))
+        return found
+
+    def taken(self, source: Any, indices: Any) -> Any:
+        """Copy some rows to a batch."""
+        batch = self._taken(source, indices)
+        if self._masks:
+            places = torch.arange(source.batch_size[0])[indices]
+        for mask in self._masks:
+            shapes = row_shapes(source, mask.entry, places)
+            batch.set(mask.key, _mask(shapes, mask.num_dims))
+        return batch
+
+    def _taken(self, source: Any, indices: Any) -> Any:
+        inner = inside(source)
+        if isinstance(inner, ColumnStack):
+            if isinstance(indices, slice):
+                indices = range(source.batch_size[0])[indices]
+            padding = self.padding_value
+            rows = inner.gather_rows(indices, self.ragged, padding_value=padding)
+            return rows if inner is source else type(source)._from_tensordict(rows)
+        rows = in_form(source[indices].clone(), self.ragged, self.padding_value)
+        return self._all_jagged(rows) if self.ragged == "jagged" else rows
+
+    def _all_jagged(self, batch: Any) -> Any:
+        """Make entries jagged whose rows differ, also where those of the batch do not."""
+        is_alike = any(
+            isinstance(leaf, torch.Tensor) and not leaf.is_nested and leaf.ndim > 1
+            for leaf in batch.values(True, True)
+        )
+        for entry, dim in self._entries.items() if is_alike else ():
+            leaf = batch.get(entry)
+            if not leaf.is_nested:
+                batch.set(entry, jagged_alike(leaf, dim))
+        return batch
+
+
+# Masks --------------------------------------------------------------------------------
+
+
+def _mask(shapes: torch.Tensor, num_dims: int) -> torch.Tensor:
+    """Make the mask of rows that are padded to the largest: True where one has an item."""
+    count = len(shapes)
+    most = shapes.amax(0).tolist() if count else [0] * num_dims
+    mask = torch.ones(count, *most[:num_dims], dtype=torch.bool)
+    for dim in range(num_dims):
+        steps = torch.arange(most[dim])
+        is_there = steps < shapes[:, dim, None]
+        mask &= is_there.view(count, *[1] * dim, -1, *[1] * (num_dims - dim - 1))
+    return mask
+
+
+def _planned_masks(
+    sources: Sequence[Any], found: dict[Path, int], mask_key: Any
+) -> list[_Mask]:
+    """Decide which entries have masks, where these go, and their numbers of dims."""
+    if isinstance(mask_key, Mapping):
+        wanted = {_path(entry): _path(key) for entry, key in mask_key.items()}
+    elif len(found) == 1:
+        wanted = dict.fromkeys(found, _path(mask_key))
+    else:
+        wanted = {entry: (*_path(mask_key), *entry) for entry in found}
+        if not wanted:
+            raise ValueError(MSG_NO_RAGGED.format(mask_key, mask_key))
+    masks = []
+    for entry, key in wanted.items():
+        num_dims = found.get(entry) or min(1, row_shapes(sources[0], entry).shape[1])
+        if not num_dims:
+            raise ValueError(MSG_NO_DIMS.format(_shown(entry)))
+        if list(wanted.values()).count(key) > 1:
+            raise ValueError(MSG_TWICE.format(_shown(key)))
+        for source in sources:
+            _check_place(source, key)
+        masks.append(_Mask(entry, key, num_dims))
+    return masks
+
+
+def _check_place(td: Any, key: Path) -> None:
+    """Refuse a key that is taken, or that a tensorclass has no field for.
+
+    Raises:
+        ValueError: it is one of these.
+    """
+    for at, part in enumerate(key):
+        if is_tensorclass(td) and part not in type(td).__expected_keys__:
+            name = type(td).__name__
+            raise ValueError(MSG_FIELD.format(_shown(key), name, part, part))
+        inner = inside(td)
+        if part not in inner.keys():  # noqa: SIM118 # it iterates over rows
+            return
+        td = inner._sample_entry(part)
+        if isinstance(td, torch.Tensor) or td._is_non_tensor or at == len(key) - 1:
+            raise ValueError(MSG_TAKEN.format(_shown(key[: at + 1])))
+
+
+def _path(key: Any) -> Path:
+    path = _rust.unravel_key_to_tuple(key)
+    if not path:
+        msg = f"A key is a text or a tuple of texts, got {key!r}."
+        raise ValueError(msg)
+    return tuple(path)
+
+
+def _shown(path: Path) -> Any:
+    return path[0] if len(path) == 1 else path
