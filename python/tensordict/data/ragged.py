@@ -22,6 +22,9 @@ from tensordict.primitives.checks import inside, is_tensorclass
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tensordict.containers.collection import TensorCollection
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = ["Ragged", "RaggedForm"]
 
 Ragged = Literal["stack", "padded", "jagged"]
@@ -73,10 +76,10 @@ class RaggedForm:
 
     def __init__(
         self,
-        sources: Sequence[Any],
+        sources: Sequence[CollectionProtocol],
         ragged: str | None,
         padding_value: float = 0.0,
-        mask_key: Any = None,
+        mask_key: object = None,
     ) -> None:
         if mask_key is not None and ragged != "padded":
             raise ValueError(MSG_UNPADDED.format(ragged))
@@ -100,28 +103,30 @@ class RaggedForm:
                 found[entry] = max(num_dims, found.get(entry, 0))
         return found
 
-    def taken(self, source: Any, indices: Any) -> Any:
+    def taken(self, source: CollectionProtocol, indices: object) -> Any:
         """Copy some rows to a batch."""
         batch = self._taken(source, indices)
         if self._masks:
-            places = torch.arange(source.batch_size[0])[indices]
+            index: Any = indices
+            places = torch.arange(source.batch_size[0])[index]
         for mask in self._masks:
             shapes = row_shapes(source, mask.entry, places)
             batch.set(mask.key, _mask(shapes, mask.num_dims))
         return batch
 
-    def _taken(self, source: Any, indices: Any) -> Any:
+    def _taken(self, source: CollectionProtocol, indices: object) -> Any:
         inner = inside(source)
         if isinstance(inner, ColumnStack):
             if isinstance(indices, slice):
                 indices = range(source.batch_size[0])[indices]
             padding = self.padding_value
             rows = inner.gather_rows(indices, self.ragged, padding_value=padding)
-            return rows if inner is source else type(source)._from_tensordict(rows)
+            cls: Any = type(source)
+            return rows if inner is source else cls._from_tensordict(rows)
         rows = in_form(source[indices].clone(), self.ragged, self.padding_value)
         return self._all_jagged(rows) if self.ragged == "jagged" else rows
 
-    def _all_jagged(self, batch: Any) -> Any:
+    def _all_jagged(self, batch: TensorCollection) -> Any:
         """Make entries jagged whose rows differ, also where those of the batch do not."""
         is_alike = any(
             isinstance(leaf, torch.Tensor) and not leaf.is_nested and leaf.ndim > 1
@@ -150,7 +155,7 @@ def _mask(shapes: torch.Tensor, num_dims: int) -> torch.Tensor:
 
 
 def _planned_masks(
-    sources: Sequence[Any], found: dict[Path, int], mask_key: Any
+    sources: Sequence[CollectionProtocol], found: dict[Path, int], mask_key: object
 ) -> list[_Mask]:
     """Decide which entries have masks, where these go, and their numbers of dims."""
     if isinstance(mask_key, Mapping):
@@ -174,15 +179,16 @@ def _planned_masks(
     return masks
 
 
-def _check_place(td: Any, key: Path) -> None:
+def _check_place(td: CollectionProtocol, key: Path) -> None:
     """Refuse a key that is taken, or that a tensorclass has no field for.
 
     Raises:
         ValueError: it is one of these.
     """
     for at, part in enumerate(key):
-        if is_tensorclass(td) and part not in type(td).__expected_keys__:
-            name = type(td).__name__
+        cls: Any = type(td)
+        if is_tensorclass(td) and part not in cls.__expected_keys__:
+            name = cls.__name__
             raise ValueError(MSG_FIELD.format(_shown(key), name, part, part))
         inner = inside(td)
         if part not in inner.keys():  # noqa: SIM118 # it iterates over rows
@@ -192,7 +198,7 @@ def _check_place(td: Any, key: Path) -> None:
             raise ValueError(MSG_TAKEN.format(_shown(key[: at + 1])))
 
 
-def _path(key: Any) -> Path:
+def _path(key: object) -> Path:
     path = _rust.unravel_key_to_tuple(key)
     if not path:
         msg = f"A key is a text or a tuple of texts, got {key!r}."

@@ -404,7 +404,7 @@ def _rebuilt(members: list[Any], name: str | None) -> Any:
     return LazyStackedTensorDict._of(members, 0, name)
 
 
-def _unlocked(td: Any) -> Any:
+def _unlocked(td: CollectionProtocol) -> Any:
     inner = inside(td)
     inner._is_locked = None
     for value in inner._tensordict.values():
@@ -482,7 +482,7 @@ def _columns(
     return Columns(entries, size[0], num_dims, tail, tree.names)
 
 
-def _as_columns(made: Any) -> Any:
+def _as_columns(made: CollectionProtocol) -> Any:
     """The columns of a tensorclass whose rows are kept in some; others as they are."""
     inner = inside(made)
     if inner is made or not isinstance(inner, ColumnStack):

@@ -23,6 +23,8 @@ from tensordict.storage.growing.rows import Level, Values, rows_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = ["CPU", "Columns", "copied", "described", "gathered", "value_of"]
 
 CPU = torch.device("cpu")
@@ -43,7 +45,7 @@ class Columns:
     wrapper: type | None = None
     """The class of a row, where it is a tensorclass around these entries."""
 
-    def wrapped(self, made: Any) -> Any:
+    def wrapped(self, made: CollectionProtocol) -> Any:
         """Return rows in the tensorclass that they are of, if any."""
         cls: Any = self.wrapper
         return made if cls is None else cls._from_tensordict(made)

@@ -16,6 +16,8 @@ from tensordict.primitives.checks import inside, is_tensorclass
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tensordict.primitives.protocol import CollectionProtocol
+
 __all__ = ["in_form", "is_stack_of_rows", "ragged_entries", "row_shapes"]
 
 Path = tuple[str, ...]
@@ -28,7 +30,7 @@ MSG_NO_TENSOR = "The entry {!r} has no tensors that a mask could be of."
 MSG_DIMS = "The rows of the entry {!r} have {} and {} dims: there is no mask of them."
 
 
-def in_form(rows: Any, ragged: str, padding: float) -> Any:
+def in_form(rows: CollectionProtocol, ragged: str, padding: float) -> Any:
     """Make a batch of rows that may differ in shape.
 
     Args:
@@ -38,8 +40,8 @@ def in_form(rows: Any, ragged: str, padding: float) -> Any:
         padding: what ``"padded"`` fills up with.
     """
     if is_tensorclass(rows):
-        made = in_form(rows._tensordict, ragged, padding)
-        return type(rows)._from_tensordict(made)
+        cls: Any = type(rows)
+        return cls._from_tensordict(in_form(inside(rows), ragged, padding))
     if not isinstance(rows, LazyStackedTensorDict):
         if ragged != "stack":
             return _dense_in_form(rows, ragged, padding)
@@ -64,7 +66,7 @@ def in_form(rows: Any, ragged: str, padding: float) -> Any:
     return _rust.new(TensorDict, entries, size, rows.device, None)
 
 
-def _dense_in_form(rows: Any, ragged: str, padding: float) -> Any:
+def _dense_in_form(rows: CollectionProtocol, ragged: str, padding: float) -> Any:
     """Convert the nested tensors of a tensordict; of another collection nothing."""
     if not isinstance(rows, TensorDict):
         return rows
@@ -82,7 +84,7 @@ def _dense_in_form(rows: Any, ragged: str, padding: float) -> Any:
     return rows._with_entries(entries)
 
 
-def is_stack_of_rows(td: Any) -> bool:
+def is_stack_of_rows(td: CollectionProtocol) -> bool:
     """Return whether each member of a collection is a row.
 
     Raises:
@@ -98,7 +100,7 @@ def is_stack_of_rows(td: Any) -> bool:
 # Shapes of rows -----------------------------------------------------------------------
 
 
-def ragged_entries(td: Any) -> dict[Path, int]:
+def ragged_entries(td: CollectionProtocol) -> dict[Path, int]:
     """Map the paths of entries whose rows differ in shape to the dims that a mask has.
 
     These are the dims of a row up to the last one in which rows of ``td`` differ: they
@@ -107,14 +109,14 @@ def ragged_entries(td: Any) -> dict[Path, int]:
     return dict(_ragged_entries(td, ()))
 
 
-def _ragged_entries(td: Any, path: Path) -> Iterator[tuple[Path, int]]:
+def _ragged_entries(td: CollectionProtocol, path: Path) -> Iterator[tuple[Path, int]]:
     td = inside(td)
     columns = getattr(td, "_unmade_columns", None)
     if columns is not None:
         yield from columns.ragged_entries(path)
         return
     is_stack = isinstance(td, LazyStackedTensorDict)
-    for key in td._common_keys() if is_stack else td.keys():
+    for key in td._sample_entries():
         value = td._sample_entry(key)
         if not isinstance(value, torch.Tensor):
             if not value._is_non_tensor:
@@ -126,7 +128,9 @@ def _ragged_entries(td: Any, path: Path) -> Iterator[tuple[Path, int]]:
                 yield (*path, key), dims
 
 
-def row_shapes(td: Any, path: Path, places: torch.Tensor | None = None) -> torch.Tensor:
+def row_shapes(
+    td: CollectionProtocol, path: Path, places: torch.Tensor | None = None
+) -> torch.Tensor:
     """Return the shape of each row of an entry, or of some: int64 ``[rows, dims]``.
 
     Raises:
@@ -135,18 +139,21 @@ def row_shapes(td: Any, path: Path, places: torch.Tensor | None = None) -> torch
     """
     td = inside(td)
     columns = getattr(td, "_unmade_columns", None)
+    rows: range = getattr(td, "_rows", range(0))
     value = td._sample_entry(path[0]) if path[0] in td.keys() else None  # noqa: SIM118
     if isinstance(value, torch.Tensor) == (len(path) > 1) or value is None:
         raise KeyError(MSG_NO_TENSOR.format(path if len(path) > 1 else path[0]))
     if len(path) > 1:
         return row_shapes(td._get_entry(path[0], None), path[1:], places)
     if columns is not None:
-        found: torch.Tensor = columns.row_shapes(path[0], td._rows, places)
+        found: torch.Tensor = columns.row_shapes(path[0], rows, places)
         return found
     return _shapes(td, path[0], places)
 
 
-def _shapes(td: Any, key: str, places: torch.Tensor | None) -> torch.Tensor:
+def _shapes(
+    td: CollectionProtocol, key: str, places: torch.Tensor | None
+) -> torch.Tensor:
     if isinstance(td, LazyStackedTensorDict):
         members = td.tensordicts
         if places is not None:

@@ -243,7 +243,7 @@ class FormedBatch:
         self.form = form
         self.transform = transform
 
-    def __call__(self, batch: Any) -> Any:
+    def __call__(self, batch: CollectionProtocol) -> Any:
         """Make a batch of a lazy stack of rows."""
         batch = self.form.taken(batch, slice(None))
         return batch if self.transform is None else self.transform(batch)
