@@ -2,12 +2,14 @@
 
 :func:`save` and :func:`load` are for one file. :class:`Checkpointer` saves steps of models, optimizers and whatever else a training has, and
 restores them bit for bit. Where to start reading: ``checkpointer.py`` has the public class,
-``writing.py`` plans the files of a step, ``restoring.py`` reads, compares and then changes.
+``kinds/`` has a class for each kind of item, ``shares.py`` divides them over ranks, ``writing.py`` plans
+the files of a step, ``restoring.py`` reads, compares and then changes.
 The format of a step is in ``docs/format.md``.
 """
 
 from tensordict.checkpoint.checkpointer import Checkpointer
+from tensordict.checkpoint.kinds import Kind, register_kind
 from tensordict.checkpoint.one_file import load, save
 from tensordict.checkpoint.restoring import Restored
 
-__all__ = ["Checkpointer", "Restored", "load", "save"]
+__all__ = ["Checkpointer", "Kind", "Restored", "load", "register_kind", "save"]

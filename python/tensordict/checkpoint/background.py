@@ -37,7 +37,7 @@ class Writer:
 
     def write(self, plan: Plan) -> None:
         """Write a step and return when it is there."""
-        _rust.save_step(plan, self.how, _rust.SaveProgress())
+        _rust.save_step(plan.arguments(), self.how, _rust.SaveProgress())
 
     def write_later(self, plan: Plan, step: Step) -> None:
         """Copy the values of a step, and return; a thread writes it."""
@@ -45,7 +45,7 @@ class Writer:
             self._staging = _rust.StagingMemory()
         after = self._pending[-1][1] if self._pending else None
         progress = _rust.SaveProgress()
-        save = self._staging.save(plan, self.how, after, progress)
+        save = self._staging.save(plan.arguments(), self.how, after, progress)
         self._pending.append((step, save))
         _KEPT.add(self)
 

@@ -9,18 +9,19 @@ import threading
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
 from tensordict.checkpoint.background import Writer
 from tensordict.checkpoint.distributed import mark_failed, rank_file, ranks, sweep_parts
-from tensordict.checkpoint.items import describe
+from tensordict.checkpoint.items import describe_all
 from tensordict.checkpoint.loading import load_step
 from tensordict.checkpoint.randomness import random_states, set_random_states
 from tensordict.checkpoint.reading import StepFiles
 from tensordict.checkpoint.restoring import Restored, restore_items
-from tensordict.checkpoint.steps import META, Step, Steps, read_meta, retired, step_name
+from tensordict.checkpoint.shares import Sharer
+from tensordict.checkpoint.steps import Step, Steps, read_meta, retired, step_name
 from tensordict.checkpoint.writing import plan_step
 from tensordict.primitives.closing import Closing
 from tensordict.storage.encoding import Decoder, Encoder
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tensordict.checkpoint.distributed import Ranks
+    from tensordict.checkpoint.items import Described
     from tensordict.checkpoint.writing import Plan
 
 
@@ -50,6 +52,30 @@ MSG_NOTHING = "Nothing is to be saved: give items, such as model=model."
 
 _MAX_ATTEMPTS = 100
 """The number of times that a step that is replaced while it is read is read again."""
+
+
+class _Turn(NamedTuple):
+    """The place of a save in the order of all, as the ranks agreed on it."""
+
+    ranks: Ranks | None
+    """The ranks that save together; None for a process alone."""
+    is_later: bool
+    """True if it is written in the background."""
+    there: list[Step]
+    """The steps that are there, which rank 0 has listed."""
+    processes: list[str]
+    """The names of the processes of all ranks."""
+    token: str
+    order: int
+    is_free: bool
+    """False if the save is skipped, since the one before is not done."""
+    before: tuple[int, int] | None
+    """The number and order of the step to whose files unchanged tensors are linked."""
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process."""
+        return 0 if self.ranks is None else self.ranks.rank
 
 
 class Checkpointer(Closing):
@@ -194,20 +220,15 @@ class Checkpointer(Closing):
                 raise RuntimeError(MSG_CLOSED)
             if self._is_saving:
                 # This is the handler of a signal, and the save that it came upon waits.
-                return self._save(step, fields, items, trainable_only, is_later=False)
+                turn = self._turn(None, is_later=False, is_free=True)
+                return self._save(step, fields, items, trainable_only, turn)
             self._is_saving = True
             try:
                 is_later = self.background if background is None else background
-                found = ranks()
-                if found is not None:
-                    return self._save_part(
-                        found, step, fields, items, trainable_only, is_later=is_later
-                    )
-                if not self._is_free(is_later):
+                turn = self._turn(ranks(), is_later)
+                if not turn.is_free:
                     return None
-                return self._save(
-                    step, fields, items, trainable_only, is_later=is_later
-                )
+                return self._save(step, fields, items, trainable_only, turn)
             finally:
                 self._is_saving = False
 
@@ -222,108 +243,95 @@ class Checkpointer(Closing):
             self._writer.wait()
         return True
 
+    def _turn(
+        self, found: Ranks | None, is_later: bool, is_free: bool | None = None
+    ) -> _Turn:
+        """Find the place of a save in the order of all, which rank 0 chooses."""
+        error: Exception | None = None
+        said: Any = None
+        there: list[Step] = []
+        if found is None or found.rank == 0:
+            try:
+                is_free = self._is_free(is_later) if is_free is None else is_free
+                there = self._steps.saved()
+                said = self._announcement(there, is_free)
+            except OSError as failed:
+                if found is None:
+                    raise
+                error = failed
+        processes: list[str] = []
+        if found is not None:
+            said, processes = found.introduce(said)
+            if said is None:
+                found.raise_together(error)
+        turn = _Turn(found, is_later, there, processes, *said)
+        if turn.is_free:
+            self._last_order = turn.order
+        return turn
+
     def _save(
         self,
         step: int,
         fields: dict[str, Any],
         items: dict[str, Any],
         trainable_only: bool,
-        *,
-        is_later: bool,
+        turn: _Turn,
     ) -> Path:
-        there = self._steps.saved()
-        order = max([self._last_order, *(each.order for each in there)]) + 1
-        self._last_order = order
-        described = [
-            describe(name, item, trainable_only=trainable_only)
-            for name, item in items.items()
-        ]
+        """Save a step, or the part of this rank: rank 0 publishes it when all have theirs."""
+        group, rank = turn.ranks, turn.rank
         path = self.directory / step_name(step)
-        new = Step(step, order, {}, path)
-        plan, meta = plan_step(
-            self.directory,
-            step,
-            described,
-            {"order": order, **fields},
-            shards=self.shards,
-            retired=self._retired(there, new),
-            before=self._step_before(there) if self.dedupe else None,
-            dedupe=self.dedupe,
-            num_threads=self.num_threads,
-        )
-        self._write(plan, new, is_later=is_later)
-        self._steps.remember(path, meta, dict(plan[3])[META])
-        if self.dedupe:
-            self._last = new, meta
-        return path
-
-    def _save_part(
-        self,
-        ranks: Ranks,
-        step: int,
-        fields: dict[str, Any],
-        items: dict[str, Any],
-        trainable_only: bool,
-        *,
-        is_later: bool,
-    ) -> Path | None:
-        """Save the part of this rank; rank 0 publishes the step when all have theirs."""
-        rank, world = ranks
+        new = Step(step, turn.order, {}, path)
         error: Exception | None = None
-        said: Any = None
-        there: list[Step] = []
-        if rank == 0:
-            try:
-                is_free = self._is_free(is_later)
-                there = self._steps.saved()
-                said = self._announcement(there, is_free)
-            except OSError as found:
-                error = found
-        said, processes = ranks.introduce(said)
-        if said is None:
-            ranks.raise_together(error)
-        token, order, is_free, before = said
-        if not is_free:
-            return None
-        self._last_order = order
-        path = self.directory / step_name(step)
-        new = Step(step, order, {}, path)
-        own = ranks.part(self.directory, token, rank)
+        described: list[Described] = []
+        try:
+            described = describe_all(items, trainable_only=trainable_only)
+        except Exception as found:
+            error = found
+            if group is None:
+                raise
+        if group is not None:
+            group.raise_together(error)
+        shared = Sharer(group).share(described)
+        own, others = None, []
+        if group is not None:
+            folders = [
+                group.part(self.directory, turn.token, i) for i in range(group.world)
+            ]
+            own = folders[rank] if rank else None
+            others = list(zip(map(str, folders), turn.processes, strict=True))[1:]
+            fields = {**fields, "world": group.world}
         try:
             if rank:
-                self._is_free(is_later)
-            else:
-                self._sweep_parts(order, token)
-            parts = [str(ranks.part(self.directory, token, i)) for i in range(world)]
-            others = list(zip(parts, processes, strict=True))[1:]
-            plan, meta = plan_step(
+                self._is_free(turn.is_later)
+            elif group is not None:
+                self._sweep_parts(turn.order, turn.token)
+            plan = plan_step(
                 self.directory,
                 step,
-                [
-                    describe(name, item, trainable_only=trainable_only)
-                    for name, item in items.items()
-                ],
-                {"order": order, "world": world, **fields},
+                shared,
+                {"order": turn.order, **fields},
                 shards=self.shards,
-                retired=[] if rank else self._retired(there, new),
-                before=self._part_before(rank, there, before) if self.dedupe else None,
+                retired=[] if rank else self._retired(turn.there, new),
+                before=self._before(turn) if self.dedupe else None,
                 dedupe=self.dedupe,
-                num_threads=self.num_threads,
+                digest_threads=self.num_threads,
                 rank=rank,
-                target=own if rank else None,
+                target=own,
                 gathered=([], 0.0) if rank else (others, self.rank_timeout),
             )
-            self._write(plan, new, is_later=is_later)
+            self._write(plan, new, is_later=turn.is_later)
+            if group is None:
+                self._steps.remember(path, plan.meta, plan.description)
             if self.dedupe:
-                self._last = new, meta
-        except Exception as found:  # noqa: BLE001 (it is raised on all ranks)
+                self._last = new, plan.meta
+        except Exception as found:
             error = found
-            if rank:
+            if own is not None:
                 mark_failed(own)
-        if not is_later or error is not None:
-            if is_later:
-                raise error  # type: ignore[misc]
-            ranks.raise_together(error)
+            if group is None or turn.is_later:
+                raise
+        if group is not None and not turn.is_later:
+            group.raise_together(error)
             if rank == 0:
                 sweep_parts(self.directory, [])
         return path
@@ -357,36 +365,29 @@ class Checkpointer(Closing):
         ordered = sorted(known.values(), key=lambda step: step.order)
         return retired([*ordered, new], self.keep, self.keep_every)
 
-    def _step_before(self, there: list[Step]) -> tuple[Path, dict[str, Any]] | None:
-        """The step whose files are linked where tensors did not change."""
+    def _before(self, turn: _Turn) -> tuple[Path, dict[str, Any]] | None:
+        """The step whose files are linked where tensors did not change, of this rank's."""
         if self._last is not None:
             last, meta = self._last
-            known = [*there, *self._writer.pending()]
-            if any((step.number, step.order) == last[:2] for step in known):
+            known = [*turn.there, *self._writer.pending()]
+            orders = [(step.number, step.order) for step in known]
+            if last[:2] in (orders if turn.rank == 0 else [turn.before]):
                 return last.path, meta
-        for step in reversed(there):
-            try:
-                return step.path, read_meta(step.path)
-            except (OSError, RuntimeError, ValueError):
-                continue
-        return None
-
-    def _part_before(
-        self, rank: int, there: list[Step], before: tuple[int, int] | None
-    ) -> tuple[Path, dict[str, Any]] | None:
-        """The same of what this rank has written of it."""
-        if rank == 0:
-            return self._step_before(there)
-        if before is None:
+        if turn.rank == 0:
+            for step in reversed(turn.there):
+                try:
+                    return step.path, read_meta(step.path)
+                except (OSError, RuntimeError, ValueError):
+                    continue
             return None
-        if self._last is not None and self._last[0][:2] == before:
-            return self._last[0].path, self._last[1]
-        path = self.directory / step_name(before[0])
+        if turn.before is None:
+            return None
+        path = self.directory / step_name(turn.before[0])
         try:
-            meta = read_meta(path, rank_file(rank))
+            meta = read_meta(path, rank_file(turn.rank))
         except (OSError, RuntimeError, ValueError):
             return None
-        return (path, meta) if meta["order"] == before[1] else None
+        return (path, meta) if meta["order"] == turn.before[1] else None
 
     # Reading ------------------------------------------------------------------------------
 
@@ -498,7 +499,6 @@ class Checkpointer(Closing):
             if step is None:
                 # All restore the same, whatever appears meanwhile.
                 step = found.agree(self.latest())
-        rank = 0 if found is None else found.rank
 
         def read(files: StepFiles, meta: dict[str, Any]) -> Restored:
             return restore_items(
@@ -509,7 +509,7 @@ class Checkpointer(Closing):
                 strict=strict,
                 lazy=lazy,
                 rng=rng,
-                rank=rank,
+                ranks=found,
             )
 
         restored: Restored = self._read(step, read)

@@ -1,8 +1,7 @@
 """Checkpoints of several ranks: each writes its part, and rank 0 publishes the step.
 
-Modules and optimizers are the same on all ranks, and rank 0 writes them; of a ``DTensor``
-each rank writes what it has. Everything else (loaders, random states, plain data) is
-each rank's own. What ranks tell each other goes through ``torch.distributed`` in the
+Modules and optimizers belong to all ranks, and each writes a share of them. Everything
+else (loaders, random states, plain data) is each rank's own. What ranks tell each other goes through ``torch.distributed`` in the
 call, never in the background: there rank 0 waits for directories to appear.
 """
 
@@ -14,17 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from tensordict import _rust
-from tensordict.storage.sharded import is_sharded, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["Ranks", "like_sharded", "ranks"]
+__all__ = ["Ranks", "mark_failed", "rank_file", "ranks", "sweep_parts"]
 
 PARTS = ".parts-"
 
-MSG_OTHER = "Rank {} could not save its part: {}"
+MSG_OTHER = "Rank {} {}: {}"
 
 
 class Ranks(NamedTuple):
@@ -33,27 +31,37 @@ class Ranks(NamedTuple):
     rank: int
     world: int
 
+    def gather(self, value: object) -> list[Any]:
+        """Return the values of all ranks."""
+        found: list[Any] = [None] * self.world
+        torch.distributed.all_gather_object(found, value)
+        return found
+
     def agree(self, value: object) -> Any:
         """Return the value of rank 0, on all ranks."""
-        return self.introduce(value)[0]
+        return self.gather(value if self.rank == 0 else None)[0]
 
     def introduce(self, value: object) -> tuple[Any, list[str]]:
         """Return the value of rank 0, and the names of all processes, on all ranks."""
-        found: list[Any] = [None] * self.world
-        torch.distributed.all_gather_object(found, (value, _rust.process_name()))
+        found = self.gather((value, _rust.process_name()))
         return found[0][0], [name for _, name in found]
 
-    def raise_together(self, error: Exception | None) -> None:
+    def raise_together(
+        self, error: Exception | None, what: str = "could not save its part"
+    ) -> None:
         """Raise on all ranks what one of them met.
+
+        Args:
+            error: what this rank met.
+            what: what a rank that met something could not do.
 
         Raises:
             Exception: the error of this rank.
             RuntimeError: another one has an error.
         """
-        found: list[str | None] = [None] * self.world
         text = None if error is None else f"{type(error).__name__}: {error}"
         try:
-            torch.distributed.all_gather_object(found, text)
+            found = self.gather(text)
         except RuntimeError as lost:
             # A rank that has died is why, and why this one has an error.
             if error is not None:
@@ -63,7 +71,7 @@ class Ranks(NamedTuple):
             raise error
         for rank, other in enumerate(found):
             if other is not None:
-                raise RuntimeError(MSG_OTHER.format(rank, other))
+                raise RuntimeError(MSG_OTHER.format(rank, what, other))
 
     def folder(self, directory: Path, token: str) -> Path:
         """Return the folder that has the parts of a save until it is published."""
@@ -102,31 +110,6 @@ def mark_failed(part: Path) -> None:
     except OSError:
         # The disk may be what failed: then rank 0 meets it, too, or gives up in time.
         pass
-
-
-# DTensor ------------------------------------------------------------------------------
-
-
-def like_sharded(whole: torch.Tensor, like: Any) -> Any:
-    """A whole tensor with the placements of a ``DTensor``: each rank keeps its part."""
-    from torch.distributed.tensor import DTensor
-
-    if is_sharded(whole):
-        return whole
-    local = whole
-    for dim, (length, start) in enumerate(zip(*place_of(like), strict=True)):
-        local = local.narrow(dim, min(start, whole.shape[dim]), length)
-    local = local.to(like.to_local().device).contiguous()
-    if local.data_ptr() == whole.data_ptr():
-        local = local.clone()
-    return DTensor.from_local(
-        local,
-        like.device_mesh,
-        like.placements,
-        run_check=False,
-        shape=like.shape,
-        stride=like.stride(),
-    )
 
 
 def rank_file(rank: int) -> str:

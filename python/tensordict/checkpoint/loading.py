@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict.checkpoint.modules import saved_state
+from tensordict.checkpoint.restoring import Restoring
 from tensordict.primitives import registry
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.storage.encoding import Decoder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,16 +20,13 @@ __all__ = ["as_entry", "load_step"]
 
 def load_step(files: StepFiles, meta: Mapping[str, Any]) -> Any:
     """The items of a step as one collection, each under its name."""
-    cls = registry.dense_root()
+    restoring = Restoring(files, meta, device=None, strict=False, lazy=True)
     entries = {}
-    parts = files.parts(meta)
     for name, about in meta["items"].items():
-        sharded = files.assembler(parts, name)
-        decoder = Decoder(files.mapped(about), files.directory, sharded=sharded)
-        if about["kind"] == "module":
-            entries[name] = _nested(saved_state(about, decoder))
-        else:
-            entries[name] = as_entry(decoder.decode(about["value"]))
+        value = restoring.value(name, about)
+        is_module = about["kind"] == "module"
+        entries[name] = _nested(value) if is_module else as_entry(value)
+    cls = registry.dense_root()
     found: Any = cls({}, [])
     for name, entry in entries.items():
         _set(found, name, entry)

@@ -7,25 +7,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from tensordict import _rust
 from tensordict.checkpoint.distributed import rank_file
-from tensordict.checkpoint.ranges import whole_range
 from tensordict.checkpoint.steps import read_meta
-from tensordict.storage.encoding import Decoder, dtype_of
 from tensordict.storage.layouts.interface import CHANGED, DAMAGED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
+
+    import torch
+
+    from tensordict.checkpoint.ranges import Stored
 
 __all__ = ["StepFiles"]
 
 MSG_LEADS_OUT = (
     "'{}' is damaged: it names the file {!r}, which is not in its directory."
 )
-MSG_PART = "'{}' is damaged: parts of the tensor {!r} are missing."
-MSG_DAMAGED = "Nothing was changed, since the checkpoint is damaged:\n{}"
 
 
 class StepFiles:
@@ -42,6 +40,7 @@ class StepFiles:
         # All is read through it, so it is of one step, also where another one takes the
         # place of this.
         self._descriptor: int = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        self._mapped: dict[str, dict[str, torch.Tensor]] = {}
         root = Path(f"/proc/self/fd/{self._descriptor}")
         self.root: Path = root if root.exists() else directory
 
@@ -89,103 +88,24 @@ class StepFiles:
         others = range(1, meta.get("world", 1))
         return [meta, *(read_meta(self.root, rank_file(rank)) for rank in others)]
 
-    def assembler(
-        self, parts: list[Mapping[str, Any]], item: str
-    ) -> Callable[[Mapping[str, Any]], torch.Tensor]:
-        """Return a function that assembles a tensor from the parts of ranks."""
-        tensors: dict[int, dict[str, torch.Tensor]] = {}
-
-        def assemble(fields: Mapping[str, Any]) -> torch.Tensor:
-            whole = torch.empty(fields["shape"], dtype=dtype_of(fields["dtype"]))
-            found = 0
-            for rank, part in enumerate(parts):
-                about = part["items"].get(item, {})
-                shard = about.get("shards", {}).get(fields["key"])
-                if shard is None:
-                    continue
-                if rank not in tensors:
-                    tensors[rank] = self.mapped(about)
-                place = whole
-                for dim, (start, length) in enumerate(
-                    zip(shard["offsets"], shard["sizes"], strict=True)
-                ):
-                    place = place.narrow(dim, start, length)
-                place.copy_(Decoder(tensors[rank], self.directory).taken(shard))
-                found += place.numel()
-            if found != whole.numel():
-                key = fields["key"]
-                raise RuntimeError(MSG_PART.format(self.directory, key))
-            return whole
-
-        return assemble
-
-    def mapped(self, about: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """The tensors of an item over its files; stores stay in this process.
+    def mapped_tensor(self, stored: Stored) -> torch.Tensor:
+        """A tensor over its file; stores stay in this process.
 
         Raises:
             FileNotFoundError: another step took the place of this one.
         """
-        tensors: dict[str, torch.Tensor] = {}
-        for path in self.paths(about):
+        source = stored.sources[0]
+        if source.path not in self._mapped:
             # By the name that other processes know it by, who may be sent the tensors.
-            place = str(self.directory / Path(path).name)
-            tensors.update(_rust.read_safetensors(place, "r")[1])
-        if not self.is_current():
-            raise FileNotFoundError(2, "The step was replaced", str(self.directory))
-        return tensors
-
-    def described(self, about: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """Tensors of the dtypes and shapes of an item, on ``meta``."""
-        return {
-            name: torch.empty(shape, dtype=_dtype(dtype), device="meta")
-            for path in self.paths(about)
-            for name, dtype, shape, _, _ in _rust.safetensors_header(path)[1]
-        }
-
-    def in_memory(
-        self, about: Mapping[str, Any], names: Iterable[str] | None = None
-    ) -> dict[str, torch.Tensor]:
-        """The tensors of an item in memory of their own, compared with their checksums."""
-        wanted = None if names is None else set(names)
-        tensors = {
-            name: torch.empty(like.shape, dtype=like.dtype)
-            for name, like in self.described(about).items()
-            if wanted is None or name in wanted
-        }
-        self.read_into([(about, tensors)])
-        return tensors
-
-    def read_into(
-        self, items: Iterable[tuple[Mapping[str, Any], Mapping[str, torch.Tensor]]]
-    ) -> None:
-        """Read tensors of items into tensors of the CPU without gaps, by several threads.
-
-        Raises:
-            RuntimeError: a file is damaged. What was read is in the tensors by then.
-        """
-        files = []
-        for about, tensors in items:
-            for path in self.paths(about):
-                found = [name for name, *_ in _rust.safetensors_header(path)[1]]
-                wanted = [
-                    whole_range(name, tensors[name])
-                    for name in found
-                    if name in tensors
-                ]
-                if wanted:
-                    files.append((path, wanted))
-        progress = _rust.SaveProgress()
-        _rust.read_safetensors_into(files, self.num_threads, True, progress)
-
-    def check(self, about: Mapping[str, Any]) -> None:
-        """Compare the files of an item with their checksums.
-
-        Raises:
-            RuntimeError: they are others.
-        """
-        lines = self.problems(about)
-        if lines:
-            raise RuntimeError(MSG_DAMAGED.format("\n".join(lines)))
+            place = str(self.directory / Path(source.path).name)
+            self._mapped[source.path] = _rust.read_safetensors(place, "r")[1]
+            if not self.is_current():
+                raise FileNotFoundError(2, "The step was replaced", str(self.directory))
+        tensor = self._mapped[source.path][source.name]
+        if tensor.dtype == stored.dtype:
+            return tensor
+        # Bytes begin anywhere in a file, and numbers of many bytes may not.
+        return tensor.clone().view(stored.dtype).reshape(stored.shape)
 
     def problems(self, about: Mapping[str, Any]) -> list[str]:
         """List the problems of the files of an item, a line each."""
@@ -197,8 +117,3 @@ class StepFiles:
             bad = {DAMAGED, *CHANGED}
             lines += [line for *_, outcome, _, line in found if outcome in bad]
         return lines
-
-
-def _dtype(name: str) -> torch.dtype:
-    dtype: torch.dtype = getattr(torch, name.removeprefix("torch."))
-    return dtype

@@ -14,9 +14,11 @@ from tensordict.checkpoint.foreign import (
     read_safetensors,
 )
 from tensordict.checkpoint.items import Described
+from tensordict.checkpoint.kinds import loading_kind
+from tensordict.checkpoint.kinds.module import describe_state
 from tensordict.checkpoint.loading import as_entry, load_step
-from tensordict.checkpoint.modules import describe_state
 from tensordict.checkpoint.reading import StepFiles
+from tensordict.checkpoint.shares import Sharer
 from tensordict.checkpoint.steps import (
     META,
     Step,
@@ -155,12 +157,14 @@ def convert_to_step(source: str | Path, target: str | Path, *, durable: bool) ->
             about = describe_state(value, encoder)
         else:
             about = {"value": encoder.encode(value)}
-        described.append(Described(name, {**about, "kind": kind}, encoder.tensors))
+        about["kind"] = kind
+        described.append(Described(name, loading_kind(kind), about, encoder.tensors))
     there = Steps(target.parent).saved()
     order = max((step.order for step in there), default=-1) + 1
     fields = {"order": order, "time": time.time(), "metrics": {}}
     retired: list[Step] = []
-    plan, _ = plan_step(
-        target.parent, number, described, fields, shards=None, retired=retired
+    shared = Sharer(None).share(described)
+    plan = plan_step(
+        target.parent, number, shared, fields, shards=None, retired=retired
     )
-    _rust.save_step(plan, (0, durable, True), _rust.SaveProgress())
+    _rust.save_step(plan.arguments(), (0, durable, True), _rust.SaveProgress())

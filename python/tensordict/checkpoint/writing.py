@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,12 +16,13 @@ from tensordict.storage.layouts.safetensors import balanced, planned
 from tensordict.storage.safetensors_levels import count_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from tensordict.checkpoint.items import Described
+    from tensordict.checkpoint.shares import Shared
     from tensordict.storage.safetensors_levels import Leaf
 
-__all__ = ["Plan", "plan_step"]
+__all__ = ["Plan", "num_threads", "plan_step"]
 
 SHARDED_FROM = 16 << 20
 """An item of fewer bytes is one file: threads would gain nothing from several."""
@@ -28,8 +30,42 @@ SHARDED_FROM = 16 << 20
 OWN_FILE_FROM = 16 << 10
 """With ``dedupe`` a tensor of so many bytes is a file of its own."""
 
-Plan: TypeAlias = "tuple[str, str, list[Any], list[Any], list[tuple[str, str]], list[str], tuple[Any, float]]"
-"""The arguments of ``_rust.save_step``."""
+
+@dataclass
+class Plan:
+    """A step, or the part of a rank, as the native writer takes it."""
+
+    folder: Path
+    """The place of the steps."""
+    target: Path
+    """The directory that it becomes."""
+    files: list[Any]
+    """Names, tensors and texts of the files of tensors."""
+    known: list[tuple[str, bytes]]
+    """Names and bytes of further files."""
+    linked: list[tuple[str, str]]
+    """Names, and files of an older step that get them."""
+    retired: list[Path]
+    """Steps that are deleted once this one is there."""
+    gathered: tuple[list[tuple[str, str]], float]
+    """Parts of other ranks with the names of their processes, and how many seconds they are
+    waited for."""
+    meta: dict[str, Any]
+    """The description."""
+
+    def arguments(self) -> Any:
+        """Return the arguments of ``_rust.save_step``."""
+        retired = [str(path) for path in self.retired]
+        return (
+            *(str(self.folder), str(self.target), self.files, self.known, self.linked),
+            *(retired, self.gathered),
+        )
+
+    @property
+    def description(self) -> bytes:
+        """The bytes of the file that describes the step."""
+        return dict(self.known)[META]
+
 
 _TEXTS = [("format", "pt")]
 
@@ -37,56 +73,51 @@ _TEXTS = [("format", "pt")]
 def plan_step(
     folder: Path,
     number: int,
-    described: list[Described],
+    shared: Shared,
     fields: dict[str, Any],
     *,
     shards: int | None,
     retired: list[Step],
     before: tuple[Path, dict[str, Any]] | None = None,
     dedupe: bool = False,
-    num_threads: int = 0,
+    digest_threads: int = 0,
     rank: int = 0,
     target: Path | None = None,
     gathered: tuple[list[tuple[str, str]], float] = ([], 0.0),
-) -> tuple[Plan, dict[str, Any]]:
+) -> Plan:
     """Plan the files of a step.
 
     Args:
         folder: where the steps are.
         number: the number of the step.
-        described: its items.
+        shared: its items, and what this rank writes of them.
         fields: what else its description says.
         shards: how many files an item has. Default: by its size.
         retired: the steps that are deleted once this one is there.
         before: the step to whose files unchanged tensors are linked, and its description.
         dedupe: whether tensors are files that the next step can link to.
-        num_threads: the most threads that take checksums.
+        digest_threads: the most threads that take checksums.
         rank: whose part it is.
         target: where it is written, if not at the place of the step.
         gathered: parts of other ranks with the names of their processes, and how many
             seconds they are waited for.
-
-    Returns:
-        The plan, and the description of the step.
     """
     files: list[Any] = []
     known: list[tuple[str, bytes]] = []
     linked: list[tuple[str, str]] = []
     items: dict[str, Any] = {}
-    parts = [(one, *_part_of(one, rank)) for one in described]
     digests = _digests(
-        [tensors for *_, tensors in parts], num_threads if dedupe else None
+        [one.tensors for one in shared.items], digest_threads if dedupe else None
     )
-    for (one, about, tensors), found in zip(parts, digests, strict=True):
-        stem = f"{one.name}-rank-{rank:05}" if rank else one.name
-        if dedupe:
-            about["digests"] = found
-            groups = _groups(tensors)
-        else:
-            groups = _shards(tensors, shards)
-        names = _names(stem, len(groups))
+    for one, found in zip(shared.items, digests, strict=True):
+        about = dict(one.about)
+        if one.is_shared:
+            about = one.kind.part_of_rank(about, rank)
+        groups = _grouped(one.tensors, shards, dedupe=dedupe)
+        names = _names(_stem(one.name, rank), len(groups))
         about["files"] = names
         if dedupe:
+            about["digests"] = found
             about["grouped"] = [list(group) for group in groups]
         unchanged = _unchanged(one.name, about, before) if dedupe else {}
         for name, group in zip(names, groups, strict=True):
@@ -95,9 +126,20 @@ def plan_step(
                 linked.append((name, old))
             else:
                 files.append((name, planned(group), _TEXTS))
-        if len(groups) > 1 and not rank:
-            known.append((f"{one.name}.safetensors.index.json", _index(names, groups)))
-        known += [] if rank else one.files
+        if not rank:
+            others = shared.whole.get(one.name, {})
+            placed = list(zip(names, groups, strict=True))
+            is_readable = about.get("parts", {}).keys() <= {
+                name for each in others.values() for name in each
+            }
+            for other in range(1, len(shared.threads)) if is_readable else ():
+                placed += _written_by(
+                    one.name, other, others, shared, shards, dedupe=dedupe
+                )
+            if len(placed) > 1:
+                index = f"{one.name}.safetensors.index.json"
+                known.append((index, _index(placed)))
+            known += one.files
         items[one.name] = about
     meta = {
         "format": "tensordict.checkpoint",
@@ -106,21 +148,42 @@ def plan_step(
         **fields,
         "items": items,
     }
+    if shared.grids and not rank:
+        meta["grids"] = shared.grids
     known.append((rank_file(rank) if rank else META, meta_bytes(meta)))
-    place = str(target or folder / step_name(number))
-    paths = [str(step.path) for step in retired]
-    return (str(folder), place, files, known, linked, paths, gathered), meta
+    place = target or folder / step_name(number)
+    paths = [step.path for step in retired]
+    return Plan(folder, place, files, known, linked, paths, gathered, meta)
 
 
-def _part_of(one: Described, rank: int) -> tuple[dict[str, Any], dict[str, Leaf]]:
-    """Return a rank's description of an item, and the tensors that it writes."""
-    about, tensors = dict(one.about), one.tensors
-    if rank and about["kind"] in ("module", "optimizer"):
-        # Rank 0 writes what all have; here is what this one alone has.
-        about = {"kind": about["kind"], "shards": about.get("shards", {})}
-        own = {shard["name"] for shard in about["shards"].values()}
-        tensors = {name: leaf for name, leaf in tensors.items() if name in own}
-    return about, tensors
+def _stem(item: str, rank: int) -> str:
+    return f"{item}-rank-{rank:05}" if rank else item
+
+
+def _grouped(
+    tensors: dict[str, Leaf], shards: int | None, *, dedupe: bool, threads: int = 0
+) -> list[dict[str, Leaf]]:
+    """The tensors of each file of an item."""
+    return _groups(tensors) if dedupe else _shards(tensors, shards, threads)
+
+
+def _written_by(
+    item: str,
+    rank: int,
+    whole: Mapping[int, Mapping[str, int]],
+    shared: Shared,
+    shards: int | None,
+    *,
+    dedupe: bool,
+) -> list[tuple[str, dict[str, Leaf]]]:
+    """The files in which another rank has whole tensors, which it writes alone."""
+    tensors: dict[str, Leaf] = {
+        name: torch.empty(num_bytes, dtype=torch.uint8, device="meta")
+        for name, num_bytes in whole.get(rank, {}).items()
+    }
+    threads = shared.threads[rank]
+    groups = _grouped(tensors, shards, dedupe=dedupe, threads=threads)
+    return list(zip(_names(_stem(item, rank), len(groups)), groups, strict=True))
 
 
 def _names(item: str, count: int) -> list[str]:
@@ -131,28 +194,27 @@ def _names(item: str, count: int) -> list[str]:
     ]
 
 
-def _index(names: list[str], groups: list[dict[str, Leaf]]) -> bytes:
-    total = sum(count_bytes(leaf) for group in groups for leaf in group.values())
-    weights = {
-        tensor: name
-        for name, group in zip(names, groups, strict=True)
-        for tensor in group
-    }
+def _index(placed: list[tuple[str, dict[str, Leaf]]]) -> bytes:
+    total = sum(count_bytes(leaf) for _, group in placed for leaf in group.values())
+    weights = {tensor: name for name, group in placed for tensor in group}
     index = {"metadata": {"total_size": total}, "weight_map": weights}
     return (json.dumps(index, indent=2) + "\n").encode()
 
 
-def _shards(tensors: dict[str, Leaf], count: int | None) -> list[dict[str, Leaf]]:
+def _shards(
+    tensors: dict[str, Leaf], count: int | None, threads: int
+) -> list[dict[str, Leaf]]:
     """The tensors of each file."""
     if not tensors:
         return []
     if count is None:
         size = sum(map(count_bytes, tensors.values()))
-        count = 1 if size < SHARDED_FROM else _num_threads()
+        count = 1 if size < SHARDED_FROM else threads or num_threads()
     return [group for group in balanced(tensors, min(count, len(tensors))) if group]
 
 
-def _num_threads() -> int:
+def num_threads() -> int:
+    """The number of threads that write the files of this process."""
     return min(8, len(os.sched_getaffinity(0)))
 
 

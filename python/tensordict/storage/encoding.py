@@ -25,14 +25,14 @@ import torch
 from tensordict.primitives import classes, registry
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.safetensors_levels import Reader, Writer
-from tensordict.storage.sharded import is_sharded, local_part
+from tensordict.storage.sharded import Layout, is_sharded, layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tensordict.storage.safetensors_levels import Leaf
 
-__all__ = ["Decoder", "Encoder", "dtype_of"]
+__all__ = ["Decoder", "Encoder", "dtype_of", "in_format"]
 
 MAX_DEPTH = 150
 """The depth to which values may be nested: Python writes and reads JSON recursively."""
@@ -93,7 +93,8 @@ class Encoder:
     def __init__(self, item: str) -> None:
         self.item = item
         self.tensors: dict[str, Leaf] = {}
-        self.shards: dict[str, Any] = {}
+        self.sharded: dict[str, tuple[Layout, Any]] = {}
+        """The ``DTensor`` values by their keys: each rank saves parts of them."""
         self._names: dict[Any, str] = {}
         # Numbers tell objects apart only while these live.
         self._held: list[Any] = []
@@ -210,14 +211,17 @@ class Encoder:
 
     def _sharded(self, value: Any, path: tuple[str, ...]) -> dict[str, Any]:
         """The JSON of a tensor of which each rank has a part."""
-        key = ".".join(path) or "value"
-        local, offsets, is_first = local_part(value)
-        if is_first and local.numel():
-            name = f"{key}@{','.join(map(str, offsets))}"
-            fields = {**self.take(local, name), "offsets": offsets}
-            self.shards[key] = {**fields, "sizes": list(local.shape)}
+        known = self._unused(".".join(path) or "value")
+        layout = layout_of(value, self._place(path))
+        self.sharded[known] = layout, value
         dtype = str(value.dtype).removeprefix("torch.")
-        return {"$": "sharded", "key": key, "shape": list(value.shape), "dtype": dtype}
+        return {
+            "$": "sharded",
+            "key": known,
+            "shape": list(layout.shape),
+            "dtype": dtype,
+            "placements": list(layout.placements),
+        }
 
     def _sparse(self, value: torch.Tensor, path: tuple[str, ...]) -> dict[str, Any]:
         if value.layout == torch.jagged:
@@ -248,7 +252,7 @@ class Encoder:
             if identity is not None:
                 self._names[identity] = known
                 self._held.append(value)
-            self.tensors[known] = _in_format(value)
+            self.tensors[known] = in_format(value)
         fields: dict[str, Any] = {"name": known}
         if value.dtype not in _FORMAT_DTYPES:
             fields["dtype"] = str(value.dtype).removeprefix("torch.")
@@ -259,7 +263,7 @@ class Encoder:
         if name == "__metadata__":
             name = "__metadata__~"
         found, number = name, 1
-        while found in self.tensors:
+        while found in self.tensors or found in self.sharded:
             number += 1
             found = f"{name}~{number}"
         return found
@@ -390,7 +394,8 @@ def _identity(value: torch.Tensor) -> Any:
     return place, value.dtype, value.shape, value.stride(), signs
 
 
-def _in_format(value: torch.Tensor) -> torch.Tensor:
+def in_format(value: torch.Tensor) -> torch.Tensor:
+    """A dense tensor as files keep it: as bytes where the format lacks its dtype."""
     if value.dtype in _FORMAT_DTYPES:
         return value
     plain = value.resolve_conj().resolve_neg().contiguous()

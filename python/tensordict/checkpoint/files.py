@@ -1,0 +1,219 @@
+"""The tensors of a step: where the parts of each are, and how they are read."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensordict import _rust
+from tensordict.checkpoint.distributed import rank_file
+from tensordict.checkpoint.ranges import Source, Stored
+from tensordict.checkpoint.steps import read_meta
+from tensordict.storage.encoding import dtype_of
+from tensordict.storage.sharded import is_sharded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tensordict.checkpoint.reading import StepFiles
+    from tensordict.storage.sharded import Box
+
+__all__ = ["ItemFiles", "StepParts", "fields_in", "keyed", "part_name"]
+
+MSG_PART = "'{}' is damaged: parts of the tensor {!r} are missing."
+MSG_MISSING = "'{}' is damaged: the tensor {!r} is missing."
+
+
+class StepParts:
+    """The descriptions of a step by rank, each read when it is needed.
+
+    Args:
+        files: the files of the step.
+        meta: the description that rank 0 gives.
+    """
+
+    def __init__(self, files: StepFiles, meta: Mapping[str, Any]) -> None:
+        self.files = files
+        self.meta = meta
+        self.world: int = meta.get("world", 1)
+        self._known: dict[int, Mapping[str, Any]] = {0: meta}
+        self._headers: dict[tuple[int, str], dict[str, Source]] = {}
+
+    def of_rank(self, rank: int) -> Mapping[str, Any]:
+        """Return what a rank says of its part."""
+        if rank not in self._known:
+            self._known[rank] = read_meta(self.files.root, rank_file(rank))
+        return self._known[rank]
+
+    def tensors(self, rank: int, item: str) -> dict[str, Source]:
+        """Return the tensors that a rank has written of an item, each as all of it."""
+        if (rank, item) not in self._headers:
+            about = self.of_rank(rank)["items"].get(item, {"files": []})
+            self._headers[rank, item] = {
+                name: Source(
+                    path,
+                    name,
+                    f"torch.{dtype.removeprefix('torch.')}",
+                    shape,
+                    whole(shape),
+                )
+                for path in self.files.paths(about)
+                for name, dtype, shape, _, _ in _rust.safetensors_header(path)[1]
+            }
+        return self._headers[rank, item]
+
+
+def whole(shape: Sequence[int]) -> Box:
+    """The box that is all of a tensor."""
+    return (0,) * len(shape), tuple(shape)
+
+
+class ItemFiles:
+    """The tensors of an item of a step.
+
+    Args:
+        parts: the descriptions of the step.
+        item: the name of the item.
+        about: what is said of it.
+        rank: the rank that says it.
+    """
+
+    def __init__(
+        self, parts: StepParts, item: str, about: Mapping[str, Any], rank: int
+    ) -> None:
+        self.parts = parts
+        self.item = item
+        self.about = about
+        self.rank = rank
+        self.directory = parts.files.directory
+
+    def stored(self, name: str) -> Stored:
+        """Return a tensor by the name that it is kept under.
+
+        Raises:
+            RuntimeError: it is missing, or a part of it.
+        """
+        grid = self.about.get("parts", {}).get(name)
+        if grid is not None:
+            sources = self._of_grid(name, self.parts.meta["grids"][grid])
+            shape = _bounds([source.box for source in sources])
+            return self._checked(name, dtype_of_file(sources[0].dtype), shape, sources)
+        source = self.parts.tensors(self.rank, self.item).get(name)
+        if source is None:
+            raise RuntimeError(MSG_MISSING.format(self.directory, name))
+        return Stored(name, dtype_of_file(source.dtype), tuple(source.shape), [source])
+
+    def of_fields(self, fields: Mapping[str, Any]) -> Stored:
+        """Return the tensor that JSON of an ``Encoder`` leads to."""
+        if fields["$"] == "sharded":
+            shape, key = tuple(fields["shape"]), fields["key"]
+            return self._checked(
+                key, dtype_of(fields["dtype"]), shape, self._sources(key, shape)
+            )
+        found = self.stored(fields["name"])
+        if "dtype" not in fields:
+            return found
+        # It is kept as bytes, which are never divided.
+        shape = tuple(fields["shape"])
+        source = found.sources[0]._replace(box=whole(shape))
+        return Stored(found.name, dtype_of(fields["dtype"]), shape, [source])
+
+    def _checked(
+        self, name: str, dtype: torch.dtype, shape: Sequence[int], sources: list[Source]
+    ) -> Stored:
+        if sum(math.prod(source.box[1]) for source in sources) != math.prod(shape):
+            raise RuntimeError(MSG_PART.format(self.directory, name))
+        return Stored(name, dtype, tuple(shape), sources)
+
+    def _sources(self, key: str, shape: tuple[int, ...]) -> list[Source]:
+        """The parts of a tensor of which each rank has saved some: each place once."""
+        grid = self.about.get("parts", {}).get(key)
+        if grid is not None:
+            return self._of_grid(key, self.parts.meta["grids"][grid])
+        found: dict[Any, Source] = {}
+        for rank in range(self.parts.world):
+            about = self.parts.of_rank(rank)["items"].get(self.item, {})
+            shard = about.get("shards", {}).get(key)
+            if shard is None:
+                continue
+            box = tuple(shard["offsets"]), tuple(shard["sizes"])
+            source = self.parts.tensors(rank, self.item).get(shard["name"])
+            if source is not None:
+                found.setdefault(box, source._replace(box=box))
+        if not found and math.prod(shape):
+            raise RuntimeError(MSG_PART.format(self.directory, key))
+        return list(found.values())
+
+    def _of_grid(self, name: str, grid: list[Any]) -> list[Source]:
+        found = []
+        is_whole = len(grid) == 1
+        for offsets, sizes, rank in grid:
+            tensors = self.parts.tensors(rank, self.item)
+            source = tensors.get(name if is_whole else part_name(name, offsets))
+            if source is None:
+                raise RuntimeError(MSG_PART.format(self.directory, name))
+            found.append(source._replace(box=(tuple(offsets), tuple(sizes))))
+        return found
+
+    def names(self) -> list[str]:
+        """Return the names of the tensors that are no parts of ``DTensor`` values."""
+        sharded = {fields["key"] for fields in fields_in(self.about, "sharded")}
+        parts = self.about.get("parts", {})
+        own = self.parts.tensors(self.rank, self.item)
+        shards = {each["name"] for each in self.about.get("shards", {}).values()}
+        places = {
+            name if len(grid) == 1 else part_name(name, offsets)
+            for name, number in parts.items()
+            for grid in (self.parts.meta["grids"][number],)
+            for offsets, _, rank in grid
+            if rank == self.rank
+        }
+        plain = [name for name in own if name not in shards and name not in places]
+        return plain + [name for name in parts if name not in sharded]
+
+
+def _bounds(boxes: list[Any]) -> list[int]:
+    """The shape of what boxes cover."""
+    return [
+        max(offsets[dim] + sizes[dim] for offsets, sizes in boxes)
+        for dim in range(len(boxes[0][0]))
+    ]
+
+
+def part_name(name: str, offsets: Sequence[int]) -> str:
+    """The name in a file of the part of a tensor that begins at a place."""
+    return f"{name}@{','.join(map(str, offsets))}"
+
+
+def dtype_of_file(name: str) -> torch.dtype:
+    """The dtype of a name with its module."""
+    dtype: torch.dtype = getattr(torch, name.removeprefix("torch."))
+    return dtype
+
+
+def fields_in(value: object, kind: str) -> Iterator[Mapping[str, Any]]:
+    """Yield all objects of a kind in the JSON of an ``Encoder``."""
+    if isinstance(value, dict):
+        if value.get("$") == kind:
+            yield value
+        for inner in value.values():
+            yield from fields_in(inner, kind)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from fields_in(inner, kind)
+
+
+def keyed(value: object, path: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The ``DTensor`` values of a state, by the keys that an ``Encoder`` gives them."""
+    if is_sharded(value):
+        return {".".join(path) or "value": value}
+    found: dict[str, Any] = {}
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            found |= keyed(inner, (*path, str(key)))
+    elif isinstance(value, (list, tuple)):
+        for number, inner in enumerate(value):
+            found |= keyed(inner, (*path, str(number)))
+    return found

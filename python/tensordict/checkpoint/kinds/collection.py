@@ -1,0 +1,50 @@
+"""Collections: tensordicts, lazy stacks, tensorclasses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tensordict.checkpoint.kinds.interface import Kind
+from tensordict.primitives.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tensordict.checkpoint.kinds.interface import Item
+    from tensordict.checkpoint.restoring import Restoring
+
+__all__ = ["CollectionKind"]
+
+
+class CollectionKind(Kind):
+    """Fills a collection in its memory where it has the keys."""
+
+    name = "collection"
+    is_exact = False
+
+    def matches(self, item: object) -> bool:
+        """Return whether an item is a collection."""
+        return isinstance(item, CollectionProtocol)
+
+    def state(self, item: Item) -> Any:
+        """Return the collection itself."""
+        return item
+
+    def prepare(
+        self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
+    ) -> None:
+        """Compare by filling, which is taken back where it fails."""
+        value = restoring.value(name, about)
+        if about["kind"] != self.name:
+            restoring.values[name] = value
+            return
+        before = item.clone()
+        restoring.add(lambda: _fill(item, value), lambda: _fill(item, before))
+
+
+def _fill(item: Any, value: Any) -> None:
+    """Give a collection the values of another, in its memory where it has the keys."""
+    if item.is_locked:
+        item.update_(value)
+    else:
+        item.update(value, inplace=True)

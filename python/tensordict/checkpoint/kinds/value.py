@@ -1,0 +1,36 @@
+"""Plain data, and whatever else is no object to restore in its place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tensordict.checkpoint.kinds.interface import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tensordict.checkpoint.kinds.interface import Item
+    from tensordict.checkpoint.restoring import Restoring
+
+__all__ = ["ValueKind"]
+
+
+class ValueKind(Kind):
+    """Returns what was saved, with parts of ranks where the item given has such."""
+
+    name = "value"
+    is_exact = False
+
+    def matches(self, item: object) -> bool:
+        """Return True: this kind is asked last."""
+        return True
+
+    def state(self, item: Item) -> Any:
+        """Return the value itself."""
+        return item
+
+    def prepare(
+        self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
+    ) -> None:
+        """Return the value with the plain data."""
+        restoring.values[name] = restoring.value(name, about, like=item)

@@ -1,0 +1,415 @@
+"""The share of each rank in a step: each part of a tensor once, divided over who has it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from tensordict import _rust
+from tensordict.checkpoint.files import part_name
+from tensordict.checkpoint.items import Described
+from tensordict.checkpoint.kinds import kind_named
+from tensordict.checkpoint.writing import num_threads
+from tensordict.storage.encoding import in_format
+from tensordict.storage.safetensors_levels import count_bytes
+from tensordict.storage.sharded import regions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tensordict.checkpoint.distributed import Ranks
+    from tensordict.storage.safetensors_levels import Leaf
+    from tensordict.storage.sharded import Box, Sharded
+
+__all__ = ["Shared", "Sharer"]
+
+DIVIDED_FROM = 1 << 20
+"""A part of fewer bytes is written by one of the ranks that have it."""
+
+MSG_OTHER = (
+    "Cannot save {item!r}: the ranks {one} and {other} have the name {name!r} for different "
+    "things, {why}. Give them names of their own, as those of the whole model, or make the "
+    "checkpointer with per_rank=[{item!r}]. Nothing was saved."
+)
+
+
+class Plain(NamedTuple):
+    """A tensor that is not spread over ranks, as others know it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    num_bytes: int
+    is_whole: bool
+    """True if it may not be divided."""
+
+
+class Shared(NamedTuple):
+    """The part of a step that this rank writes."""
+
+    items: list[Described]
+    grids: list[list[Any]]
+    """The places of the parts of tensors, and the rank that has written each."""
+    whole: dict[str, dict[int, dict[str, int]]]
+    """By item and rank the tensors that are not divided, with their bytes."""
+    threads: list[int]
+    """The number of threads that write, by rank."""
+
+
+Description = dict[str, Any]
+"""The facts that ranks tell each other of their items: names, shapes and layouts."""
+
+
+class Sharer:
+    """Divides the parts of steps over the ranks that have them.
+
+    Args:
+        ranks: the ranks; None for a process alone.
+    """
+
+    def __init__(self, ranks: Ranks | None) -> None:
+        self.ranks = ranks
+        self._known: tuple[Any, _Plan] | None = None
+
+    def share(self, items: list[Described]) -> Shared:
+        """Agree with the other ranks on what each of them writes.
+
+        Raises:
+            RuntimeError: two ranks have the same name for different things.
+        """
+        rank, world = (0, 1) if self.ranks is None else self.ranks[:2]
+        own = {item.name: _description(item) for item in items}
+        plain = [
+            (item.name, name, leaf)
+            for item in items
+            if item.is_shared
+            for name, leaf in item.tensors.items()
+        ]
+        if self.ranks is None:
+            return _Plan({0: own}, {}, world).part_of(rank, items, [0])
+        digests = _rust.tensor_digests([_tensor(leaf) for *_, leaf in plain], 0)
+        layout = hashlib.sha256(repr(own).encode()).hexdigest()
+        values = hashlib.sha256(repr(digests).encode()).hexdigest()
+        told = self.ranks.gather((layout, values, num_threads()))
+        layouts, threads = [each for each, *_ in told], [each for *_, each in told]
+        is_equal = len({each[:2] for each in told}) == 1
+        if is_equal and self._known is not None and self._known[0] == layouts:
+            return self._known[1].part_of(rank, items, threads)
+        descriptions, by_name = {0: own}, {}
+        abouts: dict[int, Any] = {}
+        if not is_equal:
+            is_first = layouts.index(layout) == rank
+            shared = {item.name: item.about for item in items if item.is_shared}
+            names = [(item, name) for item, name, _ in plain]
+            found = self.ranks.gather(
+                ((own, shared, names) if is_first else None, digests)
+            )
+            descriptions = {}
+            for number, (first, numbers) in enumerate(found):
+                lowest = layouts.index(layouts[number])
+                if first is not None:
+                    descriptions[number], abouts[number] = first[0], first[1]
+                known = found[lowest][0][2]
+                for name, digest in zip(known, numbers, strict=True):
+                    by_name.setdefault(name, {})[number] = digest
+        plan = _Plan(descriptions, by_name, world, layouts)
+        self._known = (layouts, plan) if is_equal else None
+        _merge(items, abouts)
+        return plan.part_of(rank, items, threads)
+
+
+def _tensor(leaf: Leaf) -> torch.Tensor:
+    return leaf if isinstance(leaf, torch.Tensor) else torch.stack(leaf.parts, leaf.dim)
+
+
+def _description(item: Described) -> Description:
+    """Describe an item by what does not change from step to step, nor within a mesh."""
+    plain = {}
+    if item.is_shared:
+        # Others read the weights of a module by their names, whole.
+        is_module = item.kind.name == "module"
+        plain = {
+            name: Plain(
+                str(leaf.dtype),
+                tuple(leaf.shape),
+                count_bytes(leaf),
+                is_module or not isinstance(leaf, torch.Tensor),
+            )
+            for name, leaf in item.tensors.items()
+        }
+    return {
+        "is_shared": item.is_shared,
+        "names": item.about.get("names"),
+        "parameters": item.about.get("parameters"),
+        "plain": plain,
+        "sharded": {
+            name: (layout, str(value.dtype))
+            for name, (layout, value) in item.sharded.items()
+        },
+    }
+
+
+def _merge(items: list[Described], abouts: Mapping[int, Any]) -> None:
+    """Give the items of rank 0 the descriptions of all ranks, and those that it lacks."""
+    present = {item.name for item in items}
+    for found in abouts.values():
+        for name, about in found.items():
+            if name not in present:
+                present.add(name)
+                kind = kind_named(about["kind"], name)
+                items.append(Described(name, kind, about, {}, is_shared=True))
+    for item in items:
+        known = {
+            rank: each[item.name] for rank, each in abouts.items() if item.name in each
+        }
+        if item.is_shared and len(known) > 1:
+            kind = item.kind.name
+            item.about = {**item.kind.merged(item.name, known), "kind": kind}
+
+
+class _Plan:
+    """The division of a step over ranks.
+
+    Args:
+        descriptions: those of ranks; of ranks that are described alike only the lowest's.
+        digests: checksums of tensors by item and name, and by rank, where they differ.
+        world: the number of ranks.
+        layouts: what tells the descriptions of ranks apart, by rank.
+    """
+
+    def __init__(
+        self,
+        descriptions: Mapping[int, Mapping[str, Description]],
+        digests: Mapping[tuple[str, str], Mapping[int, int]],
+        world: int,
+        layouts: list[str] | None = None,
+    ) -> None:
+        self.descriptions = descriptions
+        self.digests = digests
+        self.world = world
+        layouts = layouts or [""] * world
+        self.members: dict[int, list[int]] = {
+            first: [rank for rank in range(world) if layouts[rank] == layouts[first]]
+            for first in descriptions
+        }
+        if len(descriptions) == 1:
+            self.members = {next(iter(descriptions)): list(range(world))}
+        self.grids: list[list[Any]] = []
+        self._numbers: dict[Any, int] = {}
+        self._boxes: dict[Any, dict[Box, list[int]]] = {}
+        self._loads = [0] * world
+        self._total = 0
+        # By item: the number of the grid of each name, and the ranks of whole tensors.
+        self.parts: dict[str, dict[str, int]] = {}
+        self.whole: dict[str, dict[int, dict[str, int]]] = {}
+        self._divide()
+
+    def _divide(self) -> None:
+        # Item, name, parts with who has them, bytes of an element, how it may be cut.
+        wanted: list[tuple[str, str, dict[Box, list[int]], int, str]] = []
+        items = dict.fromkeys(
+            item for described in self.descriptions.values() for item in described
+        )
+        for item in items:
+            names = {
+                kind: dict.fromkeys(
+                    name
+                    for described in self.descriptions.values()
+                    for name in described.get(item, {}).get(kind, ())
+                )
+                for kind in ("plain", "sharded")
+            }
+            for name in names["sharded"]:
+                boxes, size = self._sharded(item, name)
+                wanted.append((item, name, boxes, size, "sharded"))
+            for name in names["plain"]:
+                boxes, size, is_whole = self._plain(item, name, names["sharded"])
+                wanted.append((item, name, boxes, size, "whole" if is_whole else ""))
+        self._total = sum(
+            math.prod(box[1]) * size for *_, boxes, size, _ in wanted for box in boxes
+        )
+        # Tensors that may be divided go last, and even out those that may not.
+        wanted.sort(key=lambda each: each[4] != "whole")
+        for item, name, boxes, size, how in wanted:
+            self._assign(item, name, boxes, size, how)
+
+    def _having(self, item: str, kind: str, name: str) -> dict[int, Any]:
+        return {
+            first: described[item][kind][name]
+            for first, described in self.descriptions.items()
+            if name in described.get(item, {}).get(kind, ())
+        }
+
+    def _sharded(self, item: str, name: str) -> tuple[dict[Box, list[int]], int]:
+        """The parts of a ``DTensor``, with the ranks that have each."""
+        having = self._having(item, "sharded", name)
+        first, (layout, dtype) = next(iter(having.items()))
+        for other, (found, other_dtype) in having.items():
+            if found.shape != layout.shape or dtype != other_dtype:
+                why = f"{dtype} {list(layout.shape)} and {other_dtype} {list(found.shape)}"
+                raise RuntimeError(_other(item, name, first, other, why))
+        layouts = tuple(dict.fromkeys(found for found, _ in having.values()))
+        if layouts not in self._boxes:
+            boxes = layout.boxes()
+            for found in layouts[1:]:
+                for box, ranks in found.boxes().items():
+                    boxes[box] = sorted({*boxes.get(box, ()), *ranks})
+            if sum(math.prod(box[1]) for box in boxes) > math.prod(layout.shape):
+                # Meshes that cut it in other ways have it all, each.
+                boxes = layout.boxes()
+            self._boxes[layouts] = boxes
+        size = getattr(torch, dtype.removeprefix("torch.")).itemsize
+        return self._boxes[layouts], size
+
+    def _plain(
+        self, item: str, name: str, sharded: Mapping[str, Any]
+    ) -> tuple[dict[Box, list[int]], int, bool]:
+        """All of a tensor, with the ranks that have it with the same values."""
+        having: dict[int, Plain] = self._having(item, "plain", name)
+        first, plain = next(iter(having.items()))
+        if name in sharded:
+            other = next(iter(self._having(item, "sharded", name)))
+            raise RuntimeError(
+                _other(item, name, first, other, "a tensor and a DTensor")
+            )
+        digests = self.digests.get((item, name), {})
+        holders = sorted(rank for each in having for rank in self.members[each])
+        for other, found in having.items():
+            why = ""
+            if found[:2] != plain[:2]:
+                why = f"{plain.dtype} {list(plain.shape)} and {found.dtype} {list(found.shape)}"
+            elif digests.get(first) != digests.get(other) and self._differ(
+                item, first, other
+            ):
+                why = "with other values"
+            if why:
+                raise RuntimeError(_other(item, name, first, other, why))
+        if len({digests.get(rank) for rank in holders}) > 1:
+            # The values of the lowest rank are saved where replicas differ, throughout.
+            holders = holders[:1]
+        size = plain.num_bytes // max(1, math.prod(plain.shape))
+        box: Box = ((0,) * len(plain.shape), plain.shape)
+        return {box: holders}, size, plain.is_whole
+
+    def _differ(self, item: str, first: int, other: int) -> bool:
+        """Return whether two ranks have other names in an item: they are no replicas."""
+        one, two = (self.descriptions[rank][item] for rank in (first, other))
+        return any(one[key] != two[key] for key in ("names", "parameters"))
+
+    def _assign(
+        self, item: str, name: str, boxes: Mapping[Box, list[int]], size: int, how: str
+    ) -> None:
+        """Choose the ranks that write the parts of a tensor."""
+        # Tensors that lie alike are written alike if there is nothing to choose.
+        key: Any = None
+        if how == "sharded" and all(len(ranks) == 1 for ranks in boxes.values()):
+            key = id(boxes)
+        if key is None or key not in self._numbers:
+            grid: list[Any] = []
+            for box, holders in boxes.items():
+                grid += self._written(box, holders, size, is_whole=how == "whole")
+            if how != "sharded" and len(grid) == 1:
+                _, sizes, rank = grid[0]
+                whole = self.whole.setdefault(item, {}).setdefault(rank, {})
+                whole[name] = math.prod(sizes) * size
+                if rank == 0:
+                    return
+            key = key or repr(grid)
+            if key not in self._numbers:
+                self._numbers[key] = len(self.grids)
+                self.grids.append(grid)
+        self.parts.setdefault(item, {})[name] = self._numbers[key]
+
+    def _written(
+        self, box: Box, holders: list[int], size: int, *, is_whole: bool
+    ) -> list[list[Any]]:
+        """Divide a part over the ranks that have it, by its first dim."""
+        offsets, sizes = box
+        num_bytes = math.prod(sizes) * size
+        if (
+            is_whole
+            or len(holders) == 1
+            or num_bytes < DIVIDED_FROM
+            or not sizes
+            or sizes[0] < len(holders)
+        ):
+            rank = min(holders, key=lambda each: (self._loads[each], each))
+            self._loads[rank] += num_bytes
+            return [[list(offsets), list(sizes), rank]]
+        target = self._total / self.world
+        wants = [max(0.0, target - self._loads[rank]) for rank in holders]
+        if not sum(wants):
+            wants = [1.0] * len(holders)
+        ends = [
+            round(sizes[0] * sum(wants[: number + 1]) / sum(wants))
+            for number in range(len(holders))
+        ]
+        found = []
+        for rank, start, stop in zip(holders, [0, *ends], ends, strict=False):
+            if start < stop:
+                found.append(
+                    [
+                        [offsets[0] + start, *offsets[1:]],
+                        [stop - start, *sizes[1:]],
+                        rank,
+                    ]
+                )
+                self._loads[rank] += num_bytes * (stop - start) // sizes[0]
+        return found
+
+    def part_of(self, rank: int, items: list[Described], threads: list[int]) -> Shared:
+        """Return what a rank writes of its items."""
+        for item in items:
+            parts = self.parts.get(item.name, {})
+            tensors: dict[str, Leaf] = {}
+            for name, leaf in item.tensors.items():
+                grid = self.grids[parts[name]] if name in parts else None
+                if not item.is_shared or (grid is None and rank == 0):
+                    tensors[name] = leaf
+                for offsets, sizes, owner in grid or ():
+                    if owner != rank:
+                        continue
+                    if len(grid or ()) == 1:
+                        tensors[name] = leaf
+                    elif isinstance(leaf, torch.Tensor):
+                        tensors[part_name(name, offsets)] = leaf.narrow(
+                            0, offsets[0], sizes[0]
+                        )
+            for name, (_, value) in item.sharded.items():
+                tensors |= _parts_of(name, value, self.grids[parts[name]], rank)
+            item.tensors = tensors
+            if parts:
+                item.about["parts"] = parts
+        return Shared(items, self.grids, self.whole, threads)
+
+
+def _parts_of(
+    name: str, value: Sharded, grid: list[Any], rank: int
+) -> dict[str, torch.Tensor]:
+    """The parts of a ``DTensor`` that this rank writes, of those that it has."""
+    found = {}
+    own = [(offsets, sizes) for offsets, sizes, owner in grid if owner == rank]
+    if not own:
+        return {}
+    for (begin, _), region in regions_of(value, name):
+        for offsets, sizes in own:
+            starts = [
+                first - start for first, start in zip(offsets, begin, strict=True)
+            ]
+            if not all(
+                start >= 0 and start + size <= length
+                for start, size, length in zip(starts, sizes, region.shape, strict=True)
+            ):
+                continue
+            part = region
+            for dim, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+                part = part.narrow(dim, start, size)
+            key = name if len(grid) == 1 else part_name(name, offsets)
+            found[key] = in_format(part)
+    return found
+
+
+def _other(item: str, name: str, one: int, other: int, why: str) -> str:
+    return MSG_OTHER.format(item=item, name=name, one=one, other=other, why=why)
