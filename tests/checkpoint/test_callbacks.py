@@ -67,7 +67,9 @@ def test_lightning(tmp_path: Path) -> None:
     assert first + lightning_losses(tmp_path / "run", 4) == whole
 
 
-def trainer_losses(folder: Path, steps: int) -> list[float]:
+def trainer_losses(
+    folder: Path, steps: int, metrics: Any = None, **options: Any
+) -> list[float]:
     transformers = pytest.importorskip("transformers")
     from tensordict.checkpoint.callbacks.transformers import TrainerCheckpoint
 
@@ -93,8 +95,18 @@ def trainer_losses(folder: Path, steps: int) -> list[float]:
             losses.append(loss.item())
             return loss
 
+        def evaluate(self, *arguments: Any, **options: Any) -> Any:
+            found = {"eval_loss": metrics[self.state.global_step]}
+            self.log(dict(found))
+            self.control = self.callback_handler.on_evaluate(
+                self.args, self.state, self.control, found
+            )
+            return found
+
     checkpointer = Checkpointer(folder, durable=False, keep=None, background=True)
-    callback = TrainerCheckpoint(checkpointer, every_n_steps=3)
+    every = options.pop("every", 3)
+    callback = TrainerCheckpoint(checkpointer, every_n_steps=every)
+    others = options.pop("callbacks", [])
     arguments = transformers.TrainingArguments(
         output_dir=str(folder / "out"),
         max_steps=steps,
@@ -105,12 +117,75 @@ def trainer_losses(folder: Path, steps: int) -> list[float]:
         disable_tqdm=True,
         lr_scheduler_type="constant",
         seed=3,
+        **options,
     )
     trainer = Trainer(
-        model=model, args=arguments, train_dataset=rows, callbacks=[callback]
+        model=model,
+        args=arguments,
+        train_dataset=rows,
+        eval_dataset=rows,
+        callbacks=[callback, *others],
     )
     trainer.train(resume_from_checkpoint=callback.latest())
     return losses
+
+
+def stopping() -> Any:
+    transformers = pytest.importorskip("transformers")
+    return transformers.EarlyStoppingCallback(early_stopping_patience=2)
+
+
+METRICS = {step: abs(step - 6.5) for step in range(40)}
+
+
+def test_metrics_are_those_that_the_trainer_measured_at_the_step(
+    tmp_path: Path,
+) -> None:
+    options = {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "logging_steps": 3,
+        "every": 1,
+    }
+    trainer_losses(tmp_path / "steps", 9, METRICS, **options)
+    checkpointer = Checkpointer(tmp_path / "steps")
+    assert checkpointer.best("eval_loss") == 6
+    found = {step: checkpointer.restore(step).metrics for step in checkpointer.steps()}
+    # The trainer evaluates the last step as well.
+    assert {step for step in found if "eval_loss" in found[step]} == {2, 4, 6, 8, 9}
+    assert {step for step in found if "loss" in found[step]} == {3, 6, 9}
+    trainer_losses(tmp_path / "epochs", 12, METRICS, eval_strategy="epoch", every=2)
+    checkpointer = Checkpointer(tmp_path / "epochs")
+    assert checkpointer.steps() == [2, 4, 6, 8, 10, 12]
+    found = {step: checkpointer.restore(step).metrics for step in checkpointer.steps()}
+    assert {step for step in found if "eval_loss" in found[step]} == {4, 8, 12}
+    assert checkpointer.best("eval_loss") == 8
+
+
+@pytest.mark.parametrize("stop", [6, 8])
+def test_a_trainer_stops_early_where_it_would_have(tmp_path: Path, stop: int) -> None:
+    def losses(folder: Path, steps: int) -> list[float]:
+        return trainer_losses(
+            folder,
+            steps,
+            METRICS,
+            eval_strategy="steps",
+            eval_steps=2,
+            every=2,
+            callbacks=[stopping()],
+            metric_for_best_model="eval_loss",
+            greater_is_better=False,
+            restore_callback_states_from_checkpoint=True,
+        )
+
+    whole = losses(tmp_path / "whole", 40)
+    assert len(whole) == 10
+    first = losses(tmp_path / "run", stop)
+    path = tmp_path / "run" / f"step-{stop}" / "trainer_state.json"
+    state = json.loads(path.read_text())["stateful_callbacks"]
+    found = state["EarlyStoppingCallback"]["attributes"]
+    assert found["early_stopping_patience_counter"] == (stop - 6) // 2
+    assert first + losses(tmp_path / "run", 40) == whole
 
 
 @pytest.fixture(scope="module")

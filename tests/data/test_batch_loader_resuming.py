@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -306,6 +307,7 @@ def test_a_loader_in_the_worker_of_a_data_loader(num_workers: int) -> None:
 
 
 def test_an_iterator_that_is_left_ends_its_threads() -> None:
+    gc.collect()
     for kind in ("shuffled", "texts"):
         loader = LOADERS[kind](prefetch=2)
         for _ in range(20):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
-from tensordict.data.loader.iterated import SamplerRows, state_of
+from tensordict.data.loader.iterated import SamplerRows, follows_epochs, state_of
 from tensordict.data.loader.samplers import seed_of
 
 if TYPE_CHECKING:
@@ -48,38 +49,47 @@ class Drawn(NamedTuple):
     of_all: torch.Tensor | None = None
 
 
-class Drawing(Protocol):
+class Drawing(ABC):
     """The rows of one epoch in an order, from some place on.
 
     A new kind of order is a class with these methods, and a line in :func:`drawing_for`.
+
+    Args:
+        loader: whose epoch it is.
+        start: where it begins, or goes on behind the rows that were taken.
     """
 
-    def __init__(self, loader: BatchLoader, start: EpochState) -> None:
-        """Begin, or go on behind the rows that were taken."""
+    @abstractmethod
+    def __init__(self, loader: BatchLoader, start: EpochState) -> None: ...
 
+    @abstractmethod
     def next(self) -> Drawn | None:
         """Return the rows of the next batch of this rank; None behind the last one."""
-        ...  # pragma: no cover
 
+    @abstractmethod
     def state(self, begun: Sequence[Drawn]) -> dict[str, Any] | None:
         """Return what a state has besides the position.
 
         Args:
             begun: the batches that were drawn and not given to the consumer.
         """
-        ...  # pragma: no cover
 
     def num_batches(self) -> int | None:
         """Count the batches from the place on where this began; None if nobody knows."""
-        ...  # pragma: no cover
+        return None
 
     @classmethod
     def between(cls, loader: BatchLoader) -> dict[str, Any] | None:
         """Return what the state of a loader between two epochs has besides the number."""
-        ...  # pragma: no cover
+        return None
+
+    @classmethod
+    def pass_over(cls, loader: BatchLoader, epochs: range) -> None:
+        """Bring the sampler to where it is behind some epochs that nobody has drawn."""
+        return
 
 
-class ByPosition:
+class ByPosition(Drawing):
     """An order whose rows are found at any position: in turn, shuffled, mixed."""
 
     def __init__(self, loader: BatchLoader, start: EpochState) -> None:
@@ -105,13 +115,8 @@ class ByPosition:
         """Count the batches from the place on where this began."""
         return self._num_batches
 
-    @classmethod
-    def between(cls, loader: BatchLoader) -> dict[str, Any] | None:
-        """Return nothing: seed and number decide the next epoch."""
-        return None
 
-
-class BySampler:
+class BySampler(Drawing):
     """The order of a sampler of torch, or of anything iterable over numbers of rows.
 
     A state has the sampler as it was when the epoch began, and who goes on in the middle
@@ -158,17 +163,21 @@ class BySampler:
         """Return the state of the sampler when the epoch began."""
         return self._rows.state
 
-    def num_batches(self) -> int | None:
-        """Return None: a sampler may give more rows than it says."""
-        return None
-
     @classmethod
     def between(cls, loader: BatchLoader) -> dict[str, Any] | None:
         """Return the state of the sampler as it is."""
         return state_of(loader.sampler)
 
+    @classmethod
+    def pass_over(cls, loader: BatchLoader, epochs: range) -> None:
+        """Draw these epochs, if the order of the next one follows from them."""
+        if state_of(loader.sampler) is None or follows_epochs(loader.sampler):
+            return
+        for epoch in epochs:
+            cls(loader, EpochState(epoch))._rows.skip(None)
 
-class ByPositionDrawn:
+
+class ByPositionDrawn(Drawing):
     """The rows that a sampler with ``draw`` chooses for some positions when they are due.
 
     What was drawn and not given is part of a state, since it is not drawn again: weights
@@ -206,10 +215,6 @@ class ByPositionDrawn:
         drawn = [one.of_all for one in begun if one.of_all is not None]
         pending = torch.cat([*drawn, self._pending])
         return {"sampler": self._sampler.state_dict(), "pending": pending}
-
-    def num_batches(self) -> int | None:
-        """Return None: the sampler says when it has no more."""
-        return None
 
     @classmethod
     def between(cls, loader: BatchLoader) -> dict[str, Any] | None:

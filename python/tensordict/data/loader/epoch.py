@@ -33,19 +33,20 @@ a lock whose thread is not there."""
 class Epoch:
     """The batches of one epoch, as :class:`BatchLoader` gives them.
 
-    It begins with the first batch: until then the loader may be told another epoch.
+    With its first batch it takes the place that comes next of the loader, which may be told
+    another epoch until then.
 
     Attributes:
-        start: where it begins, or began.
+        start: where it began.
         is_finished: whether all batches were given.
     """
 
-    def __init__(self, loader: BatchLoader, start: EpochState) -> None:
-        self.start: EpochState = start
+    def __init__(self, loader: BatchLoader) -> None:
+        self.start: EpochState = EpochState(0)
         self.is_finished: bool = False
         self._loader = loader
-        self._taken = start.position
-        self._put = start.position
+        self._taken = 0
+        self._put = 0
         self._begun: deque[Drawn] = deque()
         self._drawing: Drawing | None = None
         self._num_prefetched = max(loader.prefetch, 2 * loader.workers)
@@ -55,11 +56,6 @@ class Epoch:
         self._failure: Exception | None = None
         self._is_closed = False
         self._stream: Any = None
-
-    @property
-    def has_begun(self) -> bool:
-        """Return whether rows were drawn."""
-        return self._drawing is not None
 
     def _begin(self) -> Drawing:
         loader = self._loader

@@ -20,12 +20,13 @@ from torch.utils.data import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterable, Iterator, Sized
 
 __all__ = [
     "SamplerRows",
     "Shares",
     "checked_sampler",
+    "follows_epochs",
     "rows_of",
     "set_epoch",
     "shares_of",
@@ -62,7 +63,7 @@ class Shares(NamedTuple):
     rank: int
 
 
-def checked_sampler(sampler: Any) -> Any:
+def checked_sampler(sampler: object) -> Any:
     """Check what is given as a sampler.
 
     Raises:
@@ -78,7 +79,7 @@ def checked_sampler(sampler: Any) -> Any:
     return sampler
 
 
-def _parts(sampler: Any) -> list[Any]:
+def _parts(sampler: object) -> list[Any]:
     """Return a sampler and those that it wraps, from the outermost inwards."""
     found = [sampler]
     for part in found:
@@ -89,7 +90,7 @@ def _parts(sampler: Any) -> list[Any]:
     return found
 
 
-def _int_of(part: Any, names: tuple[str, ...]) -> int | None:
+def _int_of(part: object, names: tuple[str, ...]) -> int | None:
     for name in names:
         value = getattr(part, name, None)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -97,7 +98,7 @@ def _int_of(part: Any, names: tuple[str, ...]) -> int | None:
     return None
 
 
-def shares_of(sampler: Any) -> Shares | None:
+def shares_of(sampler: object) -> Shares | None:
     """Return the part that a sampler gives, if it shares the rows out to ranks itself."""
     if sampler is None or hasattr(sampler, "draw"):
         return None
@@ -108,7 +109,7 @@ def shares_of(sampler: Any) -> Shares | None:
     return None
 
 
-def rows_of(sampler: Any) -> int:
+def rows_of(sampler: Sized) -> int:
     """Count the numbers that a sampler gives, also one that gives batches of them.
 
     Raises:
@@ -120,17 +121,22 @@ def rows_of(sampler: Any) -> int:
     return len(sampler)
 
 
-def _part_with_epoch(sampler: Any) -> Any:
+def _part_with_epoch(sampler: object) -> Any:
     found = [part for part in _parts(sampler) if hasattr(part, "set_epoch")]
     return found[0] if found else None
 
 
-def told_epoch(sampler: Any) -> int | None:
+def follows_epochs(sampler: object) -> bool:
+    """Return whether a sampler is told the epoch, which decides its order."""
+    return _part_with_epoch(sampler) is not None
+
+
+def told_epoch(sampler: object) -> int | None:
     """Return the epoch that a sampler was told; None where it does not say it."""
     return _int_of(_part_with_epoch(sampler), ("epoch", "_epoch"))
 
 
-def set_epoch(sampler: Any, epoch: int) -> None:
+def set_epoch(sampler: object, epoch: int) -> None:
     """Tell a sampler the epoch, if it wants to know it."""
     part = _part_with_epoch(sampler)
     if part is not None:
@@ -140,7 +146,7 @@ def set_epoch(sampler: Any, epoch: int) -> None:
 # The state of a sampler when an epoch begins ------------------------------------------
 
 
-def _generators(sampler: Any) -> list[Any]:
+def _generators(sampler: object) -> list[Any]:
     kinds = (torch.Generator, random.Random, np.random.Generator)
     return [
         value
@@ -150,14 +156,14 @@ def _generators(sampler: Any) -> list[Any]:
     ]
 
 
-def _stateful(sampler: Any) -> Any:
+def _stateful(sampler: object) -> Any:
     for part in _parts(sampler):
         if hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
             return part
     return None
 
 
-def state_of(sampler: Any) -> dict[str, Any] | None:
+def state_of(sampler: object) -> dict[str, Any] | None:
     """Return what decides the next rows of a sampler: its state, and its generators."""
     state: dict[str, Any] = {}
     part = _stateful(sampler)
@@ -176,14 +182,14 @@ def state_of(sampler: Any) -> dict[str, Any] | None:
     return state or None
 
 
-def _load(sampler: Any, state: dict[str, Any]) -> None:
+def _load(sampler: object, state: dict[str, Any]) -> None:
     part = _stateful(sampler)
     if part is not None and "sampler" in state:
         part.load_state_dict(state["sampler"])
     _load_generators(sampler, state)
 
 
-def _load_generators(sampler: Any, state: dict[str, Any]) -> None:
+def _load_generators(sampler: object, state: dict[str, Any]) -> None:
     # One that makes its generators when it begins has none yet.
     for generator, saved in zip(
         _generators(sampler), state.get("generators", ()), strict=False
@@ -264,7 +270,7 @@ class SamplerRows:
 
     def __init__(
         self,
-        sampler: Any,
+        sampler: Iterable[object],
         seed: int,
         epoch: int,
         state: dict[str, Any] | None,
@@ -295,8 +301,8 @@ class SamplerRows:
             one if isinstance(one, (list, tuple)) else (one,) for one in given
         )
 
-    def skip(self, count: int) -> None:
-        """Draw rows that were dealt before."""
+    def skip(self, count: int | None) -> None:
+        """Draw rows that were dealt before; None for all."""
         with self._chance.taken():
             for _ in itertools.islice(self._rows, count):
                 pass

@@ -260,7 +260,7 @@ class BatchLoader:
         given a batch yet takes part.
         """
         epoch = checked_number("epoch", epoch, 0)
-        start = self._coming()
+        start = self._next
         self._come(start if start.epoch == epoch else self._moved(start, epoch))
 
     @property
@@ -268,21 +268,10 @@ class BatchLoader:
         """By this the training loops of others tell the epoch, as to a ``DataLoader``."""
         return EpochTold(self)
 
-    def _coming(self) -> EpochState:
-        """Return where the next batch begins an iteration."""
-        current = self._current
-        if current is None or current.has_begun or current.is_finished:
-            return self._next
-        return current.start
-
     def _come(self, start: EpochState) -> None:
-        """Begin there: the iterator that has given nothing yet, or the next one."""
-        current, self._next = self._current, start
+        """Begin there with the next iteration."""
+        self._next, self._current = start, None
         self._told = told_epoch(self.sampler)
-        if current is None or current.has_begun or current.is_finished:
-            self._current = None
-        else:
-            current.start = start
 
     def _moved(self, start: EpochState, epoch: int) -> EpochState:
         """Go from a place to the beginning of an epoch."""
@@ -306,8 +295,12 @@ class BatchLoader:
         A loop that knows the number of batches does not ask for more of them than there
         are. So a state that it saved behind the last one has an iteration with nothing.
         """
-        start = self._coming()
+        start = self._next
         if start.epoch < epoch:
+            if start.position == 0 and start.sampler is None:
+                # A loop that goes on at the end of an epoch may give no state back.
+                epochs = range(start.epoch, epoch)
+                drawing_for(self.sampler).pass_over(self, epochs)
             start = self._moved(start, epoch)
         elif start.epoch == epoch and self._is_at_end(start):
             start = self._moved(start, epoch + 1)
@@ -315,18 +308,15 @@ class BatchLoader:
 
     def __iter__(self) -> Epoch:
         """Begin the next epoch, or go on where a state was taken."""
-        epoch = Epoch(self, self._next)
-        self._next = EpochState(self._next.epoch + 1)
-        self._current = epoch
-        return epoch
+        self._current = None
+        return Epoch(self)
 
     def _beginning(self, epoch: Epoch) -> EpochState:
         """Return where an iterator begins: in the epoch that the sampler was told."""
-        start, told = epoch.start, told_epoch(self.sampler)
+        start, told = self._next, told_epoch(self.sampler)
         if told is not None and told not in (self._told, start.epoch):
             start = self._moved(start, told)
-        if epoch is self._current:
-            self._next = EpochState(start.epoch + 1)
+        self._next, self._current = EpochState(start.epoch + 1), epoch
         self._told = start.epoch
         return start
 
@@ -366,6 +356,8 @@ class BatchLoader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a state was taken, with the next iteration. The seed is the state's.
 
+        An iterator that has not given a batch yet takes part.
+
         Raises:
             ValueError: the state is of another number of rows, or of another kind of order.
         """
@@ -383,9 +375,7 @@ class BatchLoader:
         if isinstance(self.source, Mixture) and state.get("weights") is not None:
             self.source.weights = state["weights"]
         self.order = Order(self.order.shuffle, self.order.block_size, state["seed"])
-        self._next = EpochState(state["epoch"], state["position"], state["sampler"])
-        self._current = None
-        self._told = told_epoch(self.sampler)
+        self._come(EpochState(state["epoch"], state["position"], state["sampler"]))
 
     def _facts(self) -> dict[str, Any]:
         weights = self.source.weights if isinstance(self.source, Mixture) else None
