@@ -533,9 +533,15 @@ def swap_module(
     module: object,
     preserve: bool = True,
     plan_only: bool = False,
+    strict: bool | None = None,
+    tied: list[Any] | None = None,
 ) -> Any: ...
 def restore_module(
-    td: CollectionProtocol, module: object, source: object, plan_only: bool = False
+    td: CollectionProtocol,
+    module: object,
+    source: object,
+    plan_only: bool = False,
+    merged: bool = False,
 ) -> Any: ...
 
 # nested_key

@@ -69,9 +69,11 @@ def pairs() -> list[tuple[Any, Any]]:
     from tensordict.ops import families, splitting, torch_dispatch
     from tensordict.primitives import dims as dims_primitives
     from tensordict.primitives import modules as modules_primitives
+    from tensordict.primitives import tied
 
     found: list[tuple[Any, Any]] = [
         *modules_primitives.TRACED,
+        *tied.TRACED,
         *pytree.TRACED,
         *dims_primitives.TRACED,
         *families.TRACED,

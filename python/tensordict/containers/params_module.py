@@ -12,6 +12,7 @@ from torch import nn
 from tensordict import _rust
 from tensordict.containers.collection import TensorDictBase
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.tied import tie_again, tied_places
 from tensordict.storage.old_states import is_field
 
 if TYPE_CHECKING:
@@ -226,6 +227,8 @@ class ParamsModule(TensorDictBase, nn.Module):
             assign: take the tensors themselves in place of copying their values.
             from_flatten: accepted for other collections' sake: both forms are known.
         """
+        # Assigned tensors are one where the entries were.
+        groups = tied_places(self) if assign else []
         state = OrderedDict(_flat_state(state_dict))
         # The versions of the modules that it came from.
         state.__dict__.update(getattr(state_dict, "__dict__", {}))
@@ -238,6 +241,7 @@ class ParamsModule(TensorDictBase, nn.Module):
                 )
             )
             raise
+        tie_again(groups, None)
         return self
 
     def __getattr__(self, name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
@@ -10,7 +10,17 @@ from torch import nn
 from tensordict import _rust
 from tensordict.primitives import classes
 from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.tied import (
+    ModuleSlot,
+    current_tensor,
+    put_back,
+    tie_again,
+    tied_places,
+)
 from tensordict.primitives.uninitialized import has_uninitialized, stack_uninitialized
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["ModulesOps", "from_module", "from_modules"]
 
@@ -147,11 +157,15 @@ class ModulesOps(CollectionProtocol):
         non_blocking: bool = False,
         preserve_module_state: bool = True,
         memo: object = None,
+        strict: bool | None = None,
     ) -> Any:
         """Put the entries in the place of the parameters and buffers of ``module``.
 
         In a ``with`` statement the module has its own ones back at the end, and a
         parameter that the block gave the module is written to this collection.
+
+        What the module has at several places (tied weights) stays one tensor where there is
+        one value for it: an entry of one place is for all that have none.
 
         The module shares the memory of the entries. Those that
         :meth:`load_memmap` has loaded are files: training the module then writes into
@@ -168,6 +182,10 @@ class ModulesOps(CollectionProtocol):
                 :class:`torch.nn.Parameter` where the module has one. It shares their
                 memory.
             memo: refused.
+            strict: whether all parameters and persistent buffers must be here, with one
+                value for each tensor that is at several places. Default: if this
+                collection was loaded from a file. If not, what is missing stays, and each
+                place gets its own value: the module has two tensors then.
 
         Returns:
             What the module had before, under the same keys (with ``inplace``, a copy).
@@ -175,7 +193,10 @@ class ModulesOps(CollectionProtocol):
         Raises:
             KeyError: the module lacks an entry. It has not been changed then.
             RuntimeError: an entry has another shape than what it replaces. Dims in front
-                may be there, as stacked parameters have. The module has not been changed.
+                may be there, as stacked parameters have, and any shape where the module
+                has a tensor of a lazy module, of the meta device or without elements.
+                Or something is missing or in two values, see ``strict``. The module has
+                not been changed.
 
         Examples:
             >>> module = nn.Linear(3, 1, bias=False)
@@ -205,22 +226,11 @@ class ModulesOps(CollectionProtocol):
             # Its state has the names of its entries already.
             inplace, use_state_dict = True, False
         copies = bool(inplace or use_state_dict)
-        swapped = _rust.swap_module(
-            self, module, preserve_module_state and not copies, copies
-        )
+        tied: list[ModuleSlot] = []
+        preserves = preserve_module_state and not copies
+        swapped = _rust.swap_module(self, module, preserves, copies, strict, tied)
         if use_state_dict:
-            state = dict(self.flatten_keys(".").items())
-            try:
-                found = module.load_state_dict(state, strict=False, assign=True)
-            except RuntimeError as error:
-                error.add_note(MSG_LOAD_SHAPES.format(module=type(module).__name__))
-                raise
-            _keep_graphs(module, state)
-            kind: Any = swapped.__class__
-            others = [key for key in found.unexpected_keys if key in state]
-            if others:
-                # Buffers that are no part of the module's state.
-                _put_others(kind, module, state, others, preserve_module_state)
+            _load_state(self, module, preserve_module_state, strict)
         elif inplace:
             _check_sizes(swapped, self, module)
             swapped = _write_inplace(swapped, self, non_blocking)
@@ -232,22 +242,36 @@ class ModulesOps(CollectionProtocol):
         if swap_dest is not None:
             _rust.write_tree(swap_dest, swapped, False, True)
             swapped = swap_dest
-        kwargs = {"inplace": True} if inplace else {}
+        kwargs: dict[str, Any] = {"inplace": True} if inplace else {}
+        if tied and not inplace:
+            kwargs["tied"] = [(*place, current_tensor(*place[:2])) for place in tied]
         # Not weakly, as elsewhere: the module must get its tensors back even where
         # nobody else holds this collection.
         swapped._last_op = ("to_module", (module,), kwargs, lambda: self)
         return swapped
 
     def _undo_to_module(
-        self, source: object, module: nn.Module, inplace: bool = False
+        self,
+        source: object,
+        module: nn.Module,
+        inplace: bool = False,
+        tied: Sequence[tuple[Any, str, torch.Tensor, Any]] = (),
     ) -> None:
-        """The end of ``with source.to_module(module) as self``."""
-        current = _rust.restore_module(self, module, source, inplace)
+        """The end of ``with source.to_module(module) as self``.
+
+        ``tied`` are places that had another value than ``source`` has, if it has one.
+        """
+        current = _rust.restore_module(self, module, source, inplace, bool(tied))
         if inplace:
             _write_inplace(current, self, False)
+        put_back(tied)
 
     def _explain_to_module(
-        self, source: CollectionProtocol, module: nn.Module, inplace: bool = False
+        self,
+        source: CollectionProtocol,
+        module: nn.Module,
+        inplace: bool = False,
+        **others: object,  # noqa: ARG002
     ) -> str | None:
         """Explain an error of the block by parameters of another shape, if any."""
         if inplace:
@@ -459,27 +483,42 @@ def _keep_graphs(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
             held[name] = value
 
 
-def _put_others(
-    cls: type,
-    module: nn.Module,
-    state: dict[str, Any],
-    keys: list[str],
-    preserve: bool,
+def _load_state(
+    td: Any, module: nn.Module, preserve: bool, strict: bool | None
 ) -> None:
-    """Put what a module has, but not in its state, in its place: other buffers."""
-    others = {key: state[key] for key in keys}
-    td: Any = _rust.new(cls, others, _NO_DIMS, None, None)
-    _rust.swap_module(td.unflatten_keys("."), module, preserve)
+    """Put the entries into a module by its ``load_state_dict``: hooks run."""
+    state = {
+        # A parameter is of the class that `detach` gives: the plain one for a mapped tensor.
+        key: value if type(value) is torch.Tensor or value.requires_grad else value.detach()
+        for key, value in td.flatten_keys(".").items()
+    }
+    groups = tied_places(module)
+    try:
+        found = module.load_state_dict(state, strict=False, assign=True)
+    except RuntimeError as error:
+        error.add_note(MSG_LOAD_SHAPES.format(module=type(module).__name__))
+        raise
+    _keep_graphs(module, state)
+    others = {key: state[key] for key in found.unexpected_keys if key in state}
+    if others:
+        # Buffers that are no part of the module's state.
+        kind: Any = td.__class__ if td._is_dense else td._dense_type()
+        rest: Any = _rust.new(kind, others, _NO_DIMS, None, None)
+        _rust.swap_module(rest.unflatten_keys("."), module, preserve, False, False)
+    tie_again(groups, strict)
 
 
 def _write_inplace(
     target: CollectionProtocol, source: CollectionProtocol, non_blocking: bool
 ) -> Any:
     """Copy the leaves of ``source`` into those of ``target``; give their old values."""
+    # A tensor that is at two places had one value.
+    before: dict[torch.Tensor, torch.Tensor] = {}
 
     def write(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        before = old.data.clone()
+        if old not in before:
+            before[old] = old.data.clone()
         old.data.copy_(new.data, non_blocking=non_blocking)
-        return before
+        return before[old]
 
     return target._fast_apply(write, source, filter_empty=False)

@@ -10,6 +10,13 @@ from torch import nn
 from tensordict import _rust
 from tensordict.primitives.leaf_loops import special_keys
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.tied import (
+    ModuleSlot,
+    ValuesDiffer,
+    is_one,
+    refuse_missing,
+    two_values,
+)
 from tensordict.primitives.tree import new
 from tensordict.primitives.uninitialized import has_uninitialized
 
@@ -17,9 +24,9 @@ __all__ = ["restore_module", "swap_module"]
 
 _NO_DIMS = torch.Size([])
 
-_Write = tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]
-"""The dictionary that tensors go to, the tensors, and the dictionary in which the
-module had them, if not that one."""
+_Write = tuple[dict[str, Any], str, Any, dict[str, Any] | None]
+"""The dictionary that a tensor goes to, its name, the tensor, and the dictionary in which
+the module had one, if not that one."""
 
 MSG_NO_PLACE = (
     "{key}: {module} has no parameter, buffer or submodule of this name, only {names}. "
@@ -38,36 +45,119 @@ class _OtherShapeError(Exception):
     """A value has another shape than the tensor of a module that it replaces."""
 
 
+class _Walk:
+    """The tensors that a walk over a module has found, and will write.
+
+    Args:
+        as_kind: the function that makes values what they are to be in a module, if any.
+        checks: whether values must have the shapes of what they replace.
+        strict: whether values for one tensor must be equal. Default: those from a file.
+        replaced: in a walk that puts back, the list of what a block has put elsewhere.
+        merged: whether, in such a walk, not all entries had been put into the module.
+    """
+
+    def __init__(
+        self,
+        as_kind: Any = None,
+        checks: bool = False,
+        strict: bool | None = None,
+        replaced: list[tuple[Any, str, Any]] | None = None,
+        merged: bool = False,
+    ) -> None:
+        self.as_kind = as_kind
+        self.checks = checks
+        self.strict = strict
+        self.replaced = replaced
+        self.merged = merged
+        self.writes: list[_Write] = []
+        # A module that is at two places is visited once: the first place decides.
+        self.seen: dict[int, tuple[Any, Any]] = {}
+        self.visited: list[tuple[Any, dict[str, Any]]] = []
+        # The tensor that takes the place of each one, which may be at two places, too. In a
+        # walk that puts back: the one that had been put there.
+        self.tied: dict[torch.Tensor, Any] = {}
+        self.others: list[ModuleSlot] = []
+        self.has_attributes = False
+
+    def kept(self, place: ModuleSlot, value: Any, is_buffer: bool) -> Any:
+        """Return the tensor that the module gets for ``value`` at a place."""
+        old = place[2]
+        kept = value
+        if self.as_kind is not None:
+            kept = self.as_kind(value, old, is_buffer)
+        if old is None:
+            return kept
+        first = self.tied.setdefault(old, kept)
+        if kept is not first and is_one(first, kept, self.strict, kept is not value):
+            self.others.append(place)
+            return first
+        return kept
+
+    def note_change(
+        self, source: Any, key: str, value: Any, current: Any, put: Any
+    ) -> None:
+        """Note what a block has put in the place of an entry of ``source``.
+
+        Args:
+            source: the collection.
+            key: the name of the entry.
+            value: the tensor that the module gets back.
+            current: the tensor that it has.
+            put: the entry.
+        """
+        if self.merged and value is not None:
+            # The module may have had one tensor at two places, which the first entry replaced.
+            first = self.tied.setdefault(value, put)
+            if current is first or _is_same_memory(current, first):
+                return
+        if current is not put and not _is_same_memory(current, put):
+            assert self.replaced is not None
+            self.replaced.append((source, key, current))
+
+
 def swap_module(
     td: CollectionProtocol,
     module: nn.Module,
     preserve: bool = True,
     plan_only: bool = False,
+    strict: bool | None = None,
+    tied: list[ModuleSlot] | None = None,
 ) -> Any:
     """Put the entries of ``td`` into ``module``; give what it had under their keys.
+
+    A tensor that the module has at two places is replaced at both, also where ``td`` has
+    one of them alone, and stays one where the values are.
 
     Args:
         td: parameters and buffers, nested as the submodules.
         module: the module, which has all of them.
         preserve: whether a tensor without gradient that replaces a parameter becomes one.
         plan_only: change nothing.
+        strict: whether ``td`` has to have all that the module has, and one value for each
+            tensor. Default: if it was loaded from a file.
+        tied: gets the places where another value was put than ``td`` has, if it has one.
 
     Raises:
         KeyError: the module lacks an entry. It has not been changed then.
         RuntimeError: an entry has another shape than what it replaces, dims in front
-            aside. The module has not been changed then.
+            aside; ``td`` lacks something, or has two values for one tensor. The module
+            has not been changed then.
     """
-    writes: list[_Write] = []
-    as_kind = _wrapper() if preserve else None
+    walk = _Walk(_wrapper() if preserve else None, not plan_only, strict)
     plan = _plan_params if isinstance(module, CollectionProtocol) else _plan_module
     # A plan alone may have other shapes: values are copied where they fit.
     like = td if plan_only else None
     try:
-        swapped = plan(td, module, as_kind, like, {}, writes, None)
+        swapped = plan(td, module, like, walk)
+        others = _others(walk, td, module, strict)
     except _OtherShapeError:
         raise _other_shapes(td, module) from None
+    except ValuesDiffer:
+        raise two_values(td, module) from None
     if not plan_only:
-        _carry_out(writes)
+        _carry_out(walk.writes)
+    if tied is not None:
+        tied += others
     return swapped
 
 
@@ -76,6 +166,7 @@ def restore_module(
     module: nn.Module,
     source: CollectionProtocol,
     plan_only: bool = False,
+    merged: bool = False,
 ) -> Any:
     """Put back what :func:`swap_module` gave, for the keys of ``source``.
 
@@ -83,12 +174,12 @@ def restore_module(
     stored in it. With ``plan_only`` the result is what the module has, and nothing is
     changed; else it is None.
     """
-    writes: list[_Write] = []
     replaced: list[tuple[Any, str, Any]] = []
+    walk = _Walk(replaced=replaced, merged=merged)
     plan = _plan_params if isinstance(module, CollectionProtocol) else _plan_module
-    current = plan(td, module, None, source, {}, writes, replaced)
+    current = plan(td, module, source, walk)
     if not plan_only:
-        _carry_out(writes)
+        _carry_out(walk.writes)
         for collection, key, value in replaced:
             # The lock guards the structure, which stays.
             collection._set_entry(key, value)
@@ -97,11 +188,10 @@ def restore_module(
 
 
 def _carry_out(writes: list[_Write]) -> None:
-    for slots, values, before in writes:
-        slots.update(values)
+    for slots, key, value, before in writes:
+        slots[key] = value
         if before is not None:
-            for key in values:
-                del before[key]
+            del before[key]
 
 
 def _no_place(key: str, module: nn.Module) -> KeyError:
@@ -127,10 +217,14 @@ def _other_shapes(td: CollectionProtocol, module: nn.Module) -> RuntimeError:
 
 
 def _fits(value: object, old: object) -> bool:
-    """Return whether a value has the shape of ``old``, dims in front aside."""
+    """Return whether a value has the shape of ``old``, dims in front aside.
+
+    A tensor that only keeps the place of a parameter (of a lazy module, on the meta device,
+    without elements) has no shape that counts.
+    """
     if not isinstance(value, torch.Tensor) or not isinstance(old, torch.Tensor):
         return True
-    if has_uninitialized((value, old)):
+    if has_uninitialized((value, old)) or old.is_meta or not old.numel():
         return True
     return value.shape[max(value.dim() - old.dim(), 0) :] == old.shape
 
@@ -140,22 +234,13 @@ def _always_fits(value: object, old: object) -> bool:  # noqa: ARG001
     return True
 
 
-def _plan_module(
-    td: Any,
-    module: nn.Module,
-    as_kind: Any,
-    like: Any,
-    seen: dict[int, tuple[Any, Any]],
-    writes: list[_Write],
-    replaced: list[tuple[Any, str, Any]] | None,
-) -> Any:
-    """Plan the content of ``module`` under the keys of ``td``; fill ``writes``.
+def _plan_module(td: Any, module: nn.Module, like: Any, walk: _Walk) -> Any:
+    """Plan the content of ``module`` under the keys of ``td``: what it has there now.
 
-    With ``like`` only its keys count, and what the module has in place of its entries
-    joins ``replaced``. ``as_kind`` makes values what they are to be in a module.
+    With ``like`` only its keys count.
     """
-    # A module that is at two places is visited once: the first place decides.
-    known = seen.get(id(module))
+    replaced = walk.replaced
+    known = walk.seen.get(id(module))
     if known is not None:
         current, given = known
         if replaced is not None:
@@ -164,17 +249,13 @@ def _plan_module(
     entries: dict[str, Any] = {}
     cls = td.__class__ if td._is_dense else td._dense_type()
     result = new(cls, entries, _NO_DIMS, None, None)
-    seen[id(module)] = (result, like)
-    parameters, buffers = module._parameters, module._buffers
-    of_parameters: dict[str, Any] = {}
+    walk.seen[id(module)] = (result, like)
     held = (td._tensordict if td._is_dense else td._entries()).copy()
+    walk.visited.append((module, held))
     wanted: Any = like
     if like is not None:
         wanted = like._tensordict if like._is_dense else like._entries()
     special = special_keys(held)
-    # A value that takes the place of a parameter, and is none, becomes an attribute.
-    moves = as_kind is None and _moves_between()
-    old: Any
     for key, value in held.items():
         if wanted is not None and key not in wanted:
             continue
@@ -185,52 +266,61 @@ def _plan_module(
             below = None if wanted is None else wanted[key]
             is_params = isinstance(child, CollectionProtocol)
             plan = _plan_params if is_params else _plan_module
-            entries[key] = plan(value, child, as_kind, below, seen, writes, replaced)
+            entries[key] = plan(value, child, below, walk)
             continue
-        if key in parameters:
-            old = parameters[key]
-            if moves and like is None and not isinstance(value, nn.Parameter):
-                writes.append((module.__dict__, {key: value}, parameters))
-            else:
-                kept = value if as_kind is None else as_kind(value, old, False)
-                of_parameters[key] = kept
-        else:
-            slots = buffers if key in buffers else module.__dict__
-            old = slots.get(key)
-            if slots is not buffers and not isinstance(old, torch.Tensor):
-                raise _no_place(key, module)
-            is_own = slots is not buffers and isinstance(value, nn.Parameter)
-            if is_own and _moves_between():
-                writes.append((parameters, {key: value}, slots))
-            else:
-                if as_kind is not None:
-                    value = as_kind(value, old, slots is buffers)
-                writes.append((slots, {key: value}, None))
-        if like is None and not _fits(value, old):
-            raise _OtherShapeError
-        entries[key] = old
+        entries[key] = old = _plan_tensor(walk, module, key, value)
         if replaced is not None:
-            own = wanted[key]  # type: ignore[index]  # with `like` there is one
-            if old is not own and not _is_same_memory(old, own):
-                replaced.append((like, key, old))
-    if of_parameters:
-        writes.append((parameters, of_parameters, None))
+            # With `replaced` there is a `like`.
+            walk.note_change(like, key, value, old, wanted[key])
     return result
 
 
+def _plan_tensor(walk: _Walk, module: nn.Module, key: str, value: Any) -> Any:
+    """Plan that ``value`` takes the place of the tensor at ``key``; give that one."""
+    parameters, buffers = module._parameters, module._buffers
+    if key in parameters:
+        slots = parameters
+    elif key in buffers:
+        slots = buffers
+    else:
+        slots = module.__dict__
+        if not isinstance(slots.get(key), torch.Tensor):
+            raise _no_place(key, module)
+        walk.has_attributes = True
+    old: Any = slots[key]
+    if walk.checks and not _fits(value, old):
+        raise _OtherShapeError
+    if walk.replaced is None:
+        value = walk.kept((module, key, old), value, slots is buffers)
+    _plan_write(walk, module, slots, key, value)
+    return old
+
+
+def _plan_write(
+    walk: _Walk, module: nn.Module, slots: dict[str, Any], key: str, value: Any
+) -> None:
+    """Plan that ``value`` goes to ``slots`` of a module, or to those of its kind."""
+    before = None
+    if not isinstance(module, CollectionProtocol) and _moves_between():
+        # A value that takes the place of a parameter, and is none, becomes an attribute.
+        is_parameter = isinstance(value, nn.Parameter)
+        if slots is module._parameters:
+            if walk.checks and walk.as_kind is None and not is_parameter:
+                before, slots = slots, module.__dict__
+        elif slots is not module._buffers and is_parameter:
+            before, slots = slots, module._parameters
+    walk.writes.append((slots, key, value, before))
+
+
 def _plan_params(
-    td: CollectionProtocol,
-    params: Any,
-    as_kind: Any,
-    like: Any,
-    seen: dict[int, tuple[Any, Any]],
-    writes: list[_Write],
-    replaced: list[tuple[Any, str, Any]] | None,
+    td: CollectionProtocol, params: Any, like: Any, walk: _Walk
 ) -> Any:
     """:func:`_plan_module` for a module that is a collection of parameters itself."""
     entries: dict[str, Any] = {}
     slots = params._tensordict
-    for key, value in list(td._entries().items()):
+    held = dict(td._entries())
+    walk.visited.append((params, held))
+    for key, value in held.items():
         below = None if like is None else like._get_entry(key, NO_DEFAULT)
         if below is NO_DEFAULT:
             continue
@@ -238,23 +328,70 @@ def _plan_params(
             raise _no_place(key, params)
         old = slots[key]
         if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
-            entries[key] = _plan_params(
-                value, old, as_kind, below, seen, writes, replaced
-            )
+            entries[key] = _plan_params(value, old, below, walk)
             continue
         entries[key] = old
-        if as_kind is not None and isinstance(value, torch.Tensor):
-            value = as_kind(value, old, False)
-        writes.append((slots, {key: value}, None))
-        if (
-            replaced is not None
-            and isinstance(value, torch.Tensor)
-            and old is not below
-            and not _is_same_memory(old, below)
-        ):
-            replaced.append((like, key, old))
+        if isinstance(value, torch.Tensor) and isinstance(old, torch.Tensor):
+            if walk.replaced is None:
+                value = walk.kept((params, key, old), value, False)
+            else:
+                walk.note_change(like, key, value, old, below)
+        walk.writes.append((slots, key, value, None))
     cls = type(params) if params._is_dense else params._dense_type()
     return _rust.new(cls, entries, params.batch_size, params.device, None)
+
+
+def _others(
+    walk: _Walk, td: CollectionProtocol, module: nn.Module, strict: bool | None
+) -> list[ModuleSlot]:
+    """Plan for what a module has beside the entries of ``td``: tensors that are tied.
+
+    Raises:
+        RuntimeError: ``td`` lacks what it should have.
+    """
+    found = walk.others
+    is_whole = True
+    rest = walk.visited
+    while rest:
+        holder, held = rest.pop()
+        tensors, children, optional, count = _content(holder)
+        if walk.has_attributes and not isinstance(holder, CollectionProtocol):
+            tensors = (*tensors, holder.__dict__)
+        elif len(held) == count:
+            continue
+        for slots in tensors:
+            for key, old in list(slots.items()):
+                if key in held or not isinstance(old, torch.Tensor):
+                    continue
+                known = walk.tied.get(old)
+                if known is not None:
+                    found.append((holder, key, old))
+                    _plan_write(walk, holder, slots, key, known)
+                elif key not in optional and slots is not holder.__dict__:
+                    is_whole = False
+        for key, child in children.items():
+            if child is not None and key not in held and id(child) not in walk.seen:
+                walk.seen[id(child)] = (None, None)
+                rest.append((child, {}))
+    if not is_whole and strict is not False:
+        refuse_missing(td, module, strict)
+    return found
+
+
+def _content(holder: Any) -> tuple[tuple[Any, ...], Any, Any, int]:
+    """The tensors of a module and its children, which may be missing, and how many."""
+    if isinstance(holder, CollectionProtocol):
+        entries = holder._tensordict
+        nested = {
+            key: value
+            for key, value in entries.items()
+            if isinstance(value, CollectionProtocol) and not value._is_non_tensor
+        }
+        return (entries,), nested, (), len(entries)
+    tensors = (holder._parameters, holder._buffers)
+    children = holder._modules
+    count = len(tensors[0]) + len(tensors[1]) + len(children)
+    return tensors, children, holder._non_persistent_buffers_set, count
 
 
 def _moves_between() -> bool:

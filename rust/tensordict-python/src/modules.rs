@@ -8,13 +8,14 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple, PyType};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 
 use crate::collection::{self, Kind, kind};
 use crate::ffi::{self, Getter, RecursionGuard, Resolved};
 use crate::imports::{Imports, from_twin, imports, primitives};
 use crate::shortcuts::tensors::Tensor;
 use crate::storage::dlpack::begin_together;
+use crate::storage::mapped::is_mapped;
 
 /// The objects of torch and its modules that the walk needs.
 struct Modules {
@@ -22,6 +23,8 @@ struct Modules {
     buffers: Py<PyString>,
     children: Py<PyString>,
     attributes: Py<PyString>,
+    // The names of the buffers that are no part of a module's state.
+    optional: Py<PyString>,
     // The descriptor of the attribute.
     requires_grad: Py<PyAny>,
     dense_type: Py<PyString>,
@@ -32,6 +35,8 @@ struct Modules {
     functorch_stack: Py<PyAny>,
     is_alias_of: Py<PyAny>,
     as_kind_of: Py<PyAny>,
+    is_one: Py<PyAny>,
+    refuse_missing: Py<PyAny>,
 }
 
 static MODULES: Resolved<Modules> = Resolved::new();
@@ -48,6 +53,7 @@ fn modules(py: Python<'_>) -> PyResult<&'static Modules> {
         buffers: name("_buffers"),
         children: name("_modules"),
         attributes: name("__dict__"),
+        optional: name("_non_persistent_buffers_set"),
         requires_grad: torch.getattr("Tensor")?.getattr("requires_grad")?.unbind(),
         dense_type: name("_dense_type"),
         no_dims: torch.getattr("Size")?.call0()?.unbind(),
@@ -62,6 +68,8 @@ fn modules(py: Python<'_>) -> PyResult<&'static Modules> {
             .unbind(),
         is_alias_of: native.getattr("_is_alias_of")?.unbind(),
         as_kind_of: primitives(py, "modules")?.getattr("_as_kind_of")?.unbind(),
+        is_one: primitives(py, "tied")?.getattr("is_one")?.unbind(),
+        refuse_missing: primitives(py, "tied")?.getattr("refuse_missing")?.unbind(),
     };
     // Another thread may have been first, in which case its objects are the same ones.
     MODULES.set(py, fresh);
@@ -70,17 +78,33 @@ fn modules(py: Python<'_>) -> PyResult<&'static Modules> {
         .expect("the cell was filled by the line above or before it"))
 }
 
-/// The place in a module that a tensor goes to.
-struct Slot<'py> {
-    slots: Bound<'py, PyDict>,
-    /// The tensor that the module has.
-    old: Bound<'py, PyAny>,
-    /// The dictionary that has it, if not that one.
-    before: Option<Bound<'py, PyDict>>,
+/// The kind of place that a module has a tensor at.
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    Parameter,
+    Buffer,
+    Attribute,
 }
+
+/// A module that entries were put into.
+struct Visited<'py> {
+    module: Bound<'py, PyAny>,
+    /// The entries; None for a module without any.
+    entries: Option<Bound<'py, PyDict>>,
+    /// True if there are as many entries as the module has tensors and children.
+    is_whole: bool,
+}
+
+/// A module, a name and the tensor that was there, as Python gets it.
+type ModuleSlot<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
 
 /// A slot of a module, and the tensor that it will get.
 struct Write<'py> {
+    module: Bound<'py, PyAny>,
+    /// The tensor that it has.
+    old: Bound<'py, PyAny>,
+    /// True if the value is one that was made for the module.
+    is_made: bool,
     slots: Bound<'py, PyDict>,
     key: Bound<'py, PyAny>,
     value: Bound<'py, PyAny>,
@@ -127,6 +151,10 @@ struct Walk<'py> {
     is_transformed: bool,
     // A module that is at two places is visited once: the first place decides.
     seen: HashMap<usize, Seen<'py>, FixedState>,
+    // None if values are checked where they were loaded, false if they are not.
+    strict: Option<bool>,
+    has_attributes: bool,
+    visited: Vec<Visited<'py>>,
     writes: Vec<Write<'py>>,
     held: Vec<Held<'py>>,
 }
@@ -154,12 +182,14 @@ fn slots_of<'py>(
     Ok(found.cast_into_exact::<PyDict>().ok())
 }
 
-/// Returns whether a tensor is known to have another shape than `old`, dims in front aside.
+/// Returns whether a tensor is known to have another shape than `old`, dims in front aside. What
+/// has no elements, or is on the meta device, only keeps a place.
 fn do_not_fit(imports: &Imports, value: &Bound<'_, PyAny>, old: &Bound<'_, PyAny>) -> bool {
     let fits = match (Tensor::of(value), Tensor::of(old)) {
-        (Some(value), Some(old)) => {
-            old.with_shape(|own| value.with_shape(|shape| shape.ends_with(own)))
-        }
+        (Some(value), Some(old)) => old.with_shape(|own| {
+            let fits = value.with_shape(|shape| shape.ends_with(own));
+            fits.map(|fits| fits || own.contains(&0))
+        }),
         _ if [value, old]
             .iter()
             .all(|one| ffi::is_subtype(one, &imports.tensor)) =>
@@ -168,7 +198,12 @@ fn do_not_fit(imports: &Imports, value: &Bound<'_, PyAny>, old: &Bound<'_, PyAny
         }
         _ => None,
     };
-    !fits.flatten().unwrap_or(true)
+    !fits.flatten().unwrap_or(true) && !is_meta(old)
+}
+
+fn is_meta(tensor: &Bound<'_, PyAny>) -> bool {
+    let found = tensor.getattr(pyo3::intern!(tensor.py(), "is_meta"));
+    found.is_ok_and(|found| found.is_truthy().unwrap_or(false))
 }
 
 /// Returns whether the shape of a tensor, dims in front aside, is that of `old`, by their attributes.
@@ -180,7 +215,7 @@ fn has_shape_of(value: &Bound<'_, PyAny>, old: &Bound<'_, PyAny>) -> PyResult<bo
     let shape = value.getattr(name)?.cast_into::<PyTuple>()?;
     let own = old.getattr(name)?.cast_into::<PyTuple>()?;
     match shape.len().checked_sub(own.len()) {
-        Some(start) => shape.get_slice(start, shape.len()).eq(own),
+        Some(start) => Ok(shape.get_slice(start, shape.len()).eq(&own)? || own.contains(0)?),
         None => Ok(false),
     }
 }
@@ -210,6 +245,9 @@ impl<'py> Walk<'py> {
             collects,
             is_transformed: preserve && !stack.bind(py).call0()?.is_none(),
             seen: HashMap::default(),
+            strict: None,
+            has_attributes: false,
+            visited: Vec::new(),
             writes: Vec::new(),
             held: Vec::new(),
         })
@@ -254,7 +292,17 @@ impl<'py> Walk<'py> {
         };
         let own = match like {
             Some(like) => entries_of(self.imports, like)?,
-            None => None,
+            None => {
+                let Some(children) = slots_of(module, &self.modules.children)? else {
+                    return Ok(None);
+                };
+                self.visited.push(Visited {
+                    module: module.clone(),
+                    is_whole: entries.len() == parameters.len() + buffers.len() + children.len(),
+                    entries: Some(entries.clone()),
+                });
+                None
+            }
         };
         if like.is_some() && own.is_none() {
             return Ok(None);
@@ -287,12 +335,9 @@ impl<'py> Walk<'py> {
                 }
                 continue;
             }
-            let Some(Slot { slots, old, before }) =
-                self.slot_of(module, &parameters, &buffers, &key, &value)?
-            else {
+            let Some((old, place)) = self.tensor_at(module, &parameters, &buffers, &key)? else {
                 return Ok(None);
             };
-            let is_buffer = slots.is(&buffers);
             if let Some(found) = &found {
                 found.set_item(&key, &old)?;
             }
@@ -311,15 +356,14 @@ impl<'py> Walk<'py> {
             if is_again {
                 continue;
             }
-            let Some(value) = self.given(value, &old, is_buffer)? else {
+            let Some(kept) = self.given(value.clone(), &old, place == Place::Buffer)? else {
                 return Ok(None);
             };
-            self.writes.push(Write {
-                slots,
-                key,
-                value,
-                before,
-            });
+            let is_made = !kept.is(&value);
+            let slots = (&parameters, &buffers);
+            if !self.plan_write(module, slots, (key, old, place), kept, is_made)? {
+                return Ok(None);
+            }
         }
         Ok(Some(result))
     }
@@ -360,40 +404,226 @@ impl<'py> Walk<'py> {
         )
     }
 
-    /// The slot of a module that `value` goes to; None where the twin must look.
-    fn slot_of(
-        &self,
+    /// The tensor that a module has at `key`, and where; None where the twin must look.
+    fn tensor_at(
+        &mut self,
         module: &Bound<'py, PyAny>,
         parameters: &Bound<'py, PyDict>,
         buffers: &Bound<'py, PyDict>,
         key: &Bound<'py, PyAny>,
-        value: &Bound<'py, PyAny>,
-    ) -> PyResult<Option<Slot<'py>>> {
-        let is_parameter = || ffi::is_subtype(value, &self.imports.parameter);
-        let attributes = || slots_of(module, &self.modules.attributes);
-        let (slots, old, before) = if let Some(old) = parameters.get_item(key)? {
-            if !self.moves || is_parameter() {
-                (parameters.clone(), old, None)
-            } else {
-                let Some(attributes) = attributes()? else {
-                    return Ok(None);
+    ) -> PyResult<Option<(Bound<'py, PyAny>, Place)>> {
+        if let Some(old) = parameters.get_item(key)? {
+            return Ok(Some((old, Place::Parameter)));
+        }
+        if let Some(old) = buffers.get_item(key)? {
+            return Ok(Some((old, Place::Buffer)));
+        }
+        self.has_attributes = true;
+        let Some(attributes) = slots_of(module, &self.modules.attributes)? else {
+            return Ok(None);
+        };
+        let found = attributes.get_item(key)?;
+        let found = found.filter(|old| ffi::is_subtype(old, &self.imports.tensor));
+        Ok(found.map(|old| (old, Place::Attribute)))
+    }
+
+    /// Plans that `value` goes to a place, or to the place of its kind; returns false where the
+    /// twin must look.
+    fn plan_write(
+        &mut self,
+        module: &Bound<'py, PyAny>,
+        (parameters, buffers): (&Bound<'py, PyDict>, &Bound<'py, PyDict>),
+        (key, old, place): (Bound<'py, PyAny>, Bound<'py, PyAny>, Place),
+        value: Bound<'py, PyAny>,
+        is_made: bool,
+    ) -> PyResult<bool> {
+        let is_parameter = ffi::is_subtype(&value, &self.imports.parameter);
+        let attributes = match place {
+            Place::Buffer => None,
+            Place::Parameter if !self.moves || is_parameter => None,
+            Place::Parameter | Place::Attribute => {
+                let Some(attributes) = slots_of(module, &self.modules.attributes)? else {
+                    return Ok(false);
                 };
-                (attributes, old, Some(parameters.clone()))
-            }
-        } else if let Some(old) = buffers.get_item(key)? {
-            (buffers.clone(), old, None)
-        } else {
-            let Some(attributes) = attributes()? else {
-                return Ok(None);
-            };
-            match attributes.get_item(key)? {
-                Some(old) if !ffi::is_subtype(&old, &self.imports.tensor) => return Ok(None),
-                None => return Ok(None),
-                Some(old) if is_parameter() => (parameters.clone(), old, Some(attributes)),
-                Some(old) => (attributes, old, None),
+                Some(attributes)
             }
         };
-        Ok(Some(Slot { slots, old, before }))
+        let (slots, before) = match (place, attributes) {
+            (Place::Buffer, _) => (buffers.clone(), None),
+            (Place::Parameter, None) => (parameters.clone(), None),
+            (Place::Parameter, Some(attributes)) => (attributes, Some(parameters.clone())),
+            (Place::Attribute, before) if is_parameter => (parameters.clone(), before),
+            (Place::Attribute, Some(attributes)) => (attributes, None),
+            (Place::Attribute, None) => return Ok(false),
+        };
+        self.writes.push(Write {
+            module: module.clone(),
+            old,
+            is_made,
+            slots,
+            key,
+            value,
+            before,
+        });
+        Ok(true)
+    }
+
+    /// Plans that a tensor which the module has at several places stays one, where the values for
+    /// it are one. Returns where each tensor is replaced, by its address, and those of the places
+    /// that get another value than the collection has; None where the twin must tell what differs.
+    #[expect(clippy::type_complexity, reason = "returned to one caller")]
+    fn tie(&mut self) -> PyResult<Option<(Vec<(usize, usize)>, Vec<ModuleSlot<'py>>)>> {
+        let mut places: Vec<(usize, usize)> = self
+            .writes
+            .iter()
+            .enumerate()
+            .map(|(number, write)| (write.old.as_ptr() as usize, number))
+            .collect();
+        places.sort_unstable();
+        let mut found = Vec::new();
+        let mut first = 0;
+        for at in 1..places.len() {
+            if places[at].0 != places[first].0 {
+                first = at;
+                continue;
+            }
+            let (one, other) = (&self.writes[places[first].1], &self.writes[places[at].1]);
+            if one.value.is(&other.value) || other.old.is_none() {
+                continue;
+            }
+            let is_one_of = self.modules.is_one.bind(one.old.py());
+            let arguments = (&one.value, &other.value, self.strict, other.is_made);
+            // It raises where values differ: the twin names them.
+            let Ok(is_one) = is_one_of.call1(arguments) else {
+                return Ok(None);
+            };
+            if is_one.is_truthy()? {
+                let value = one.value.clone();
+                let slot = (other.module.clone(), other.key.clone(), other.old.clone());
+                found.push(slot);
+                self.writes[places[at].1].value = value;
+            }
+        }
+        Ok(Some((places, found)))
+    }
+
+    /// Plans for what the modules have beside the entries: other places of what is replaced. Returns
+    /// those, or None where the twin must look.
+    ///
+    /// # Errors
+    /// The collection lacks what it should have.
+    fn others(
+        &mut self,
+        td: &Bound<'py, PyAny>,
+        module: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Vec<ModuleSlot<'py>>>> {
+        let Some((places, mut found)) = self.tie()? else {
+            return Ok(None);
+        };
+        let mut is_whole = true;
+        let mut rest = std::mem::take(&mut self.visited);
+        while let Some(visited) = rest.pop() {
+            if visited.is_whole && !self.has_attributes {
+                continue;
+            }
+            let Some(is_covered) = self.look_at(&visited, &places, &mut rest, &mut found)? else {
+                return Ok(None);
+            };
+            is_whole &= is_covered;
+        }
+        if !is_whole && self.is_to_be_whole() {
+            let refuse_missing = self.modules.refuse_missing.bind(td.py());
+            refuse_missing.call1((td, module, self.strict))?;
+        }
+        Ok(Some(found))
+    }
+
+    /// Returns whether a collection with the values that are put into the module may have to have
+    /// all that the module has.
+    fn is_to_be_whole(&self) -> bool {
+        let first = self.writes.first().map(|write| &write.value);
+        self.strict.unwrap_or_else(|| {
+            first
+                .and_then(Tensor::of)
+                .and_then(|tensor| tensor.data())
+                .is_none_or(|address| is_mapped(address as usize))
+        })
+    }
+
+    /// Plans for the rest of one module, whose children join `rest`; returns whether nothing is
+    /// missing, or None where the twin must look.
+    fn look_at(
+        &mut self,
+        visited: &Visited<'py>,
+        places: &[(usize, usize)],
+        rest: &mut Vec<Visited<'py>>,
+        found: &mut Vec<ModuleSlot<'py>>,
+    ) -> PyResult<Option<bool>> {
+        let module = &visited.module;
+        let names = self.modules;
+        let (Some(parameters), Some(buffers), Some(children)) = (
+            slots_of(module, &names.parameters)?,
+            slots_of(module, &names.buffers)?,
+            slots_of(module, &names.children)?,
+        ) else {
+            return Ok(None);
+        };
+        let is_given = |key: &Bound<'py, PyAny>| match &visited.entries {
+            Some(entries) => entries.contains(key),
+            None => Ok(false),
+        };
+        let mut is_whole = true;
+        let attributes = match self.has_attributes {
+            true => slots_of(module, &names.attributes)?,
+            false => None,
+        };
+        let kinds = [
+            (Some(&parameters), Place::Parameter),
+            (Some(&buffers), Place::Buffer),
+            (attributes.as_ref(), Place::Attribute),
+        ];
+        for (slots, place) in kinds {
+            for (key, old) in slots.map(ffi::dict_pairs).unwrap_or_default() {
+                if !ffi::is_subtype(&old, &self.imports.tensor) || is_given(&key)? {
+                    continue;
+                }
+                let address = old.as_ptr() as usize;
+                let known = places.partition_point(|(other, _)| *other < address);
+                if let Some((_, number)) = places.get(known).filter(|(at, _)| *at == address) {
+                    let value = self.writes[*number].value.clone();
+                    found.push((module.clone(), key.clone(), old.clone()));
+                    let slots = (&parameters, &buffers);
+                    if !self.plan_write(module, slots, (key, old, place), value, false)? {
+                        return Ok(None);
+                    }
+                } else if is_whole {
+                    is_whole = match place {
+                        Place::Parameter => false,
+                        Place::Buffer => module
+                            .getattr(names.optional.bind(module.py()))?
+                            .contains(&key)?,
+                        Place::Attribute => true,
+                    };
+                }
+            }
+        }
+        for (key, child) in ffi::dict_pairs(&children) {
+            let address = child.as_ptr() as usize;
+            if child.is_none() || self.seen.contains_key(&address) || is_given(&key)? {
+                continue;
+            }
+            if kind(self.imports, &child)? != Kind::Leaf {
+                return Ok(None);
+            }
+            let result = child.py().None().into_bound(child.py());
+            self.seen.insert(address, Seen { result, like: None });
+            rest.push(Visited {
+                module: child,
+                entries: None,
+                is_whole: false,
+            });
+        }
+        Ok(Some(is_whole))
     }
 
     /// Returns what a module gets for `value`; None if the twin must tell which do not fit.
@@ -468,43 +698,63 @@ impl<'py> Walk<'py> {
     }
 }
 
-/// Put the entries of `td` into `module`; give what it had under their keys.
+/// Put the entries of `td` into `module`; give what it had under their keys. The list `tied` gets
+/// the places that `td` does not have, but whose tensor it replaces.
 #[pyfunction]
-#[pyo3(signature = (td, module, preserve = true, plan_only = false))]
+#[pyo3(signature = (td, module, preserve = true, plan_only = false, strict = None, tied = None))]
 fn swap_module<'py>(
     td: &Bound<'py, PyAny>,
     module: &Bound<'py, PyAny>,
     preserve: bool,
     plan_only: bool,
+    strict: Option<bool>,
+    tied: Option<&Bound<'py, PyList>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let mut walk = Walk::new(py, preserve, !preserve, true)?;
     walk.checks = !plan_only;
-    let Some(swapped) = walk.plan(td, module, None)? else {
-        let arguments = (td, module, preserve, plan_only);
+    walk.strict = strict;
+    let planned = match walk.plan(td, module, None)? {
+        Some(swapped) => walk.others(td, module)?.map(|others| (swapped, others)),
+        None => None,
+    };
+    let Some((swapped, others)) = planned else {
+        let arguments = (td, module, preserve, plan_only, strict, tied);
         return from_twin(py, "modules", "swap_module", arguments);
     };
     if !plan_only {
         walk.carry_out()?;
     }
+    if let Some(tied) = tied {
+        for other in others {
+            tied.append(other)?;
+        }
+    }
     Ok(swapped)
 }
 
 /// Put back what [`swap_module`] gave, for the keys of `source`; store in `source` what
-/// the module got in place of its entries meanwhile. With `plan_only` the result is what
+/// the module got in place of its entries meanwhile. With `merged` some of them had not been put
+/// there: the twin looks. With `plan_only` the result is what
 /// the module has, and nothing is changed; else it is None.
 #[pyfunction]
-#[pyo3(signature = (td, module, source, plan_only = false))]
+#[pyo3(signature = (td, module, source, plan_only = false, merged = false))]
 fn restore_module<'py>(
     td: &Bound<'py, PyAny>,
     module: &Bound<'py, PyAny>,
     source: &Bound<'py, PyAny>,
     plan_only: bool,
+    merged: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = td.py();
     let mut walk = Walk::new(py, false, false, plan_only)?;
-    let Some(current) = walk.plan(td, module, Some(source))? else {
-        let arguments = (td, module, source, plan_only);
+    let planned = if merged {
+        None
+    } else {
+        walk.plan(td, module, Some(source))?
+    };
+    let Some(current) = planned else {
+        let arguments = (td, module, source, plan_only, merged);
         return from_twin(py, "modules", "restore_module", arguments);
     };
     if plan_only {

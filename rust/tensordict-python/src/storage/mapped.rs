@@ -158,6 +158,13 @@ pub(crate) fn cut_file_at(lowest: usize, highest: usize) -> Option<PathBuf> {
     is_cut.then_some(record.path)
 }
 
+/// Returns whether an address lies in the mapping of a file.
+pub(crate) fn is_mapped(address: usize) -> bool {
+    let mapped = mapped();
+    let found = mapped.range(..=address).next_back();
+    found.is_some_and(|(start, record)| address - start < record.length)
+}
+
 /// The mapping that an address lies in: `(file, offset, bytes, is_shared)`, or None.
 ///
 /// The file is the one that the mapping was made from; None too where another file has its name now.
