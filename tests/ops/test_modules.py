@@ -82,6 +82,38 @@ def test_to_module_tied_modules_are_visited_once():
     assert linear.weight is own
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        nn.Parameter(torch.zeros(0)),
+        nn.Parameter(torch.zeros(5, 5, device="meta")),
+        torch.zeros(5, device="meta"),
+        nn.UninitializedParameter(),
+    ],
+    ids=["empty", "meta", "meta_tensor", "uninitialized"],
+)
+def test_to_module_takes_any_shape_in_the_place_of_a_placeholder(place):
+    layer = nn.Linear(2, 3)
+    del layer.weight
+    layer.register_parameter("weight", place) if isinstance(
+        place, nn.Parameter
+    ) else layer.register_buffer("weight", place)
+    values = TensorDict(weight=torch.ones(3, 2), bias=torch.zeros(3))
+    for preserve in (True, False):
+        with values.to_module(layer, preserve_module_state=preserve):
+            assert layer(torch.ones(2)).tolist() == [2, 2, 2]
+        assert layer.weight is place
+
+    def call(row, x):
+        with row.to_module(layer):
+            return layer(x)
+
+    rows = torch.stack([values, values * 2])
+    found = torch.vmap(call, (0, None))(rows, torch.ones(2))
+    assert found.tolist() == [[2, 2, 2], [4, 4, 4]]
+    assert layer.weight is place
+
+
 def test_to_module_gradients_reach_the_collection(module):
     linear = module[0]
     params = from_module(linear).data.clone().requires_grad_()

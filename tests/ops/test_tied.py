@@ -91,7 +91,7 @@ def test_to_module_ties_again_at_the_end_of_a_block(saved, form, missing):
 def test_to_module_and_back_by_hand():
     model = Tied()
     own = model.embed.weight
-    values = TensorDict(head=dict(weight=torch.ones(3, 2)))
+    values = TensorDict(head={"weight": torch.ones(3, 2)})
     for options in ({}, {"preserve_module_state": False}):
         swapped = values.to_module(model, **options)
         assert is_tied(model)
@@ -187,7 +187,7 @@ def test_to_module_strict_of_values_in_memory():
 def test_to_module_tied_under_vmap_and_grad():
     model = Tied()
     own = model.embed.weight
-    rows = TensorDict(embed=dict(weight=torch.randn(4, 3, 2)), batch_size=[4])
+    rows = TensorDict(embed={"weight": torch.randn(4, 3, 2)}, batch_size=[4])
 
     def call(row, x):
         with row.to_module(model):
@@ -209,7 +209,7 @@ def test_to_module_tied_under_vmap_and_grad():
 def test_to_module_tied_in_compiled_code():
     model = Tied()
     own = model.embed.weight
-    values = TensorDict(embed=dict(weight=torch.randn(3, 2)))
+    values = TensorDict(embed={"weight": torch.randn(3, 2)})
 
     def call(values, x):
         with values.to_module(model):
@@ -225,7 +225,7 @@ def test_to_module_tied_in_compiled_code():
 def test_to_module_into_parameters_that_are_tied():
     params = TensorDictParams(from_module(Tied()))
     own = params["embed", "weight"]
-    with TensorDict(head=dict(weight=torch.ones(3, 2))).to_module(params):
+    with TensorDict(head={"weight": torch.ones(3, 2)}).to_module(params):
         assert params["embed", "weight"] is params["head", "weight"]
         assert params["embed", "weight"].sum() == 6
     assert params["embed", "weight"] is own

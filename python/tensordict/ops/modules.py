@@ -271,7 +271,7 @@ class ModulesOps(CollectionProtocol):
         source: CollectionProtocol,
         module: nn.Module,
         inplace: bool = False,
-        **others: object,  # noqa: ARG002
+        **others: object,
     ) -> str | None:
         """Explain an error of the block by parameters of another shape, if any."""
         if inplace:
@@ -489,7 +489,9 @@ def _load_state(
     """Put the entries into a module by its ``load_state_dict``: hooks run."""
     state = {
         # A parameter is of the class that `detach` gives: the plain one for a mapped tensor.
-        key: value if type(value) is torch.Tensor or value.requires_grad else value.detach()
+        key: value
+        if type(value) is torch.Tensor or value.requires_grad
+        else value.detach()
         for key, value in td.flatten_keys(".").items()
     }
     groups = tied_places(module)

@@ -111,8 +111,8 @@ class _Walk:
             if current is first or _is_same_memory(current, first):
                 return
         if current is not put and not _is_same_memory(current, put):
-            assert self.replaced is not None
-            self.replaced.append((source, key, current))
+            replaced: Any = self.replaced
+            replaced.append((source, key, current))
 
 
 def swap_module(
@@ -312,9 +312,7 @@ def _plan_write(
     walk.writes.append((slots, key, value, before))
 
 
-def _plan_params(
-    td: CollectionProtocol, params: Any, like: Any, walk: _Walk
-) -> Any:
+def _plan_params(td: CollectionProtocol, params: Any, like: Any, walk: _Walk) -> Any:
     """:func:`_plan_module` for a module that is a collection of parameters itself."""
     entries: dict[str, Any] = {}
     slots = params._tensordict

@@ -113,7 +113,9 @@ def _is_same_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
 def two_values(td: CollectionProtocol, module: nn.Module) -> RuntimeError:
     """The error that names the entries of ``td`` which are one tensor of the module."""
     places: dict[int, list[str]] = {}
-    values: dict[str, Any] = {_dotted(key): value for key, value in td.items(True, True)}
+    values: dict[str, Any] = {
+        _dotted(key): value for key, value in td.items(True, True)
+    }
     for name, tensor, _ in _named(module):
         if name in values:
             places.setdefault(id(tensor), []).append(name)
@@ -201,7 +203,7 @@ def _file(tensor: torch.Tensor) -> str | None:
     return None if found is None else str(found[0])
 
 
-def _no_file(td: object) -> None:  # noqa: ARG001
+def _no_file(td: object) -> None:
     """Answer :func:`_file_of` for Dynamo, where tensors have no addresses."""
 
 
