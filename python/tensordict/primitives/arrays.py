@@ -27,7 +27,7 @@ _LARGE = 2**24
 """Mapped arrays of so many bytes are mapped once more; fewer are copied in milliseconds."""
 
 
-def as_tensor(value: Any, device: torch.device | None = None) -> torch.Tensor:
+def as_tensor(value: object, device: torch.device | None = None) -> torch.Tensor:
     """``torch.as_tensor``, but a copy of memory that nobody may write to.
 
     Raises:

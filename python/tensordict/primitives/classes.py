@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         LazyStackedTensorDict as LazyStackedTensorDict,
     )
     from tensordict.containers.lazy_views import lazy_view as lazy_view
-    from tensordict.containers.nontensor.data import MetaData as MetaData
+    from tensordict.containers.nontensor.metadata import MetaData as MetaData
     from tensordict.containers.nontensor.write_through import LinkedList as LinkedList
     from tensordict.containers.numbered import NumberedTensorDict as NumberedTensorDict
     from tensordict.containers.params import TensorDictParams as TensorDictParams

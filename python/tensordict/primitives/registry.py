@@ -102,6 +102,10 @@ def find_class(
         for cls in _family(root):
             if class_name == class_text(cls) or type_name == type_text(cls):
                 return cls
+    # ``MetaData[int]``, which this process may not have made, is a ``MetaData``.
+    plain = (type_name or "").partition("[")[0] + "'>"
+    if plain in _CLASSES:
+        return _CLASSES[plain]
     shown = (type_name or class_name or "?").removeprefix("<class '")
     shown = shown.removesuffix("'>")
     if requested is not None and _has_moved(requested, shown):

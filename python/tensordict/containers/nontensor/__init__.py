@@ -6,11 +6,8 @@ share. :mod:`tensordict.tensorclass` is where programs, pickles and files find t
 classes.
 """
 
-from tensordict.containers.nontensor.data import (
-    MetaData,
-    NonTensorData,
-    NonTensorDataBase,
-)
+from tensordict.containers.nontensor.data import NonTensorData, NonTensorDataBase
+from tensordict.containers.nontensor.metadata import MetaData
 from tensordict.containers.nontensor.shared import install
 from tensordict.containers.nontensor.stack import NonTensorStack
 from tensordict.containers.nontensor.write_through import LinkedList

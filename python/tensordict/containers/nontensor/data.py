@@ -33,7 +33,7 @@ from tensordict.tensorclass.base import TensorClass
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MetaData", "NonTensorData", "NonTensorDataBase"]
+__all__ = ["NonTensorData", "NonTensorDataBase"]
 
 MSG_BOOL = (
     "Converting a tensorclass to boolean value is not permitted. Use len(tc.keys()) to "
@@ -539,39 +539,6 @@ class NonTensorData(NonTensorDataBase):
         return stack
 
 
-@classes.provided
-class MetaData(NonTensorDataBase):
-    """One value of any type that belongs to a collection as a whole.
-
-    As :class:`NonTensorData`, but equal ones are stacked to one, not to a
-    :class:`NonTensorStack`.
-
-    Examples:
-        >>> torch.stack([MetaData("a"), MetaData("a")])
-        MetaData(data=a, batch_size=torch.Size([2]), device=None)
-    """
-
-    def _repr_short(self) -> str:
-        return type(self).__name__
-
-    def _chosen(self, condition: torch.Tensor, other: object) -> Any:
-        # Data of a collection as a whole is not chosen for some elements.
-        if isinstance(other, NonTensorOps):
-            return self._twin()
-        return super()._chosen(condition, other)
-
-    # A tensor is meant for the elements, not for what belongs to them as a whole.
-
-    def _check_item(self, size: torch.Size, value: object, at: object = ...) -> None:
-        if not isinstance(value, (torch.Tensor, int, float)):
-            super()._check_item(size, value, at)
-
-    def _written_at(self, at: object, value: object) -> Any:
-        if isinstance(value, (torch.Tensor, int, float)):
-            return self
-        return super()._written_at(at, value)
-
-
 @dataclasses.dataclass
 class _Fields:
     data: Any
@@ -600,9 +567,8 @@ def _nested(flat: Any, size: Sequence[int]) -> Any:
 
 # It is a tensorclass by name: it has no inner container to pass calls on to.
 release(NonTensorDataBase, TensorCollection, TensorClass)
-for _class in (NonTensorDataBase, NonTensorData, MetaData):
+for _class in (NonTensorDataBase, NonTensorData):
     _class.__module__ = "tensordict.tensorclass"
     registry.register_class(_class, "tensordict.tensorclass", dense=False)
-for _class in (NonTensorData, MetaData):
-    classes.announce(_class, "value")
+classes.announce(NonTensorData, "value")
 CollectionProtocol._non_tensor_type = NonTensorData

@@ -14,13 +14,10 @@ from tensordict.containers.nontensor.base import (
     NonTensorOps,
 )
 from tensordict.containers.nontensor.cells import LinkedCells
-from tensordict.containers.nontensor.data import (
-    MetaData,
-    NonTensorData,
-    NonTensorDataBase,
-)
+from tensordict.containers.nontensor.data import NonTensorData, NonTensorDataBase
 from tensordict.containers.nontensor.equality import is_interchangeable
 from tensordict.containers.nontensor.mapped import MappedStack, joined_with_mapped
+from tensordict.containers.nontensor.metadata import MetaData
 from tensordict.containers.nontensor.positions import on_real_tensors
 from tensordict.containers.nontensor.ragged import RaggedStack, cat_rows, stack_rows
 from tensordict.containers.nontensor.stack import (

@@ -12,12 +12,9 @@ from tensordict.containers.nontensor.base import (
     NonTensorOps,
     expands_to,
 )
-from tensordict.containers.nontensor.data import (
-    MetaData,
-    NonTensorData,
-    NonTensorDataBase,
-)
+from tensordict.containers.nontensor.data import NonTensorData, NonTensorDataBase
 from tensordict.containers.nontensor.equality import is_nothing
+from tensordict.containers.nontensor.metadata import MetaData
 from tensordict.containers.nontensor.positions import Layout, places_at
 from tensordict.ops.copying import replacements
 from tensordict.primitives.index_items import refuse_fractions
