@@ -94,6 +94,7 @@ class MappingOps(CollectionProtocol):
             FileExistsError: ``out`` is a path where something is.
             DeadWorkerError: a worker was killed, or ended itself.
             TimeoutError: a chunk took longer than ``timeout``.
+            TypeError: ``fn`` returned neither a collection, nor a tensor, nor None.
             Exception: what ``fn`` raises, with a note of the chunk, its rows and the worker.
 
         Examples:

@@ -59,12 +59,16 @@ class ChunkPlan:
         self._is_locked = is_locked
         self.drops_dim = False
         if chunksize is None:
+            if num_chunks is not None and not isinstance(num_chunks, int):
+                msg = f"num_chunks must be an int, got {type(num_chunks).__name__}."
+                raise TypeError(msg)
             wanted = num_workers if num_chunks is None else num_chunks
             # There are at most as many chunks as rows, so none without rows, as in the
             # release.
             wanted = min(wanted, self.num_rows)
             if wanted <= 0:
-                msg = f"chunks must be a strictly positive integer, got {wanted}."
+                name = "chunks" if num_chunks is None else "num_chunks: chunks"
+                msg = f"{name} must be a strictly positive integer, got {wanted}."
                 raise ValueError(msg)
             self.size = -(-self.num_rows // wanted)
         else:
@@ -72,7 +76,10 @@ class ChunkPlan:
                 msg = f"chunksize must be an int, got {type(chunksize).__name__}."
                 raise TypeError(msg)
             if chunksize < 0:
-                msg = f"TensorDict.split: split_size must be positive, got {chunksize}."
+                msg = (
+                    "chunksize must be a number of rows, or 0 for single rows without the "
+                    f"dim, got {chunksize}."
+                )
                 raise ValueError(msg)
             self.drops_dim = chunksize == 0
             self.size = chunksize or 1
@@ -90,13 +97,15 @@ class ChunkPlan:
 
     def named(self, chunk: int) -> str:
         """A chunk and its rows, for people."""
+        return f"chunk {chunk} ({self.named_rows(chunk)})"
+
+    def named_rows(self, chunk: int) -> str:
+        """The rows of a chunk, for people."""
         start, stop = self.rows(chunk)
         if self.order is not None:
             rows = self.order[start:stop].tolist()
-            return f"chunk {chunk} (rows {', '.join(map(str, rows))})"
-        if stop - start == 1:
-            return f"chunk {chunk} (row {start})"
-        return f"chunk {chunk} (rows {start} to {stop - 1})"
+            return f"rows {', '.join(map(str, rows))}"
+        return f"row {start}" if stop - start == 1 else f"rows {start} to {stop - 1}"
 
     def take(self, source: CollectionProtocol, chunk: int) -> Any:
         """A chunk of a collection. A view, except of rows in another order."""

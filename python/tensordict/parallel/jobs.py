@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import torch
+
 from tensordict.parallel.seeding import seed_chunk
+from tensordict.primitives.checks import is_tensor_collection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -15,6 +18,11 @@ if TYPE_CHECKING:
     from tensordict.parallel.journal import Journal
 
 __all__ = ["Backend", "Job", "Outcome", "kept"]
+
+MSG_RESULT = (
+    "map: the function returned {} for {}. Return a tensordict, a tensor, or None to leave "
+    "them out; map_iter takes results of any kind."
+)
 
 
 @dataclass
@@ -85,13 +93,29 @@ def kept(job: Job, chunk: int, result: object) -> Any:
 
     Returns:
         What is left of the result.
+
+    Raises:
+        TypeError: it is nothing that results can be joined to.
     """
+    if job.window is None and not _is_joined(result):
+        rows = job.plan.named_rows(chunk)
+        raise TypeError(MSG_RESULT.format(type(result).__name__, rows))
     if job.target is not None and result is not None:
         job.plan.take(job.target, chunk).update_(result)
         result = None
     if job.journal is not None:
         job.journal.write(chunk, result)
     return result
+
+
+def _is_joined(result: object) -> bool:
+    """Return whether results such as this one are joined to one collection or tensor."""
+    return (
+        result is None
+        or is_tensor_collection(result)
+        or isinstance(result, torch.Tensor)
+        or hasattr(result, "__torch_function__")
+    )
 
 
 class Outcome(NamedTuple):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import collections
 import contextlib
 import functools
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
+import weakref
 from multiprocessing import connection as connections
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -64,9 +67,16 @@ def _no_interrupt() -> Iterator[None]:
 
 
 class Hired:
-    """A process and the connection to it."""
+    """A process and the connection to it.
+
+    At the end of this process it is killed: a call may not have ended then, and the
+    process may have inherited a handler of SIGTERM, by which multiprocessing ends others.
+    """
+
+    _known: ClassVar[weakref.WeakSet[Hired]] = weakref.WeakSet()
 
     def __init__(self, context: Any, main: Callable[..., None], *args: Any) -> None:
+        self._owner = os.getpid()
         self.connection: connections.Connection
         self.connection, theirs = multiprocessing.Pipe()
         self.process: Any = context.Process(
@@ -79,15 +89,28 @@ class Hired:
             self.process.start()
         finally:
             theirs.close()
+        self._known.add(self)
+
+    @classmethod
+    def kill_all(cls) -> None:
+        """Kill the processes that this one has and has not dismissed."""
+        for hired in list(cls._known):
+            if hired._owner == os.getpid():
+                hired.process.kill()
 
     def dismiss(self, at_once: bool = True) -> None:
         """End the process, if need be by force."""
         if at_once:
             # Not a signal that the function may have a handler for.
             self.process.kill()
+        self._known.discard(self)
         self.process.join()
         self.connection.close()
         self.process.close()
+
+
+# Registered after multiprocessing's own function, and so called before it.
+atexit.register(Hired.kill_all)
 
 
 class _Worker:
@@ -178,8 +201,10 @@ class _Call:
         self._shown = 0
         self._alone_until = 0.0
 
-    def close(self) -> None:
-        """End all work."""
+    def close(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        """End all work. At the end of the interpreter nothing is left of it."""
+        if _is_finalizing():
+            return
         self.schedule.cancel()
         for worker in list(self._workers.values()):
             self._backend.leave(worker.hired, is_idle=False)

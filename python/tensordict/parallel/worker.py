@@ -14,6 +14,7 @@ import torch
 from tensordict._rust import Schedule
 from tensordict.parallel import transport
 from tensordict.parallel.errors import describe
+from tensordict.parallel.parent import end_with_parent
 from tensordict.parallel.results import Target
 from tensordict.parallel.seeding import seed_worker
 
@@ -74,7 +75,7 @@ def serve_main(connection: Connection, preload: tuple[str, ...]) -> None:
     for name in preload:
         importlib.import_module(name)
     with contextlib.suppress(EOFError, OSError):
-        while content := _receive(connection):
+        while content := connection.recv_bytes():
             assignment, is_in_order, num_descriptors = transport.loads(content)
             described = connection.recv_bytes()
             descriptor = reduction.recv_handle(connection)
@@ -93,6 +94,7 @@ def serve_main(connection: Connection, preload: tuple[str, ...]) -> None:
 
 
 def _settle() -> None:
+    end_with_parent()
     # The caller is interrupted as well, and ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A full collection would touch, and so copy, every object that the process began with.
@@ -109,7 +111,6 @@ def _work(
     torch.set_num_threads(job.num_threads)
     seed_worker(job.seed, assignment.number)
     slot = assignment.slot
-    parent = os.getppid()
     target: Target | None = None
     next_task = _tasks(assignment, schedule, connection)
     count = 0
@@ -135,23 +136,10 @@ def _work(
         result = None
         schedule.finish(slot, task, state)
         count += 1
-        if os.getppid() != parent:
-            # Nobody is left who wants the results.
-            os._exit(1)
         if count == job.max_chunks:
             is_worn = True
             break
     connection.send_bytes(transport.dumps(("end", is_worn)))
-
-
-def _receive(connection: Connection) -> bytes:
-    """Wait for a message, but not longer than the one who would send it lives."""
-    # The end of the connection does not tell: processes that were forked later hold it, too.
-    parent = os.getppid()
-    while not connection.poll(1.0):
-        if os.getppid() != parent:
-            os._exit(1)
-    return connection.recv_bytes()
 
 
 def _tasks(
@@ -160,7 +148,7 @@ def _tasks(
     first = assignment.first
 
     def fed() -> int | None:
-        content = _receive(connection)
+        content = connection.recv_bytes()
         return int.from_bytes(content, "little") if content else None
 
     def taken() -> int | None:

@@ -7,7 +7,6 @@ others are read on, as far as there are slots.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
 import random
 import signal
@@ -26,6 +25,7 @@ from tensordict.data.streams.reading import (
     text_of,
 )
 from tensordict.data.streams.slots import SlotWriter
+from tensordict.parallel.parent import end_with_parent
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -134,6 +134,7 @@ def run(
     portable: Portable, worker: int, rows: range, step: int, seed: int, shared: Shared
 ) -> None:
     """Read rows until the main process says stop."""
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends us
     torch.set_num_threads(1)
     torch.manual_seed(seed)
@@ -328,11 +329,8 @@ class Worker:
             counters.get(self._layout.told(self._worker)) > self._num_heard
             or counters.get(Counters.STOP)
             or counters.get(Counters.CONSUMED) > consumed
-            or bell.acquire(True, 1.0)
         ):
-            parent = multiprocessing.parent_process()
-            if parent is not None and not parent.is_alive():
-                os._exit(1)  # nobody is there to hear of it
+            bell.acquire(True, 1.0)
         counters.set(wake_at, FOREVER)
 
     def report(self, message: object) -> None:
