@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tensordict import _rust
@@ -14,6 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 PaddingMode = Literal["zeros", "data", "none", "pack"]
+
+
+class _Shuffles(int):
+    """The flag of a dataset, which shuffles its streams when it is called."""
+
+    _dataset: StreamDataset
+
+    def __call__(self) -> None:
+        numbers = torch.randperm(len(self._dataset.stream_list)).tolist()
+        self._dataset.rearrange(numbers)
+
+    def __repr__(self) -> str:
+        return repr(bool(self))
 
 
 class StreamDataset(IterableDataset[Any]):
@@ -39,7 +53,8 @@ class StreamDataset(IterableDataset[Any]):
         fill_value: instead of zeros: a number, or a whole item.
         lengths: the number of items of each stream, if it is known. The loader then has a
             length, and plans further steps.
-        shuffle: whether each epoch has the streams in another order.
+        shuffle: whether each epoch has the streams in another order. ``dataset.shuffle()``
+            shuffles the list itself, once, by torch's generator.
         seed: what the orders follow from.
         rank: which part of the streams this process reads.
         world_size: how many parts there are.
@@ -88,7 +103,8 @@ class StreamDataset(IterableDataset[Any]):
         self.lengths: list[int] | None = (
             None if lengths is None else [int(size) for size in lengths]
         )
-        self.shuffle = shuffle
+        self._shuffle = bool(shuffle)
+        self._numbers: list[int] | None = None
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
@@ -103,6 +119,38 @@ class StreamDataset(IterableDataset[Any]):
             if any(size < 0 for size in self.lengths):
                 raise ValueError("A number in lengths= is negative.")
 
+    @property
+    def shuffle(self) -> Any:
+        """The flag; called, it shuffles the list of streams.
+
+        Iterations that have begun keep the list that they have. A state of a loader has the
+        order of the list.
+        """
+        flag = _Shuffles(self._shuffle)
+        flag._dataset = self
+        return flag
+
+    @shuffle.setter
+    def shuffle(self, shuffle: bool) -> None:
+        self._shuffle = bool(shuffle)
+
+    @property
+    def arrangement(self) -> list[int] | None:
+        """The numbers that the streams had when the dataset was made; None if the same."""
+        return self._numbers
+
+    def rearrange(self, numbers: Sequence[int]) -> None:
+        """Put the streams of the list, with their lengths, in another order.
+
+        Args:
+            numbers: the number that each stream has now.
+        """
+        known = self._numbers or range(len(self.stream_list))
+        self._numbers = [known[number] for number in numbers]
+        self.stream_list = [self.stream_list[number] for number in numbers]
+        if self.lengths is not None:
+            self.lengths = [self.lengths[number] for number in numbers]
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of an epoch where the dataset is iterated without a loader."""
         self.epoch = epoch
@@ -110,7 +158,7 @@ class StreamDataset(IterableDataset[Any]):
     def order(self, epoch: int) -> list[int]:
         """The numbers of the streams of this rank, in the order of an epoch."""
         count = len(self.stream_list)
-        if self.shuffle:
+        if self._shuffle:
             numbers = _rust.shuffled(count, self.seed % 2**64, epoch)
         else:
             numbers = list(range(count))

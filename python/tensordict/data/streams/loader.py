@@ -160,12 +160,15 @@ class StreamDataLoader:
         """
         dataset = self.dataset
         epoch, lanes = self._epoch, self._resumed
+        arrangement = dataset.arrangement
         progress = self._progress
         if progress is not None and not progress.is_finished:
             epoch, lanes = progress.epoch, progress.lanes.state(progress.step)
+            arrangement = progress.arrangement
         return {
             "epoch": epoch,
             "lanes": None if lanes is None else _to_lists(lanes),
+            "arrangement": arrangement,
             **_facts_of(dataset),
         }
 
@@ -181,6 +184,7 @@ class StreamDataLoader:
                     f"The state is of a loader with {key}={state.get(key)!r}, and this "
                     f"one has {key}={value!r}."
                 )
+        _arrange(self.dataset, state.get("arrangement"))
         lanes = state["lanes"]
         if lanes is not None:
             lanes = _from_lists(lanes)
@@ -219,11 +223,21 @@ def _facts_of(dataset: StreamDataset) -> dict[str, Any]:
         "num_streams": len(dataset.stream_list),
         "batch_size": dataset.batch_size,
         "padding_mode": dataset.padding_mode,
-        "shuffle": dataset.shuffle,
+        "shuffle": bool(dataset.shuffle),
         "seed": dataset.seed,
         "rank": dataset.rank,
         "world_size": dataset.world_size,
     }
+
+
+def _arrange(dataset: StreamDataset, wanted: list[int] | None) -> None:
+    """Put the streams in the order that they had in a state."""
+    own = dataset.arrangement
+    if wanted == own:
+        return
+    numbers = range(len(dataset.stream_list))
+    places = {number: place for place, number in enumerate(own or numbers)}
+    dataset.rearrange([places[number] for number in wanted or numbers])
 
 
 def _to_lists(state: Any) -> dict[str, Any]:
@@ -255,6 +269,7 @@ class Progress:
     epoch: int
     lanes: Lanes
     step: int
+    arrangement: list[int] | None = None
     is_finished: bool = False
 
 
@@ -262,10 +277,11 @@ class EpochIterator:
     """The batches of one epoch, as :class:`StreamDataLoader` makes them."""
 
     def __init__(self, loader: StreamDataLoader, epoch: int, state: Any) -> None:
-        dataset = loader.dataset
+        # Its streams stay in order if those of the loader are shuffled meanwhile.
+        dataset = copy.copy(loader.dataset)
         lanes = dataset.plan(epoch, state)
         step = 0 if state is None else state[0]
-        self.progress: Progress = Progress(epoch, lanes, step)
+        self.progress: Progress = Progress(epoch, lanes, step, dataset.arrangement)
         self._dataset = dataset
         self._collate = loader.collate_fn
         self._notes = RowNotes(lanes)
