@@ -60,11 +60,11 @@ def test_rows_batches_and_lists(tmp_path):
 
 
 def test_readers_see_what_was_published(tmp_path):
-    reader = DatasetReader(tmp_path / "x")
-    assert len(reader) == 0
-    with pytest.raises(FileNotFoundError, match="no rows yet"):
-        reader[0]
     with DatasetWriter(tmp_path / "x") as writer:
+        reader = DatasetReader(tmp_path / "x")
+        assert len(reader) == 0
+        with pytest.raises(FileNotFoundError, match="no rows yet"):
+            reader[0]
         writer.append(row(0))
         assert not reader.refresh()
         writer.flush()

@@ -123,8 +123,14 @@ class RaggedColumn:
         self.file: ColumnFile | None = ColumnFile.of(values)
         self.table_file: ColumnFile | None = ColumnFile.of(table)
         self.values: torch.Tensor = values.as_subclass(torch.Tensor)
-        self.table: torch.Tensor = table.as_subclass(torch.Tensor)
+        self._table: torch.Tensor = table.as_subclass(torch.Tensor)
         self.encoding = encoding
+
+    @functools.cached_property
+    def table(self) -> torch.Tensor:
+        """The shape of each row."""
+        # A writer knows only the first dim of an empty list of lists.
+        return _with_sizes_of_full(self._table)
 
     @functools.cached_property
     def starts(self) -> np.ndarray[Any, Any]:
@@ -257,6 +263,15 @@ def jagged(rows: Ragged, key: object, dim: int) -> torch.Tensor:
     torch.cumsum(table[:, 0], 0, out=offsets[1:])
     values = rows.values.view(int(offsets[-1]), *table[0, 1:].tolist())
     return torch.nested.nested_tensor_from_jagged(values, offsets)
+
+
+def _with_sizes_of_full(table: torch.Tensor) -> torch.Tensor:
+    """Give rows of size 0 in every dim the sizes of others behind the first dim."""
+    is_empty = table.sum(1) == 0
+    if table.shape[1] > 1 and bool(is_empty.any()) and not bool(is_empty.all()):
+        table = table.clone()
+        table[is_empty, 1:] = table[~is_empty][0, 1:]
+    return table
 
 
 def jagged_alike(stacked: torch.Tensor, dim: int) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,12 +13,23 @@ import torch
 from tensordict import NonTensorData, TensorDict
 from tensordict.primitives.arrays import tensor_over
 from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.storage.growing.text import empty_shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["IMAGES", "as_row", "image", "read_file", "tar_samples"]
+__all__ = [
+    "IMAGES",
+    "ListOf",
+    "as_row",
+    "class_names_of",
+    "image",
+    "kinds_of",
+    "read_file",
+    "row_of",
+    "tar_samples",
+]
 
 IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 """The suffixes of images."""
@@ -26,14 +37,92 @@ IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".we
 MSG_PILLOW = "Images need Pillow: pip install tensordict-rs[images]"
 
 
-def as_row(item: Any) -> Any:
-    """Convert an item of fields (numbers, arrays, images, texts) to a collection."""
+def as_row(item: Any, kinds: Mapping[str, Any] | None = None) -> Any:
+    """Convert an item of fields (numbers, arrays, images, texts) to a collection.
+
+    Args:
+        item: the fields, or a collection.
+        kinds: by field the :class:`ListOf` that empty lists are taken for; of a field that
+            has fields, those.
+    """
     if isinstance(item, CollectionProtocol):
         return item
-    return TensorDict({key: _as_value(value) for key, value in item.items()})
+    kinds = kinds or {}
+    return TensorDict(
+        {key: _as_value(value, kinds.get(key)) for key, value in item.items()}
+    )
 
 
-def _as_value(value: object) -> Any:
+def row_of(fields: Mapping[str, Any]) -> TensorDict:
+    """Make a row of a dict, where lists without numbers have no dtype yet."""
+    return TensorDict({key: _with_lists(value) for key, value in fields.items()})
+
+
+def _with_lists(value: Any) -> Any:
+    if type(value) is dict:
+        return row_of(value)
+    is_open = type(value) is list and (not value or isinstance(value[0], list))
+    return _as_value(value) if is_open else value
+
+
+class ListOf(NamedTuple):
+    """A field of lists of numbers."""
+
+    dtype: torch.dtype
+    """The dtype that its numbers get."""
+    num_dims: int
+    """The number of lists that are in each other."""
+
+
+def kinds_of(features: Mapping[str, Any]) -> dict[str, Any]:
+    """Find the fields of lists of numbers in the features of Hugging Face's ``datasets``."""
+    found: dict[str, Any] = {}
+    for key, feature in features.items():
+        if isinstance(feature, dict):
+            found[key] = kinds_of(feature)
+            continue
+        num_dims, inner = _inside_lists(feature)
+        name = str(getattr(inner, "dtype", ""))
+        dtypes = {"int": torch.int64, "uint": torch.int64, "bool": torch.bool}
+        dtypes["float"] = torch.get_default_dtype()
+        dtype = dtypes.get(name.rstrip("0123456789"))
+        if num_dims and dtype is not None:
+            found[key] = ListOf(dtype, num_dims)
+    return found
+
+
+def class_names_of(
+    features: Mapping[str, Any], key: tuple[str, ...] = ()
+) -> dict[tuple[str, ...], list[str]]:
+    """Find the names of the classes in the features of Hugging Face's ``datasets``."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name, feature in features.items():
+        if isinstance(feature, dict):
+            found |= class_names_of(feature, (*key, name))
+            continue
+        _, inner = _inside_lists(feature)
+        if type(inner).__name__ == "ClassLabel":
+            found[*key, name] = list(inner.names)
+    return found
+
+
+def _inside_lists(feature: Any) -> tuple[int, Any]:
+    """Count the lists around a feature, and give that."""
+    num_dims = 0
+    while isinstance(feature, list) or hasattr(feature, "feature"):
+        feature = feature[0] if isinstance(feature, list) else feature.feature
+        num_dims += 1
+    return num_dims, feature
+
+
+def _as_value(value: object, kind: Any = None) -> Any:
+    if isinstance(kind, ListOf):
+        if isinstance(value, (torch.Tensor, np.ndarray)) and not len(value):
+            return torch.as_tensor(value).to(kind.dtype)
+        shape = empty_shape(value)
+        if shape is not None:
+            shape += [0] * (kind.num_dims - len(shape))
+            return torch.zeros(shape, dtype=kind.dtype)
     if isinstance(value, (torch.Tensor, CollectionProtocol)):
         return value
     if isinstance(value, (bool, int, float, complex)):
@@ -43,7 +132,7 @@ def _as_value(value: object) -> Any:
     if hasattr(value, "getbands"):
         return image(value)
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return as_row(value)
+        return as_row(value, kind)
     if isinstance(value, list) and _are_numbers(value):
         return torch.tensor(value)
     return NonTensorData(value)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tensordict import TensorDict
+from tensordict.storage.growing.class_names import read_class_names
 from tensordict.storage.growing.publish import replace_file
 from tensordict.storage.growing.tree import GrowingTree
 
@@ -64,6 +65,7 @@ def join(writer_class: Any, path: str | Path, durable: bool) -> int:
                 writer.extend(rows[at : at + ROWS_AT_ONCE])
             if not rows.batch_size[0]:
                 writer._expect(rows)
+            writer._open_tree().name_classes(read_class_names(part))
             writer.flush()
             shutil.rmtree(part)
         count = len(writer)

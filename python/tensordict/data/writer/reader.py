@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import difflib
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensordict import TensorDict
+from tensordict.storage.growing.class_names import read_class_names
+from tensordict.storage.growing.lock import LOCK_FILE
+
+if TYPE_CHECKING:
+    import datasets
 
 __all__ = ["DatasetReader"]
 
 MSG_NOTHING = "{} has no rows yet: nothing was published there."
+MSG_NO_DATASET = "{} has no dataset: {}. With wait=True a reader waits for a writer to publish rows there."
+MSG_LATE = "{} has no rows after {} s: no writer published any there."
+
+POLL_S = 0.05
+"""A reader that waits looks so often."""
 
 
 class DatasetReader:
     """The rows that a writer has published, and later those that it has published since.
 
     Args:
-        path: the directory of the writer. It need not be there yet.
+        path: the directory of a dataset, or of a writer that has it open.
+        wait: whether to wait until rows are published there; a number for so many
+            seconds at most. The directory need not be there then.
+
+    Raises:
+        FileNotFoundError: there is neither a dataset nor a writer.
+        TimeoutError: no rows came in time.
 
     Examples:
         >>> import tempfile
@@ -32,10 +50,34 @@ class DatasetReader:
         >>> writer.close()
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, wait: bool | float = False) -> None:
         self.path: Path = Path(path)
         self._data: Any = None
         self.refresh()
+        if self._data is None:
+            if wait is False:
+                self._check_writer()
+            else:
+                self._wait(None if wait is True else float(wait))
+
+    def _check_writer(self) -> None:
+        """Refuse a path at which there is no writer either, such as a misspelt one."""
+        path = self.path
+        if (path / LOCK_FILE).exists():
+            return
+        why = "there is a file" if path.is_file() else "there is nothing of one in it"
+        if not path.exists():
+            near = difflib.get_close_matches(path.name, _siblings(path), 1)
+            why = "there is no such directory"
+            why += f", but one named {near[0]!r}" if near else ""
+        raise FileNotFoundError(2, MSG_NO_DATASET.format(path, why), str(path))
+
+    def _wait(self, seconds: float | None) -> None:
+        began = time.monotonic()
+        while not self.refresh() and self._data is None:
+            if seconds is not None and time.monotonic() - began > seconds:
+                raise TimeoutError(MSG_LATE.format(self.path, seconds))
+            time.sleep(POLL_S)
 
     @property
     def data(self) -> Any:
@@ -62,9 +104,31 @@ class DatasetReader:
         """Count the rows that it sees."""
         return 0 if self._data is None else self._data.batch_size[0]
 
+    @property
+    def class_names(self) -> dict[Any, list[str]]:
+        """By key the names of the classes that the numbers of an entry stand for."""
+        return {} if self._data is None else read_class_names(self.path)
+
+    def to_hf(self) -> datasets.Dataset:
+        """Make a dataset of Hugging Face's ``datasets``, with a ``ClassLabel`` for names.
+
+        See :func:`tensordict.to_hf`.
+        """
+        from tensordict import to_hf
+        from tensordict.interop.hugging_face import with_classes
+
+        return with_classes(to_hf(self.data), self.class_names)
+
     def __getitem__(self, index: object) -> Any:
         """Return the entry at a key, or the rows at an index."""
         return self.data[index]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r}, {len(self)} rows)"
+
+
+def _siblings(path: Path) -> list[str]:
+    """The names of the datasets beside a path."""
+    if not path.parent.is_dir():
+        return []
+    return [found.parent.name for found in path.parent.glob("*/meta.json")]

@@ -80,7 +80,8 @@ class Sources(Closing):
             resume: whether as many items are left out as there are rows.
             pbar: whether a progress bar is shown.
             total: how many items there are, for the bar. Default: their ``len``.
-            **options: for the writer: ``like``, ``rows_hint``, ``durable``, ``part``.
+            **options: for the writer: ``like``, ``rows_hint``, ``durable``, ``part``,
+                ``class_names``.
 
         Returns:
             how many rows the dataset has.
@@ -163,6 +164,8 @@ class Sources(Closing):
         groups = sorted({name.parts[0] for name in names if len(name.parts) > 1})
         labels = {name: number for number, name in enumerate(groups)}
         function = options.pop("transform", None)
+        if groups and function is None:
+            options.setdefault("class_names", {"label": groups})
         row = functools.partial(_file_row, folder, key, size, labels, function)
         return cls.from_iterable(path, names, transform=row, **options)
 
@@ -256,8 +259,10 @@ class Sources(Closing):
     ) -> int:
         """Write the rows of a dataset of Hugging Face's ``datasets``.
 
-        Images, numbers, arrays, lists of numbers and texts are converted; one that is
-        indexed is read by the workers, a streamed one by this thread.
+        Images, numbers, arrays, lists of numbers and texts are converted. An empty list has
+        the dtype that its feature says. The names of a ``ClassLabel`` are kept, as
+        :attr:`DatasetReader.class_names`. A dataset that is indexed is read by the workers,
+        a streamed one by this thread.
 
         Args:
             path: the directory of the dataset.
@@ -266,12 +271,19 @@ class Sources(Closing):
             transform: makes a row of an item. Default: its fields.
             **options: as for :meth:`from_iterable`.
         """
+        features = dataset.features or {}
+        function = transform
+        if function is None:
+            function = functools.partial(
+                decoding.as_row, kinds=decoding.kinds_of(features)
+            )
+            options.setdefault("class_names", decoding.class_names_of(features))
         try:
             count = len(dataset)
         except TypeError:
             # It is streamed.
-            return cls.from_iterable(path, dataset, transform=transform, **options)
-        row = functools.partial(_indexed_row, dataset, transform)
+            return cls.from_iterable(path, dataset, transform=function, **options)
+        row = functools.partial(_indexed_row, dataset, function)
         return cls.from_iterable(path, range(count), transform=row, **options)
 
     @classmethod
@@ -315,10 +327,9 @@ def _file_row(
     return row if function is None else function(row)
 
 
-def _indexed_row(dataset: Any, function: Callable[[Any], Any] | None, at: int) -> Any:
+def _indexed_row(dataset: Any, function: Callable[[Any], Any], at: int) -> Any:
     """The row of an item of a dataset that is indexed."""
-    item = dataset[at]
-    return decoding.as_row(item) if function is None else function(item)
+    return function(dataset[at])
 
 
 def _rows(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tensordict import TensorDict
-from tensordict.data.writer import parts, sources
+from tensordict.data.writer import decoding, parts, sources
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.growing.rows import Level, level_of_members, level_of_rows
 from tensordict.storage.growing.tree import GrowingTree
@@ -49,6 +49,8 @@ class DatasetWriter(sources.Sources):
             survive a power cut.
         part: the name of a part. Each of several processes writes one, and
             :meth:`join` makes one dataset of them.
+        class_names: by key the names of the classes that the numbers of an entry stand
+            for, which are kept with the dataset.
 
     Raises:
         RuntimeError: another writer has the directory, or the part, open.
@@ -74,6 +76,7 @@ class DatasetWriter(sources.Sources):
         rows_hint: int | None = None,
         durable: bool = False,
         part: str | int | None = None,
+        class_names: Mapping[Any, Sequence[str]] | None = None,
     ) -> None:
         self.path: Path = Path(path) if part is None else parts.part_path(path, part)
         self.durable = durable
@@ -82,9 +85,11 @@ class DatasetWriter(sources.Sources):
         self._rows_hint = rows_hint
         self._tree: GrowingTree | None = GrowingTree(self.path)
         self._is_stack = False
+        self._class_names = dict(class_names or {})
         try:
             if self._tree.root is not None:
                 self._tree.check_first_dim(torch.Size([1]))
+                self._tree.name_classes(self._class_names)
             if like is not None:
                 self._expect(like)
             self._reserve()
@@ -106,7 +111,7 @@ class DatasetWriter(sources.Sources):
             OSError: it cannot be written; it is left out.
         """
         if isinstance(td, Mapping) and not isinstance(td, CollectionProtocol):
-            td = TensorDict(td)
+            td = decoding.row_of(td)
         if not _is_collection(td):
             raise TypeError(MSG_ROW.format(type(td)))
         self._add(level_of_members([td]), 1)
@@ -124,7 +129,9 @@ class DatasetWriter(sources.Sources):
             OSError: they cannot be written; none is added.
         """
         if isinstance(td, (list, tuple)):
-            rows = [TensorDict(row) if isinstance(row, dict) else row for row in td]
+            rows = [
+                decoding.row_of(row) if isinstance(row, dict) else row for row in td
+            ]
             for row in rows:
                 if not _is_collection(row):
                     raise TypeError(MSG_ROW.format(type(row)))
@@ -220,7 +227,7 @@ class DatasetWriter(sources.Sources):
         size = like.batch_size
         level = level_of_rows(like) if size else level_of_members([like])
         if tree.root is None:
-            tree.make(level, self._is_stack)
+            self._make(level)
         elif not size or size[0]:
             tree.check(level, size[0] if size else 1)
 
@@ -228,10 +235,15 @@ class DatasetWriter(sources.Sources):
         with self._guard:
             tree = self._open_tree()
             if tree.root is None:
-                tree.make(level, self._is_stack)
+                self._make(level)
                 self._reserve()
             if count:
                 tree.add(level, count)
+
+    def _make(self, level: Level) -> None:
+        tree = self._open_tree()
+        tree.make(level, self._is_stack)
+        tree.name_classes(self._class_names)
 
     def _reserve(self) -> None:
         tree = self._open_tree()

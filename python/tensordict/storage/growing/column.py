@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 
 from tensordict.storage.growing.file import GrowingFile
 from tensordict.storage.growing.rows import Ragged, Values, bytes_of
-from tensordict.storage.growing.text import encoded, encoding_of
+from tensordict.storage.growing.text import (
+    VALUES,
+    empty_shape,
+    encoded,
+    encoding_of,
+)
 
-__all__ = ["Column"]
+__all__ = ["Column", "Fitted"]
+
+UNDECIDED: Final = "is_undecided"
+"""The field of a column whose rows are all empty lists: of any dtype, or no tensors."""
 
 MSG_MISFIT = "Cannot append rows of dtype {} and shape {} to the entry {!r}, of dtype {} and shape {}."
-MSG_RAGGED = "Cannot append rows of dtype {} and {} dims to the entry {!r}, of dtype {} and {} dims."
+MSG_DTYPE_OF_ROWS = (
+    "Cannot append rows of dtype {0} and shape {1} to the entry {2!r}, whose rows are of "
+    "dtype {3} and {4}. Convert the rows with .to({3})."
+)
+MSG_DIMS_OF_ROWS = (
+    "Cannot append rows of dtype {} and shape {} to the entry {!r}, whose rows are of dtype "
+    "{} and {}: rows may differ in their sizes, and not in the number of their dims."
+)
 MSG_KIND = "Cannot append {} to the entry {!r}, which is {}."
 MSG_DTYPE = "The entry {!r} is of dtype {}, which has no file that can be loaded."
+
+
+class Fitted(NamedTuple):
+    """Rows as a column adds them."""
+
+    data: Any
+    """Their bytes."""
+    table: Any = None
+    """Their shapes, where the column has them."""
+    entry: dict[str, Any] | None = None
+    """The metadata of the column from these rows on, where they decide it."""
 
 
 class Column:
@@ -44,34 +70,43 @@ class Column:
         has_room: bool = True,
     ) -> None:
         self.key: str | tuple[str, ...] = key[0] if len(key) == 1 else key
-        self.entry = entry
         self.stem = stem
         self.num_rows: int = num_rows
         self._how = stays_open, has_room
-        self.dtype: torch.dtype = getattr(
-            torch, str(entry["dtype"]).removeprefix("torch."), None
-        )  # type: ignore[assignment]
-        if self.dtype is None:
-            raise ValueError(MSG_DTYPE.format(self.key, entry["dtype"]))
-        self.encoding: str | None = entry.get("encoding")
         self.table: GrowingFile | None = None
         self.became_ragged: bool = False
+        self.entry = entry
+        self._describe()
         if entry.get("is_nested"):
-            self.num_dims: int = entry["shape"][1]
             self.table = self._table_file(num_rows * 8 * self.num_dims)
             self.num_items: int = self._items_of_table(num_rows)
         else:
-            self.num_dims = len(entry["shape"]) - 1
             self.num_items = num_rows * self._items_a_row()
         size = self.num_items * self.dtype.itemsize
         self.values: GrowingFile = GrowingFile(f"{stem}.memmap", size, *self._how)
         for file in self.files():
             file.check_size()
 
+    def _describe(self) -> None:
+        """Take what the entry of the metadata says."""
+        entry = self.entry
+        self.dtype: torch.dtype = getattr(
+            torch, str(entry["dtype"]).removeprefix("torch."), None
+        )  # type: ignore[assignment]
+        if self.dtype is None:
+            raise ValueError(MSG_DTYPE.format(self.key, entry["dtype"]))
+        self.encoding: str | None = entry.get("encoding")
+        self.is_undecided: bool = entry.get(UNDECIDED, False)
+        shape = entry["shape"]
+        self.num_dims: int = shape[1] if entry.get("is_nested") else len(shape) - 1
+
     @classmethod
     def entry_of(cls, data: Any) -> dict[str, Any]:
         """Describe a new column for such rows, for the metadata."""
         entry: dict[str, Any] = {"device": "cpu", "shape": [0]}
+        if _are_empty(data):
+            entry |= {"shape": [0, 1], "dtype": "torch.float32", "is_nested": True}
+            return entry | {UNDECIDED: True}
         if isinstance(data, Values):
             entry |= {"shape": [0, 1], "dtype": "torch.uint8", "is_nested": True}
             # Ours: the published reader passes over it.
@@ -105,7 +140,7 @@ class Column:
 
     # Checking ---------------------------------------------------------------------------
 
-    def fitted(self, data: Any, is_strict: bool) -> Any:
+    def fitted(self, data: Any, is_strict: bool) -> Fitted:
         """The rows as they are added, without adding any yet.
 
         Args:
@@ -117,54 +152,79 @@ class Column:
             ValueError: they do not fit.
             TypeError: a value is none that the column can hold.
         """
+        if self.is_undecided and not _are_empty(data):
+            return self._deciding(data)
         if self.encoding is not None:
             if not isinstance(data, Values):
                 raise ValueError(
                     MSG_KIND.format("tensors", self.key, "a column of values")
                 )
-            texts = encoded(data.items, self.encoding, self.key)
-            table = np.fromiter(map(len, texts), np.int64, len(texts))[:, None]
-            return b"".join(texts), table
+            return _fitted_values(data, self.encoding, self.key)
         if isinstance(data, Values):
-            raise ValueError(
-                MSG_KIND.format("values that are no tensors", self.key, "a tensor")
-            )
+            if not self.num_dims or not _are_empty(data):
+                raise ValueError(
+                    MSG_KIND.format("values that are no tensors", self.key, "a tensor")
+                )
+            data = self._without_items(len(data))
         is_ragged = isinstance(data, Ragged)
         values = data.values if isinstance(data, Ragged) else data
         num_dims = data.table.shape[1] if isinstance(data, Ragged) else data.ndim - 1
         is_plain = not self.is_ragged and not is_ragged and values.dtype == self.dtype
         if is_plain and tuple(data.shape[1:]) == self.row_shape:
-            return bytes_of(data), None
+            return Fitted(bytes_of(data))
         if is_strict and not self.is_ragged and not is_ragged:
-            raise self._misfit(data)
+            shape = (self.num_rows, *self.row_shape)
+            given = data.dtype, tuple(data.shape)
+            raise ValueError(MSG_MISFIT.format(*given, self.key, self.dtype, shape))
         if values.dtype != self.dtype or num_dims != self.num_dims:
-            if not is_ragged and not self.is_ragged:
-                raise self._misfit(data)
-            raise ValueError(
-                MSG_RAGGED.format(
-                    values.dtype, num_dims, self.key, self.dtype, self.num_dims
-                )
-            )
-        if isinstance(data, Ragged):
-            table = data.table.cpu().contiguous().numpy()
-        else:
-            row = np.array(data.shape[1:], dtype=np.int64)
-            table = np.broadcast_to(row, (data.shape[0], num_dims))
-        return bytes_of(values), table
+            raise self._misfit(data)
+        return Fitted(bytes_of(values), _table_of(data))
 
-    def _misfit(self, data: torch.Tensor) -> ValueError:
-        shape = (self.num_rows, *self.row_shape)
+    def _deciding(self, data: Any) -> Fitted:
+        """Rows of which the first are no empty lists, and decide what those were."""
+        if isinstance(data, Values):
+            # Nothing was written of those: no bytes stand for an empty list.
+            entry: dict[str, Any] = {"dtype": "torch.uint8", "encoding": VALUES}
+            fitted, num_dims = _fitted_values(data, VALUES, self.key), 1
+        else:
+            is_ragged = isinstance(data, Ragged)
+            values = data.values if is_ragged else data
+            num_dims = data.table.shape[1] if is_ragged else data.ndim - 1
+            if not num_dims:
+                shown = "numbers", self.key, "a column of lists"
+                raise ValueError(MSG_KIND.format(*shown))
+            entry = {"dtype": str(values.dtype)}
+            fitted = Fitted(bytes_of(values), _table_of(data))
+        entry |= {"device": "cpu", "shape": [0, num_dims], "is_nested": True}
+        return fitted._replace(entry=entry)
+
+    def _without_items(self, count: int) -> Ragged:
+        """Empty lists as rows of this column."""
+        shape = [0] * self.num_dims if self.is_ragged else [0, *self.row_shape[1:]]
+        table = torch.tensor(shape, dtype=torch.int64).expand(count, -1)
+        return Ragged(torch.empty(0, dtype=self.dtype), table)
+
+    def _misfit(self, data: Any) -> ValueError:
+        if isinstance(data, Ragged):
+            shapes = data.table.unique(dim=0).tolist()
+            dtype = data.values.dtype
+            shape: Any = tuple(shapes[0]) if len(shapes) == 1 else shapes[:3]
+        else:
+            dtype, shape = data.dtype, tuple(data.shape[1:])
+        own = f"{self.num_dims} dims" if self.is_ragged else f"shape {self.row_shape}"
+        given = dtype, shape, self.key, self.dtype, own
+        is_dtype = dtype != self.dtype
         return ValueError(
-            MSG_MISFIT.format(
-                data.dtype, tuple(data.shape), self.key, self.dtype, shape
-            )
+            (MSG_DTYPE_OF_ROWS if is_dtype else MSG_DIMS_OF_ROWS).format(*given)
         )
 
     # Adding -----------------------------------------------------------------------------
 
-    def add(self, fitted: tuple[Any, Any], num_rows: int) -> None:
+    def add(self, fitted: Fitted, num_rows: int) -> None:
         """Add rows that :meth:`fitted` gave."""
-        data, table = fitted
+        data, table, entry = fitted
+        if entry is not None:
+            self._decide(entry)
         if table is not None and self.table is None:
             self._become_ragged()
         self.values.add(data)
@@ -172,6 +232,16 @@ class Column:
             self.table.add(np.ascontiguousarray(table))
         self.num_rows += num_rows
         self.num_items = self.values.size // self.dtype.itemsize
+
+    def _decide(self, entry: dict[str, Any]) -> None:
+        """Become a column of the rows that were given, behind empty lists."""
+        num_dims = self.num_dims
+        self.entry.clear()
+        self.entry |= entry
+        self._describe()
+        if self.table is not None:
+            # Rows without items have the shape 0 in every dim, however many these are.
+            self.table.add(bytes(self.num_rows * 8 * (self.num_dims - num_dims)))
 
     def _become_ragged(self) -> None:
         """Give the rows that there are, all of one shape, a table."""
@@ -182,8 +252,18 @@ class Column:
         self.entry["is_nested"] = True
         self.entry["shape"] = [self.num_rows, self.num_dims]
 
-    def cut_to(self, num_rows: int, num_items: int) -> None:
-        """Forget rows behind those."""
+    def undecided_entry(self) -> dict[str, Any] | None:
+        """Return the metadata while it is not decided of what the rows are."""
+        return dict(self.entry) if self.is_undecided else None
+
+    def cut_to(
+        self, num_rows: int, num_items: int, entry: dict[str, Any] | None
+    ) -> None:
+        """Forget rows behind those, and what they decided."""
+        if entry is not None:
+            self.entry.clear()
+            self.entry |= entry
+            self._describe()
         self.num_rows, self.num_items = num_rows, num_items
         self.values.cut_to(num_items * self.dtype.itemsize)
         if self.table is not None:
@@ -214,3 +294,24 @@ class Column:
             msg = f"{self.stem}.shape.memmap is shorter than {num_rows} rows need."
             raise RuntimeError(msg)
         return int(table.reshape(num_rows, self.num_dims).prod(1).sum())
+
+
+def _are_empty(data: object) -> bool:
+    """Return whether all rows are empty lists, which have no dtype."""
+    return isinstance(data, Values) and all(
+        empty_shape(item) == [0] for item in data.items
+    )
+
+
+def _fitted_values(data: Values, encoding: str, key: object) -> Fitted:
+    texts = encoded(data.items, encoding, key)
+    table = np.fromiter(map(len, texts), np.int64, len(texts))[:, None]
+    return Fitted(b"".join(texts), table)
+
+
+def _table_of(data: Any) -> Any:
+    """The shapes of rows: int64 ``[N, dims]``."""
+    if isinstance(data, Ragged):
+        return data.table.cpu().contiguous().numpy()
+    row = np.array(data.shape[1:], dtype=np.int64)
+    return np.broadcast_to(row, (data.shape[0], len(row)))

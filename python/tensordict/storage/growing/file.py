@@ -53,6 +53,9 @@ class GrowingFile:
     def add(self, data: Any) -> None:
         """Write bytes behind those that are there; short ones a little later."""
         data = memoryview(data)
+        if not data.nbytes:
+            # A view with a dim of size 0 cannot be cast to bytes.
+            return
         if data.format != "B" or data.ndim != 1:
             data = data.cast("B")
         self.size += len(data)

@@ -10,6 +10,7 @@ import torch
 from tensordict.primitives import registry
 from tensordict.primitives.checks import inside, is_tensorclass
 from tensordict.primitives.unbatched import is_unbatched
+from tensordict.storage.growing.text import empty_shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +37,11 @@ MSG_MEMBER_NESTED = (
 )
 MSG_DTYPE = "The rows of the entry {!r} are of the dtypes {} and {}."
 MSG_DIMS = "The rows of the entry {!r} have {} and {} dims, which must be equally many."
-MSG_KINDS = "The entry {!r} is a {} in one row and a {} in another."
+MSG_KINDS = (
+    "The entry {!r} is a {} in one row and a {} in another{}. Numbers, and lists of numbers "
+    "of equal lengths, are tensors; None, texts and uneven lists are values. Convert them, "
+    "or make a NonTensorData of each."
+)
 MSG_BATCH = "Rows have {} and {} batch dims{}, which must be equally many."
 
 
@@ -189,10 +194,9 @@ def _joined(values: list[Any], path: tuple[str, ...]) -> Any:
     if type(first) is torch.Tensor and len(values) == 1 and not first.is_nested:
         return first.detach()[None]
     kind = _kind(first)
-    for value in values:
-        if _kind(value) != kind:
-            kinds = sorted((kind, _kind(value)))
-            raise ValueError(MSG_KINDS.format(_shown(path), *kinds))
+    if any(_kind(value) != kind for value in values):
+        values = _with_empty_tensors(values, path)
+        first, kind = values[0], "tensor"
     if kind == "value":
         return Values([value.tolist() for value in values])
     if kind == "collection":
@@ -210,6 +214,29 @@ def _joined(values: list[Any], path: tuple[str, ...]) -> Any:
     if all(value.shape == shape for value in values):
         return first.detach()[None] if len(values) == 1 else _plain_stack(values)
     return _ragged(values)
+
+
+def _with_empty_tensors(values: list[Any], path: tuple[str, ...]) -> list[Any]:
+    """The tensors of some rows, with empty ones for the empty lists of others.
+
+    Raises:
+        ValueError: a row has something else.
+    """
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    made: list[Any] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            made.append(value)
+            continue
+        is_value = bool(value._is_non_tensor)
+        item = value.tolist() if is_value else None
+        if not tensors or not tensors[0].ndim or empty_shape(item) != [0]:
+            kinds = sorted({_kind(each) for each in values})
+            shown = f" ({item!r:.80})" if is_value else ""
+            text = MSG_KINDS.format(_shown(path), *kinds[-2:], shown)
+            raise ValueError(text)
+        made.append(tensors[0].new_empty(0, *tensors[0].shape[1:]))
+    return made
 
 
 def _kind(value: Any) -> str:

@@ -10,7 +10,15 @@ from tensordict.storage.extra_metadata import as_plain, tagged, untagged
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["CLASS_TEXT", "TEXT", "VALUES", "decoded", "encoded", "encoding_of"]
+__all__ = [
+    "CLASS_TEXT",
+    "TEXT",
+    "VALUES",
+    "decoded",
+    "empty_shape",
+    "encoded",
+    "encoding_of",
+]
 
 TEXT: Final = "utf-8"
 """The encoding of a column of texts."""
@@ -76,12 +84,27 @@ def _as_json(value: object, key: object) -> bytes:
     return json.dumps(kept).encode()
 
 
+def empty_shape(value: object) -> list[int] | None:
+    """The shape of a list without values, such as ``[]`` and ``[[], []]``; else None."""
+    if not isinstance(value, (list, tuple)):
+        return None
+    if not value:
+        return [0]
+    shapes = [empty_shape(item) for item in value]
+    first = shapes[0]
+    is_even = first is not None and all(shape == first for shape in shapes)
+    return [len(value), *first] if is_even and first is not None else None
+
+
 def decoded(bytes_: bytes, encoding: str) -> Any:
     """The value of its bytes."""
     if encoding == TEXT:
         return bytes_.decode("utf-8", "surrogatepass")
     if encoding == BYTES:
         return bytes_
+    if not bytes_:
+        # A list of a column that had empty ones alone, which could be of anything.
+        return []
     value = json.loads(bytes_)
     if isinstance(value, dict) and list(value) == [_TAGGED]:
         return untagged(value[_TAGGED])

@@ -11,6 +11,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.primitives import registry
+from tensordict.storage.growing.class_names import CLASS_NAMES
 from tensordict.storage.growing.column import Column
 from tensordict.storage.growing.lock import LOCK_FILE, WriterLock
 from tensordict.storage.growing.publish import publish, sweep
@@ -18,7 +19,7 @@ from tensordict.storage.growing.rows import Level, Values
 from tensordict.storage.growing.text import CLASS_TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["MSG_FIRST_DIM", "GrowingTree"]
 
@@ -59,6 +60,11 @@ MSG_RESERVED = "The key {!r} is one that the metadata of a directory uses itself
 MSG_SHAPE_TAKEN = (
     "The shapes of {0!r} are kept in the file that the entry '{0}.shape' has: rename one "
     "of the two."
+)
+MSG_NO_CLASSES = "class_names has names for {!r}, which is no entry of tensors."
+MSG_CLASSES = (
+    "The classes of {!r} have the names {}, and not {}: their numbers would not mean the "
+    "same."
 )
 MSG_ONE_FILE = "The keys {!r} and {!r} need one file: rename one of the two."
 
@@ -320,13 +326,16 @@ class GrowingTree:
         tails: list[tuple[TreeLevel, Level]] = []
         root = self._top()
         self._plan(root, level, count, is_strict, planned, tails)
-        before = [(column, column.num_rows, column.num_items) for column, _ in planned]
+        before = [
+            (column, column.num_rows, column.num_items, column.undecided_entry())
+            for column, _ in planned
+        ]
         try:
             for column, fitted in planned:
                 column.add(fitted, count)
         except BaseException:
-            for column, num_rows, num_items in before:
-                column.cut_to(num_rows, num_items)
+            for column, num_rows, num_items, entry in before:
+                column.cut_to(num_rows, num_items, entry)
             raise
         for own, given in tails:
             own.fields["shape"] = own.fields["shape"][:1]
@@ -407,6 +416,30 @@ class GrowingTree:
             own.fields["_class"] = CLASS_TEXT
         elif own.is_stack:
             own.fields["_class"] = CLASS_TEXT
+
+    def name_classes(self, names: Mapping[Any, Sequence[str]]) -> None:
+        """Keep the names of the classes that numbers of an entry stand for.
+
+        Raises:
+            KeyError: there is no such entry of tensors.
+            ValueError: it has other names.
+        """
+        by_key = {
+            (*level.key, name): column
+            for level in self._levels()
+            for name, column in level.columns.items()
+        }
+        for key, given in names.items():
+            path = tuple(_rust.unravel_key_to_tuple(key))
+            column = by_key.get(path)
+            if column is None or column.encoding is not None:
+                raise KeyError(MSG_NO_CLASSES.format(key))
+            known = column.entry.get(CLASS_NAMES)
+            if known is not None and known != list(given):
+                raise ValueError(MSG_CLASSES.format(key, known, list(given)))
+            if known is None:
+                column.entry[CLASS_NAMES] = list(given)
+                self._is_changed = True
 
     def reserve(self, num_rows: int) -> None:
         """Set room aside for so many rows in all."""
