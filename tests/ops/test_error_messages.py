@@ -25,6 +25,8 @@ from tensordict import (
     pad_sequence,
 )
 from tensordict.base import _KeyThroughLeafError
+from tensordict.checkpoint import Checkpointer
+from tensordict.nn import TensorDictModule
 
 
 def data() -> TensorDict:
@@ -411,3 +413,101 @@ def test_a_scalar_that_is_to_be_padded_is_named() -> None:
         RuntimeError, match=r"Cannot pad scalars.*\('n', 'a'\).*unsqueeze"
     ):
         pad_sequence(members)
+
+
+def test_a_key_with_dots_that_is_meant_to_be_nested() -> None:
+    """The nested key is named where it is one."""
+    with pytest.raises(KeyError, match=r"Did you mean \('obs', 'state'\)\?"):
+        data()["obs.state"]
+    with pytest.raises(KeyError, match=r"Did you mean \('obs', 'state'\)\?"):
+        data().select("obs.state")
+    with pytest.raises(KeyError) as caught:
+        data()["obs.nothing"]
+    assert "mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("reward", r"It is an entry: td\['reward'\]\."),
+        ("rewrad", r"Did you mean the entry td\['reward'\]\?"),
+        ("append", r"lazy_stack\(\[\*td, row\]\).*DatasetWriter"),
+        ("item", r"td\[key\]\.item\(\)"),
+        ("nothing_like_it", r"no attribute 'nothing_like_it'$"),
+        ("_private", r"no attribute '_private'$"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["dense", "stack", "view"])
+def test_an_attribute_that_is_not_there(kind: str, name: str, said: str) -> None:
+    """An entry of that name, or the call that does it, is named."""
+    td: Any = data()
+    if kind == "stack":
+        if name == "append":
+            pytest.skip("a stack has it")
+        td = lazy_stack([td, td])
+    elif kind == "view":
+        td = td._get_sub_tensordict(0)
+    start = f"'{type(td).__name__}' object has no attribute '{name}'"
+    with pytest.raises(AttributeError, match=said) as caught:
+        getattr(td, name)
+    assert str(caught.value).startswith(start)
+    assert caught.value.name == name
+    assert not hasattr(td, name)
+
+
+def test_the_error_of_a_property_stays_its_own() -> None:
+    """It is not taken for a name that is not there."""
+
+    class Own(TensorDict):
+        @property
+        def reward(self) -> None:
+            msg = "not yet"
+            raise AttributeError(msg)
+
+    with pytest.raises(AttributeError, match="^not yet$"):
+        _ = Own(reward=torch.zeros(3)).reward
+
+
+def test_missing_keys_are_shown_as_they_are(tmp_path: Path) -> None:
+    """Without quotes around the message and escapes in it."""
+    td, model = data(), torch.nn.Linear(2, 2)
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.save(1, model=model)
+    module = TensorDictModule(model, in_keys=["x"], out_keys=["y"])
+    for call in (
+        lambda: td + td.exclude("reward"),
+        lambda: td.add_(td.exclude("reward")),
+        lambda: TensorDict(w=torch.zeros(2)).to_module(model),
+        lambda: checkpointer.restore(net=model),
+        lambda: module(td),
+    ):
+        with pytest.raises(MissingKeyError) as caught:
+            call()
+        assert str(caught.value) == caught.value.args[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda td: td.memmap(num_thread=2), r"TensorDictBase\.memmap\(\).*num_thread"),
+        (lambda td: td.map(id, chunk_size=3), r"TensorDictBase\.map\(\).*chunk_size"),
+        (lambda td: td.reshape("a"), r"the shape is 'a'"),
+        (lambda td: td.view("a"), r"the shape is 'a'"),
+        (lambda td: td.expand("3"), r"expand\(\) takes numbers.*'3'"),
+        (lambda td: td.expand("3", 4), r"expand\(\) takes numbers.*'3'"),
+        (lambda td: td.apply(3), r"apply\(\) calls its first argument.* 3 is no"),
+        (lambda td: td.named_apply(3), r"named_apply\(\) calls its first.* 3 is no"),
+    ],
+)
+def test_arguments_are_named(call: Any, said: str) -> None:
+    """And the class is one that users know."""
+    td = data()
+    with pytest.raises(TypeError, match=said):
+        call(td)
+    assert pickle.loads(pickle.dumps(TensorDict.memmap)) is TensorDict.memmap
+
+
+def test_a_function_that_is_saved_as_a_value(tmp_path: Path) -> None:
+    """The error says what to do with it."""
+    with pytest.raises(AttributeError, match=r"entry 'f': save .*exclude"):
+        TensorDict(f=lambda: 1).memmap(tmp_path / "save")

@@ -11,6 +11,7 @@ from tensordict.checkpoint.kinds import kind_named, kind_of, loading_kind
 from tensordict.checkpoint.names import parameter_names, unwrapped
 from tensordict.checkpoint.randomness import set_random_states
 from tensordict.checkpoint.ranges import Reads
+from tensordict.primitives.errors import MissingKeyError
 from tensordict.storage.encoding import Decoder
 from tensordict.storage.sharded import is_sharded
 
@@ -231,7 +232,7 @@ class Restoring:
                 if self.strict:
                     shown = sorted(saved)
                     text = MSG_ITEM.format(self.files.directory, name, shown)
-                    raise KeyError(text)
+                    raise MissingKeyError(text)
                 self.missing.append(name)
                 if kind.name == "value":
                     self.values[name] = item

@@ -6,6 +6,7 @@ of :mod:`tensordict.ops` (what is written with it).
 
 from __future__ import annotations
 
+import types
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -43,6 +44,7 @@ from tensordict.ops.storing import StoringOps
 from tensordict.ops.tables import TablesOps
 from tensordict.ops.torch_dispatch import TorchDispatchOps
 from tensordict.primitives import classes
+from tensordict.primitives.errors import no_attribute
 from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["TensorCollection", "TensorDictBase", "Vocabulary", "gather"]
@@ -136,6 +138,12 @@ class TensorCollection(_Base):
 
 
 gather(TensorCollection, Vocabulary)
+for _name, _method in vars(TensorCollection).items():
+    # Python shows this where a method is called with an argument that it has not, and
+    # pickle finds it by this.
+    if isinstance(_method, types.FunctionType) and not _name.startswith("_"):
+        _method.__qualname__ = f"TensorDictBase.{_name}"
+        _method.__module__ = "tensordict.base"
 
 
 @classes.provided
@@ -149,6 +157,14 @@ class TensorDictBase(  # type: ignore[misc]
 
     __slots__ = ()
     __hash__: ClassVar[Any] = None
+
+    if not TYPE_CHECKING:  # which is to find names that there are not
+
+        def __getattr__(self, name: str) -> Any:
+            # Python asks for what is not there, and where a property raises this error.
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)
+            raise no_attribute(self, name)
 
 
 TensorCollection.__module__ = "tensordict._tensorcollection"

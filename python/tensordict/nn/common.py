@@ -26,6 +26,7 @@ from tensordict.nn.base import (
 from tensordict.nn.dispatching import SINK, dispatch
 from tensordict.nn.settings import SKIP, has_results
 from tensordict.primitives.deprecation import warn_caller, warn_deprecated
+from tensordict.primitives.errors import absent_key
 from tensordict.primitives.module_calls import plain_inputs, plain_outputs, trace_as
 from tensordict.primitives.protocol import CollectionProtocol
 
@@ -466,7 +467,7 @@ def _shape_of(value: object) -> str:
 def _missing_inputs(
     module: torch.nn.Module, missing: list[str], td: CollectionProtocol
 ) -> KeyError:
-    return KeyError(
+    return absent_key(
         MSG_MISSING.format(
             keys=", ".join(missing),
             module=type(module).__name__,
@@ -478,7 +479,7 @@ def _missing_inputs(
 
 def _missing_strictly(module: Any, td: Any, error: KeyError) -> KeyError:
     missing = [key for key in module.in_keys if not _rust.contains(td, key)]
-    return KeyError(
+    return absent_key(
         f"{error.args[0]}. {type(module).__name__} reads in_keys={module.in_keys} with "
         f"strict=True, and {missing} are not there. Set the entries before the call, or "
         "give the module other in_keys."

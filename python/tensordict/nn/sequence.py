@@ -17,6 +17,7 @@ from tensordict.nn.base import TensorDictModuleBase, is_tdmodule_compatible
 from tensordict.nn.common import MSG_INPLACE, TensorDictModule, WrapModule
 from tensordict.nn.dispatching import SINK, dispatch, is_contained
 from tensordict.nn.settings import SKIP, has_results
+from tensordict.primitives.errors import absent_key
 from tensordict.primitives.module_calls import is_plain_sequence, trace_as
 from tensordict.primitives.protocol import CollectionProtocol
 
@@ -354,7 +355,9 @@ class TensorDictSequential(TensorDictModule):
             return self._sequence_of(list(self.module._modules.items())[index])
         name = self._name_of(index)
         if name not in self.module._modules:
-            raise KeyError(MSG_NAME.format(name=name, names=list(self.module._modules)))
+            raise absent_key(
+                MSG_NAME.format(name=name, names=list(self.module._modules))
+            )
         return self.module._modules[name]
 
     def __setitem__(self, index: int | str, module: torch.nn.Module) -> None:
@@ -371,7 +374,7 @@ class TensorDictSequential(TensorDictModule):
             gone = [self._name_of(index)]
         for name in gone:
             if name not in held:
-                raise KeyError(MSG_NAME.format(name=name, names=list(held)))
+                raise absent_key(MSG_NAME.format(name=name, names=list(held)))
         self._hold({name: module for name, module in held.items() if name not in gone})
 
     def _hold(self, modules: dict[str, Any]) -> None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ApplyOps"]
 
+MSG_FUNCTION = (
+    "{}() calls its first argument with each leaf, and {!r:.50} is no function."
+)
 MSG_UNKNOWN_KEYWORDS = (
     "{}() ignores the keyword argument(s) {}. Starting with TensorDict 0.17, the default "
     "will change to raising a TypeError for unknown keyword arguments."
@@ -128,6 +131,8 @@ class ApplyOps(CollectionProtocol):
             given: Any = names
             if given is not NO_DEFAULT:
                 _check_names(names, self.batch_size)
+            if not callable(fn):
+                raise TypeError(MSG_FUNCTION.format("apply", fn))
             return apply_nest(
                 self, fn, others, None, NO_DEFAULT, names, default, False, False,
                 filter_empty, True if call_on_nested else is_leaf,
@@ -217,6 +222,8 @@ class ApplyOps(CollectionProtocol):
             and given is NO_DEFAULT
             and not (inplace or propagate_lock)
         ):
+            if not callable(fn):
+                raise TypeError(MSG_FUNCTION.format("named_apply", fn))
             return apply_nest(
                 self, fn, others, None, NO_DEFAULT, names, default, True, nested_keys,
                 filter_empty, True if call_on_nested else is_leaf,

@@ -22,6 +22,7 @@ from tensordict.ops.families import (
 )
 from tensordict.ops.operands import NUMBERS, combine, combine_inplace
 from tensordict.primitives.common import refused_first
+from tensordict.primitives.errors import absent_key
 from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["ArithmeticOps"]
@@ -575,7 +576,7 @@ def _into(out: Any, result: CollectionProtocol) -> Any:
     """
     mine, theirs = set(_rust.walk(result, 0, True, True)), set(out.keys(True, True))
     if mine != theirs:
-        raise KeyError(MSG_OUT_KEYS.format(mine - theirs or {}, theirs - mine or {}))
+        raise absent_key(MSG_OUT_KEYS.format(mine - theirs or {}, theirs - mine or {}))
     return combine_inplace(_copy_each, out, result)
 
 

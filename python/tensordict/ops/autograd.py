@@ -8,6 +8,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.ops.families import mapping
+from tensordict.primitives.errors import absent_key
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
 
@@ -281,6 +282,6 @@ def _assign_data(td: CollectionProtocol, source: object) -> None:
     theirs = dict(_rust.walk(source, 2, True, True))
     extra = [key for key in theirs if key not in mine]
     if extra:
-        raise KeyError(MSG_DATA_KEYS.format(extra))
+        raise absent_key(MSG_DATA_KEYS.format(extra))
     for key, value in theirs.items():
         mine[key].data = value.data

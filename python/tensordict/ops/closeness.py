@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from tensordict.ops.operands import mismatch_message, unset_fields
+from tensordict.primitives.errors import absent_key
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.ragged_leaves import with_rows_of
 
@@ -116,4 +117,4 @@ def _check_keys(
         missing -= unset_fields(actual, missing, expected)
         extra -= unset_fields(expected, extra, actual)
         if missing or extra:
-            raise KeyError(mismatch_message(missing, extra))
+            raise absent_key(mismatch_message(missing, extra))

@@ -10,6 +10,7 @@ from tensordict import _rust
 from tensordict.ops.operands import expand_right, spread
 from tensordict.primitives import classes
 from tensordict.primitives.common import refused_first
+from tensordict.primitives.errors import absent_key
 from tensordict.primitives.feature_index import take_features
 from tensordict.primitives.foreach import is_dense_throughout
 from tensordict.primitives.index_items import MSG_TOO_MANY, fills
@@ -415,7 +416,7 @@ def _where_entry(
         return item.where(~condition, value)
     if value is NO_DEFAULT or item is NO_DEFAULT:
         if pad is None:
-            raise KeyError(MSG_NO_PAD.format(key))
+            raise absent_key(MSG_NO_PAD.format(key))
         filled = torch.full_like(present, pad)
         value = filled if value is NO_DEFAULT else value
         item = filled if item is NO_DEFAULT else item

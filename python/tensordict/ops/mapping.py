@@ -22,7 +22,7 @@ class MappingOps(CollectionProtocol):
 
     def map(
         self,
-        fn: Callable[[TensorCollection], TensorCollection | None],
+        fn: Callable[[Self], TensorCollection | None],
         dim: int = 0,
         num_workers: int | None = None,
         *,
@@ -115,7 +115,7 @@ class MappingOps(CollectionProtocol):
 
     def map_iter(
         self,
-        fn: Callable[[TensorCollection], TensorCollection | None],
+        fn: Callable[[Self], TensorCollection | None],
         dim: int = 0,
         num_workers: int | None = None,
         *,

@@ -12,7 +12,7 @@ from tensordict._rust import foreach
 from tensordict.primitives.arrays import as_tensor
 from tensordict.primitives.checks import is_leaf_nontensor, is_tensorclass
 from tensordict.primitives.common import check_results
-from tensordict.primitives.errors import not_an_operand
+from tensordict.primitives.errors import absent_key, not_an_operand
 from tensordict.primitives.foreach import is_dense_throughout
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.ragged_leaves import is_jagged, with_rows_of
@@ -183,9 +183,9 @@ def matched_leaves(
     missing = set(mine) - theirs
     extra = theirs - set(mine)
     if missing:
-        raise KeyError(mismatch_message(missing, extra))
+        raise absent_key(mismatch_message(missing, extra))
     if extra and strict:
-        raise KeyError(MSG_EXTRA.format(set(extra)))
+        raise absent_key(MSG_EXTRA.format(set(extra)))
     out: Leaves = []
     _collect_matched(td, other, out)
     return out
@@ -209,7 +209,7 @@ def _collect_matched(
                 value._is_non_tensor or not _rust.leaves(value)
             ):
                 continue
-            raise KeyError(mismatch_message({key}, ()))
+            raise absent_key(mismatch_message({key}, ()))
         if isinstance(value, CollectionProtocol):
             _collect_matched(value, match, out)
         else:
@@ -251,7 +251,7 @@ def _with_default(op: ForEach, td: Any, other: Any, default: object) -> Any:
         added = [key for key in theirs if key not in mine]
         clashing = [key for key in added if _rust.get(td, key, None) is not None]
         if clashing:
-            raise KeyError(mismatch_message((), clashing))
+            raise absent_key(mismatch_message((), clashing))
         values = [*mine.values(), *[default] * len(added)]
         operands = [theirs.get(key, default) for key in [*mine, *added]]
         if values:
@@ -414,7 +414,7 @@ def _compare_entries(
         unset = unset_fields(td, missing, other)
         missing, extra = missing - unset, extra - unset_fields(other, extra, td)
         if missing or extra:
-            raise KeyError(mismatch_message(missing, extra))
+            raise absent_key(mismatch_message(missing, extra))
         mine = {key: value for key, value in mine.items() if key not in unset}
     entries = {key: operator(value, theirs[key]) for key, value in mine.items()}
     if td.device is not None:

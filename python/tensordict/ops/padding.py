@@ -11,6 +11,7 @@ import torch
 from tensordict import _rust
 from tensordict.primitives import classes
 from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.errors import absent_key
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.unbatched import all_unbatched
 
@@ -160,7 +161,7 @@ def pad_sequence(
         values = {_rust.unravel_key(key): item for key, item in padding_value.items()}
         unknown = [key for key in values if key not in keys]
         if unknown:
-            raise KeyError(MSG_PAD_KEYS.format(unknown, list(keys)))
+            raise absent_key(MSG_PAD_KEYS.format(unknown, list(keys)))
     size = _stacked_size(tds, pad_dim)
     target = out
     if out is None:
@@ -420,7 +421,7 @@ def _unpad(
             found = _rust.get(mask, where, None)
             if found is None:
                 msg = f"The mask has no entry for key {where!r} of padded."
-                raise KeyError(msg)
+                raise absent_key(msg)
             valid = found[number].bool()
             along = min(dim, valid.ndim - 1)
             others = [other for other in range(valid.ndim) if other != along]

@@ -46,6 +46,9 @@ MSG_DIMS_ARGUMENTS = (
     "Either the kwarg `dims`, a single shape argument or a sequence of integers can be "
     "passed. Got args={} and kwargs={}."
 )
+MSG_EXPAND_TYPE = (
+    "expand() takes numbers, or one sequence of numbers: the shape is {!r}."
+)
 MSG_SHAPE_ARGUMENTS = (
     "Either the kwarg `size`, a single shape argument or a sequence of integers can be "
     "passed. Got args={} and kwargs={}."
@@ -363,11 +366,15 @@ class ShapeOps(SplittingOps, RearrangingOps):
         sizes = list(shape)
         for at, length in enumerate(sizes):
             if at < extra:
+                if isinstance(length, str):
+                    raise TypeError(MSG_EXPAND_TYPE.format(shape))
                 if length < 0:
                     raise RuntimeError(MSG_EXPAND_LEADING.format(length, at))
             elif length == -1:
                 sizes[at] = batch_size[at - extra]
             elif length != batch_size[at - extra] and batch_size[at - extra] != 1:
+                if isinstance(length, str):
+                    raise TypeError(MSG_EXPAND_TYPE.format(shape))
                 raise RuntimeError(MSG_EXPAND_SHAPE.format(shape, batch_size))
         size = torch.Size(sizes)
         names = (*[-1] * extra, *range(ndim)) if keep_names else None

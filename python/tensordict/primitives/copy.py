@@ -17,7 +17,7 @@ from tensordict.primitives.common import (
     check_number,
     refused_first,
 )
-from tensordict.primitives.errors import locked_error
+from tensordict.primitives.errors import absent_key, locked_error
 from tensordict.primitives.items import containers
 from tensordict.primitives.nested_key import unravel_key_to_tuple
 from tensordict.primitives.protocol import (
@@ -216,7 +216,7 @@ def copy_into(
         absent: list[Any] = []
         _pair(td, source, keys, (), targets, values, held, absent)
         if absent and keys is not None:
-            raise KeyError(MSG_NOT_IN_DESTINATION.format(absent[0]))
+            raise absent_key(MSG_NOT_IN_DESTINATION.format(absent[0]))
         if not targets and all(_is_one_value(each) for each, _ in held):
             _refuse_absent(absent)
     if any(target.is_nested for target in targets):
@@ -247,7 +247,7 @@ def _refuse_absent(absent: list[Any]) -> None:
     """Raise where there are paths that nothing is at."""
     if absent:
         path = absent[0]
-        raise KeyError(
+        raise absent_key(
             MSG_NOT_IN_DESTINATION.format(path[0] if len(path) == 1 else path)
         )
 
@@ -268,7 +268,7 @@ def _refuse_missing(
             continue
         if not contains(td, path):
             full = (*prefix, *path)
-            raise KeyError(
+            raise absent_key(
                 MSG_NOT_IN_DESTINATION.format(full if len(full) > 1 else full[0])
             )
 

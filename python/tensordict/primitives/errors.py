@@ -34,6 +34,18 @@ _MOST_KEYS = 200
 """Among more keys than these no near ones are looked for: it takes a while."""
 
 
+_ROWS = (
+    "Rows are joined by torch.cat or lazy_stack([*td, row]), and added to files by "
+    "tensordict.data.DatasetWriter."
+)
+_MEANT = {
+    "append": _ROWS,
+    "extend": _ROWS,
+    "item": "One of its tensors has: td[key].item().",
+}
+"""Methods that lists and tensors have, and how a collection does the same."""
+
+
 class MissingKeyError(KeyError):
     """Tell that there is no entry at a key, which keys there are, and near ones.
 
@@ -67,6 +79,11 @@ class KeyThroughLeafError(MissingKeyError, ValueError):
     """
 
 
+def absent_key(said: str) -> KeyError:
+    """Make the error with the text ``said``, which is shown as it is."""
+    return KeyError(said) if torch.compiler.is_compiling() else MissingKeyError(said)
+
+
 def missing_key(
     td: CollectionProtocol, key: str, path: tuple[str, ...] = (), position: int = 0
 ) -> KeyError:
@@ -80,7 +97,8 @@ def missing_key(
     said = f'key "{key}" not found in {type(td).__name__} with keys {keys}'
     if torch.compiler.is_compiling():
         return KeyError(said)
-    return MissingKeyError(said + _about_key(path or (key,), position, keys))
+    path = path or (key,)
+    return MissingKeyError(said + _about_key(path, position, keys, "", td))
 
 
 def missing_path(td: CollectionProtocol, path: tuple[str, ...], said: str) -> KeyError:
@@ -90,7 +108,7 @@ def missing_path(td: CollectionProtocol, path: tuple[str, ...], said: str) -> Ke
     for position, key in enumerate(path):
         keys = sorted(td._sample_entries())
         if key not in keys:
-            return MissingKeyError(said + _about_key(path, position, keys, said))
+            return MissingKeyError(said + _about_key(path, position, keys, said, td))
         td = td._sample_entry(key)
         if not isinstance(td, CollectionProtocol):
             break
@@ -111,20 +129,53 @@ def missing_of_all(
 
 
 def _about_key(
-    path: tuple[str, ...], position: int, keys: Sequence[str], said: str = ""
+    path: tuple[str, ...],
+    position: int,
+    keys: Sequence[str],
+    said: str,
+    td: CollectionProtocol,
 ) -> str:
-    """Help to find the key that was meant: ``path`` leads to ``position`` only."""
+    """Help to find the key that was meant: ``path`` leads to ``position`` only, in ``td``."""
     texts = []
     if len(path) > 1 and str(path) not in said:
         texts.append(f"The whole key is {path}")
     if len(keys) <= _MOST_KEYS:
         near = difflib.get_close_matches(path[position], keys)
         meant = [(*path[:position], each, *path[position + 1 :]) for each in near]
+        if not near and _has_path(td, parts := tuple(path[position].split("."))):
+            meant = [(*path[:position], *parts, *path[position + 1 :])]
         names = [repr(each[0] if len(each) == 1 else each) for each in meant]
         if names:
             texts.append(f"Did you mean {' or '.join(names)}?")
     text = "".join(f". {each}" for each in texts)
     return text if text.endswith("?") or not text else f"{text}."
+
+
+def _has_path(td: Any, path: tuple[str, ...]) -> bool:
+    """Return whether ``td`` has an entry at a nested key."""
+    for key in path:
+        if not isinstance(td, CollectionProtocol) or key not in td._sample_entries():
+            return False
+        td = td._sample_entry(key)
+    return len(path) > 1
+
+
+def no_attribute(td: Any, name: str) -> AttributeError:
+    """Make the error of an attribute that ``td`` does not have, with what may be meant."""
+    said = f"{type(td).__name__!r} object has no attribute {name!r}"
+    if name.startswith("_") or torch.compiler.is_compiling():
+        return AttributeError(said, name=name, obj=td)
+    keys: list[str] = []
+    with contextlib.suppress(AttributeError, OSError, RuntimeError):
+        keys = list(td._sample_entries())
+    near = difflib.get_close_matches(name, keys) if len(keys) <= _MOST_KEYS else []
+    if name in keys:
+        said += f". It is an entry: td[{name!r}]."
+    elif name in _MEANT:
+        said += f". {_MEANT[name]}"
+    elif near:
+        said += f". Did you mean the entry td[{near[0]!r}]?"
+    return AttributeError(said, name=name, obj=td)
 
 
 def through_leaf(
@@ -200,7 +251,8 @@ def at_value(error: Any, *keys: str) -> None:
         error._at_entry = (said, path)
         if path:
             name = path[0] if len(path) == 1 else path
-            error.args = (f"{said}. It is the value of the entry {name!r}.",)
+            advice = "save what it is made of in its place, or leave it out (exclude)."
+            error.args = (f"{said}. It is the value of the entry {name!r}: {advice}",)
 
 
 def below(error: Exception, key: object) -> Exception:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from tensordict.containers.collection import TensorCollection
     from tensordict.primitives.protocol import BatchIndex
 
+MSG_SHAPE = "{}: the shape is {!r}, and is to be numbers or one sequence of them."
 MSG_MASK = (
     "The shape of the mask {} at index {} does not match the shape of the indexed "
     "tensor {} at index {}"
@@ -493,7 +494,10 @@ def view_shape(batch_size: torch.Size, shape: Sequence[int]) -> torch.Size | Non
         if isinstance(shape, np.integer):
             shape = [shape]
     # Size keeps the numbers of NumPy as they are.
-    shape = torch.Size([int(n) if isinstance(n, np.integer) else n for n in shape])
+    try:
+        shape = torch.Size([int(n) if isinstance(n, np.integer) else n for n in shape])
+    except TypeError as error:
+        raise TypeError(MSG_SHAPE.format(error, shape)) from None
     total = 1
     for length in batch_size:
         total *= length

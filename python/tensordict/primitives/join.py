@@ -9,7 +9,7 @@ from torch.overrides import has_torch_function_variadic as any_special
 
 from tensordict.primitives import ragged_leaves
 from tensordict.primitives.common import NO_TAIL
-from tensordict.primitives.errors import at_key, keyed
+from tensordict.primitives.errors import absent_key, at_key, keyed
 from tensordict.primitives.leaf_loops import on_plain
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.tree import new
@@ -259,7 +259,7 @@ def _no_cat_key(key: str, all_entries: list[dict[str, Any]]) -> KeyError:
 
 
 def _cat_keys(position: int, other: dict[str, Any], first: dict[str, Any]) -> KeyError:
-    return KeyError(MSG_CAT_KEYS.format(position, sorted(other), sorted(first)))
+    return absent_key(MSG_CAT_KEYS.format(position, sorted(other), sorted(first)))
 
 
 def _check_cat(first: torch.Size, own: torch.Size, dim: int, position: int) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from tensordict import _rust
+from tensordict.primitives.errors import absent_key
 from tensordict.primitives.leaf_loops import special_keys
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.tied import (
@@ -196,7 +197,7 @@ def _carry_out(writes: list[_Write]) -> None:
 
 def _no_place(key: str, module: nn.Module) -> KeyError:
     names = [*module._parameters, *module._buffers, *module._modules]
-    return KeyError(
+    return absent_key(
         MSG_NO_PLACE.format(key=key, module=type(module).__name__, names=names)
     )
 
