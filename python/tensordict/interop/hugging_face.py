@@ -19,7 +19,7 @@ from tensordict.interop.tables.arrow import from_arrow, to_arrow
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from types import ModuleType
 
     import datasets
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tensordict._nestedkey import NestedKey
     from tensordict.containers.dense import TensorDict
 
-__all__ = ["from_hf", "register", "to_hf", "with_classes"]
+__all__ = ["from_hf", "register", "to_hf"]
 
 INSTALL = "pip install 'tensordict-rs[datasets]'"
 
@@ -98,24 +98,6 @@ def to_hf(td: CollectionProtocol, *, features: object = None) -> datasets.Datase
         pa.table(dict(zip(table.column_names, columns, strict=True)))
     )
     return made if features is None else made.cast(features)
-
-
-def with_classes(
-    dataset: datasets.Dataset, class_names: Mapping[Any, Sequence[str]]
-) -> datasets.Dataset:
-    """Make columns of numbers a ``ClassLabel`` each, by the keys of their entries."""
-    package = extra("datasets", "to_hf", INSTALL)
-    features: Any = dataset.features.copy()
-    for key, names in class_names.items():
-        *above, last = (key,) if isinstance(key, str) else key
-        parent = features
-        for name in above:
-            parent = parent[name]
-        label: Any = package.ClassLabel(names=list(names))
-        if not isinstance(parent[last], package.Value):
-            label = package.Sequence(label)
-        parent[last] = label
-    return dataset.cast(features) if class_names else dataset
 
 
 def _check(path: tuple[str, ...], td: CollectionProtocol) -> None:

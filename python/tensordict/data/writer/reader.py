@@ -12,6 +12,8 @@ from tensordict.storage.growing.class_names import read_class_names
 from tensordict.storage.growing.lock import LOCK_FILE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     import datasets
 
 __all__ = ["DatasetReader"]
@@ -115,9 +117,8 @@ class DatasetReader:
         See :func:`tensordict.to_hf`.
         """
         from tensordict import to_hf
-        from tensordict.interop.hugging_face import with_classes
 
-        return with_classes(to_hf(self.data), self.class_names)
+        return _with_classes(to_hf(self.data), self.class_names)
 
     def __getitem__(self, index: object) -> Any:
         """Return the entry at a key, or the rows at an index."""
@@ -132,3 +133,22 @@ def _siblings(path: Path) -> list[str]:
     if not path.parent.is_dir():
         return []
     return [found.parent.name for found in path.parent.glob("*/meta.json")]
+
+
+def _with_classes(
+    dataset: datasets.Dataset, class_names: Mapping[Any, Sequence[str]]
+) -> datasets.Dataset:
+    """Make columns of numbers a ``ClassLabel`` each, by the keys of their entries."""
+    import datasets as package
+
+    features: Any = dataset.features.copy()
+    for key, names in class_names.items():
+        *above, last = (key,) if isinstance(key, str) else key
+        parent = features
+        for name in above:
+            parent = parent[name]
+        label: Any = package.ClassLabel(names=list(names))
+        if not isinstance(parent[last], package.Value):
+            label = package.Sequence(label)
+        parent[last] = label
+    return dataset.cast(features) if class_names else dataset
