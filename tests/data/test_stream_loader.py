@@ -20,6 +20,7 @@ from tensordict.data import (
     StreamError,
     picture_of_rows,
 )
+from tensordict.data.streams import workers
 
 # Random runs of the law below; the issue was closed with 1,000.
 RUNS = int(os.environ.get("TENSORDICT_STREAM_RUNS", "12"))
@@ -537,3 +538,52 @@ def test_the_length_needs_those_of_the_streams():
 def test_picture_of_rows():
     loader = StreamDataLoader(streams_of(3, 1, 1), numbers, 2, 0, None, "none")
     assert picture_of_rows(loader) == "A a a\nB C ."
+
+
+def tiny(stream):
+    for item in range(stream):
+        yield {
+            "x": torch.full((3, 1), item, dtype=torch.int16),
+            "y": torch.tensor(item / 2, dtype=torch.float64),
+            "z": (torch.tensor([item % 2 == 0]), torch.zeros(0)),
+        }
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_steps_that_are_copied_together_are_those_of_no_workers(known, monkeypatch):
+    counts = []
+    plain = workers.joined_steps
+
+    def counted(parts, count):
+        counts.append(count)
+        return plain(parts, count)
+
+    monkeypatch.setattr(workers, "joined_steps", counted)
+    streams = [400, 150, 390, 0, 1, 240, 260]
+
+    def made(num_workers):
+        return StreamDataLoader(
+            streams,
+            tiny,
+            4,
+            num_workers,
+            padding_mode="none",
+            lengths=streams if known else None,
+        )
+
+    expected = list(made(0))
+    loader = made(2)
+    found, states = [], []
+    for batch in loader:
+        found.append(batch)
+        states.append(loader.state_dict())
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.to_dict().keys() == other.to_dict().keys()
+        assert (one == other).all()
+    assert counts
+    assert max(counts) <= workers._MOST_TOGETHER
+    for at in (101, 103, 250):
+        other = made(0)
+        other.load_state_dict(states[at])
+        assert_same(other, expected[at + 1 :])

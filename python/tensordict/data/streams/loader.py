@@ -302,6 +302,7 @@ class EpochIterator:
                 loader.prefetch_factor,
                 loader.multiprocessing_context,
             )
+            steps.joins_steps = loader.collate_fn is None
             self._steps = steps
             self._close = steps.close
             self._workers = steps

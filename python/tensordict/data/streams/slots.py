@@ -9,6 +9,7 @@ does not fit makes the worker go on in a larger segment.
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import pickle
@@ -29,6 +30,8 @@ _ALIGNMENT = 64
 _FIRST_SIZE = 1 << 12
 # The bytes of a segment for which nobody says how many slots it has.
 _BUDGET = 16 << 20
+# The bytes of the slots that are copied together. Batches of them share a storage.
+_MAX_ALIKE_BYTES = 32 << 10
 MIN_SLOTS = 4
 MAX_SLOTS = 64
 
@@ -41,6 +44,7 @@ class Segment:
         self.num_slots = num_slots
         self.memory: mmap.mmap = mmap.mmap(descriptor, slot_bytes * num_slots)
         self._views: dict[Any, list[Tensor]] = {}
+        self._whole: dict[torch.dtype, Tensor] = {}
 
     def write_bytes(self, slot: int, offset: int, data: bytes) -> None:
         """Put bytes into a slot."""
@@ -62,6 +66,26 @@ class Segment:
             views = [self._view(slot, *spec) for spec in specs]
             self._views[key] = views
         return views
+
+    def tensors_of_slots(
+        self, slot: int, count: int, specs: Sequence[Any]
+    ) -> list[Tensor]:
+        """Views of neighbouring slots, which have the dim 0: one for each spec."""
+        found = []
+        for dtype, shape, offset in specs:
+            if 0 in shape:
+                found.append(torch.empty((count, *shape), dtype=dtype))
+                continue
+            whole = self._whole.get(dtype)
+            if whole is None:
+                whole = self._whole[dtype] = torch.frombuffer(self.memory, dtype=dtype)
+            start, step = slot * self.slot_bytes + offset, self.slot_bytes
+            size = dtype.itemsize
+            numbers = whole.as_strided(
+                (count, math.prod(shape)), (step // size, 1), start // size
+            )
+            found.append(numbers.view(count, *shape))
+        return found
 
     def _view(
         self, slot: int, dtype: torch.dtype, shape: tuple[int, ...], offset: int
@@ -275,6 +299,27 @@ class SlotReader:
         ]
         return rows, items
 
+    def num_alike(self, step: int, segment_number: int) -> int:
+        """Count the steps that may be read together, if they are as the last one."""
+        segment = self._segments.get(segment_number)
+        if segment is None or self._last is None:
+            return 0
+        (is_uniform, rows, _, placed), _ = self._last
+        if not (is_uniform and rows and placed):
+            return 0
+        sizes = [math.prod(shape) * dtype.itemsize for dtype, shape, _ in placed]
+        return min(
+            _MAX_ALIKE_BYTES // max(1, sum(sizes)),
+            segment.num_slots - step % segment.num_slots,
+        )
+
+    def read_alike(self, step: int, count: int, segment_number: int) -> Columns:
+        """Return steps that are as the last one that was read, with the steps as dim 0."""
+        segment = self._segments[segment_number]
+        (_, rows, structure, placed), _ = self._last
+        views = segment.tensors_of_slots(step % segment.num_slots, count, placed)
+        return Columns(rows, structure, views, [])
+
 
 class Lent:
     """The items of a step as views of slots, which are written to again after it.
@@ -325,6 +370,20 @@ def _are_alike(parts: Sequence[Any]) -> bool:
         )
         for part in parts
     )
+
+
+def joined_steps(parts: Sequence[Columns], count: int) -> list[Columns]:
+    """Copy the items of all workers for several steps that are alike."""
+    first = parts[0]
+    rows = tuple(row for part in parts for row in part.rows)
+    columns = [
+        torch.cat(column, 1).unbind(0)
+        for column in zip(*[part.tensors for part in parts], strict=True)
+    ]
+    return [
+        Columns(rows, first.structure, [column[step] for column in columns], [])
+        for step in range(count)
+    ]
 
 
 def joined(parts: Sequence[Any], num_rows: int) -> list[Any] | Columns:

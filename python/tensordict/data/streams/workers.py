@@ -10,9 +10,11 @@ import multiprocessing
 import os
 import pickle
 import weakref
+from collections import deque
 from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any
 
+from tensordict.data.streams.batches import Columns
 from tensordict.data.streams.dataset import rows_of_worker
 from tensordict.data.streams.reading import StreamError
 from tensordict.data.streams.serial import warn_of_skipped
@@ -21,6 +23,7 @@ from tensordict.data.streams.slots import (
     Lent,
     SlotReader,
     joined,
+    joined_steps,
     side_by_side,
 )
 from tensordict.data.streams.worker import (
@@ -36,13 +39,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from multiprocessing.context import BaseContext
 
-    from tensordict.data.streams.batches import Columns
     from tensordict.data.streams.dataset import StreamDataset
     from tensordict.data.streams.loader import Progress
 
 # The wait before a worker is asked to ring: fast ones have several steps by then,
 # and one change of processes serves them all.
 _GATHER_S = 2e-4
+# The most steps that are copied together.
+_MOST_TOGETHER = 16
 # The longest wait before it is checked that the workers are alive.
 _CHECK_S = 0.1
 
@@ -80,6 +84,9 @@ class WorkerSteps:
         self._is_closed = False
         # True if a step is given as views of its slots, which stay until `take_back`.
         self.lends: bool = False
+        # True if small steps that are there are copied together.
+        self.joins_steps: bool = False
+        self._copied: deque[Columns] = deque()
         self._has_gathered = False
         self._failures: dict[tuple[int, int], StreamError] = {}
         self._start(context, progress.epoch)
@@ -145,6 +152,9 @@ class WorkerSteps:
         return self
 
     def __next__(self) -> list[Any] | Columns | Lent:
+        if self._copied:
+            self._attend()
+            return self._copied.popleft()
         if self._is_closed:
             raise StopIteration
         step = self._step
@@ -165,8 +175,36 @@ class WorkerSteps:
         if self.lends and (lent := side_by_side(parts, self._dataset.batch_size)):
             return lent
         part = joined(parts, self._dataset.batch_size)
+        if self.joins_steps and isinstance(part, Columns):
+            self._copy_alike(part)
         self.take_back()
         return part
+
+    def _copy_alike(self, part: Columns) -> None:
+        """Copy further steps that workers have, as long as these are like the last one."""
+        step, get = self._step, self._counters.get
+        layout, workers = self._layout, range(self._num_workers)
+        limit = min([get(layout.progress(number)) for number in workers])
+        limit = min(limit, step + _MOST_TOGETHER)
+        if limit - step < 2 or any(part.others):
+            return
+        segments = [get(layout.header(number, step - 1) + 1) for number in workers]
+        for number, segment in enumerate(segments):
+            size = self._readers[number].num_alike(step, segment)
+            limit = min(limit, step + size)
+            for at in range(step, limit):
+                header = layout.header(number, at)
+                if get(header) or get(header + 1) != segment:
+                    limit = at
+                    break
+        count = limit - step
+        if count >= 2:
+            found = [
+                self._readers[number].read_alike(step, count, segment)
+                for number, segment in enumerate(segments)
+            ]
+            self._copied.extend(joined_steps(found, count))
+            self._step = limit
 
     def take_back(self) -> None:
         """Let the workers write to the slots of the step that was given last."""
