@@ -20,6 +20,7 @@ from tensordict import (
 )
 from tensordict.data import DatasetReader, DatasetWriter
 from tensordict.storage.growing import file as files
+from tensordict.storage.growing.file import GrowingFile
 
 KILLS = int(os.environ.get("TENSORDICT_KILLS", "8"))
 """The number of times that a writer is killed. `make torture` sets more."""
@@ -564,3 +565,60 @@ def test_saved_nested_tensors_stay_what_they_are(tmp_path):
     loaded = load(tmp_path)
     assert type(loaded) is TensorDict
     assert [len(part) for part in loaded["a"].unbind(0)] == [2, 3, 2, 3]
+
+
+ROWS_THAT_DIFFER = {
+    "gradient": lambda: torch.ones(3, requires_grad=True),
+    "gaps": lambda: torch.arange(6.0)[::2],
+    "turned": lambda: torch.ones(3).expand(3),
+    "another shape": lambda: torch.ones(5),
+    "conjugated": lambda: torch.ones(3).conj(),
+}
+
+
+@pytest.mark.parametrize("kind", ROWS_THAT_DIFFER)
+@pytest.mark.parametrize("make", [dict, TensorDict])
+def test_rows_one_by_one_are_those_of_a_batch(tmp_path, kind, make):
+    """The short way of a row that is just like those before leaves others to the long one."""
+    rows = [
+        {"a": torch.full((3,), float(at)), "n": torch.tensor(at)} for at in range(4)
+    ]
+    rows.insert(2, {"n": torch.tensor(9), "a": ROWS_THAT_DIFFER[kind]()})
+    with DatasetWriter(tmp_path / "x") as writer:
+        for fields in rows:
+            writer.append(make(fields))
+        writer.flush()
+        rows[0]["a"].fill_(7)
+    data = TensorDict.load_memmap(tmp_path / "x")
+    assert data["n"].tolist() == [0, 1, 9, 2, 3]
+    expected = [[0.0] * 3, *(fields["a"].tolist() for fields in rows[1:])]
+    assert [found["a"].tolist() for found in data] == expected
+
+
+def test_a_row_like_those_before_that_cannot_be_written_is_left_out(
+    tmp_path, monkeypatch
+):
+    fields = {"a": torch.ones(3), "b": torch.tensor(1)}
+    with DatasetWriter(tmp_path / "x") as writer:
+        writer.append(fields)
+        writer.append(fields)
+
+        def failing(self, data):
+            if self.path.endswith("b.memmap"):
+                raise OSError(28, "No space")
+            self.add(data)
+
+        monkeypatch.setattr(GrowingFile, "add_short", failing)
+        with pytest.raises(OSError, match="No space"):
+            writer.append(fields)
+        monkeypatch.undo()
+        for wrong in ({"a": torch.ones(3)}, {**fields, "c": torch.ones(1)}):
+            with pytest.raises(ValueError, match="keys"):
+                writer.append(wrong)
+        with pytest.raises(ValueError, match="torch.int64"):
+            writer.append({**fields, "a": torch.arange(3)})
+        assert len(writer) == 2
+        writer.append({"a": torch.zeros(3), "b": torch.tensor(2)})
+    data = TensorDict.load_memmap(tmp_path / "x")
+    assert data["a"].sum(1).tolist() == [3, 3, 0]
+    assert data["b"].tolist() == [1, 1, 2]

@@ -110,6 +110,12 @@ class DatasetWriter(sources.Sources):
             TypeError: it is no row.
             OSError: it cannot be written; it is left out.
         """
+        kind = type(td)
+        if kind is dict or (kind is TensorDict and not td._batch_size):
+            with self._guard:
+                entries = td if kind is dict else td._tensordict
+                if self._open_tree().add_row(entries):
+                    return
         if isinstance(td, Mapping) and not isinstance(td, CollectionProtocol):
             td = decoding.row_of(td)
         if not _is_collection(td):

