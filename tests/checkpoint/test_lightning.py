@@ -206,6 +206,51 @@ def test_a_fit_that_ended_is_continued(stop: Any, every: int, tmp_path: Path) ->
     assert again.log_of == []
 
 
+class Asked(lightning.Callback):  # type: ignore[name-defined,misc]
+    """Asks the training to end at a step, as SIGTERM does."""
+
+    def __init__(self, step: int, checkpointer: Checkpointer) -> None:
+        self.step = step
+        self.checkpointer = checkpointer
+
+    def on_train_batch_start(self, trainer: Any, *arguments: Any) -> None:
+        if trainer.global_step == self.step - 1:
+            self.checkpointer._preempted.set()
+
+
+@pytest.mark.parametrize("step", [3, 8, 10])
+def test_a_training_that_was_asked_to_end_goes_on(step: int, tmp_path: Path) -> None:
+    whole, _ = fit("generator", [saves(tmp_path / "whole")])
+    callback = saves(tmp_path / "run", 100)
+    _, first = fit("generator", [callback, Asked(step, callback.checkpointer)])
+    assert first.global_step == step
+    assert callback.checkpointer.steps() == [step]
+    resumed, _ = fit("generator", [saves(tmp_path / "run", 100)])
+    assert resumed.log_of == behind(whole.log_of, step, False)
+
+
+def test_the_sampler_of_lightning_is_taken_as_dealt() -> None:
+    from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
+
+    td = TensorDict(x=torch.arange(16), batch_size=[16])
+    found = []
+    for rank in range(2):
+        sampler = DistributedSamplerWrapper(drawn(), num_replicas=2, rank=rank)
+        loader = BatchLoader(td, 4, sampler=sampler)
+        first = [batch["x"].tolist() for batch in loader]
+        other = BatchLoader(
+            td,
+            4,
+            sampler=DistributedSamplerWrapper(drawn(), num_replicas=2, rank=rank),
+        )
+        other.load_state_dict(loader.state_dict())
+        assert [batch["x"].tolist() for batch in other] == [
+            batch["x"].tolist() for batch in loader
+        ]
+        found += [row for rows in first for row in rows]
+    assert sorted(found) == list(range(16))
+
+
 @pytest.mark.parametrize("kind", LOADERS)
 @pytest.mark.parametrize("when", ["steps", "epochs"])
 def test_checkpoints_of_lightning_go_on(kind: str, when: str, tmp_path: Path) -> None:
