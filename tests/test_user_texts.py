@@ -102,15 +102,9 @@ def modified(path):
         file.write(b"\1")
 
 
-def grown(path):
-    TensorDict(a=torch.zeros(3), batch_size=[3]).memmap_like(path)
-    os.truncate(path / "a.memmap", 4)
-
-
 PREPARE = {
     "pickle": lambda path: TensorDict(a=NonTensorData({1, 2})).save(path),
     "modified": modified,
-    "grown": grown,
     "load_": lambda path: TensorDict(a=torch.zeros(3)).save(path),
 }
 CALLS = {
@@ -134,9 +128,6 @@ CALLS = {
     ),
     "pickle": lambda path: TensorDict.load(path),
     "modified": lambda path: TensorDict.load(path, verify=True),
-    "grown": lambda path: TensorDict(a=torch.zeros(3), batch_size=[3]).memmap_like(
-        path
-    ),
     "compiled": lambda path: torch.compile(
         lambda td: td.apply(torch.neg, bogus=3), backend="eager", fullgraph=True
     )(TensorDict(a=torch.zeros(3))),

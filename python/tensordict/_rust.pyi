@@ -63,9 +63,7 @@ class SavePlan:
         how: tuple[int, bool, bool],
         progress: SaveProgress,
     ) -> SavedTensors: ...
-    def create(
-        self, exist_ok: bool, is_reserved: bool
-    ) -> tuple[SavedTensors, list[tuple[PathLike[str], int, int, str]]]: ...
+    def create(self, exist_ok: bool, is_reserved: bool) -> SavedTensors: ...
 
 @final
 class SavedTensors:

@@ -313,3 +313,11 @@ CASES = differing(
     reason="a tensor mapped without a file cannot be copied in the release",
     ours="result.tolist() == [-3, 4, 0]",
 )
+
+CASES = differing(
+    CASES,
+    "td.memmap(d); td.memmap_like(d)",
+    reason="files of zeros take the place of a save; the release shows its old values",
+    ours="all(not leaf.any() for leaf in result.values(True, True))",
+    on="flat nested deep scalar locked named cpu mixed empty_nested",
+)

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import tensordict
 from tensordict import MemoryMappedTensor, TensorDict
-from tensordict.storage import future
+from tensordict.storage import future, verify
 from tensordict.storage.layouts import consolidated as storage_consolidated
 
 KEYS = st.text(min_size=0, max_size=6).filter(
@@ -534,9 +534,47 @@ def test_memmap_like(tmp_path):
     assert td.is_memmap()
     assert td.device.type == "cpu"
     td["a"].fill_(1)
-    # It keeps the bytes of files that are there.
-    assert make().memmap_like(tmp_path / "x")["a"].eq(1).all()
+    assert TensorDict.load_memmap(tmp_path / "x")["a"].eq(1).all()
     assert (tmp_path / "x" / "a.memmap").stat().st_size == 24
+
+
+@pytest.mark.parametrize("preallocate", [False, True])
+def test_memmap_like_over_a_save_is_of_zeros_and_who_has_it_keeps_it(
+    preallocate, tmp_path
+):
+    path = tmp_path / "x"
+    older = TensorDict(a=torch.ones(3), b=torch.ones(2), n=TensorDict(c=torch.ones(1)))
+    older.save(path)
+    old = TensorDict.load_memmap(path)
+    like = TensorDict(a=torch.empty(5), n=TensorDict(c=torch.empty(1)))
+    made = like.memmap_like(path, preallocate=preallocate)
+    assert made["a"].tolist() == [0] * 5
+    assert made["n", "c"].tolist() == [0]
+    made["a"][:] = 7
+    made["n", "c"][:] = 7
+    assert_same(old, older)
+    assert TensorDict.load_memmap(path)["a"].tolist() == [7] * 5
+    assert sorted(TensorDict.load_memmap(path).keys()) == ["a", "n"]
+    # The checksums of the older save went with it.
+    assert not verify(path).is_damaged
+
+
+def test_memmap_like_where_a_collection_is_mapped_leaves_that_as_it_was(tmp_path):
+    data = TensorDict(a=torch.ones(3)).memmap_(tmp_path / "x")
+    made = data.memmap_like(tmp_path / "x")
+    made["a"][:] = 7
+    assert data["a"].tolist() == [1, 1, 1]
+
+
+def test_memmap_like_beside_other_files_keeps_them(tmp_path):
+    TensorDict(a=torch.ones(3)).save(tmp_path / "x")
+    (tmp_path / "x" / "notes.txt").write_text("mine")
+    old = TensorDict.load_memmap(tmp_path / "x")
+    made = TensorDict(a=torch.ones(3)).memmap_like(tmp_path / "x")
+    made["a"][0] = 7
+    assert old["a"].tolist() == [1, 1, 1]
+    assert TensorDict.load_memmap(tmp_path / "x")["a"].tolist() == [7, 0, 0]
+    assert (tmp_path / "x" / "notes.txt").read_text() == "mine"
 
 
 def test_memmap_like_of_a_huge_shape_takes_no_space(tmp_path):
@@ -546,13 +584,6 @@ def test_memmap_like_of_a_huge_shape_takes_no_space(tmp_path):
     assert (tmp_path / "x" / "image.memmap").stat().st_blocks < 100
     td[123_456] = row + 1
     assert TensorDict.load_memmap(tmp_path / "x")[123_456]["image"].eq(1).all()
-
-
-def test_memmap_like_says_when_it_lengthens_a_file(tmp_path):
-    TensorDict({"a": torch.ones(3)}, [3]).memmap(tmp_path / "x")
-    with pytest.warns(FutureWarning, match="from 12 to 20 bytes for the leaf 'a'"):
-        td = TensorDict({"a": torch.ones(5)}, [5]).memmap_like(tmp_path / "x")
-    assert td["a"].tolist() == [1, 1, 1, 0, 0]
 
 
 # Adding to a save ----------------------------------------------------------------------

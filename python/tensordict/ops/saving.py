@@ -198,8 +198,10 @@ class SavingOps(CollectionProtocol):
         """Make a collection over files of zeros, of this one's shapes and dtypes.
 
         The files take no space until they are stored to, so this is how a dataset is
-        made that is filled row by row. A file that exists keeps its bytes. The tensors
-        of this collection are not read: they may be on the meta device or expanded.
+        made that is filled row by row. It appears in one step, in the place of a save
+        that is there: who has that open keeps it as it was. To go on filling a dataset,
+        load it. The tensors of this collection are not read: they may be on the meta
+        device or expanded.
 
         Args:
             prefix: the directory. Default: shared memory without a name.

@@ -21,7 +21,6 @@ use tensordict_core::storage::plan::{Content, Link, Plan};
 use tensordict_core::storage::read::{Node, ReadOptions, Tree, map_leaves, read_tree};
 use tensordict_core::storage::region::Region;
 use tensordict_core::storage::source::Source;
-use tensordict_core::storage::sparse::{self, Grown};
 use tensordict_core::storage::{MAX_LEVELS, StorageError, StorageResult, commit};
 
 const OPTIONS: SaveOptions = SaveOptions {
@@ -80,11 +79,6 @@ fn plan(leaves: &Leaves) -> Plan {
 
 fn save(leaves: &Leaves, target: &Path) -> StorageResult<()> {
     save_plan(&plan(leaves), target)
-}
-
-fn create(plan: &Plan, target: &Path) -> StorageResult<(Vec<Option<Mapping>>, Vec<Grown>)> {
-    let progress = Progress::default();
-    sparse::create(&Job::new(&progress), plan, target, false)
 }
 
 fn save_plan(plan: &Plan, target: &Path) -> StorageResult<()> {
@@ -366,17 +360,22 @@ fn test_a_linked_leaf_stays_the_same_file() {
 }
 
 #[test]
-fn test_files_of_zeros_keep_what_is_there() {
+fn test_files_of_zeros_take_the_place_of_what_is_there() {
     let place = TempDir::new().unwrap();
     let target = place.path().join("td");
     save(&leaves(&[("a", b"12")]), &target).unwrap();
-    let (_, grown) = create(&plan(&leaves(&[("a", b"0000"), ("b", b"00")])), &target).unwrap();
-    assert_eq!(grown.len(), 1);
-    assert_eq!((grown[0].from, grown[0].to), (2, 4));
+    let opened = fs::File::open(target.join("a.memmap")).unwrap();
+    let mut zeros = plan(&leaves(&[("a", b"0000"), ("b", b"00")]));
+    for leaf in 0..2 {
+        zeros.set_content(leaf, Content::Absent);
+    }
+    save_plan(&zeros, &target).unwrap();
     assert_eq!(
         load(&target).unwrap(),
-        leaves(&[("a", b"12\0\0"), ("b", b"\0\0")])
+        leaves(&[("a", b"\0\0\0\0"), ("b", b"\0\0")])
     );
+    assert_eq!(fs::read(target.join("a.memmap")).unwrap(), b"\0\0\0\0");
+    assert_eq!(std::io::read_to_string(opened).unwrap(), "12");
 }
 
 #[test]

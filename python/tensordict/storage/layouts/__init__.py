@@ -223,7 +223,7 @@ def _directory_or_archive(prefix: object, options: SaveOptions) -> DirectoryLayo
 
 
 def make_like(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Any:
-    """Make files of zeros of the shapes of ``td``, or keep those that are there."""
+    """Save zeros of the shapes of ``td``, which take no space until they are stored to."""
     return _directory_or_archive(prefix, options).make_like(td, prefix, options)
 
 

@@ -21,7 +21,6 @@ import torch
 
 from tensordict import _rust
 from tensordict.primitives import registry
-from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.errors import at_value
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.future import now_or_later, of_now
@@ -130,7 +129,7 @@ class DirectoryLayout(Layout):
     def make_like(
         self, td: CollectionProtocol, prefix: Any, options: SaveOptions
     ) -> Any:
-        """Make files of zeros of the shapes of ``td``, or keep those that are there."""
+        """Save zeros of the shapes of ``td``, which take no space until they are stored to."""
         td = with_batch_dims(td)
         path = None if prefix is None else Path(prefix)
         target = None if path is None else os.path.abspath(path)
@@ -143,15 +142,10 @@ class DirectoryLayout(Layout):
             escapes_keys = options.escapes_keys
             plan = _rust.SavePlan(target, escapes_keys, True, True, options.threads)
             source._save_plan(plan, 0)
-            leaves, grown = plan.create(options.existsok, options.preallocate)
-            for file, before, now, leaf in grown:
-                warn_caller(
-                    f"memmap_like grew the existing file {file} from {before} to {now} bytes "
-                    f"for the leaf {leaf}, so the leaf mixes the old values and zeros. "
-                    "Starting with TensorDict 0.17, the default will change to raising a "
-                    "RuntimeError when an existing file is smaller than the leaf. Remove "
-                    "the file, or use a new prefix, to get a file filled with zeros."
-                )
+            try:
+                leaves = plan.create(options.existsok, options.preallocate)
+            except OSError as error:
+                raise naming_the_target(error, target) from None
             directory = Directory(path, options.escapes_keys)
             return with_device(source._saved(leaves, directory, False), device)
 

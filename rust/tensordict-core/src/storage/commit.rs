@@ -98,7 +98,8 @@ pub fn save(
     for level in &plan.levels[1..] {
         make(&new.join(&level.path))?;
     }
-    let is_mapped = plan.leaves.len() <= mapping_limit();
+    // Files of zeros are made to be stored to.
+    let is_mapped = plan.leaves.len() <= mapping_limit() || plan.has_zeros();
     // Before anything is linked: a file that is linked later is one that these checksums are of.
     let kept = (job.has_checksums && plan.has_links()).then(|| read_checksums(&target));
     let mut written = write(job, plan, &new, Place::New, is_mapped)?;

@@ -142,6 +142,9 @@ pub struct Job<'j> {
     pub is_durable: bool,
     /// True if checksums are taken.
     pub has_checksums: bool,
+    /// True if files of zeros take their space at once, so that a disk without room is an error now, and
+    /// not at some later store.
+    pub is_reserved: bool,
     /// The progress of the save.
     pub progress: &'j Progress,
     /// The time that the files get.
@@ -157,6 +160,7 @@ impl<'j> Job<'j> {
             threads: 0,
             is_durable: false,
             has_checksums: true,
+            is_reserved: false,
             progress,
             stamp_ns: checksums::stamp(),
         }

@@ -37,7 +37,7 @@ pub enum Content {
     /// A file that holds these bytes already: it is linked, and copied from memory where links do not
     /// work.
     Link(Box<Link>),
-    /// Nothing: the leaf is only described, as for sparse files.
+    /// Nothing: the leaf is only described, and its file is of zeros that take no space.
     Absent,
 }
 
@@ -333,17 +333,18 @@ impl Plan {
         matches!(self.leaves[leaf].content, Content::Link(_))
     }
 
+    /// Returns whether any leaf's file is one of zeros.
+    pub(crate) fn has_zeros(&self) -> bool {
+        let mut leaves = self.leaves.iter();
+        leaves.any(|leaf| leaf.length > 0 && matches!(leaf.content, Content::Absent))
+    }
+
     /// Returns whether any leaf's file is that of the target already.
     pub(crate) fn has_links(&self) -> bool {
         (0..self.leaves.len()).any(|leaf| self.is_link(leaf))
     }
 
     /// A leaf's key as messages show it.
-    #[must_use]
-    pub fn display_leaf_number(&self, leaf: usize) -> String {
-        self.display_leaf(&self.leaves[leaf])
-    }
-
     pub(crate) fn display_leaf(&self, leaf: &PlannedLeaf) -> String {
         self.display(leaf.level, self.levels[leaf.level].key_of(leaf.entry))
     }

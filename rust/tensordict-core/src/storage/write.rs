@@ -249,7 +249,10 @@ impl Writer<'_> {
             }
             _ => &Source::EMPTY,
         };
-        if leaf.is_some_and(|(_, leaf)| source.len() != leaf.length) {
+        let zeros = leaf
+            .filter(|(_, leaf)| matches!(leaf.content, Content::Absent))
+            .map_or(0, |(_, leaf)| leaf.length);
+        if leaf.is_some_and(|(_, leaf)| source.len() + zeros != leaf.length) {
             let text = "the memory of the leaf is not of its size";
             return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, text)));
         }
@@ -268,7 +271,12 @@ impl Writer<'_> {
             }
             disk.write_all_at(&file, block, place)
         };
-        pour(self.job, &file, 0, source, bounce, write, &failed)?;
+        if zeros == 0 {
+            pour(self.job, &file, 0, source, bounce, write, &failed)?;
+        } else {
+            self.zeros(&file, zeros).map_err(failed)?;
+            self.job.progress.advance(zeros)?;
+        }
         if self.job.has_checksums {
             disk.set_modified(&file, self.job.stamp_ns)
                 .map_err(failed)?;
@@ -304,6 +312,15 @@ impl Writer<'_> {
                 let _ = self.checksums[number].set(Checksum::of(bytes));
             }
             job.progress.advance(bytes.len() as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a new file one of so many zeros.
+    fn zeros(&self, file: &File, length: u64) -> io::Result<()> {
+        self.job.disk.set_length(file, length)?;
+        if self.job.is_reserved {
+            self.job.disk.reserve(file, length)?;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use tensordict_core::storage::io::{Call, Disk, Fault, Faulty};
 use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::lock::LockedLevel;
 use tensordict_core::storage::metadata::{Entry, LeafMeta};
+use tensordict_core::storage::plan::Content;
 use tensordict_core::storage::region::Region;
 use tensordict_core::storage::verify::{Outcome, Scrutiny, seal, verify};
 use tensordict_core::storage::{METADATA_FILE, StorageResult, replace, sparse};
@@ -22,7 +23,7 @@ enum Task {
     Like,
     /// The same, with their space set aside.
     LikeReserved,
-    /// Files that are lengthened, with their space set aside.
+    /// In the place of a save of shorter leaves, with their space set aside.
     LikeLonger,
     LikeArchive,
     /// A save that is written over in place.
@@ -99,7 +100,7 @@ impl Task {
     fn left(self) -> Left {
         match self {
             Self::InPlace | Self::UnpackOver | Self::UnpackBeside => Left::Mixed,
-            Self::LikeLonger | Self::Seal | Self::Refresh | Self::LengthenFile => Left::Same,
+            Self::Seal | Self::Refresh | Self::LengthenFile => Left::Same,
             _ => Left::OldOrNew,
         }
     }
@@ -154,8 +155,22 @@ impl Task {
 
     fn run(self, job: &Job<'_>, folder: &Path) -> StorageResult<()> {
         let (target, source) = (folder.join("save"), folder.join("source"));
-        let like =
-            |length, is_reserved| sparse::create(job, &plan(0, length), &target, is_reserved);
+        let like = |length, is_reserved| {
+            let mut zeros = plan(0, length);
+            for leaf in 0..3 {
+                zeros.set_content(leaf, Content::Absent);
+            }
+            let job = Job {
+                has_checksums: false,
+                is_reserved,
+                ..*job
+            };
+            let options = SaveOptions {
+                exist_ok: true,
+                in_place: false,
+            };
+            commit::save(&job, &zeros, &target, options)
+        };
         match self {
             Self::Like => like(5, false).map(drop),
             Self::LikeReserved => like(5, true).map(drop),

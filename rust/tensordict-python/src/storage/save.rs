@@ -258,38 +258,27 @@ impl SavePlan {
         Ok(saved(originals, &leaves, tensors))
     }
 
-    /// Makes the files of the plan, of zeros where they are not there; the tensors over them, and
-    /// `(file, bytes before, bytes now, key, dtype)` of those that were too short.
-    #[expect(clippy::type_complexity, reason = "it is what Python unpacks")]
+    /// Saves the plan with zeros as the values of all leaves; the tensors over the files.
     fn create(
         &self,
         py: Python<'_>,
         exist_ok: bool,
         is_reserved: bool,
-    ) -> PyResult<(SavedTensors, Vec<(PathBuf, u64, u64, String)>)> {
+    ) -> PyResult<SavedTensors> {
         let progress = SaveProgress::default();
         let made = py.detach(|| {
-            let job = Job::new(progress.watched());
-            let state = self.state.lock();
-            if !exist_ok {
-                commit::refuse_existing(&state.plan, &self.target)?;
-            }
-            sparse::create(&job, &state.plan, &self.target, is_reserved)
-        });
-        let (mappings, grown) = made.map_err(|error| progress.exception(py, &error))?;
-        let grown = {
-            let state = self.state.lock();
-            let shown = |leaf: usize| {
-                let (dtype, _) = state.of_file(leaf, &state.leaves[leaf]);
-                let key = state.plan.display_leaf_number(leaf);
-                format!("{key} of dtype {dtype}")
+            let mut job = Job::new(progress.watched());
+            // They are filled afterwards.
+            job.has_checksums = false;
+            job.is_reserved = is_reserved;
+            let options = SaveOptions {
+                exist_ok,
+                in_place: false,
             };
-            grown
-                .into_iter()
-                .map(|one| (one.path, one.from, one.to, shown(one.leaf)))
-                .collect()
-        };
-        Ok((self.tensors(py, mappings)?, grown))
+            commit::save(&job, &self.state.lock().plan, &self.target, options)
+        });
+        let mappings = made.map_err(|error| progress.exception(py, &error))?;
+        self.tensors(py, mappings)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
