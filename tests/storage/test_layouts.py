@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 import tensordict
 from tensordict import TensorDict
+from tensordict.cli import main
 from tensordict.storage import layouts, seal, verify
 from tensordict.storage.inspect import survey
 
@@ -81,6 +83,99 @@ def test_a_zip_file_of_another_program_is_no_save(tmp_path):
     for asked in (survey, seal):
         with pytest.raises(ValueError, match=r"not a save.*torch\.load"):
             asked(path)
+
+
+class OneTensor(layouts.Layout):
+    """Pickles of the tensors of a flat collection."""
+
+    name = "tensors"
+    suffixes = (".tensors",)
+
+    def matches(self, path):
+        return Path(path).is_file() and Path(path).read_bytes()[:7] == b"tensors"
+
+    def save(self, td, path, options):
+        values = {key: value.numpy() for key, value in td.items()}
+        Path(path).write_bytes(b"tensors" + pickle.dumps(values))
+        return self.load(path, None)
+
+    def load(self, path, options, out=None):
+        return TensorDict(pickle.loads(Path(path).read_bytes()[7:]))
+
+    def inspect(self, path):
+        for key, value in self.load(path, None).items():
+            dtype = str(value.dtype).removeprefix("torch.")
+            yield layouts.Entry(
+                (key,), "tensor", dtype, list(value.shape), value.nbytes
+            )
+
+
+@pytest.fixture
+def fifth(monkeypatch):
+    monkeypatch.setattr(layouts, "LAYOUTS", [*layouts.LAYOUTS])
+    layout = OneTensor()
+    layouts.register(layout)
+    return layout
+
+
+def test_a_layout_that_is_registered_is_known_everywhere(fifth, tmp_path, capsys):
+    td = TensorDict({"a": torch.arange(3), "b": torch.ones(2)})
+    path = tmp_path / "x.tensors"
+    saved = td.save(path)
+    assert path.read_bytes()[:7] == b"tensors"
+    assert (saved == td).all()
+    for load in (tensordict.load, TensorDict.load, TensorDict.load_memmap):
+        assert (load(path) == td).all()
+    out = TensorDict({"a": torch.zeros(3, dtype=torch.int64), "b": torch.zeros(2)})
+    assert (TensorDict.load(path, out=out) == td).all()
+    # Found by what is in it.
+    renamed = path.rename(tmp_path / "other")
+    assert layouts.find(renamed) is fifth
+    found = survey(renamed)
+    assert (found.layout, [each.key for each in found.entries]) == (
+        "tensors",
+        [("a",), ("b",)],
+    )
+    report = verify(renamed)
+    assert report.layout == "tensors"
+    assert [each.outcome for each in report.findings] == ["unchecked"] * 2
+    assert main(["inspect", str(renamed)]) == 0
+    assert "a: int64[3]" in capsys.readouterr().out
+    assert main(["verify", str(renamed)]) == 0
+    assert main(["convert", str(renamed), str(tmp_path / "tree")]) == 0
+    assert main(["convert", str(tmp_path / "tree"), str(tmp_path / "y.tensors")]) == 0
+    assert layouts.find(tmp_path / "y.tensors") is fifth
+    with pytest.raises(ValueError, match="checksums"):
+        seal(renamed)
+    # Other names and wishes are what they were.
+    assert layouts.find(tmp_path / "tree") is layouts.DIRECTORY
+    td.save(tmp_path / "z.tensors", archive=True)
+    assert layouts.find(tmp_path / "z.tensors") is layouts.ARCHIVE
+
+
+def test_a_layout_that_is_damaged_says_so_by_itself(fifth, tmp_path, monkeypatch):
+    TensorDict({"a": torch.arange(3)}).save(tmp_path / "x.tensors")
+    problem = layouts.Entry(("a",), "tensor", problem="it is cut")
+    monkeypatch.setattr(OneTensor, "inspect", lambda self, path: [problem])
+    report = verify(tmp_path / "x.tensors")
+    assert report.is_damaged
+    assert "'a'" in report.lines("damaged")[0]
+
+
+def test_a_layout_can_choose_by_the_collection(fifth, tmp_path, monkeypatch):
+    def is_flat(self, td, path, options):
+        return path is not None and "n" not in td.keys()
+
+    monkeypatch.setattr(OneTensor, "chosen_by", is_flat)
+    make().save(tmp_path / "nested")
+    make().exclude("n").save(tmp_path / "flat")
+    assert layouts.find(tmp_path / "nested") is layouts.DIRECTORY
+    assert layouts.find(tmp_path / "flat") is fifth
+
+
+def test_two_layouts_have_two_names(fifth):
+    with pytest.raises(ValueError, match="'tensors'"):
+        layouts.register(OneTensor())
 
 
 def test_a_load_of_a_directory_takes_five_files(tmp_path):

@@ -25,6 +25,7 @@ from tensordict.checkpoint.steps import Step, Steps, read_meta, retired, step_na
 from tensordict.checkpoint.writing import plan_step
 from tensordict.primitives.closing import Closing
 from tensordict.storage.encoding import Decoder, Encoder
+from tensordict.storage.locations import local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -140,7 +141,7 @@ class Checkpointer(Closing):
                 raise ValueError(MSG_KEEP.format(name, count))
         if when_busy not in ("wait", "skip", "queue"):
             raise ValueError(MSG_BUSY.format(when_busy))
-        self.directory: Path = Path(directory).absolute()
+        self.directory: Path = Path(local(directory)).absolute()
         if self.directory.exists() and not self.directory.is_dir():
             raise NotADirectoryError(MSG_FILE.format(directory))
         self.keep = keep

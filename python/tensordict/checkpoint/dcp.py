@@ -42,6 +42,7 @@ from tensordict.checkpoint.one_file import save as save_file
 from tensordict.checkpoint.stateful import CollectionState
 from tensordict.storage.encoding import Decoder, Encoder
 from tensordict.storage.layouts.safetensors import planned
+from tensordict.storage.locations import local, scheme_of
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import (
@@ -76,7 +77,7 @@ class Writer(StorageWriter):
         self, path: str | Path, *, durable: bool = False, num_threads: int = 0
     ) -> None:
         super().__init__()
-        self.path: Path = Path(path).absolute()
+        self.path: Path = Path(local(path)).absolute()
         self.durable = durable
         self.num_threads = num_threads
         self._save: str = ""
@@ -84,7 +85,7 @@ class Writer(StorageWriter):
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begin a save, in another directory if one is named."""
         if checkpoint_id:
-            self.path = Path(checkpoint_id).absolute()
+            self.path = Path(local(checkpoint_id)).absolute()
 
     def set_up_storage_writer(
         self, is_coordinator: bool, *args: object, **kwargs: object
@@ -173,7 +174,7 @@ class Writer(StorageWriter):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """Return whether a name is that of a directory: whatever has no scheme."""
-        return "://" not in os.fspath(checkpoint_id)
+        return scheme_of(checkpoint_id) is None
 
 
 class Reader(StorageReader):
@@ -185,7 +186,7 @@ class Reader(StorageReader):
 
     def __init__(self, path: str | Path) -> None:
         super().__init__()
-        self.path: Path = Path(path)
+        self.path: Path = Path(local(path))
         self._places: dict[MetadataIndex, dict[str, Any]] = {}
         self._files: dict[str, dict[str, torch.Tensor]] = {}
 
@@ -193,7 +194,7 @@ class Reader(StorageReader):
         """Begin a load, from another directory if one is named."""
         self._files = {}
         if checkpoint_id:
-            self.path = Path(checkpoint_id)
+            self.path = Path(local(checkpoint_id))
 
     def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
         """The metadata of the checkpoint."""
@@ -303,7 +304,7 @@ def read_directory(path: str | Path) -> dict[str, Any]:
     Raises:
         RuntimeError: a pickle asks for more than tensors and plain data.
     """
-    path = Path(path)
+    path = Path(local(path))
     try:
         with (path / DCP_METADATA).open("rb") as file:
             metadata = _MetadataReader(file).load()

@@ -11,6 +11,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.storage.layouts.safetensors import index_of
+from tensordict.storage.locations import local
 
 __all__ = ["as_items", "is_foreign", "read_foreign", "read_safetensors"]
 
@@ -25,7 +26,7 @@ MSG_REFUSED = (
 
 def is_foreign(path: str | Path) -> bool:
     """Return whether a path is a file of ``torch.save`` or a directory of DCP."""
-    path = Path(path)
+    path = Path(local(path))
     if path.is_dir():
         return (path / ".metadata").is_file()
     if path.name.endswith(INDEX):

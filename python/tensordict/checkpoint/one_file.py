@@ -13,6 +13,7 @@ from tensordict import _rust
 from tensordict.checkpoint.ranges import whole_range
 from tensordict.storage.encoding import Decoder, Encoder
 from tensordict.storage.layouts.safetensors import planned
+from tensordict.storage.locations import local
 
 __all__ = ["load", "save"]
 
@@ -64,7 +65,7 @@ def save(
     encoder = Encoder("object")
     text = json.dumps({"version": VERSION, "root": encoder.encode(obj)})
     texts = [("format", "pt"), (ENTRY, text)]
-    files = [(str(Path(path).absolute()), None, planned(encoder.tensors), texts)]
+    files = [(str(Path(local(path)).absolute()), None, planned(encoder.tensors), texts)]
     progress = _rust.SaveProgress()
     _rust.write_safetensors(
         files, None, None, num_threads, durable, True, progress, False
@@ -92,7 +93,7 @@ def load(
         RuntimeError: it is damaged.
         ValueError: it is the file of others, or of a newer version.
     """
-    place = os.fspath(path)
+    place = os.fspath(local(path))
     texts, mapped = _rust.read_safetensors(place, "r")
     text = dict(texts).get(ENTRY)
     if text is None:

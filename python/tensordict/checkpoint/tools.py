@@ -30,6 +30,7 @@ from tensordict.checkpoint.steps import (
 from tensordict.checkpoint.writing import plan_step
 from tensordict.storage import layouts
 from tensordict.storage.encoding import Encoder
+from tensordict.storage.locations import local
 
 __all__ = ["convert_to_step", "is_checkpoint", "load", "steps_at", "survey", "verify"]
 
@@ -41,7 +42,7 @@ def is_step(path: str | Path) -> bool:
 
 def is_checkpoint(path: str | Path) -> bool:
     """Return whether a path is a step, or a folder of steps."""
-    folder = Path(path)
+    folder = Path(local(path))
     if not folder.is_dir() or (folder / ".metadata").exists():
         return False
     return is_step(folder) or any(

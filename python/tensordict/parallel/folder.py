@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict.parallel.errors import note
+from tensordict.storage.locations import new_directory
 
 if TYPE_CHECKING:
     from tensordict.parallel.chunks import ChunkPlan
@@ -41,7 +42,7 @@ class Folder:
     """
 
     def __init__(self, path: str | os.PathLike[str], plan: ChunkPlan) -> None:
-        self.path: Path = Path(path).absolute()
+        self.path: Path = Path(new_directory(path)).absolute()
         self.plan: ChunkPlan = plan
         self.mapped: Any = None
         if os.path.lexists(self.path):

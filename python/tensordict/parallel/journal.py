@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensordict.parallel.transport import dumps, loads
+from tensordict.storage.locations import local
 
 if TYPE_CHECKING:
     from tensordict.parallel.chunks import ChunkPlan
@@ -24,7 +25,7 @@ class Journal:
     """
 
     def __init__(self, folder: str | os.PathLike[str], plan: ChunkPlan) -> None:
-        self.folder: Path = Path(folder)
+        self.folder: Path = Path(local(folder))
         self.folder.mkdir(parents=True, exist_ok=True)
         wanted = {
             "rows": plan.num_rows,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 
+from tensordict.storage.locations import local
+
 __all__ = ["print_directory_tree"]
 
 _UNITS = ("B", "KB", "MB", "GB", "TB")
@@ -28,6 +30,7 @@ def print_directory_tree(
         >>> [line.strip() for line in text.splitlines()[1:]]
         ['a.memmap', 'meta.json']
     """
+    local(path)
     lines = []
     if display_metadata:
         lines.append(f"Directory size: {_readable(_num_bytes(path))}")

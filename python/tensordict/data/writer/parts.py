@@ -19,6 +19,7 @@ from tensordict import TensorDict
 from tensordict.storage.growing.class_names import read_class_names
 from tensordict.storage.growing.publish import replace_file
 from tensordict.storage.growing.tree import GrowingTree
+from tensordict.storage.locations import new_directory
 
 __all__ = ["join", "part_path"]
 
@@ -44,7 +45,7 @@ def part_path(path: str | Path, part: str | int) -> Path:
 
 
 def _folder(path: str | Path) -> Path:
-    path = Path(path).absolute()
+    path = Path(new_directory(path)).absolute()
     return path.with_name(path.name + PARTS)
 
 

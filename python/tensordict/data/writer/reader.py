@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tensordict import TensorDict
 from tensordict.storage.growing.class_names import read_class_names
 from tensordict.storage.growing.lock import LOCK_FILE
+from tensordict.storage.locations import local
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,7 +54,7 @@ class DatasetReader:
     """
 
     def __init__(self, path: str | Path, *, wait: bool | float = False) -> None:
-        self.path: Path = Path(path)
+        self.path: Path = Path(local(path))
         self._data: Any = None
         self.refresh()
         if self._data is None:

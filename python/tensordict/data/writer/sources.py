@@ -16,6 +16,7 @@ from tensordict import NonTensorStack, TensorDict
 from tensordict.data.writer import decoding
 from tensordict.primitives.closing import Closing
 from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.storage.locations import local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -148,7 +149,7 @@ class Sources(Closing):
         Raises:
             FileNotFoundError: there are no such files.
         """
-        folder = Path(folder)
+        folder = Path(local(folder))
         ends = tuple((*decoding.IMAGES, ".npy") if suffixes is None else suffixes)
         files = sorted(
             found

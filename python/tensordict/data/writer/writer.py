@@ -15,6 +15,7 @@ from tensordict.data.writer import decoding, parts, sources
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.growing.rows import Level, level_of_members, level_of_rows
 from tensordict.storage.growing.tree import GrowingTree
+from tensordict.storage.locations import new_directory
 
 __all__ = ["DatasetWriter"]
 
@@ -78,6 +79,7 @@ class DatasetWriter(sources.Sources):
         part: str | int | None = None,
         class_names: Mapping[Any, Sequence[str]] | None = None,
     ) -> None:
+        new_directory(path)
         self.path: Path = Path(path) if part is None else parts.part_path(path, part)
         self.durable = durable
         self._guard = threading.RLock()

@@ -127,6 +127,7 @@ _TIMES = (dt.date, dt.time)
 
 def read(cls: type, asked: Asked, path: Any, options: dict[str, Any]) -> Any:
     """See :meth:`TensorDict.from_csv`."""
+    files.is_local(path)
     try:
         pd = import_pandas(asked.method)
     except ImportError:

@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensordict.storage.locations import local
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -17,8 +19,15 @@ __all__ = ["is_local", "local_file", "replacing"]
 
 
 def is_local(path: object) -> bool:
-    """Tell whether ``path`` is of this machine, and neither an open file nor an address."""
-    return isinstance(path, (str, os.PathLike)) and "://" not in os.fspath(path)
+    """Tell whether ``path`` is of this machine, and neither an open file nor an address.
+
+    Raises:
+        ValueError: it was an address, and lost a slash as a ``pathlib.Path``.
+    """
+    if not isinstance(path, (str, os.PathLike)) or "://" in os.fspath(path):
+        return False
+    local(path)
+    return True
 
 
 def local_file(path: str | os.PathLike[str]) -> Path | None:

@@ -35,6 +35,7 @@ from tensordict.storage.arrays.values import (
     of_json,
     uniform_type,
 )
+from tensordict.storage.locations import local
 
 try:
     import h5py
@@ -393,7 +394,7 @@ class Hdf5File(ArrayFile):
         cls, filename: Any, metadata: dict[str, Any], fill: Callable[[Group], None]
     ) -> None:
         """Write a whole file. See :meth:`ArrayFile.create`."""
-        target = Path(os.path.realpath(filename))
+        target = Path(os.path.realpath(local(filename)))
         try:
             number, name = tempfile.mkstemp(
                 prefix=f".{target.name}.", suffix=".tmp", dir=target.parent
@@ -433,7 +434,7 @@ def _take_permissions(work: Path, target: Path) -> None:
 def _opened(filename: Any, mode: str) -> h5py.File:
     """Open a file; an error names it, and is of the class that h5py gives."""
     try:
-        return h5py.File(filename, mode)
+        return h5py.File(local(filename), mode)
     except OSError as error:
         message = MSG_OPEN.format(repr(str(filename)), mode, _why(error, filename))
         kind = FileExistsError if "file exists" in str(error) else type(error)

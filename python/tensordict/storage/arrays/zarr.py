@@ -34,6 +34,7 @@ from tensordict.storage.arrays.values import (
     of_pickle,
     uniform_type,
 )
+from tensordict.storage.locations import local
 
 try:
     import zarr
@@ -401,7 +402,7 @@ class ZarrFile(ArrayFile):
             file._has_listing = False
             fill(file.root)
             return
-        target = Path(os.path.realpath(filename))
+        target = Path(os.path.realpath(local(filename)))
         check_target(target)
         try:
             work = Path(
@@ -459,7 +460,10 @@ def _opened(filename: Any, mode: str, metadata: Any = None) -> Any:
     """Open a group; an error names where it was looked for."""
     if not isinstance(filename, Store):
         filename = os.fspath(filename)
-        if mode == "w":
+        # What the library opens by itself. A path that lost a slash of a URL is none.
+        is_url = "://" in filename
+        local(None if is_url else filename)
+        if mode == "w" and not is_url:
             check_target(Path(os.path.realpath(filename)))
     try:
         # The list of all arrays that a store may have does not know what was added.

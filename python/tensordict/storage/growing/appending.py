@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.growing.rows import level_of_rows
 from tensordict.storage.growing.tree import GrowingTree
+from tensordict.storage.locations import local
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +53,7 @@ def append_memmap(
     """
     if not isinstance(rows, CollectionProtocol) or rows._is_non_tensor:
         raise TypeError(MSG_ROWS.format(type(rows)))
-    if not os.path.isdir(prefix):
+    if not os.path.isdir(local(prefix)):
         raise ValueError(MSG_NO_DIRECTORY.format(prefix))
     if not os.path.exists(os.path.join(prefix, "meta.json")):
         path = os.path.join(prefix, "meta.json")

@@ -20,8 +20,9 @@ from tensordict.storage.future import now_or_later, of_now
 from tensordict.storage.layouts.archive import ArchiveLayout
 from tensordict.storage.layouts.consolidated import ConsolidatedLayout
 from tensordict.storage.layouts.directory import DirectoryLayout
-from tensordict.storage.layouts.interface import Layout
+from tensordict.storage.layouts.interface import Entry, Layout
 from tensordict.storage.layouts.safetensors import SafetensorsLayout
+from tensordict.storage.locations import local, new_directory
 from tensordict.storage.take_loaded import load_into
 
 if TYPE_CHECKING:
@@ -30,14 +31,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LAYOUTS",
+    "Entry",
     "Layout",
     "LoadOptions",
     "SaveOptions",
     "by_suffix",
+    "chosen",
     "find",
     "load",
     "make_like",
     "of_name",
+    "register",
     "save",
 ]
 
@@ -46,13 +50,14 @@ SAFETENSORS: Final = SafetensorsLayout()
 CONSOLIDATED: Final = ConsolidatedLayout()
 ARCHIVE: Final = ArchiveLayout()
 
-LAYOUTS: Final[tuple[Layout, ...]] = (DIRECTORY, SAFETENSORS, CONSOLIDATED, ARCHIVE)
+LAYOUTS: Final[list[Layout]] = [DIRECTORY, SAFETENSORS, CONSOLIDATED, ARCHIVE]
 """All layouts, in the order in which they are tried.
 
 An archive is recognized by its end, which a tensor of another file can look like: it is
-the last.
+the last. Those of :func:`register` are the first.
 """
 
+MSG_REGISTERED = "There is a layout of the name {!r} already."
 MSG_RAGGED = "ragged must be 'columns' or None, got {!r}."
 MSG_RAGGED_PLACE = (
     "ragged='columns' needs the path of a directory, and writes no archive."
@@ -63,8 +68,27 @@ MSG_COMPRESSION = (
 )
 
 
+def register(layout: Layout) -> None:
+    """Add a layout: saves, loads and the commands know it from now on.
+
+    It is asked before the others.
+
+    Raises:
+        ValueError: there is one of that name.
+
+    Examples:
+        >>> from tensordict.storage import layouts
+        >>> [layout.name for layout in layouts.LAYOUTS]
+        ['tree', 'safetensors', 'consolidated', 'archive']
+    """
+    if any(layout.name == each.name for each in LAYOUTS):
+        raise ValueError(MSG_REGISTERED.format(layout.name))
+    LAYOUTS.insert(0, layout)
+
+
 def find(path: str | Path) -> Layout | None:
     """The layout of what is at ``path``; None where it is none, or nothing is there."""
+    local(path)
     for layout in LAYOUTS:
         if layout.matches(path):
             return layout
@@ -177,7 +201,7 @@ def save(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Any:
     """
     if options.ragged is not None:
         return _save_columns(td, prefix, options)
-    return _chosen(td, prefix, options).save(td, prefix, options)
+    return chosen(td, prefix, options).save(td, prefix, options)
 
 
 def _save_columns(td: CollectionProtocol, prefix: Any, options: SaveOptions) -> Any:
@@ -186,7 +210,7 @@ def _save_columns(td: CollectionProtocol, prefix: Any, options: SaveOptions) -> 
 
     if options.ragged != "columns":
         raise ValueError(MSG_RAGGED.format(options.ragged))
-    if prefix is None or _chosen(td, prefix, options) is not DIRECTORY:
+    if prefix is None or chosen(td, prefix, options) is not DIRECTORY:
         raise ValueError(MSG_RAGGED_PLACE)
     path = Path(prefix)
     target = os.path.abspath(path)
@@ -202,29 +226,30 @@ def _save_columns(td: CollectionProtocol, prefix: Any, options: SaveOptions) -> 
     return now_or_later(td, work, options, _rust.SaveProgress())
 
 
-def _chosen(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Layout:
-    """The layout that a collection is saved in."""
-    if _directory_or_archive(prefix, options) is ARCHIVE:
-        return ARCHIVE
-    path = td._memmap_prefix if prefix is None else prefix
-    is_file = not options.inplace and SAFETENSORS.is_named(path)
-    return SAFETENSORS if is_file else DIRECTORY
+def chosen(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Layout:
+    """The layout that a collection is saved in: the first that says so, or a directory.
 
-
-def _directory_or_archive(prefix: object, options: SaveOptions) -> DirectoryLayout:
-    is_archive = options.archive
-    if is_archive is None:
-        is_archive = ARCHIVE.is_named(prefix)
-    if options.compression is not None and not is_archive:
+    Raises:
+        ValueError: the arguments are of another layout; ``prefix`` is a URL, or the name
+            of a file in another format.
+    """
+    local(prefix)
+    others = (layout for layout in LAYOUTS if layout.chosen_by(td, prefix, options))
+    layout = next(others, DIRECTORY)
+    if options.compression is not None and layout is not ARCHIVE:
         raise ValueError(MSG_COMPRESSION)
     if options.atomic and prefix is None:
         raise ValueError("atomic=True needs a prefix to write the directory to.")
-    return ARCHIVE if is_archive else DIRECTORY
+    if layout is DIRECTORY and (options.inplace or options.archive is None):
+        new_directory(prefix)
+    return layout
 
 
 def make_like(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Any:
     """Save zeros of the shapes of ``td``, which take no space until they are stored to."""
-    return _directory_or_archive(prefix, options).make_like(td, prefix, options)
+    is_anonymous = prefix is None and not options.archive
+    layout = DIRECTORY if is_anonymous else chosen(td, prefix, options)
+    return layout.make_like(td, prefix, options)
 
 
 def load(
@@ -257,6 +282,8 @@ def load(
     )
     # A file in no other layout is opened as an archive, which refuses all but one: to
     # ask before whether it is one would read the file twice.
+    if ":" in str(prefix):
+        local(prefix)
     layout = next((each for each in LAYOUTS[:-1] if each.matches(prefix)), ARCHIVE)
     loaded = layout.load(prefix, options, out)
     return loaded if out is None else load_into(out, loaded)

@@ -27,6 +27,7 @@ from tensordict.storage.leaves import (
     refuse_unbatched,
     with_batch_dims,
 )
+from tensordict.storage.locations import local
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +56,10 @@ class ArchiveLayout(DirectoryLayout):
 
     name = "archive"
     suffixes: ClassVar[tuple[str, ...]] = (".tdz",)
+
+    def chosen_by(self, td: object, path: object, options: SaveOptions) -> bool:
+        """Return whether an archive is asked for, by an option or else the name."""
+        return self.is_named(path) if options.archive is None else options.archive
 
     def matches(self, path: str | Path) -> bool:
         """Return whether it begins or ends as a zip file."""
@@ -199,7 +204,7 @@ def is_memmap_archive(path: str | Path) -> bool:
         >>> is_memmap_archive(path), is_memmap_archive(tempfile.mkdtemp())
         (True, False)
     """
-    file = os.fspath(path)
+    file = os.fspath(local(path))
     if not os.path.isfile(file):
         return False
     try:
@@ -244,7 +249,7 @@ def pack_memmap(
         >>> TensorDict.load(archive)["a"]
         tensor([0, 1, 2])
     """
-    source, target = Path(prefix), Path(archive_path)
+    source, target = Path(local(prefix)), Path(local(archive_path))
     if not (source / "meta.json").is_file():
         raise ValueError(
             f"{prefix} does not look like a memory-mapped tensordict directory (no "
@@ -289,6 +294,7 @@ def unpack_memmap(archive_path: str | Path, prefix: str | Path) -> Path:
         >>> TensorDict.load(unpack_memmap(folder + "/data.tdz", folder + "/data"))["a"]
         MemoryMappedTensor([0, 1, 2])
     """
+    local(prefix)
     _require_archive(archive_path)
     _rust.unpack_archive(archive_path, prefix, 0)
     return Path(prefix)

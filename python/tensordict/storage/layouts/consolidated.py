@@ -63,12 +63,13 @@ from tensordict.storage.describing import (
     without_modules,
 )
 from tensordict.storage.future import in_background, with_bar
-from tensordict.storage.layouts.interface import Entry, Layout, short
+from tensordict.storage.layouts.interface import Entry, NativeLayout, short
 from tensordict.storage.leaves import (
     MSG_CONSOLIDATED,
     naming_the_entry,
     refuse_unbatched,
 )
+from tensordict.storage.locations import local
 from tensordict.storage.paths import nested_at
 from tensordict.storage.source import Source
 
@@ -99,7 +100,7 @@ MSG_CHANGED = (
 MSG_DEVICE = "device and filename are mutually exclusive arguments."
 
 
-class ConsolidatedLayout(Layout):
+class ConsolidatedLayout(NativeLayout):
     """One file that holds the buffer of all leaves."""
 
     name = "consolidated"
@@ -167,7 +168,8 @@ def consolidate(td: CollectionProtocol, options: Options) -> Any:
         raise locked_error(td)
     if options.filename is not None:
         # Now: the working directory may be another one when the work is done.
-        options = options._replace(filename=os.path.abspath(options.filename))
+        path = os.path.abspath(local(options.filename))
+        options = options._replace(filename=path)
     progress = _rust.SaveProgress()
     # The entries are those at the time of the call, whatever becomes of the collection.
     source = described(td, inplace=options.inplace)
@@ -360,7 +362,9 @@ def load(
         RuntimeError: it is damaged: the message names the entry.
         ValueError: its description is not JSON.
     """
-    mapped, data_bytes, noted, text = _rust.map_consolidated(os.fspath(filename), mode)
+    mapped, data_bytes, noted, text = _rust.map_consolidated(
+        os.fspath(local(filename)), mode
+    )
     try:
         description = json.loads(text)
         notes = extra_metadata.Remarks(json.loads(noted or "{}"))

@@ -29,7 +29,7 @@ from tensordict.storage.layouts.interface import (
     DAMAGED,
     Entry,
     Finding,
-    Layout,
+    NativeLayout,
     Report,
     short,
 )
@@ -82,10 +82,14 @@ COLUMNS = {TEXT: "text", BYTES: "bytes", VALUES: "JSON"}
 """The names of the kinds of columns of non-tensor data."""
 
 
-class DirectoryLayout(Layout):
+class DirectoryLayout(NativeLayout):
     """A directory for each collection, with its metadata and a file for each leaf."""
 
     name = "tree"
+
+    def chosen_by(self, td: object, path: object, options: SaveOptions) -> bool:
+        """Return false: a save is a directory where no other layout is chosen."""
+        return False
 
     def matches(self, path: str | Path) -> bool:
         """Return whether it is a directory."""

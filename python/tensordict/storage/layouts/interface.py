@@ -29,6 +29,11 @@ DAMAGED = "damaged"
 CHANGED = ("modified since the save", "changed or damaged")
 
 MSG_CUT_OFF = "the end of the file is missing: it was cut off"
+MSG_LIKE = (
+    "memmap_like makes a directory, or an archive with a name that ends with '.tdz', and {!r} "
+    "is the name of a save in {}."
+)
+MSG_UNCHECKED = "there is no checksum to compare it with"
 MSG_SEAL = (
     "{} is a {} file, whose checksums are part of it: only directories and archives are "
     "sealed. `tensordict convert --force` writes a file again."
@@ -98,6 +103,16 @@ class Layout(ABC):
         """Return whether a new save of this name gets this layout."""
         return str(path).endswith(self.suffixes)
 
+    def chosen_by(
+        self, td: CollectionProtocol, path: object, options: SaveOptions
+    ) -> bool:
+        """Return whether a save of ``td`` gets this layout; by the name unless overridden.
+
+        Without ``path`` it goes to where ``td`` was saved before.
+        """
+        path = td._memmap_prefix if path is None else path
+        return not options.archive and not options.inplace and self.is_named(path)
+
     @abstractmethod
     def matches(self, path: str | Path) -> bool:
         """Return whether what is at ``path`` is in this layout, whatever its name."""
@@ -109,6 +124,16 @@ class Layout(ABC):
     @abstractmethod
     def save(self, td: CollectionProtocol, path: object, options: SaveOptions) -> Any:
         """Write ``td``: the collection over what was written, or a future of it."""
+
+    def make_like(
+        self, td: CollectionProtocol, prefix: object, options: SaveOptions
+    ) -> Any:
+        """Save zeros of the shapes of ``td``, which take no space until they are stored to.
+
+        Raises:
+            ValueError: the layout has no files that can be stored to.
+        """
+        raise ValueError(MSG_LIKE.format(prefix, self.name))
 
     @abstractmethod
     def load(self, path: str | Path, options: LoadOptions, out: object = None) -> Any:
@@ -126,15 +151,19 @@ class Layout(ABC):
         progress: _rust.SaveProgress,
         part: list[str] | None = None,
     ) -> Report:
-        """Compare the files, or those at the keys of ``part``, with their checksums."""
-        threads, place = max(0, num_threads), os.fspath(path)
-        layout, generation, found = _rust.verify_save(
-            place, threads, deep, progress, part
-        )
-        findings = [
-            Finding(key, os.fspath(file), *words) for key, file, *words in found
-        ]
-        return Report(layout, generation, findings)
+        """Compare the files, or those at the keys of ``part``, with their checksums.
+
+        A layout that keeps none has what :meth:`inspect` says of its tensors.
+        """
+        place = os.fspath(path)
+        findings = []
+        for entry in self.inspect(place):
+            if entry.kind == "tensor" or entry.problem:
+                key = repr(entry.key[0] if len(entry.key) == 1 else entry.key)
+                outcome = DAMAGED if entry.problem else "unchecked"
+                line = f"the entry {key} of '{place}': {entry.problem or MSG_UNCHECKED}"
+                findings.append(Finding(key, place, outcome, entry.problem, line))
+        return Report(self.name, "", findings)
 
     def seal(
         self, path: str | Path, num_threads: int, progress: _rust.SaveProgress
@@ -188,6 +217,28 @@ class Layout(ABC):
             if any(finding.key for finding in report.findings):
                 return report
         return self.verify(path, num_threads, False, progress)
+
+
+class NativeLayout(Layout):
+    """A layout that the engine verifies."""
+
+    def verify(
+        self,
+        path: str | Path,
+        num_threads: int,
+        deep: bool,
+        progress: _rust.SaveProgress,
+        part: list[str] | None = None,
+    ) -> Report:
+        """Compare the files, or those at the keys of ``part``, with their checksums."""
+        threads, place = max(0, num_threads), os.fspath(path)
+        layout, generation, found = _rust.verify_save(
+            place, threads, deep, progress, part
+        )
+        findings = [
+            Finding(key, os.fspath(file), *words) for key, file, *words in found
+        ]
+        return Report(layout, generation, findings)
 
 
 def short(value: object) -> str:

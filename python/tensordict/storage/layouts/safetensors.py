@@ -29,12 +29,13 @@ from tensordict.primitives import registry
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.devices import DeviceReader, is_elsewhere
 from tensordict.storage.future import now_or_later, of_now, with_bar
-from tensordict.storage.layouts.interface import Entry, Layout, Report, short
+from tensordict.storage.layouts.interface import Entry, NativeLayout, Report, short
 from tensordict.storage.leaves import (
     MSG_MEMORY_MAPPED,
     naming_the_entry,
     refuse_unbatched,
 )
+from tensordict.storage.locations import local
 from tensordict.storage.paths import nested_at
 from tensordict.storage.safetensors_levels import Reader, Stacked, Writer, count_bytes
 
@@ -81,7 +82,7 @@ MSG_DIRECTORY = (
 _LONGEST_HEADER = 100_000_000  # the limit of the format
 
 
-class SafetensorsLayout(Layout):
+class SafetensorsLayout(NativeLayout):
     """A safetensors file of anybody, or an index with its files."""
 
     name = "safetensors"
@@ -208,7 +209,7 @@ def to_safetensors(
         >>> from_safetensors(path)["layer", "weight"].sum()
         tensor(6.)
     """
-    if is_index_name(path):
+    if is_index_name(local(path)):
         path = _without_index(os.fspath(path))
         shards = 1 if shards is None and max_shard_size is None else shards
     progress = _rust.SaveProgress()
@@ -428,7 +429,7 @@ def from_safetensors(path: str | Path, *, device: object = None) -> Any:
         >>> from_safetensors(path).names
         ['t']
     """
-    return load(_in_directory(os.fspath(path)), device)
+    return load(_in_directory(os.fspath(local(path))), device)
 
 
 def is_index_name(path: str | Path) -> bool:

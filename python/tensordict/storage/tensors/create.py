@@ -10,6 +10,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.storage.leaves import nested_from_flat, prepare
+from tensordict.storage.locations import local
 from tensordict.storage.tensors.anonymous import FileHandler
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ __all__ = [
 
 def absolute(filename: str | Path) -> str:
     """The absolute path of a file, as text."""
-    return os.path.abspath(os.fspath(filename))
+    return os.path.abspath(os.fspath(local(filename)))
 
 
 def wrap(
