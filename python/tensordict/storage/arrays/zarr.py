@@ -460,7 +460,7 @@ def _opened(filename: Any, mode: str, metadata: Any = None) -> Any:
     """Open a group; an error names where it was looked for."""
     if not isinstance(filename, Store):
         filename = os.fspath(filename)
-        # What the library opens by itself. A path that lost a slash of a URL is none.
+        # The library opens URLs by itself. A path that lost a slash of one is none.
         is_url = "://" in filename
         local(None if is_url else filename)
         if mode == "w" and not is_url:
