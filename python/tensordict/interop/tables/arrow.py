@@ -36,6 +36,7 @@ from tensordict.interop.tables.columns import (
     values_of,
 )
 from tensordict.interop.tables.rules import Path, Rules, cells
+from tensordict.interop.tables.times import array_of, times_of
 from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.protocol import CollectionProtocol
 
@@ -307,6 +308,8 @@ class Reader:
             values = [*array.dictionary.to_pylist(), None]
             places = array.indices.fill_null(len(values) - 1).to_pylist()
             return cells([values[place] for place in places])
+        if array.type == self.pa.time64("ns"):
+            return cells(times_of(array, array.cast(self.pa.int64())))
         return cells(array.to_pylist())
 
     def _refuse_nulls_inside(self, path: Path, array: object) -> None:
@@ -474,7 +477,7 @@ def column_of(
 
 def _of_values(pa: ModuleType, key: str, values: list[Any]) -> Any:
     try:
-        made = pa.array(values)
+        made = array_of(pa, values)
     except (pa.ArrowException, OverflowError) as error:
         problem = str(error).partition("\n")[0].rstrip(".")
         raise type(error)(MSG_VALUES.format(problem=problem, key=key)) from None
