@@ -997,3 +997,27 @@ def test_rows_are_sent_to_an_executor_by_the_path_of_their_file(path, backend, o
     changed(path, backend)
     assert pickle.loads(sent).take()["n", "b"].tolist() == [-1, -1]
     assert Rows.of(some()[2:4])["n", "b"].tolist() == [2, 3]
+
+
+# Of a schema -------------------------------------------------------------------------
+
+
+def test_from_schema_makes_the_file(path, backend, opened):
+    schema = {"a": ([2], torch.float32), ("n", "b"): ([], torch.int64)}
+    made = TensorDict.from_schema(
+        schema, batch_size=[3], storage=backend, filename=path, chunks=(1,)
+    )
+    with made:
+        assert type(made) is PersistentTensorDict
+        assert made.batch_size == made["n"].batch_size == (3,)
+        assert made["a"].tolist() == [[0.0, 0.0]] * 3
+        made["n", "b"] = torch.arange(3)
+        assert (made.file["a"].chunks, made.backend) == ((1, 2), backend)
+    again = opened(path)
+    assert again["n", "b"].tolist() == [0, 1, 2]
+    assert again["a"].dtype is torch.float32
+
+
+def test_from_schema_of_a_file_needs_its_path(backend):
+    with pytest.raises(TypeError, match=f"filename='data.{backend}'"):
+        TensorDict.from_schema({"a": ([], torch.float32)}, storage=backend)

@@ -20,6 +20,7 @@ from tensordict import (
     TensorDictParams,
     TypedTensorDict,
     UnbatchedTensor,
+    from_any,
     lazy_stack,
     tensorclass,
 )
@@ -580,3 +581,37 @@ def test_members_that_differ_in_shape(kind, tmp_path):
     rows = back["x"] if kind == "json" else [row.tolist() for row in back["x"].unbind()]
     assert rows == [[0, 1], [0, 1, 2]]
     assert back["n", "s"] == ["a", "b"]
+
+
+# Frames anywhere ----------------------------------------------------------------------
+
+
+@pytest.fixture(params=["pandas", "polars"])
+def frame(request):
+    library = pytest.importorskip(request.param)
+    return library.DataFrame({"a": [1, 2], "b": [1.0, 2.0], "t": ["x", "y"]})
+
+
+def test_from_any_of_a_frame_is_a_collection(frame):
+    for make in (TensorDict.from_any, from_any):
+        td = make(frame)
+        assert type(td) is TensorDict
+        assert td.batch_size == (2,)
+        assert (td["a"].tolist(), td["b"].tolist()) == ([1, 2], [1.0, 2.0])
+        assert list(td["t"]) == ["x", "y"]
+    assert TensorDict.from_any(frame, device="cpu").device.type == "cpu"
+    assert TensorDict.from_any(frame, batch_size=[]).batch_size == ()
+    assert TensorDict.from_any(frame, auto_batch_size=True).batch_size == (2,)
+
+
+def test_a_frame_inside_is_a_nested_collection(frame):
+    td = TensorDict.from_any({"x": frame, "y": torch.ones(2), "z": {"f": frame}})
+    assert td.batch_size == ()
+    assert td["x"].batch_size == td["z", "f"].batch_size == (2,)
+    assert td["x", "a"].tolist() == td["z", "f", "a"].tolist() == [1, 2]
+    auto = TensorDict.from_any({"x": frame, "y": torch.ones(2)}, auto_batch_size=True)
+    assert auto.batch_size == (2,)
+    assert TensorDict.from_any((frame, 3))["0", "b"].tolist() == [1.0, 2.0]
+    assert TensorDict.from_dict({"x": frame})["x", "a"].tolist() == [1, 2]
+    # Set as it is, it is a value.
+    assert TensorDict(x=frame)["x"] is frame

@@ -50,6 +50,7 @@ MSG_DATACLASS_TYPE = (
     "from_dataclass() got the dataclass type {}, whose fields cannot all be read from "
     "the class. Pass an instance, or as_tensorclass=True to convert the type."
 )
+MSG_FILENAME = "storage={0!r} makes a file: give its path, filename='data.{0}'."
 MSG_STORAGE = (
     "Unknown storage backend {!r}. Expected one of None, 'memmap', 'h5', 'zarr', "
     "'shared', 'redis', 'dragonfly'."
@@ -253,8 +254,8 @@ class ConstructOps(CopyingOps):
         """Make a collection from whatever can be one; give anything else back as it is.
 
         Args:
-            obj: a mapping, named tuple, tuple, dataclass, model of pydantic or structured
-                array. A list of numbers, nested or not, becomes a tensor, any other
+            obj: a mapping, named tuple, tuple, dataclass, model of pydantic, structured
+                array, or data frame of pandas or polars, alone or inside of another. A list of numbers, nested or not, becomes a tensor, any other
                 list a :class:`NonTensorStack` of its items. An array of another library
                 (JAX, CuPy) becomes a tensor over the same memory.
             auto_batch_size: whether the batch size is the leading dims that all entries
@@ -612,6 +613,7 @@ class ConstructOps(CopyingOps):
 
         Raises:
             ValueError: there is no such storage.
+            TypeError: ``"h5"`` or ``"zarr"`` without a ``filename``.
 
         Examples:
             >>> schema = {"a": ([2], torch.float32)}
@@ -620,9 +622,20 @@ class ConstructOps(CopyingOps):
         """
         size = torch.Size(() if batch_size is None else batch_size)
         if storage in ("h5", "zarr"):
-            persistent = importlib.import_module("tensordict.persistent")
-            return persistent.PersistentTensorDict.from_schema(
-                schema, batch_size=size, backend=storage, device=device, **kwargs
+            if "filename" not in kwargs:
+                raise TypeError(MSG_FILENAME.format(storage))
+            # A new file is open for writing, whatever else was asked.
+            kwargs.pop("mode", None)
+            # One zero for each leaf, seen as often as the shape says.
+            zeros = {
+                key: torch.zeros((), dtype=dtype).expand(*size, *shape)
+                for key, (shape, dtype) in schema.items()
+            }
+            return classes.PersistentTensorDict.from_dict(
+                classes.TensorDict({}, size).update(zeros),
+                backend=storage,
+                device=device,
+                **kwargs,
             )
         if storage in ("redis", "dragonfly"):
             store = importlib.import_module("tensordict.store")

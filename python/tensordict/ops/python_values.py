@@ -93,9 +93,27 @@ def convert(
         return classes.TensorDict._from_entries(
             dict(iter(obj)), **size_arguments("from_any", *asked), device=device
         )
+    if library := _frame_of(obj):
+        auto = auto_batch_size and batch_size is None
+        return getattr(owner, f"from_{library}")(
+            obj,
+            auto_batch_size=auto,
+            batch_dims=batch_dims if auto else None,
+            batch_size=batch_size,
+            device=device,
+        )
     if hasattr(type(obj), "__dlpack__"):
         return _shared_by_dlpack(obj, device)
     return obj
+
+
+def _frame_of(value: object) -> str | None:
+    """Return the library that ``value`` is a data frame of, without importing it."""
+    for library in ("pandas", "polars"):
+        kind = getattr(sys.modules.get(library), "DataFrame", None)
+        if isinstance(kind, type) and isinstance(value, kind):
+            return library
+    return None
 
 
 def _is_pydantic(value: object) -> bool:
