@@ -999,7 +999,7 @@ def test_rows_are_sent_to_an_executor_by_the_path_of_their_file(path, backend, o
     assert Rows.of(some()[2:4])["n", "b"].tolist() == [2, 3]
 
 
-# Of a schema -------------------------------------------------------------------------
+# Made of a schema -------------------------------------------------------------------
 
 
 def test_from_schema_makes_the_file(path, backend, opened):

@@ -50,7 +50,6 @@ MSG_DATACLASS_TYPE = (
     "from_dataclass() got the dataclass type {}, whose fields cannot all be read from "
     "the class. Pass an instance, or as_tensorclass=True to convert the type."
 )
-MSG_FILENAME = "storage={0!r} makes a file: give its path, filename='data.{0}'."
 MSG_STORAGE = (
     "Unknown storage backend {!r}. Expected one of None, 'memmap', 'h5', 'zarr', "
     "'shared', 'redis', 'dragonfly'."
@@ -622,20 +621,8 @@ class ConstructOps(CopyingOps):
         """
         size = torch.Size(() if batch_size is None else batch_size)
         if storage in ("h5", "zarr"):
-            if "filename" not in kwargs:
-                raise TypeError(MSG_FILENAME.format(storage))
-            # A new file is open for writing, whatever else was asked.
-            kwargs.pop("mode", None)
-            # One zero for each leaf, seen as often as the shape says.
-            zeros = {
-                key: torch.zeros((), dtype=dtype).expand(*size, *shape)
-                for key, (shape, dtype) in schema.items()
-            }
-            return classes.PersistentTensorDict.from_dict(
-                classes.TensorDict({}, size).update(zeros),
-                backend=storage,
-                device=device,
-                **kwargs,
+            return classes.PersistentTensorDict.from_schema(
+                schema, batch_size=size, storage=storage, device=device, **kwargs
             )
         if storage in ("redis", "dragonfly"):
             store = importlib.import_module("tensordict.store")

@@ -43,6 +43,7 @@ MSG_VALUE_ALONE = (
     "A {} alone is not written: a file is of a collection. Set it as an entry of a "
     "TensorDict, and write that."
 )
+MSG_FILENAME = "storage={0!r} makes a file: give its path, filename='data.{0}'."
 MSG_PICKLE = (
     "Cannot pickle a PersistentTensorDict of {}: it has no path that another process could "
     "open. Call to_tensordict() first."
@@ -212,6 +213,35 @@ class PersistentTensorDict(Reading, Writing):
         names = names_of(metadata_of(root), size)
         made._take(file, root, size, device, names, kwargs, False)
         return made
+
+    @classmethod
+    def from_schema(
+        cls,
+        schema: Mapping[Any, tuple[Sequence[int], torch.dtype]],
+        *,
+        batch_size: Sequence[int] | None = None,
+        storage: str | None = None,
+        device: torch.device | str | int | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Make a file of zeros: see :meth:`TensorDict.from_schema`.
+
+        Raises:
+            TypeError: there is no ``filename``.
+        """
+        backend = storage or "h5"
+        if "filename" not in kwargs:
+            raise TypeError(MSG_FILENAME.format(backend))
+        # A new file is open for writing, whatever else was asked.
+        kwargs.pop("mode", None)
+        size = torch.Size(() if batch_size is None else batch_size)
+        # One zero for each leaf, seen as often as the shape says.
+        zeros = {
+            key: torch.zeros((), dtype=dtype).expand(*size, *shape)
+            for key, (shape, dtype) in schema.items()
+        }
+        source = TensorDict({}, size).update(zeros)
+        return cls.from_dict(source, backend=backend, device=device, **kwargs)
 
     @classmethod
     def _from_file(
