@@ -612,3 +612,100 @@ def test_inspect_draws_bars(capsys, tmp_path):
         "  b: float32[1] 4 B ████",
         "  c: float32[0] 0 B",
     ]
+
+
+# Files of others, and what is no save --------------------------------------------------
+
+
+def rows():
+    return TensorDict(a=torch.arange(3), b=torch.ones(3), batch_size=[3])
+
+
+def write_folder(path, **options):
+    path.mkdir()
+    tensordict.to_safetensors(tree(), path / "model.safetensors", **options)
+    (path / "config.json").write_text("{}")
+
+
+def write_checkpoint(path):
+    with tensordict.checkpoint.Checkpointer(path) as checkpointer:
+        checkpointer.save(3, data=tree())
+
+
+def write_dataset(path):
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_dict({"a": [0, 1, 2], "b": [1.0] * 3}).save_to_disk(path)
+
+
+OTHERS = {
+    "x.h5": ("h5py", lambda path: tree().to_h5(path).close()),
+    "x.zarr": ("zarr", lambda path: tree().to_zarr(path).close()),
+    "x.parquet": ("pyarrow", lambda path: rows().to_parquet(path)),
+    "x.csv": ("pandas", lambda path: rows().to_csv(path)),
+    "x.json": ("pandas", lambda path: rows().to_json(path)),
+    "x.jsonl": ("pandas", lambda path: rows().to_json(path, lines=True)),
+    "model": ("torch", write_folder),
+    "shards": ("torch", lambda path: write_folder(path, shards=2)),
+    "steps": ("torch", write_checkpoint),
+    "dataset": ("datasets", write_dataset),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_commands_read_what_the_library_reads(name, tmp_path, capsys):
+    library, write = OTHERS[name]
+    pytest.importorskip(library)
+    path = tmp_path / name
+    write(path)
+    status, text = call(capsys, "inspect", path)
+    assert status == 0
+    assert str(path) in text
+    if name != "steps":
+        found = call(capsys, "inspect", path, "--json")[1]
+        tensors = {tuple(entry["key"]): entry for entry in found["entries"]}
+        assert tensors["a",]["shape"][0] == 3
+    assert call(capsys, "show", path, "--output", tmp_path / "x.html")[0] == 0
+    assert "float" in (tmp_path / "x.html").read_text()
+    assert call(capsys, "convert", path, tmp_path / "tree")[0] == 0
+    saved = load(tmp_path / "tree")
+    saved = saved["data"] if name == "steps" else saved
+    assert saved["a"].shape[0] == 3
+    assert call(capsys, "diff", path, tmp_path / "tree", "--metadata")[0] in (0, 1)
+
+
+ADVICE = {
+    "x.h5": "from_h5", "x.zarr": "from_zarr", "x.parquet": "from_parquet",
+    "x.csv": "from_csv", "x.json": "from_json", "x.jsonl": "lines=True",
+    "model": "from_safetensors", "shards": "from_safetensors", "steps": "Checkpointer",
+    "dataset": "load_from_disk",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_a_load_says_what_reads_it(name, tmp_path):
+    library, write = OTHERS[name]
+    pytest.importorskip(library)
+    path = tmp_path / name
+    write(path)
+    for each in [path, *path.glob("step-3")]:
+        for read in (load, TensorDict.load, TensorDict.load_memmap):
+            with pytest.raises((OSError, ValueError), match=ADVICE[name]) as caught:
+                read(each)
+            assert str(each) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["nope.safetensors", "nope.tdz", "nope.h5"])
+def test_a_load_of_a_file_that_is_missing_names_it(name, tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        TensorDict.load(tmp_path / name)
+    assert caught.value.filename == str(tmp_path / name)
+    assert "meta.json" not in str(caught.value)
+
+
+def test_what_cannot_be_read_says_why(tmp_path, capsys):
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 and no more")
+    status, text = call(capsys, "inspect", tmp_path / "x.parquet")
+    assert status == 2
+    assert "from_parquet" in text

@@ -22,6 +22,10 @@ __all__ = [
 ]
 
 FAILED = 2
+PATH = (
+    "a save of any layout, a checkpoint, anybody's safetensors or a folder of them, HDF5, "
+    "Zarr, Parquet, CSV, JSON, or a dataset of Hugging Face or MosaicML"
+)
 MSG_IMPORT = "--import MODULE imports the module that defines it."
 
 
@@ -39,7 +43,14 @@ def reporting_errors(
             return run(arguments)
         except BrokenPipeError:  # Nobody reads on: no failure of the command.
             raise
-        except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        except (
+            OSError,
+            RuntimeError,
+            ValueError,
+            KeyError,
+            TypeError,
+            ImportError,
+        ) as error:
             text = error.args[0] if isinstance(error, KeyError) else error
             sys.stderr.write(f"tensordict {arguments.command}: {text}\n")
             if getattr(arguments, "json", False):
@@ -83,13 +94,19 @@ def has_bar(arguments: argparse.Namespace) -> bool:
 
 
 def load_save(path: str, arguments: argparse.Namespace) -> Any:
-    """Load a save of any layout; its files are mapped, and never written to."""
+    """Load a save of any layout, or what the library reads besides.
+
+    Files of saves are mapped, and never written to.
+    """
     from tensordict import load
 
     for module in arguments.modules:
         importlib.import_module(module)
     from tensordict.checkpoint import foreign, tools
+    from tensordict.cli import sources
 
+    if sources.is_of_others(path):
+        return sources.read(path)
     if tools.is_checkpoint(path) or foreign.is_foreign(path):
         return tools.load(path)
     try:

@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``tensordict convert``."""
     parser.add_argument(
         "source",
-        help="a save of any layout, a checkpoint, anybody's safetensors, a file of "
-        "torch.save (.pt, .bin), or a directory of torch.distributed.checkpoint",
+        help=f"{common.PATH}, a file of torch.save (.pt, .bin), or a directory of "
+        "torch.distributed.checkpoint",
     )
     parser.add_argument(
         "target",
@@ -64,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tensordict.checkpoint.steps import step_number
     from tensordict.checkpoint.tools import is_checkpoint
     from tensordict.cli import checkpoints
+    from tensordict.cli.sources import is_of_others
     from tensordict.storage.checksums import DAMAGED, verify
     from tensordict.storage.inspect import survey
     from tensordict.storage.layouts.safetensors import index_of, is_index_name
@@ -94,7 +95,9 @@ def run(arguments: argparse.Namespace) -> int:
     source = common.load_save(arguments.source, arguments)
     if is_checkpoint(arguments.source) and not arguments.no_verify:
         checkpoints.refuse_damaged(arguments)
-    elif not arguments.no_verify and not source_is_foreign:
+    elif not (
+        arguments.no_verify or source_is_foreign or is_of_others(arguments.source)
+    ):
         # The checksums of the target would say of damaged bytes that they are good.
         damages = verify(arguments.source, arguments.threads).lines(DAMAGED)
         if damages:

@@ -18,7 +18,7 @@ BAR_PARTS: Final = " ▏▎▍▌▋▊▉█"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``tensordict inspect``."""
-    parser.add_argument("path", help="a save of any layout, or anybody's safetensors")
+    parser.add_argument("path", help=common.PATH)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "--bars",
@@ -32,13 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the list; the status is 1 where an entry is damaged."""
     from tensordict.checkpoint.tools import is_checkpoint
+    from tensordict.cli import sources
     from tensordict.storage.inspect import survey
 
     if is_checkpoint(arguments.path):
         from tensordict.cli import checkpoints
 
         return checkpoints.inspect(arguments)
-    found = survey(arguments.path)
+    is_of_others = sources.is_of_others(arguments.path)
+    found = (sources.survey if is_of_others else survey)(arguments.path)
     if arguments.json:
         common.print_json(as_data(found))
     else:

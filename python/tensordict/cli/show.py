@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``tensordict show``."""
-    parser.add_argument("path", help="a save of any layout, or anybody's safetensors")
+    parser.add_argument("path", help=common.PATH)
     parser.add_argument(
         "--output", metavar="FILE", help="write the page here, and open no browser"
     )

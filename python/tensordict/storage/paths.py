@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensordict import _rust
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.storage.foreign import explain
+from tensordict.storage.foreign import explain, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -179,6 +179,10 @@ def from_one_save(
         except Exception as error:
             if not save.was_replaced(False):
                 _say_that_nothing_is_there(error, prefix)
+                if isinstance(error, RuntimeError) and kind_of(prefix) == "step":
+                    raise ValueError(
+                        f"{prefix} is not a save. {explain(prefix)}"
+                    ) from None
                 raise
             continue
         if not (save.was_replaced(True) or (by_name and not save.is_current())):
@@ -187,12 +191,19 @@ def from_one_save(
 
 
 def _say_that_nothing_is_there(error: Exception, prefix: str | Path) -> None:
-    """Say in the error of a missing file that there is no save, if it is its first file."""
+    """Say in the error of a missing file that there is no save, if it is its first file.
+
+    Where the name is that of a file, that is what is missing, and no file in it.
+    """
     path = os.path.abspath(prefix)
     if isinstance(error, FileNotFoundError) and error.filename is not None:
         missing = os.path.abspath(error.filename)
         if missing in (path, os.path.join(path, "meta.json")):
             error.strerror = f"{error.strerror}: there is no save in {path}"
+            if os.path.splitext(path)[1] and not os.path.lexists(path):
+                error.filename = path
+            if explanation := explain(path):
+                error.strerror += f". {explanation} It lacks"
 
 
 def _open(prefix: str | Path, mode: str | None) -> _rust.Archive | _rust.Directory:

@@ -20,7 +20,7 @@ from tensordict.storage.future import now_or_later, of_now
 from tensordict.storage.layouts.archive import ArchiveLayout
 from tensordict.storage.layouts.consolidated import ConsolidatedLayout
 from tensordict.storage.layouts.directory import DirectoryLayout
-from tensordict.storage.layouts.interface import Entry, Layout
+from tensordict.storage.layouts.interface import Entry, Layout, short
 from tensordict.storage.layouts.safetensors import SafetensorsLayout
 from tensordict.storage.locations import local, new_directory
 from tensordict.storage.take_loaded import load_into
@@ -43,6 +43,7 @@ __all__ = [
     "of_name",
     "register",
     "save",
+    "short",
 ]
 
 DIRECTORY: Final = DirectoryLayout()
