@@ -219,6 +219,14 @@ def is_dense(data) -> bool:
     return type(inside(data)) is TensorDict
 
 
+def is_strided(data) -> bool:
+    """Return whether there are nested tensors of which torch takes no empty index."""
+    return is_dense(data) and any(
+        leaf.is_nested and leaf.layout is torch.strided
+        for leaf in tensors(data).values()
+    )
+
+
 FORMS = {
     "stack": check_stack,
     "padded": check_padded,
@@ -282,6 +290,19 @@ def test_rows_of_one_shape(tmp_path, ragged):
             FORMS[ragged](found, rows[:2])
 
 
+def test_an_index_of_two_dims_and_one_of_no_rows(data, rows):
+    index = torch.tensor([[2, 0], [0, 1]])
+    form = {"ragged": "padded", "padding_value": -1}
+    flat = gather(data, index.reshape(-1), **form)
+    for key, value in tensors(gather(data, index, **form)).items():
+        assert torch.equal(value.flatten(0, 1), flat.get(key))
+    assert gather(data, index.numpy(), **form).batch_size == (2, 2)
+    with pytest.raises(ValueError, match=r"one batch dim.*\(2, 2\)"):
+        gather(data, index, ragged="jagged")
+    if not is_strided(data):
+        assert gather(data, [], ragged="padded").batch_size == (0,)
+
+
 # Masks --------------------------------------------------------------------------------
 
 PADDED = {"ragged": "padded"}
@@ -311,6 +332,11 @@ def test_a_mask_of_the_one_ragged_entry(data, rows):
     key = ("inner", "mask") if "inner" in rows[0].keys() else "mask"
     found = gather(data, CHOSEN, ragged="padded", mask_key=key)
     assert found.get(key).tolist() == MASK
+    if not is_strided(data):
+        empty = gather(data, [], ragged="padded", mask_key=key)
+        assert empty.get(key).shape[0] == 0
+    both = gather(data, torch.tensor([CHOSEN]), ragged="padded", mask_key=key)
+    assert both.get(key).tolist() == [MASK]
 
 
 def pictures(lengths):

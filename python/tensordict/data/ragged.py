@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 
 from tensordict import _rust
@@ -43,6 +44,10 @@ MSG_TWICE = "Two masks would get the key {!r}: give each entry another one."
 MSG_FIELD = (
     "A mask would become the entry {!r}, and {} has no field {!r}. Declare the field, as "
     "'{}: torch.Tensor | None = None', or give mask_key= that of a field."
+)
+MSG_INDEX_DIMS = (
+    "Jagged rows have one batch dim, and the index is of shape {}: flatten it, or ask for "
+    "ragged='padded'."
 )
 MSG_NO_DIMS = (
     "The rows of {!r} are single numbers, which are never padded: they have no mask."
@@ -104,7 +109,13 @@ class RaggedForm:
         return found
 
     def taken(self, source: CollectionProtocol, indices: object) -> Any:
-        """Copy some rows to a batch."""
+        """Copy some rows to a batch.
+
+        Raises:
+            ValueError: an index has several dims, which jagged rows do not have.
+        """
+        if isinstance(indices, (torch.Tensor, np.ndarray)) and indices.ndim > 1:
+            return self._taken_in_dims(source, torch.as_tensor(indices))
         batch = self._taken(source, indices)
         if self._masks:
             index: Any = indices
@@ -113,6 +124,14 @@ class RaggedForm:
             shapes = row_shapes(source, mask.entry, places)
             batch.set(mask.key, _mask(shapes, mask.num_dims))
         return batch
+
+    def _taken_in_dims(self, source: CollectionProtocol, indices: torch.Tensor) -> Any:
+        """Copy the rows of an index of several dims."""
+        if self.ragged == "jagged":
+            raise ValueError(MSG_INDEX_DIMS.format(tuple(indices.shape)))
+        if self.ragged == "stack":
+            return source[indices].clone()
+        return self.taken(source, indices.reshape(-1)).reshape(*indices.shape)
 
     def _taken(self, source: CollectionProtocol, indices: object) -> Any:
         inner = inside(source)
@@ -145,12 +164,16 @@ class RaggedForm:
 def _mask(shapes: torch.Tensor, num_dims: int) -> torch.Tensor:
     """Make the mask of rows that are padded to the largest: True where one has an item."""
     count = len(shapes)
-    most = shapes.amax(0).tolist() if count else [0] * num_dims
+    if not count:
+        return torch.zeros(0, *[0] * num_dims, dtype=torch.bool)
+    most = shapes.amax(0).tolist()
     mask = torch.ones(count, *most[:num_dims], dtype=torch.bool)
     for dim in range(num_dims):
         steps = torch.arange(most[dim])
         is_there = steps < shapes[:, dim, None]
-        mask &= is_there.view(count, *[1] * dim, -1, *[1] * (num_dims - dim - 1))
+        sizes = [1] * num_dims
+        sizes[dim] = most[dim]
+        mask &= is_there.view(count, *sizes)
     return mask
 
 
