@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import queue
 from typing import TYPE_CHECKING, Any
 
 from tensordict.parallel.errors import note
@@ -26,20 +27,13 @@ class ExecutorBackend:
     """
 
     def __init__(self, executor: Any) -> None:
-        if hasattr(executor, "submit"):
-            self._submit = executor.submit
-            self._result: Callable[[Any], Any] = lambda future: future.result()
-            self._cancel: Callable[[Any], Any] = lambda future: future.cancel()
-        elif hasattr(executor, "apply_async"):
-            self._submit = lambda function, *args: executor.apply_async(function, args)
-            self._result = lambda future: future.get()
-            self._cancel = lambda _: None
-        else:
+        if not hasattr(executor, "submit") and not hasattr(executor, "apply_async"):
             msg = (
                 "pool must be a multiprocessing.Pool, a concurrent.futures.Executor or a "
                 f"tensordict.parallel.WorkerPool, got {type(executor).__name__}."
             )
             raise TypeError(msg)
+        self._executor = executor
         workers = getattr(executor, "_max_workers", None)
         found = (
             workers if isinstance(workers, int) else getattr(executor, "_processes", 1)
@@ -49,36 +43,66 @@ class ExecutorBackend:
     def run(
         self, job: Job, num_taken: Callable[[], int]
     ) -> Generator[Outcome, None, None]:
-        """Give outcomes in the order of the chunks, with few of them waiting."""
-        del num_taken
+        """Give outcomes as they come, with few chunks waiting."""
         function = _Call(
             job.function, job.seed if job.seed_per_chunk else None, job.retries
         )
-        window = job.window or 4 * self.num_workers
-        waiting: collections.deque[tuple[int, Any]] = collections.deque()
-        chunks = iter(job.todo)
+        waiting: dict[int, Callable[[], Any]] = {}
+        done: queue.SimpleQueue[int] = queue.SimpleQueue()
+        futures: dict[int, Any] = {}
+        todo = collections.deque(job.todo)
+        num_begun = 0
         try:
-            while True:
-                while len(waiting) < window:
-                    chunk = next(chunks, None)
-                    if chunk is None:
-                        break
+            while todo or waiting:
+                # A result that is not taken keeps others from being begun, and a heavy
+                # chunk does not.
+                limit = 4 * self.num_workers if job.window is None else job.window
+                while todo and limit > (
+                    len(waiting) if job.window is None else num_begun - num_taken()
+                ):
+                    chunk = todo.popleft()
                     rows = job.plan.take(job.source, chunk)
-                    future = self._submit(function, Rows.of(rows), chunk)
-                    waiting.append((chunk, future))
-                if not waiting:
-                    return
-                chunk, future = waiting[0]
-                try:
-                    outcome = Outcome(chunk, kept(job, chunk, self._result(future)))
-                except Exception as error:  # noqa: BLE001 # it is raised where results are taken
-                    note(error, f"raised on {job.plan.named(chunk)} in the pool")
-                    outcome = Outcome(chunk, error=error)
-                waiting.popleft()
-                yield outcome
+                    waiting[chunk] = self._begin(function, rows, chunk, done, futures)
+                    num_begun += 1
+                chunk = done.get()
+                yield _outcome(job, chunk, waiting.pop(chunk))
+                futures.pop(chunk, None)
         finally:
-            for _, future in waiting:
-                self._cancel(future)
+            for future in futures.values():
+                future.cancel()
+
+    def _begin(
+        self,
+        function: _Call,
+        rows: object,
+        chunk: int,
+        done: queue.SimpleQueue[int],
+        futures: dict[int, Any],
+    ) -> Callable[[], Any]:
+        """Begin a chunk, which is put into ``done`` later: what then gives its result."""
+
+        def tell(_: object) -> None:
+            done.put(chunk)
+
+        get: Callable[[], Any]
+        if hasattr(self._executor, "submit"):
+            future = futures[chunk] = self._executor.submit(function, rows, chunk)
+            future.add_done_callback(tell)
+            get = future.result
+        else:
+            get = self._executor.apply_async(
+                function, (rows, chunk), callback=tell, error_callback=tell
+            ).get
+        return get
+
+
+def _outcome(job: Job, chunk: int, get: Callable[[], Any]) -> Outcome:
+    """Take a result; an error is part of the outcome."""
+    try:
+        return Outcome(chunk, kept(job, chunk, get()))
+    except Exception as error:  # noqa: BLE001 # it is raised where results are taken
+        note(error, f"raised on {job.plan.named(chunk)} in the pool")
+        return Outcome(chunk, error=error)
 
 
 class _Call:
@@ -88,6 +112,7 @@ class _Call:
         self, function: Callable[..., Any], seed: int | None, retries: int
     ) -> None:
         self._function = function
+        self._content: bytes | None = None
         self._seed = seed
         self._retries = retries
 
@@ -106,7 +131,10 @@ class _Call:
         return self._function(rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _call_of, (dumps(self._function), self._seed, self._retries)
+        # Once for all chunks.
+        if self._content is None:
+            self._content = dumps(self._function)
+        return _call_of, (self._content, self._seed, self._retries)
 
 
 def _call_of(function: bytes, seed: int | None, retries: int) -> _Call:

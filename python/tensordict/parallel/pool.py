@@ -86,7 +86,7 @@ class WorkerPool(Closing, ProcessesBackend):
         if call.shared is None:
             call.shared = transport.share(_Travelling(call.job))
         content, descriptors = call.shared
-        head = transport.dumps((assignment, call.is_fed, len(descriptors)))
+        head = transport.dumps((assignment, len(descriptors)))
         hired.connection.send_bytes(head)
         hired.connection.send_bytes(content)
         pid = hired.process.pid

@@ -76,10 +76,10 @@ def serve_main(connection: Connection, preload: tuple[str, ...]) -> None:
         importlib.import_module(name)
     with contextlib.suppress(EOFError, OSError):
         while content := connection.recv_bytes():
-            assignment, is_in_order, num_descriptors = transport.loads(content)
+            assignment, num_descriptors = transport.loads(content)
             described = connection.recv_bytes()
             descriptor = reduction.recv_handle(connection)
-            schedule = Schedule.from_descriptor(descriptor, is_in_order)
+            schedule = Schedule.from_descriptor(descriptor, in_order=True)
             block = reduction.recv_handle(connection)
             found = [reduction.recv_handle(connection) for _ in range(num_descriptors)]
             try:
