@@ -133,6 +133,76 @@ def test_the_buffer_of_a_consolidated_collection_is_sent(
     assert pair.all(_whole, method)[1] == state(dense(1))
 
 
+CHANGES: dict[str, Any] = {
+    "nothing": lambda td: None,
+    "in place": lambda td: td["b"].fill_(7),
+    "replaced": lambda td: td.unlock_().set("b", torch.full_like(td["b"], 7)),
+    "other data": lambda td: setattr(td["b"], "data", torch.full_like(td["b"], 7)),
+    "turned": lambda td: td["square"].t_(),
+    "another one added": lambda td: td.unlock_().set("z", torch.ones(3)),
+}
+
+
+def _whole_again(rank: int, change: str, consolidates: bool) -> Any:
+    td = dense(rank + 1)
+    td["square"] = torch.arange(9.0).view(3, 3) + rank
+    other = td.clone().consolidate()
+    td = td.consolidate() if consolidates else td
+    for _ in range(2):
+        if rank == 0:
+            td.send(1, consolidated=True)
+        else:
+            other.recv(0, consolidated=True)
+    if rank == 0:
+        CHANGES[change](td)
+        td.send(1, consolidated=True)
+        return state(td)
+    if change == "another one added":
+        other = other.clone().unlock_().set("z", torch.zeros(3)).consolidate()
+    other.recv(0, consolidated=True)
+    return state(other)
+
+
+@pytest.mark.parametrize("consolidates", [True, False])
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_changed_since_is_sent(
+    pair: Ranks, change: str, consolidates: bool
+) -> None:
+    sent, received = pair.all(_whole_again, change, consolidates)
+    assert received == sent
+
+
+def _calls(rank: int, is_consolidated: bool) -> int:
+    td = dense(rank + 1)
+    other = td.consolidate()
+    td = other if is_consolidated else td
+    described = []
+    describe = TensorDict._describe
+
+    def counted(*arguments: Any) -> Any:
+        described.append(1)
+        return describe(*arguments)
+
+    TensorDict._describe = counted
+    try:
+        for _ in range(5):
+            if rank == 0:
+                td.send(1, consolidated=True)
+            else:
+                other.recv(0, consolidated=True)
+    finally:
+        TensorDict._describe = describe
+    return len(described)
+
+
+@pytest.mark.parametrize("is_consolidated", [True, False])
+def test_a_buffer_is_described_once_and_then_sent(
+    pair: Ranks, is_consolidated: bool
+) -> None:
+    # The two levels of the collection.
+    assert max(pair.all(_calls, is_consolidated)) <= 4
+
+
 def _group(rank: int) -> Any:
     group = distributed.new_group([0, 1])
     td = dense(rank + 1)

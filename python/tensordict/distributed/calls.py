@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensordict.distributed import in_place, published, whole
 from tensordict.distributed.channels import PSEUDO_RANDOM, Channel
-from tensordict.distributed.plans import parts_of
 from tensordict.distributed.tags import published_tags
 
 if TYPE_CHECKING:
@@ -35,11 +34,10 @@ def _channel(
     return Channel(name, rank, group, group_rank, tag)
 
 
-def _answer(td: CollectionProtocol, options: Options) -> int | None:
+def _answer(count: int, options: Options) -> int | None:
     """Tell the tag of the last leaf, were each a message."""
     if options.is_whole:
         return None
-    count = len(parts_of(td).found)
     if options.is_random and options.is_published and count:
         return published_tags(options.tag, count, is_random=True)[-1]
     return options.tag + count - 1
@@ -87,7 +85,7 @@ def _transfer(
     """Send or receive the leaves, in the published order or in ours."""
     if not options.is_published:
         transfer = as_ours(td, channel, is_whole=options.is_whole, later=later)
-        return [transfer] if later else _answer(td, options)
+        return [transfer] if later else _answer(transfer, options)
     tag, is_random, is_whole, _ = options
     works = as_published(td, channel, tag, is_random=is_random, is_whole=is_whole)
     if later:
@@ -95,7 +93,7 @@ def _transfer(
     with channel.naming(name):
         for work in works:
             work.wait()
-    return _answer(td, options)
+    return _answer(len(works), options)
 
 
 def init_remote(

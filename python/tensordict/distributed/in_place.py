@@ -25,18 +25,17 @@ from tensordict.distributed.plans import (
     buffer_of,
     copy_into,
     difference,
+    new_buffer_of,
     pack_leaves,
     parts_of,
     unpack_leaves,
 )
 from tensordict.distributed.values import describe_values, take_values
-from tensordict.storage.layouts import consolidated
 
 if TYPE_CHECKING:
-    from tensordict.containers.collection import TensorCollection
     from tensordict.primitives.protocol import CollectionProtocol
 
-__all__ = ["receive", "send", "state_of"]
+__all__ = ["MSG_NOT_CONSOLIDATED", "receive", "send"]
 
 FIRST_BYTES = 64 << 10
 """The longest first message."""
@@ -63,43 +62,46 @@ class _Content(NamedTuple):
 
 
 def _content_of(td: CollectionProtocol, is_whole: bool) -> _Content:
-    if not is_whole:
-        return _Content(LEAVES, parts_of(td))
-    return _Content(WHOLE, buffer_of(state_of(td)))
-
-
-def state_of(td: CollectionProtocol) -> dict[str, Any]:
-    """Give what is known of the buffer of a consolidated collection.
+    """Find what is received into.
 
     Raises:
-        AttributeError: it is not consolidated.
+        AttributeError: ``is_whole``, and the collection is not consolidated.
+        TypeError: a leaf is neither dense nor jagged.
     """
-    state = consolidated.state_of(td)
-    if state is None:
+    if not is_whole:
+        return _Content(LEAVES, parts_of(td))
+    parts = buffer_of(td)
+    if parts is None:
         raise AttributeError(MSG_NOT_CONSOLIDATED.format(type(td).__name__))
-    return state
+    return _Content(WHOLE, parts)
 
 
-def send(td: TensorCollection, channel: Channel, *, is_whole: bool, later: bool) -> Any:
-    """Send the leaves of a collection."""
-    content = None
+def _content_to_send(td: CollectionProtocol, is_whole: bool) -> _Content:
+    if not is_whole:
+        return _Content(LEAVES, parts_of(td))
+    return _Content(WHOLE, buffer_of(td) or new_buffer_of(td))
+
+
+def send(
+    td: CollectionProtocol, channel: Channel, *, is_whole: bool, later: bool
+) -> Any:
+    """Send the leaves of a collection: how many, or with ``later`` the transfer."""
     try:
-        if is_whole and consolidated.state_of(td) is None:
-            td = td.consolidate()
-        content = _content_of(td, is_whole)
+        content = _content_to_send(td, is_whole)
         values = describe_values(content.parts.values)
     except Exception as error:  # noqa: BLE001 (raised in both processes)
         failed = error
 
-        def work() -> None:
+        def work() -> int:
             with channel.naming("send"):
                 _refuse(channel, failed, is_sender=True)
             raise failed
     else:
 
-        def work() -> None:
+        def work() -> int:
             with channel.naming("send"):
                 _send(channel, content, values)
+            return len(content.parts.found)
 
     return in_order(channel.key("send"), work, later=later)
 
@@ -107,7 +109,7 @@ def send(td: TensorCollection, channel: Channel, *, is_whole: bool, later: bool)
 def receive(
     td: CollectionProtocol, channel: Channel, *, is_whole: bool, later: bool
 ) -> Any:
-    """Receive into the leaves of a collection.
+    """Receive into the leaves of a collection: how many, or with ``later`` the transfer.
 
     Raises:
         AttributeError: ``is_whole``, and it is not consolidated.
@@ -117,15 +119,16 @@ def receive(
     except TypeError as error:
         failed = error
 
-        def work() -> None:
+        def work() -> int:
             with channel.naming("receive"):
                 _refuse(channel, failed, is_sender=False)
             raise failed
     else:
 
-        def work() -> None:
+        def work() -> int:
             with channel.naming("receive"):
                 _receive(channel, content)
+            return len(content.parts.found)
 
     return in_order(channel.key("receive"), work, later=later)
 

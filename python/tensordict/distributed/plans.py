@@ -20,6 +20,7 @@ from tensordict.primitives import classes
 from tensordict.primitives.checks import is_tensorclass
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage import describing
+from tensordict.storage.layouts import consolidated
 from tensordict.storage.sharded import is_sharded
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ __all__ = [
     "buffer_of",
     "copy_into",
     "difference",
+    "new_buffer_of",
     "pack_leaves",
     "parts_of",
     "unpack_leaves",
@@ -184,12 +186,69 @@ def _paths(td: CollectionProtocol, path: tuple[str, ...]) -> Iterator[tuple[str,
             yield (*path, key)
 
 
-def buffer_of(state: dict[str, Any]) -> Parts:
+class _Whole(NamedTuple):
+    """The buffer of a structure, were it consolidated."""
+
+    plan: Plan
+    packing: Packing
+
+
+_WHOLE: dict[bytes, _Whole] = {}
+
+
+def buffer_of(td: Any) -> Parts | None:
     """Take the buffer of a consolidated collection as the only leaf: all leaves at once.
 
-    Args:
-        state: what :func:`tensordict.storage.layouts.consolidated.state_of` gives.
+    Returns:
+        None if the collection is not consolidated, or was changed since.
     """
+    state = td._consolidated_home()._consolidated
+    if state is None:
+        return None
+    checked = _places_of(_rust.wire_layout(td))
+    # Plain leaves of the same keys, dtypes and shapes at the same places are the same
+    # bytes of the buffer, which the state holds; this costs a hundredth of a description.
+    if checked is None or checked != state.get("wire_checked"):
+        if consolidated.state_of(td) is None:
+            return None
+        state["wire_checked"] = checked
+    return _buffer_in(state)
+
+
+def _places_of(
+    found: tuple[bytes, list[torch.Tensor]] | None,
+) -> tuple[bytes, list[int]] | None:
+    """Give the first byte of each leaf, behind the text of the structure."""
+    if found is None:
+        return None
+    return found[0], list(map(torch.Tensor.data_ptr, found[1]))
+
+
+def new_buffer_of(td: Any) -> Parts:
+    """Make the buffer that a collection has when it is consolidated, as the only leaf."""
+    found = _rust.wire_layout(td)
+    if found is not None:
+        text, leaves = found
+        known = _WHOLE.get(text)
+        if known is not None:
+            buffer = torch.zeros(known.plan.num_bytes[0], dtype=torch.uint8)
+            if known.packing.copy(leaves, buffer, False):
+                return Parts(known.plan, [buffer], [], [])
+    made = td.consolidate()
+    parts = _buffer_in(made._consolidated_home()._consolidated)
+    places = _places_of(_rust.wire_layout(made))
+    if found is not None and places is not None and places[0] == found[0]:
+        first = parts.found[0].data_ptr()
+        # A leaf without elements has no first byte.
+        starts = [max(place - first, 0) for place in places[1]]
+        packing = Packing(list(range(len(starts))), starts)
+        if len(_WHOLE) >= MAX_PLANS:
+            _WHOLE.pop(next(iter(_WHOLE)), None)
+        _WHOLE[found[0]] = _Whole(parts.plan, packing)
+    return parts
+
+
+def _buffer_in(state: dict[str, Any]) -> Parts:
     buffer = state["storage"]
     plan = state.get("wire_plan")
     if plan is None:

@@ -16,8 +16,13 @@ from torch import distributed
 
 from tensordict.distributed.channels import device_of
 from tensordict.distributed.groups import MSG_ALL, group_of, root_of
-from tensordict.distributed.in_place import state_of
-from tensordict.distributed.plans import copy_into, parts_of
+from tensordict.distributed.in_place import MSG_NOT_CONSOLIDATED
+from tensordict.distributed.plans import (
+    buffer_of,
+    copy_into,
+    new_buffer_of,
+    parts_of,
+)
 from tensordict.distributed.tags import published_tags
 from tensordict.primitives import registry
 from tensordict.primitives.checks import is_tensorclass
@@ -25,7 +30,6 @@ from tensordict.storage import describing, restricted_pickle
 from tensordict.storage.layouts import consolidated
 
 if TYPE_CHECKING:
-    from tensordict.containers.collection import TensorCollection
     from tensordict.distributed.channels import Channel
     from tensordict.primitives.protocol import CollectionProtocol
 
@@ -48,15 +52,18 @@ MAX_DESCRIPTION_BYTES = 1 << 30
 
 
 def send(
-    td: TensorCollection, channel: Channel, tag: int, *, is_random: bool, is_whole: bool
+    td: CollectionProtocol,
+    channel: Channel,
+    tag: int,
+    *,
+    is_random: bool,
+    is_whole: bool,
 ) -> list[Any]:
     """Begin to send the leaves: what is to be waited for."""
     if is_whole:
-        if consolidated.state_of(td) is None:
-            td = td.consolidate()
-        state = state_of(td)
         channel.tag = 0
-        return [channel.send(state["storage"])]
+        whole = buffer_of(td) or new_buffer_of(td)
+        return [channel.send(whole.found[0])]
     leaves = parts_of(td).leaves
     works = []
     tags = published_tags(tag, len(leaves), is_random=is_random)
@@ -67,7 +74,12 @@ def send(
 
 
 def receive(
-    td: TensorCollection, channel: Channel, tag: int, *, is_random: bool, is_whole: bool
+    td: CollectionProtocol,
+    channel: Channel,
+    tag: int,
+    *,
+    is_random: bool,
+    is_whole: bool,
 ) -> list[Any]:
     """Begin to receive into the leaves: what is to be waited for.
 
@@ -75,9 +87,11 @@ def receive(
         AttributeError: ``is_whole``, and the collection is not consolidated.
     """
     if is_whole:
-        state = state_of(td)
+        whole = buffer_of(td)
+        if whole is None:
+            raise AttributeError(MSG_NOT_CONSOLIDATED.format(type(td).__name__))
         channel.tag = 0
-        return [channel.receive(state["storage"])]
+        return [channel.receive(whole.found[0])]
     parts = parts_of(td)
     views = {place: (view, key) for place, view, key in parts.views}
     works: list[Any] = []
@@ -183,7 +197,7 @@ def _message(td: Any) -> tuple[dict[str, Any], torch.Tensor]:
     """Make the description of a collection, as tensordict 0.15 does, and its buffer."""
     # A tensorclass is described as what it is over, which may be a stack.
     one = (td._tensordict if is_tensorclass(td) else td).consolidate()
-    state = state_of(one)
+    state: Any = consolidated.state_of(one)
     metadata = describing.as_pickled(describing.without_modules(state["metadata"]))
     metadata["_total_bytes"] = len(state["storage"])
     if is_tensorclass(td):
