@@ -8,7 +8,7 @@
 use smallvec::SmallVec;
 
 use crate::batch::Dims;
-use crate::{Error, Result};
+use crate::{Refused, Result};
 
 /// One item of an index.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,11 +56,11 @@ impl Range {
     /// The number of positions that the range takes of a dim of size `length`.
     ///
     /// # Errors
-    /// [`Error::SliceStep`] where the step is not positive.
+    /// The step is not positive.
     pub fn len(&self, length: i64) -> Result<i64> {
         let step = self.step.unwrap_or(1);
         if step <= 0 {
-            return Err(Error::SliceStep);
+            return Err(Refused);
         }
         let clamp = |position: i64| {
             let position = if position < 0 {
@@ -121,14 +121,14 @@ struct Advanced {
 /// The plan of `items` on `batch_size`.
 ///
 /// # Errors
-/// [`Error::TwoEllipses`], [`Error::TooManyIndices`], [`Error::IndexOutOfRange`],
-/// [`Error::MaskShape`], [`Error::SliceStep`], [`Error::Broadcast`].
+/// There are two ellipses, or more items than dims; a position is outside of its dim, a mask has another
+/// shape than its dims, a step is not positive, or two tensors do not broadcast.
 pub fn plan(batch_size: &[i64], items: &[Item]) -> Result<Plan> {
     let ndim = batch_size.len();
     let ellipsis = position_of_ellipsis(items)?;
     let used: usize = items.iter().map(dims_used).sum();
     if used > ndim {
-        return Err(Error::TooManyIndices { ndim });
+        return Err(Refused);
     }
     let mut planner = Planner::new(batch_size);
     for (position, item) in items.iter().enumerate() {
@@ -150,7 +150,7 @@ fn position_of_ellipsis(items: &[Item]) -> Result<Option<usize>> {
     let mut positions = (0..items.len()).filter(|&at| items[at] == Item::Ellipsis);
     let first = positions.next();
     match positions.next() {
-        Some(_) => Err(Error::TwoEllipses),
+        Some(_) => Err(Refused),
         None => Ok(first),
     }
 }
@@ -200,11 +200,7 @@ impl<'b> Planner<'b> {
             Item::Position(index) => {
                 let length = self.batch_size[self.dim];
                 if *index >= length || *index < -length {
-                    return Err(Error::IndexOutOfRange {
-                        index: *index,
-                        dim: self.dim,
-                        length,
-                    });
+                    return Err(Refused);
                 }
                 self.dim += 1;
             }
@@ -230,13 +226,8 @@ impl<'b> Planner<'b> {
 
     fn push_mask(&mut self, position: usize, shape: &Dims, count: i64) -> Result<()> {
         let dims = &self.batch_size[self.dim..self.dim + shape.len()];
-        if let Some(axis) = (0..shape.len()).find(|&axis| shape[axis] != dims[axis]) {
-            return Err(Error::MaskShape {
-                mask: shape.to_vec(),
-                axis,
-                batch_size: self.batch_size.to_vec(),
-                dim: self.dim + axis,
-            });
+        if shape.as_slice() != dims {
+            return Err(Refused);
         }
         for axis in 0..shape.len() {
             self.push_tensor(Dims::from_slice(&[count]), Some(self.dim), true);
@@ -298,10 +289,7 @@ fn advanced_dims(tensors: &[Advanced]) -> Result<Vec<(i64, Option<usize>)>> {
             let own = tensor.shape[tensor.shape.len() - back];
             if own != 1 {
                 if length != 1 && length != own {
-                    return Err(Error::Broadcast {
-                        first: tensors[0].shape.to_vec(),
-                        second: tensor.shape.to_vec(),
-                    });
+                    return Err(Refused);
                 }
                 length = own;
             }

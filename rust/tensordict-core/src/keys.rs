@@ -9,7 +9,7 @@ use std::hash::Hash;
 
 use smallvec::SmallVec;
 
-use crate::{Error, Result};
+use crate::{Refused, Result};
 
 /// The parts of a nested key, that of the outermost collection first; few keys are longer.
 pub type Path<K = String> = SmallVec<[K; 4]>;
@@ -46,8 +46,7 @@ pub enum Node<'k> {
 /// apart at `separator`. Collections stand where their first entry stood.
 ///
 /// # Errors
-/// [`Error::KeyIsPrefix`] where one name runs through the entry of another, and
-/// [`Error::DuplicateKey`] where two are the same, or one names another's collection.
+/// One name runs through the entry of another, two are the same, or one names another's collection.
 pub fn unflatten_plan<'k>(names: &[&'k str], separator: &str) -> Result<Branch<'k>> {
     let mut root = Branch::default();
     for (position, name) in names.iter().enumerate() {
@@ -56,20 +55,20 @@ pub fn unflatten_plan<'k>(names: &[&'k str], separator: &str) -> Result<Branch<'
         } else {
             name.split(separator).collect()
         };
-        root.insert(&parts, position, name)?;
+        root.insert(&parts, position)?;
     }
     Ok(root)
 }
 
 impl<'k> Branch<'k> {
-    fn insert(&mut self, parts: &[&'k str], position: usize, name: &str) -> Result<()> {
+    fn insert(&mut self, parts: &[&'k str], position: usize) -> Result<()> {
         let (head, rest) = (parts[0], &parts[1..]);
         let Some(&place) = self.places.get(head) else {
             let node = if rest.is_empty() {
                 Node::Entry(position)
             } else {
                 let mut inner = Self::default();
-                inner.insert(rest, position, name)?;
+                inner.insert(rest, position)?;
                 Node::Branch(inner)
             };
             self.places.insert(head, self.entries.len());
@@ -77,12 +76,9 @@ impl<'k> Branch<'k> {
             return Ok(());
         };
         match &mut self.entries[place].1 {
-            _ if rest.is_empty() => Err(Error::DuplicateKey { key: name.into() }),
-            Node::Branch(inner) => inner.insert(rest, position, name),
-            Node::Entry(_) => Err(Error::KeyIsPrefix {
-                key: name.into(),
-                leaf: head.into(),
-            }),
+            _ if rest.is_empty() => Err(Refused),
+            Node::Branch(inner) => inner.insert(rest, position),
+            Node::Entry(_) => Err(Refused),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Structure, storage and scheduling of collections of tensors. Knows nothing of Python.
 //!
-//! Start reading at [`error`], which names everything that can go wrong here; each other
-//! module is one topic and has the same name in the bindings and in the Python package.
+//! Each module is one topic. [`index`], [`keys`], [`lazy`], [`gather`] and [`storage`] have the same name
+//! in the bindings; the others are used by several of those.
 
 pub mod batch;
 pub mod error;
@@ -13,8 +13,9 @@ pub mod lazy;
 pub mod permutation;
 pub mod schedule;
 pub mod storage;
+mod threads;
 
-pub use error::{Error, Result};
+pub use error::{Refused, Result};
 
 /// The version of this crate, as `python -m tensordict doctor` shows it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,7 +1,7 @@
 //! Laws of batch sizes.
 
 use proptest::prelude::*;
-use tensordict_core::Error;
+use tensordict_core::Refused;
 use tensordict_core::batch::{infer_view, num_elements};
 
 fn shape() -> impl Strategy<Value = Vec<i64>> {
@@ -30,30 +30,15 @@ proptest! {
 
 #[test]
 fn test_a_view_of_another_size_is_refused() {
-    assert!(matches!(
-        infer_view(&[2, 3], &[4, -1]),
-        Err(Error::ViewShape { .. })
-    ));
-    assert!(matches!(
-        infer_view(&[2, 3], &[5]),
-        Err(Error::ViewShape { .. })
-    ));
-    assert!(matches!(
-        infer_view(&[2, 3], &[-2, -3]),
-        Err(Error::ViewShape { .. })
-    ));
-    assert!(matches!(
-        infer_view(&[2, 3], &[-1, -1]),
-        Err(Error::TwoInferredDims)
-    ));
+    assert_eq!(infer_view(&[2, 3], &[4, -1]), Err(Refused));
+    assert_eq!(infer_view(&[2, 3], &[5]), Err(Refused));
+    assert_eq!(infer_view(&[2, 3], &[-2, -3]), Err(Refused));
+    assert_eq!(infer_view(&[2, 3], &[-1, -1]), Err(Refused));
 }
 
 #[test]
 fn test_no_dim_can_be_inferred_beside_one_of_size_0() {
-    assert!(matches!(
-        infer_view(&[0, 3], &[0, -1]),
-        Err(Error::ViewShape { .. })
-    ));
+    assert_eq!(infer_view(&[0, 3], &[0, -1]), Err(Refused));
     assert_eq!(infer_view(&[0, 3], &[-1, 3]).unwrap().into_vec(), [0, 3]);
 }
 

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use smallvec::smallvec;
-use tensordict_core::Error;
+use tensordict_core::Refused;
 use tensordict_core::index::{Item, Plan, Range, Step, plan};
 
 const ALL: Item = Item::Slice(Range::WHOLE);
@@ -115,10 +115,7 @@ fn test_index_tensors_broadcast() {
     let items = [positions(&[5, 1]), positions(&[6])];
     assert_eq!(size(&[4, 3, 2], &items), [5, 6, 2]);
     let clash = [positions(&[5]), positions(&[6])];
-    assert!(matches!(
-        plan(&[4, 3], &clash),
-        Err(Error::Broadcast { .. })
-    ));
+    assert!(matches!(plan(&[4, 3], &clash), Err(Refused)));
 }
 
 #[test]
@@ -127,12 +124,7 @@ fn test_a_mask_takes_its_dims_for_one() {
     assert_eq!(found.size.to_vec(), [7, 2]);
     let expected: [Step; 2] = [0, 1].map(|axis| Step::MaskAxis { item: 0, axis });
     assert_eq!(found.steps.to_vec(), expected);
-    let error = plan(&[4, 3], &[mask(&[4, 2], 1)]).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "The shape of the mask [4, 2] at index 1 does not match the shape of the indexed \
-         tensor [4, 3] at index 1"
-    );
+    assert!(matches!(plan(&[4, 3], &[mask(&[4, 2], 1)]), Err(Refused)));
 }
 
 #[test]
@@ -183,31 +175,18 @@ fn test_names_follow_their_dims() {
 
 #[test]
 fn test_what_does_not_fit_is_refused() {
-    let refused = |items: &[Item]| plan(&[4], items).unwrap_err();
-    assert!(matches!(
-        refused(&[Item::Position(4)]),
-        Error::IndexOutOfRange {
-            index: 4,
-            dim: 0,
-            length: 4
-        }
-    ));
-    assert!(matches!(
-        refused(&[ALL, ALL]),
-        Error::TooManyIndices { ndim: 1 }
-    ));
-    assert!(matches!(
-        refused(&[Item::Ellipsis, Item::Ellipsis]),
-        Error::TwoEllipses
-    ));
+    let is_refused = |items: &[Item]| matches!(plan(&[4], items), Err(Refused));
+    assert!(is_refused(&[Item::Position(4)]));
+    assert!(is_refused(&[ALL, ALL]));
+    assert!(is_refused(&[Item::Ellipsis, Item::Ellipsis]));
     let back = Range {
         step: Some(-1),
         ..Range::WHOLE
     };
-    assert!(matches!(refused(&[Item::Slice(back)]), Error::SliceStep));
+    assert!(is_refused(&[Item::Slice(back)]));
     let item = Item::Mask {
         shape: smallvec![4, 4],
         count: 0,
     };
-    assert!(matches!(refused(&[item]), Error::TooManyIndices { .. }));
+    assert!(is_refused(&[item]));
 }

@@ -7,11 +7,9 @@
 //! copied from the mapping until a page fault had to wait for the device.
 
 mod file;
-mod pool;
 mod prefetch;
 
 use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use file::RowFile;
@@ -19,6 +17,7 @@ pub use prefetch::{OwnedLeaf, Prefetcher, Ticket};
 
 use crate::storage::region::prefetch;
 use crate::storage::{StorageError, StorageResult, thread_count};
+use crate::threads::{ROWS, locked};
 
 /// Neighbouring rows: `count` of them from `row` on go to `place` and after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,20 +228,16 @@ unsafe fn gather_with(leaves: &[Leaf<'_>], runs: &[Run], threads: usize) -> Stor
         has_failed: AtomicBool::new(false),
     };
     // SAFETY: the contract of this function.
-    pool::for_each(tasks.len(), threads, &|task| unsafe {
+    ROWS.for_each(tasks.len(), threads, &|task| unsafe {
         call.copy(&tasks[task]);
     });
     let missing = std::mem::take(&mut *locked(&call.missing));
     // SAFETY: as above.
-    pool::for_each(missing.len(), WAITING_THREADS, &|at| unsafe {
+    ROWS.for_each(missing.len(), WAITING_THREADS, &|at| unsafe {
         call.wait_for(&missing[at]);
     });
     let failed = locked(&call.failed).take();
     failed.map_or(Ok(()), Err)
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Gather<'_> {

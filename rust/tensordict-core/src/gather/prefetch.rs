@@ -1,6 +1,7 @@
 //! Copy rows while the caller does something else.
 //!
-//! A [`Prefetcher`] has threads, which end with it, and a queue of gathers. Who waits for a gather
+//! A [`Prefetcher`] has a queue of gathers, which threads of the pool do one after the other, so many
+//! threads at a time. Whoever waits for a gather
 //! works as well: it takes the one it needs from the queue, or the next one while a thread is at
 //! that. In the child of a fork there are no threads, and a lock may be held by nobody who is there:
 //! there a [`Prefetcher`] and its [`Ticket`]s are left as they are, and the caller makes new ones.
@@ -11,8 +12,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::{Backing, Leaf, RowFile, Run, gather_with, locked};
+use super::{Backing, Leaf, RowFile, Run, gather_with};
 use crate::storage::{StorageResult, thread_count};
+use crate::threads::{ROWS, locked};
 
 /// Below this many bytes rows in memory are copied at once: to hand them to a thread, and to wait
 /// for it, costs as much as to copy them.
@@ -141,47 +143,37 @@ impl Task {
 #[derive(Default)]
 struct Queue {
     tasks: VecDeque<Arc<Task>>,
-    /// The number of threads that wait for a task.
-    num_idle: usize,
-    is_closed: bool,
+    /// The number of threads that do tasks, or were asked to.
+    num_threads: usize,
 }
 
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    changed: Condvar,
 }
 
 impl Shared {
-    /// Do tasks until the queue is closed and empty.
+    /// Do tasks until the queue is empty.
     fn serve(&self) {
         let mut queue = locked(&self.queue);
-        loop {
-            if let Some(task) = queue.tasks.pop_front() {
-                drop(queue);
-                task.run();
-                queue = locked(&self.queue);
-            } else if queue.is_closed {
-                return;
-            } else {
-                queue.num_idle += 1;
-                queue = self
-                    .changed
-                    .wait(queue)
-                    .unwrap_or_else(PoisonError::into_inner);
-                queue.num_idle -= 1;
-            }
+        while let Some(task) = queue.tasks.pop_front() {
+            drop(queue);
+            task.run();
+            queue = locked(&self.queue);
         }
+        queue.num_threads -= 1;
     }
 
-    fn push(&self, task: Arc<Task>) {
+    /// Puts a task into the queue, and asks one more thread to come if fewer than `most` are there.
+    fn push(self: &Arc<Self>, task: Arc<Task>, most: usize) {
         let mut queue = locked(&self.queue);
         queue.tasks.push_back(task);
-        let is_awaited = queue.num_idle > 0;
+        let needs_one = queue.num_threads < most;
+        queue.num_threads += usize::from(needs_one);
         drop(queue);
-        // A call of the system, also where nobody waits.
-        if is_awaited {
-            self.changed.notify_one();
+        let shared = self.clone();
+        if needs_one && !ROWS.spawn(most, move || shared.serve()) {
+            locked(&self.queue).num_threads -= 1;
         }
     }
 
@@ -190,7 +182,7 @@ impl Shared {
     }
 }
 
-/// Threads that copy rows, one gather after the other.
+/// A queue of gathers.
 pub struct Prefetcher {
     shared: Arc<Shared>,
     num_threads: usize,
@@ -198,19 +190,11 @@ pub struct Prefetcher {
 }
 
 impl Prefetcher {
-    /// Start so many threads.
+    /// Make a queue whose gathers so many threads do.
     #[must_use]
-    pub fn new(threads: usize) -> Self {
-        let shared = Arc::new(Shared::default());
-        let mut num_threads = 0;
-        for _ in 0..threads {
-            let served = shared.clone();
-            // The system keeps 15 letters of a name.
-            let builder = thread::Builder::new().name("td-prefetch".to_owned());
-            num_threads += usize::from(builder.spawn(move || served.serve()).is_ok());
-        }
+    pub fn new(num_threads: usize) -> Self {
         Self {
-            shared,
+            shared: Arc::default(),
             num_threads,
             owner: std::process::id(),
         }
@@ -234,7 +218,7 @@ impl Prefetcher {
         };
         if has_threads && !work.is_small() {
             let task = Task::new(Stage::Waiting(work));
-            self.shared.push(task.clone());
+            self.shared.push(task.clone(), self.num_threads);
             let shared = self.shared.clone();
             return Ticket {
                 task,
@@ -246,15 +230,6 @@ impl Prefetcher {
             task: Task::new(Stage::Done(work.run())),
             shared: self.shared.clone(),
             owner,
-        }
-    }
-}
-
-impl Drop for Prefetcher {
-    fn drop(&mut self) {
-        if std::process::id() == self.owner {
-            locked(&self.shared.queue).is_closed = true;
-            self.shared.changed.notify_all();
         }
     }
 }
@@ -407,13 +382,9 @@ mod tests {
     #[test]
     fn test_who_waits_copies_what_no_thread_takes() {
         let source = rows(1, ROW_BYTES);
-        // Its only thread has ended.
+        // Its only thread seems to be at another task.
         let prefetcher = Prefetcher::new(1);
-        locked(&prefetcher.shared.queue).is_closed = true;
-        prefetcher.shared.changed.notify_all();
-        while Arc::strong_count(&prefetcher.shared) > 1 {
-            thread::yield_now();
-        }
+        locked(&prefetcher.shared.queue).num_threads = 1;
         let mut results = vec![vec![0; ROW_BYTES]; 3];
         let tickets: Vec<Ticket> = results
             .iter_mut()

@@ -10,7 +10,8 @@ use super::io::Disk;
 use super::job::Job;
 use super::map::{Root, leads_out};
 use super::verify::check::{Finding, Outcome, judge};
-use super::{StorageError, StorageResult, thread_count, threads};
+use super::{StorageError, StorageResult, thread_count};
+use crate::threads::STORAGE;
 
 /// The bytes of a read. A whole number of blocks, so that each can be compared with its checksum.
 const READ_BYTES: usize = 8 << 20;
@@ -91,7 +92,7 @@ pub fn read_all(job: &Job<'_>, root: &Root, requests: &[Request]) -> StorageResu
         damages: Mutex::new(HashMap::new()),
     };
     let tasks = tasks(requests);
-    threads::for_each(tasks.len(), thread_count(job.threads), |number| {
+    STORAGE.try_for_each(tasks.len(), thread_count(job.threads), |number| {
         job.progress.check()?;
         match tasks[number] {
             Task::Part { request, offset } => reader.part(request, offset),

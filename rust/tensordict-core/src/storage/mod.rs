@@ -37,13 +37,12 @@ pub mod safetensors;
 pub mod source;
 pub mod sparse;
 mod spread;
-mod threads;
 pub mod verify;
 mod work;
 pub mod write;
 
+pub use crate::threads::thread_count;
 pub use error::{StorageError, StorageResult};
-pub use threads::thread_count;
 
 /// Things by name, in their order. The hash is seeded once a process.
 pub type Named<V> = indexmap::IndexMap<String, V, foldhash::quality::RandomState>;

@@ -4,11 +4,11 @@
 //! bytes needs none. So [`prefetch_batches`] hands the latter out in batches and gives the caller a
 //! [`Prefetch`], from which it takes them in order.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread::{self, ScopedJoinHandle};
 
-use super::{StorageError, StorageResult, threads};
+use super::{StorageError, StorageResult};
+use crate::threads::{Help, STORAGE, locked};
 
 /// Work in batches.
 #[derive(Debug, Clone, Copy)]
@@ -35,14 +35,13 @@ pub(super) fn prefetch_batches<T: Send, R>(
         error: Mutex::default(),
         has_failed: AtomicBool::new(false),
     };
-    thread::scope(|scope| {
-        let helpers = batches.threads.min(count).saturating_sub(1);
-        let helpers = threads::start(scope, helpers, || shared.run(count));
-        let left = count * helpers.len() * batches.helper_quarters / 4;
+    let helpers = batches.threads.min(count).saturating_sub(1);
+    STORAGE.while_helped(helpers, &|| shared.run(count), |help| {
+        let left = count * help.helpers() * batches.helper_quarters / 4;
         take(Prefetch {
             shared: &shared,
             most: count.saturating_sub(left),
-            helpers,
+            help,
             taken: 0,
         })
     })
@@ -51,7 +50,7 @@ pub(super) fn prefetch_batches<T: Send, R>(
 /// Batches that are being worked on, to be taken in order.
 pub struct Prefetch<'a, T> {
     shared: &'a Shared<'a, T>,
-    helpers: Vec<ScopedJoinHandle<'a, ()>>,
+    help: &'a Help,
     /// After so many batches the rest is better left to the helpers.
     most: usize,
     taken: usize,
@@ -81,26 +80,14 @@ impl<T> Prefetch<'_, T> {
     /// Those of [`Prefetch::begin`].
     pub fn finish(&mut self) -> StorageResult<()> {
         self.shared.run(self.shared.done.len());
-        for helper in self.helpers.drain(..) {
-            if let Err(panic) = helper.join() {
-                std::panic::resume_unwind(panic);
-            }
-        }
-        let mut error = self
-            .shared
-            .error
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        error.take().map_or(Ok(()), Err)
+        self.help.end();
+        locked(&self.shared.error).take().map_or(Ok(()), Err)
     }
 
     /// Takes the next batch; None where it is not done yet, or at the end.
     pub fn next_batch(&mut self) -> Option<T> {
         let batch = self.shared.done.get(self.taken)?;
-        let found = batch
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()?;
+        let found = locked(batch).take()?;
         self.taken += 1;
         Some(found)
     }
@@ -142,11 +129,10 @@ impl<T> Shared<'_, T> {
             };
             match (self.work)(batch) {
                 Ok(found) => {
-                    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+                    *locked(slot) = Some(found);
                 }
                 Err(error) => {
-                    let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
-                    first.get_or_insert(error);
+                    locked(&self.error).get_or_insert(error);
                     self.has_failed.store(true, Ordering::Release);
                 }
             }
@@ -154,11 +140,8 @@ impl<T> Shared<'_, T> {
     }
 
     fn is_done(&self, batch: usize) -> bool {
-        self.done.get(batch).is_some_and(|slot| {
-            slot.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .is_some()
-        })
+        let slot = self.done.get(batch);
+        slot.is_some_and(|slot| locked(slot).is_some())
     }
 }
 

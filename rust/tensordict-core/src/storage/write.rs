@@ -24,7 +24,8 @@ use super::plan::{Content, Link, Plan, PlannedFile, PlannedLeaf};
 use super::region::Region;
 use super::replace::replace_at;
 use super::source::Source;
-use super::{StorageError, StorageResult, thread_count, threads};
+use super::{StorageError, StorageResult, thread_count};
+use crate::threads::STORAGE;
 
 /// A file of this size is a task of its own.
 const LARGE_BYTES: u64 = 1 << 20;
@@ -86,7 +87,7 @@ pub(crate) fn write(
     } else {
         thread_count(job.threads)
     };
-    threads::for_each(tasks.len(), threads, |task| {
+    STORAGE.try_for_each(tasks.len(), threads, |task| {
         if let Some(next) = tasks.get(task + 1) {
             writer.begin(next.start);
         }
@@ -366,7 +367,7 @@ pub(crate) fn sync(job: &Job<'_>, plan: &Plan, root: &Path, others: &[&str]) -> 
         .map(|file| root.join(plan.file_path(file)))
         .collect();
     paths.extend(others.iter().map(|name| root.join(name)));
-    threads::for_each(paths.len(), thread_count(job.threads), |number| {
+    STORAGE.try_for_each(paths.len(), thread_count(job.threads), |number| {
         let path = &paths[number];
         let file = disk.open(path, OFlags::RDONLY).map_err(refused(path))?;
         disk.sync(&file).map_err(refused(path))

@@ -9,9 +9,10 @@ use rustix::fs::OFlags;
 use super::super::checksums::{CHECKSUMS_FILE, Checksum, Checksums, FileChecksum};
 use super::super::file::crc32;
 use super::super::job::Job;
-use super::super::{StorageError, StorageResult, thread_count, threads};
+use super::super::{StorageError, StorageResult, thread_count};
 use super::read::Archive;
 use super::verify::checksum_of;
+use crate::threads::STORAGE;
 
 /// Takes the checksums of an archive anew, in place, after it was stored to through a mapping; of
 /// how many entries.
@@ -34,7 +35,7 @@ pub fn refresh(job: &Job<'_>, path: &Path) -> StorageResult<usize> {
     let lengths = names.iter().map(|name| archive.entries()[*name].length);
     job.progress.expect_more(lengths);
     let found: Vec<OnceLock<(Checksum, u32)>> = names.iter().map(|_| OnceLock::new()).collect();
-    threads::for_each(names.len(), thread_count(job.threads), |number| {
+    STORAGE.try_for_each(names.len(), thread_count(job.threads), |number| {
         let name = names[number];
         let entry = &archive.entries()[name];
         let checksum = checksum_of(&archive, name, entry)?;

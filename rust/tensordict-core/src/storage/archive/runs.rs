@@ -18,12 +18,13 @@ use super::super::file::{Crc32, FileWriter, PIECE_BYTES, SLAB_LIMIT, Segment, cr
 use super::super::io::Disk;
 use super::super::job::Job;
 use super::super::source::Source;
-use super::super::{StorageError, StorageResult, thread_count, threads};
+use super::super::{StorageError, StorageResult, thread_count};
 use super::entries::{NewContent, NewEntry};
 use super::records::{
     CRC32_OFFSET, Record, central_record, crc32_of_zeros, header_bytes, local_header, pad_bytes,
 };
 use super::{Method, is_leaf};
+use crate::threads::STORAGE;
 
 /// A run ends where its slab would grow beyond this: it is still in the cache of the core when it
 /// is written.
@@ -185,7 +186,7 @@ impl<'o, 'w> RunWriter<'o, 'w> {
     pub(super) fn write(&self, placed: &[Placed<'_>]) -> StorageResult<Vec<(String, Vec<u8>)>> {
         let runs = runs(placed);
         let done: Vec<OnceLock<(String, Vec<u8>)>> = runs.iter().map(|_| OnceLock::new()).collect();
-        threads::for_each(runs.len(), thread_count(self.job.threads), |number| {
+        STORAGE.try_for_each(runs.len(), thread_count(self.job.threads), |number| {
             if let Some(next) = runs.get(number + 1) {
                 placed[next.start].begin();
             }

@@ -12,8 +12,9 @@ use super::super::commit::{keep_length, refuse_symlink};
 use super::super::job::Job;
 use super::super::replace::replace_file;
 use super::super::work::WorkArea;
-use super::super::{METADATA_FILE, StorageError, StorageResult, thread_count, threads};
+use super::super::{METADATA_FILE, StorageError, StorageResult, thread_count};
 use super::read::Archive;
+use crate::threads::STORAGE;
 
 /// Writes the files of an archive into the directory `target`, over those that are there.
 ///
@@ -78,7 +79,7 @@ impl Unpacking<'_> {
         // The next process sweeps what a killed one leaves here.
         let work = WorkArea::inside(job.disk, target, names.len())?;
         let found: Vec<OnceLock<Checksum>> = names.iter().map(|_| OnceLock::new()).collect();
-        threads::for_each(names.len(), thread_count(job.threads), |number| {
+        STORAGE.try_for_each(names.len(), thread_count(job.threads), |number| {
             let checksum = unpack_entry(job, archive, names[number], &work.numbered_path(number))?;
             // Each number is given out once.
             let _ = found[number].set(checksum);

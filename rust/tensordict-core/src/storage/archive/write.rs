@@ -13,12 +13,13 @@ use super::super::file::{Crc32, FileWriter, save_file};
 use super::super::job::Job;
 use super::super::map::Mapping;
 use super::super::plan::Plan;
-use super::super::{StorageError, StorageResult, thread_count, threads};
+use super::super::{StorageError, StorageResult, thread_count};
 use super::entries::{NewContent, NewEntry, Packed, collect, planned};
 use super::read::{Archive, is_directory};
 use super::records::{Record, central_record, dos_date, end_records, local_header};
 use super::runs::{RunWriter, for_each_piece, place};
 use super::{Method, is_leaf};
+use crate::threads::STORAGE;
 
 /// Bytes that are compressed, or read from files, at once.
 const WINDOW_BYTES: u64 = 256 << 20;
@@ -250,7 +251,7 @@ fn bytes_of(parts: &[&[u8]]) -> u64 {
 /// Compresses the leaves among the entries, side by side.
 fn compress_all(job: &Job<'_>, entries: &mut [NewEntry<'_>], method: Method) -> StorageResult<()> {
     let packed: Vec<OnceLock<Packed>> = entries.iter().map(|_| OnceLock::new()).collect();
-    threads::for_each(entries.len(), thread_count(job.threads), |number| {
+    STORAGE.try_for_each(entries.len(), thread_count(job.threads), |number| {
         let entry = &entries[number];
         if is_leaf(&entry.name) {
             job.progress.check()?;

@@ -7,7 +7,8 @@ use crc_fast::CrcAlgorithm::Crc64Nvme;
 use crc_fast::{Digest, checksum, checksum_combine};
 
 use super::super::source::Source;
-use super::super::{thread_count, threads};
+use super::super::thread_count;
+use crate::threads::STORAGE;
 
 /// The bytes of which one thread takes a checksum at a time.
 const PART_BYTES: usize = 4 << 20;
@@ -26,7 +27,7 @@ struct Task {
 pub fn digests(sources: &[Source], num_threads: usize) -> io::Result<Vec<u64>> {
     let tasks = tasks(sources);
     let found: Vec<Mutex<Vec<u64>>> = tasks.iter().map(|_| Mutex::default()).collect();
-    threads::for_each(tasks.len(), thread_count(num_threads), |number| {
+    STORAGE.try_for_each(tasks.len(), thread_count(num_threads), |number| {
         let Task {
             sources: ref range,
             offset,

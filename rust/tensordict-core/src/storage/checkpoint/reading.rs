@@ -11,7 +11,8 @@ use super::super::io::{Disk, open_to_read};
 use super::super::job::Job;
 use super::super::names::display_key;
 use super::super::safetensors::{CHECKSUMS_ENTRY, damaged, header_of};
-use super::super::{StorageError, StorageResult, thread_count, threads};
+use super::super::{StorageError, StorageResult, thread_count};
+use crate::threads::STORAGE;
 
 /// The bytes of a read: a whole number of blocks, each of which has a checksum.
 const PART_BYTES: usize = 4 << 20;
@@ -132,7 +133,7 @@ fn tasks(parts: &[Part<'_>]) -> Vec<(std::ops::Range<usize>, usize)> {
 fn read_parts(job: &Job<'_>, files: &[(File, &Path)], parts: &[Part<'_>]) -> StorageResult<()> {
     let tasks = tasks(parts);
     let damages = Mutex::new(Vec::new());
-    threads::for_each(tasks.len(), thread_count(job.threads), |task| {
+    STORAGE.try_for_each(tasks.len(), thread_count(job.threads), |task| {
         job.progress.check()?;
         let (range, start) = &tasks[task];
         for part in &parts[range.clone()] {

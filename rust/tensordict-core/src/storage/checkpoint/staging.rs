@@ -9,8 +9,9 @@ use memmap2::{Advice, MmapMut};
 use super::super::job::Job;
 use super::super::region::Region;
 use super::super::source::Source;
-use super::super::{StorageError, StorageResult, thread_count, threads};
+use super::super::{StorageError, StorageResult, thread_count};
 use super::step::{Step, StepFile};
+use crate::threads::STORAGE;
 
 /// Each tensor begins at a line of the cache.
 const ALIGNED_TO: usize = 64;
@@ -136,7 +137,7 @@ impl Staging {
                 _ => tasks.push((number, 0)),
             }
         }
-        threads::for_each(tasks.len(), thread_count(job.threads), |task| {
+        STORAGE.try_for_each(tasks.len(), thread_count(job.threads), |task| {
             let (number, start) = tasks[task];
             let offset = offsets[number];
             if let Source::Memory(memory) = &tensors[number].source {

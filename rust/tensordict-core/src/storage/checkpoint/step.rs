@@ -15,7 +15,8 @@ use super::super::io::Disk;
 use super::super::job::Job;
 use super::super::safetensors::{NewFile, write_file};
 use super::super::work::{WorkArea, has_ended};
-use super::super::{StorageError, StorageResult, thread_count, threads};
+use super::super::{StorageError, StorageResult, thread_count};
+use crate::threads::STORAGE;
 
 /// A file of a step.
 #[derive(Debug, Clone)]
@@ -98,12 +99,12 @@ pub fn save(job: &Job<'_>, step: &Step) -> StorageResult<()> {
     // The largest first: the last file that is written is a small one then.
     let mut order: Vec<&StepFile> = step.files.iter().collect();
     order.sort_by_key(|file| std::cmp::Reverse(file.num_bytes()));
-    threads::for_each(order.len(), thread_count(job.threads), |number| {
+    STORAGE.try_for_each(order.len(), thread_count(job.threads), |number| {
         write(job, &new, order[number], &step.target)
     })?;
     gather(job, &step.gathered, &new)?;
     if job.is_durable {
-        threads::for_each(order.len(), thread_count(job.threads), |number| {
+        STORAGE.try_for_each(order.len(), thread_count(job.threads), |number| {
             let path = new.join(order[number].name());
             let file = disk.open(&path, OFlags::RDONLY);
             file.and_then(|file| disk.sync(&file))

@@ -9,10 +9,11 @@ use super::super::job::Job;
 use super::super::json;
 use super::super::map::Mapping;
 use super::super::source::Source;
-use super::super::{StorageResult, thread_count, threads};
+use super::super::{StorageResult, thread_count};
 use super::read::{Header, map_file};
 use super::shards::{FolderLock, files_of, left_shards};
 use super::{CHECKSUMS_ENTRY, METADATA};
+use crate::threads::STORAGE;
 
 /// A tensor to be written.
 #[derive(Debug, Clone)]
@@ -77,7 +78,7 @@ pub fn save(
     let mut targets: Vec<PathBuf> = files.iter().map(|file| file.path.clone()).collect();
     targets.extend(index.map(|index| index.path.clone()));
     let mut set = FileSet::new(*job, &targets)?;
-    threads::for_each(files.len(), thread_count(job.threads), |number| {
+    STORAGE.try_for_each(files.len(), thread_count(job.threads), |number| {
         write_file(job, &set.writer(number), &files[number])
     })?;
     let written = (0..if maps { files.len() } else { 0 })

@@ -9,7 +9,8 @@ use super::super::checksums::{self, BLOCK_BYTES, Checksum, Checksummer, FileChec
 use super::super::io::Disk;
 use super::super::job::Progress;
 use super::super::names::{display_key, display_key_before};
-use super::super::{StorageError, StorageResult, thread_count, threads};
+use super::super::{StorageError, StorageResult, thread_count};
+use crate::threads::STORAGE;
 
 /// The outcome for the bytes of a file, or for an entry's part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,7 +181,7 @@ pub(in super::super) fn in_parallel(
 ) -> Vec<Finding> {
     let found: Vec<OnceLock<Finding>> = (0..count).map(|_| OnceLock::new()).collect();
     // One that is to stop is an error in `verify`.
-    let _ = threads::for_each(count, thread_count(how.threads), |number| {
+    let _ = STORAGE.try_for_each(count, thread_count(how.threads), |number| {
         how.progress.check()?;
         // Each number is given out once.
         let _ = found[number].set(find(number));

@@ -15,9 +15,10 @@ use super::super::io::Disk;
 use super::super::job::Job;
 use super::super::map::{Root, leads_out};
 use super::super::read::Files;
-use super::super::{StorageError, StorageResult, replace, thread_count, threads};
+use super::super::{StorageError, StorageResult, replace, thread_count};
 use super::check::{Expected, Finding, Outcome, Report, Scrutiny, check, in_parallel};
 use super::walk::{NamedFile, named_files};
+use crate::threads::STORAGE;
 
 /// The number of files that are opened before any is read, so that a small save is seen whole even
 /// where others take its place all the time. More would use up the descriptors of the process.
@@ -134,7 +135,7 @@ pub fn seal(job: &Job<'_>, root: &Path) -> StorageResult<Checksums> {
     job.progress
         .expect_more(files.iter().map(|file| file.least));
     let found: Vec<OnceLock<FileChecksum>> = files.iter().map(|_| OnceLock::new()).collect();
-    threads::for_each(files.len(), thread_count(job.threads), |number| {
+    STORAGE.try_for_each(files.len(), thread_count(job.threads), |number| {
         let named = &files[number];
         let path = root.join(&named.name);
         if opened.is_link_out(&path) {
