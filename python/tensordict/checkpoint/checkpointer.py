@@ -28,7 +28,7 @@ from tensordict.storage.encoding import Decoder, Encoder
 from tensordict.storage.locations import local
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from tensordict.checkpoint.distributed import Ranks
     from tensordict.checkpoint.items import Described
@@ -131,6 +131,7 @@ class Checkpointer(Closing):
         handle_sigterm: bool = False,
         num_threads: int = 0,
         rank_timeout: float = 1800.0,
+        per_rank: Collection[str] = (),
     ) -> None:
         for name, count in (
             ("keep", keep),
@@ -153,6 +154,7 @@ class Checkpointer(Closing):
         self.background = background
         self.num_threads = num_threads
         self.rank_timeout = rank_timeout
+        self.per_rank = per_rank
         self._steps: Steps = Steps(self.directory)
         self._writer: Writer = Writer((num_threads, durable, True))
         # The handler of a signal may save in the middle of a save of the same thread.
@@ -285,7 +287,9 @@ class Checkpointer(Closing):
         error: Exception | None = None
         described: list[Described] = []
         try:
-            described = describe_all(items, trainable_only=trainable_only)
+            described = describe_all(
+                items, self.per_rank, trainable_only=trainable_only
+            )
         except Exception as found:
             error = found
             if group is None:

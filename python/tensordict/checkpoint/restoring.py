@@ -137,7 +137,7 @@ class Restoring:
         files = self.files_of(name, about)
         decoder = self.decoder(
             files,
-            [(name, None) for name in files.names()],
+            [(name, likes.get(name)) for name in files.names()],
             [
                 (fields, likes.get(fields["key"]))
                 for fields in fields_in(about, "sharded")
@@ -205,9 +205,22 @@ class Restoring:
             return
         self._in_place.add(stored, own, self._memory)
 
-    def add(self, make: Callable[[], Any], undo: Callable[[], Any]) -> None:
-        """Have a change made, which is taken back if another one fails."""
-        self._changes.append(_Change(make, undo))
+    def add(
+        self,
+        make: Callable[[], Any],
+        undo: Callable[[], Any],
+        *,
+        is_first: bool = False,
+    ) -> None:
+        """Have a change made, which is taken back if another one fails.
+
+        Args:
+            make: makes the change.
+            undo: takes it back.
+            is_first: whether it is made before others, which need it.
+        """
+        place = 0 if is_first else len(self._changes)
+        self._changes.insert(place, _Change(make, undo))
 
     def after(self, work: Callable[[], None]) -> None:
         """Have work done that cannot fail, behind all changes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -308,7 +309,9 @@ class _Filling:
                 continue
             self.restoring.read_into(each, own)
         if made:
-            self.restoring.after(lambda: self._take(made))
+            # States of optimizers go to the devices of parameters, which come first.
+            swap = partial(self._swap, made)
+            self.restoring.add(swap, swap, is_first=True)
 
     def _made(self, own: torch.Tensor, each: Stored) -> torch.Tensor:
         """The tensor that takes the place of one on ``meta``: only this rank's part."""
@@ -318,8 +321,8 @@ class _Filling:
             return nn.Parameter(value, requires_grad=own.requires_grad)
         return value
 
-    def _take(self, made: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Give tensors on ``meta`` their values; they stay the same objects.
+    def _swap(self, made: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Give tensors on ``meta`` their values, or take them; they stay the same objects.
 
         Optimizers, and other modules that share a parameter, go on with it.
         """

@@ -1,0 +1,488 @@
+"""Models that are spread over ranks: any placement on any mesh, stages, replicas."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+from ranks import Raised, Ranks
+from tensordict.checkpoint import Checkpointer
+from tensordict.checkpoint.tools import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(280)]
+
+if not torch.distributed.is_available():
+    pytest.skip("this torch has no ranks", allow_module_level=True)
+
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.tensor import (  # noqa: E402
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_tensor,
+)
+from torch.distributed.tensor.placement_types import _StridedShard  # noqa: E402
+
+WORLD = 4
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    ranks = Ranks(WORLD, tmp_path_factory.mktemp("four"))
+    yield ranks
+    ranks.close()
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    ranks = Ranks(3, tmp_path_factory.mktemp("three"))
+    yield ranks
+    ranks.close()
+
+
+def numbers(*shape: int, start: float = 0.0) -> torch.Tensor:
+    count = int(torch.tensor(shape).prod())
+    return (torch.arange(count, dtype=torch.float32) + start).reshape(shape)
+
+
+def mesh_of(shape: tuple[int, ...]) -> Any:
+    names = ("a", "b", "c")[: len(shape)]
+    return init_device_mesh("cpu", shape, mesh_dim_names=names)
+
+
+def whole(value: Any) -> torch.Tensor:
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def holding(**tensors: Any) -> nn.Module:
+    module = nn.Module()
+    for name, value in tensors.items():
+        setattr(module, name, nn.Parameter(value, requires_grad=False))
+    return module
+
+
+# Placements ---------------------------------------------------------------------------
+
+SHAPES: dict[str, tuple[int, ...]] = {
+    "rows": (8, 6),
+    "columns": (5, 8),
+    "uneven": (7, 3),
+    "tiny": (1, 2),
+    "small": (3,),
+    "both": (9, 10),
+    "deep": (2, 5, 3),
+    "replicated": (4, 4),
+    "strided": (24, 2),
+    "part": (8,),
+    "other part": (6, 2),
+    "scalar": (),
+    "plain": (3, 3),
+}
+
+
+def values() -> dict[str, torch.Tensor]:
+    return {
+        name: numbers(*shape, start=100.0 * place) if shape else torch.tensor(7.0)
+        for place, (name, shape) in enumerate(SHAPES.items())
+    }
+
+
+def spread(mesh: tuple[int, ...], *, is_empty: bool = False) -> nn.Module:
+    """A model with each placement that a mesh can have."""
+    found = {}
+    device_mesh = mesh_of(mesh)
+    first = device_mesh["a"] if len(mesh) > 1 else device_mesh
+    last = device_mesh["b"] if len(mesh) > 1 else device_mesh
+    two = len(mesh) > 1
+    placements: dict[str, tuple[Any, list[Any]]] = {
+        "rows": (device_mesh, [Shard(0), Replicate()] if two else [Shard(0)]),
+        "columns": (device_mesh, [Replicate(), Shard(1)] if two else [Shard(1)]),
+        "uneven": (device_mesh, [Shard(0), Shard(0)] if two else [Shard(0)]),
+        "tiny": (device_mesh, [Shard(0), Shard(0)] if two else [Shard(0)]),
+        "small": (device_mesh, [Shard(0), Replicate()] if two else [Shard(0)]),
+        "both": (device_mesh, [Shard(0), Shard(1)] if two else [Shard(1)]),
+        "deep": (device_mesh, [Shard(1), Shard(2)] if two else [Shard(1)]),
+        "replicated": (device_mesh, [Replicate()] * len(mesh)),
+        "strided": (
+            device_mesh,
+            [_StridedShard(0, split_factor=mesh[1]), Shard(0)]
+            if two
+            else [_StridedShard(0, split_factor=2)],
+        ),
+        "part": (first, [Shard(0)]),
+        "other part": (last, [Shard(0)]),
+        "scalar": (device_mesh, [Replicate()] * len(mesh)),
+    }
+    for name, value in values().items():
+        if is_empty:
+            value = torch.zeros_like(value)
+        if name in placements:
+            value = distribute_tensor(value, *placements[name])
+        found[name] = value
+    return holding(**found)
+
+
+def save_spread(rank: int, folder: str, mesh: tuple[int, ...]) -> None:
+    with Checkpointer(folder, durable=False) as checkpointer:
+        checkpointer.save(1, model=spread(mesh), state=dict(spread(mesh).state_dict()))
+
+
+def restore_spread(rank: int, folder: str, mesh: tuple[int, ...]) -> None:
+    model = spread(mesh, is_empty=True)
+    state = dict(spread(mesh, is_empty=True).state_dict())
+    checkpointer = Checkpointer(folder, durable=False)
+    restored = checkpointer.restore(model=model, state=state)
+    for name, expected in values().items():
+        own, found = getattr(model, name), restored["state"][name]
+        assert torch.equal(whole(own), expected), name
+        assert type(found) is type(state[name]), name
+        assert torch.equal(whole(found), expected), name
+        if isinstance(found, DTensor):
+            assert found.placements == own.placements, name
+
+
+def check_alone(folder: Path) -> None:
+    """Restore what ranks have saved in this process, which has none."""
+    model = holding(**{name: torch.zeros_like(each) for name, each in values().items()})
+    restored = Checkpointer(folder).restore(model=model)
+    loaded = Checkpointer(folder).load()
+    for name, expected in values().items():
+        assert torch.equal(getattr(model, name), expected), name
+        assert torch.equal(restored["state"][name], expected), name
+        assert torch.equal(loaded["model", name], expected), name
+    assert verify(folder / "step-1") == []
+
+
+@pytest.mark.parametrize("mesh", [(4,), (2, 2)], ids=str)
+def test_any_placement_on_any_mesh(
+    four: Ranks, three: Ranks, tmp_path: Path, mesh: tuple[int, ...]
+) -> None:
+    folder = tmp_path / "run"
+    four.all(save_spread, str(folder), mesh)
+    for other in ((4,), (2, 2)):
+        four.all(restore_spread, str(folder), other)
+    three.all(restore_spread, str(folder), (3,))
+    check_alone(folder)
+    # One process saves, and ranks restore.
+    model = holding(**values())
+    again = tmp_path / "again"
+    Checkpointer(again, durable=False).save(1, model=model, state=values())
+    four.all(restore_spread, str(again), mesh)
+
+
+def save_partial(rank: int, folder: str) -> None:
+    mesh = mesh_of((4,))
+    value = DTensor.from_local(torch.ones(3), mesh, [Partial()])
+    Checkpointer(folder, durable=False).save(1, model={"layer": {"weight": value}})
+
+
+def test_a_partial_placement_names_the_tensor(four: Ranks, tmp_path: Path) -> None:
+    for answer in four.try_all(save_partial, str(tmp_path / "run")):
+        assert isinstance(answer, Raised)
+        assert "model['layer']['weight']" in answer.text
+        assert "redistribute" in answer.text
+    assert not (tmp_path / "run").exists() or os.listdir(tmp_path / "run") == []
+
+
+def restore_other_shape(rank: int, folder: str) -> None:
+    model = spread((4,), is_empty=True)
+    mesh = mesh_of((4,))
+    model.rows = nn.Parameter(distribute_tensor(torch.zeros(9, 6), mesh, [Shard(0)]))
+    before = whole(model.uneven).tolist()
+    with pytest.raises(RuntimeError, match=r"'rows': the model has \[9, 6\] and the"):
+        Checkpointer(folder).restore(model=model)
+    assert whole(model.uneven).tolist() == before
+
+
+def test_another_shape_names_the_tensor(four: Ranks, tmp_path: Path) -> None:
+    four.all(save_spread, str(tmp_path), (4,))
+    four.all(restore_other_shape, str(tmp_path))
+
+
+# Names that differ by rank ------------------------------------------------------------
+
+
+class Stages(nn.Module):
+    """A model of which a rank has some layers, under their full names."""
+
+    def __init__(self, layers: range) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict({str(each): nn.Linear(3, 3) for each in layers})
+        for number in layers:
+            nn.init.constant_(self.layers[str(number)].weight, float(number))
+        self.register_buffer("shared", torch.full((2,), 5.0))
+
+
+def stage(layers: range) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = Stages(layers)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for name, parameter in model.named_parameters():
+        parameter.grad = torch.full_like(parameter, float(name.split(".")[1]) + 1)
+    optimizer.step()
+    return model, optimizer
+
+
+def layers_of(rank: int, world: int) -> range:
+    share = 12 // world
+    return range(rank * share, (rank + 1) * share)
+
+
+def moments(model: nn.Module, optimizer: Any) -> dict[str, list[float]]:
+    return {
+        name: optimizer.state[parameter]["exp_avg"].tolist()
+        for name, parameter in model.named_parameters()
+    }
+
+
+def save_stages(rank: int, folder: str, background: bool) -> None:
+    model, optimizer = stage(layers_of(rank, WORLD))
+    with Checkpointer(folder, durable=False, background=background) as checkpointer:
+        checkpointer.save(1, model=model, optimizer=optimizer)
+
+
+def restore_stages(rank: int, folder: str, world: int) -> None:
+    layers = layers_of(rank, world)
+    expected, expected_optimizer = stage(layers)
+    model = Stages(layers)
+    nn.init.zeros_(model.shared)
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    optimizer = torch.optim.AdamW(model.parameters())
+    restored = Checkpointer(folder).restore(
+        model=model, optimizer=optimizer, strict=world == 1
+    )
+    for name, value in model.state_dict().items():
+        if "bias" not in name:
+            assert torch.equal(value, expected.state_dict()[name]), name
+    assert moments(model, optimizer) == moments(expected, expected_optimizer)
+    assert restored.missing == []
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_stages_are_saved_by_all_ranks(
+    four: Ranks, three: Ranks, tmp_path: Path, background: bool
+) -> None:
+    four.all(save_stages, str(tmp_path), background)
+    four.all(restore_stages, str(tmp_path), WORLD)
+    three.all(restore_stages, str(tmp_path), 3)
+    restore_stages(0, str(tmp_path), 1)
+    assert len(Checkpointer(tmp_path).load()["model", "layers"].keys()) == 12
+
+
+def save_local_indices(rank: int, folder: str, per_rank: list[str]) -> None:
+    """Stages whose layers have the same names, beside one that only the first has."""
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(2 + (rank == 0))))
+    for layer in model:
+        nn.init.constant_(layer.weight, float(rank))
+    checkpointer = Checkpointer(folder, durable=False, per_rank=per_rank)
+    checkpointer.save(1, model=model)
+    for layer in model:
+        nn.init.zeros_(layer.weight)
+    checkpointer.restore(model=model)
+    assert torch.equal(model[0].weight, torch.full((2, 2), float(rank)))
+
+
+def test_one_name_for_different_things(four: Ranks, tmp_path: Path) -> None:
+    for answer in four.try_all(save_local_indices, str(tmp_path / "a"), []):
+        assert isinstance(answer, Raised)
+        assert "'model'" in answer.text
+        assert "'0.weight'" in answer.text
+        assert "the ranks 0 and 1" in answer.text
+        assert "per_rank=['model']" in answer.text
+    four.all(save_local_indices, str(tmp_path / "b"), ["model"])
+
+
+def save_other_shapes(rank: int, folder: str) -> None:
+    Checkpointer(folder, durable=False).save(1, model=nn.Linear(2, 2 + rank % 2))
+
+
+def test_one_name_for_other_shapes(four: Ranks, tmp_path: Path) -> None:
+    for answer in four.try_all(save_other_shapes, str(tmp_path / "run")):
+        assert isinstance(answer, Raised)
+        assert "'weight'" in answer.text or "'bias'" in answer.text
+        assert "[2, 2] and torch.float32 [3, 2]" in answer.text or "[3]" in answer.text
+
+
+def save_differing_replicas(rank: int, folder: str) -> None:
+    model = nn.BatchNorm1d(3)
+    for value in model.state_dict().values():
+        value.fill_(rank + 1)
+    checkpointer = Checkpointer(folder, durable=False)
+    checkpointer.save(1, model=model)
+    fresh = nn.BatchNorm1d(3)
+    checkpointer.restore(model=fresh)
+    # Those of the lowest rank throughout, and never a mix.
+    assert all(torch.all(value == 1) for value in fresh.state_dict().values())
+
+
+def test_replicas_that_differ_are_those_of_rank_0(four: Ranks, tmp_path: Path) -> None:
+    four.all(save_differing_replicas, str(tmp_path))
+
+
+# Who writes what ----------------------------------------------------------------------
+
+
+def save_replicas(rank: int, folder: str, mesh: list[int]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8)))
+    if mesh:
+        device_mesh = mesh_of(tuple(mesh))
+        for layer in model:
+            for name in ("weight", "bias"):
+                value = getattr(layer, name).detach()
+                placed = distribute_tensor(value, device_mesh, [Replicate(), Shard(0)])
+                setattr(layer, name, nn.Parameter(placed))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    checkpointer = Checkpointer(folder, durable=False)
+    checkpointer.save(1, model=model, optimizer=optimizer)
+    expected = [whole(each).detach().clone() for each in model.parameters()]
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    checkpointer.restore(model=model, optimizer=optimizer)
+    for parameter, value in zip(model.parameters(), expected, strict=True):
+        assert torch.equal(whole(parameter), value)
+
+
+@pytest.mark.parametrize("mesh", [[], [2, 2]], ids=["DDP", "HSDP"])
+def test_each_rank_writes_its_share(
+    four: Ranks, tmp_path: Path, mesh: list[int]
+) -> None:
+    four.all(save_replicas, str(tmp_path), mesh)
+    step = tmp_path / "step-1"
+    sizes = [0] * WORLD
+    for file in step.glob("*.safetensors"):
+        stem = file.name.removesuffix(".safetensors")
+        rank = int(stem.rpartition("-rank-")[2]) if "-rank-" in stem else 0
+        sizes[rank] += file.stat().st_size
+    assert max(sizes) <= 1.1 * sum(sizes) / WORLD
+    # Three values for each of the parameters, and nothing twice.
+    assert sum(sizes) < 1.05 * 3 * 4 * 8 * (256 * 256 + 256)
+    if not mesh:
+        safetensors = pytest.importorskip("safetensors.torch")
+        index = (step / "model.safetensors.index.json").read_text()
+        names = nn.Sequential(*(nn.Linear(1, 1) for _ in range(8))).state_dict()
+        found = {}
+        for file in step.glob("model*.safetensors"):
+            assert file.name in index
+            found |= safetensors.load_file(file)
+        assert found.keys() == names.keys()
+
+
+# Onto meta, and states of other shapes ------------------------------------------------
+
+
+def fsdp(*, is_meta: bool, seed: int = 0) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(seed)
+    with torch.device("meta" if is_meta else "cpu"):
+        model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3), nn.BatchNorm1d(3))
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def step_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
+    """The values after a step that computes with the values before it."""
+    data = numbers(4, 6) / 10
+    optimizer.zero_grad()
+    model(data).square().sum().backward()
+    optimizer.step()
+    return [whole(each.detach()).tolist() for each in model.parameters()]
+
+
+def resume_on_meta(rank: int, folder: str, optimizer: str) -> None:
+    make = getattr(torch.optim, optimizer)
+    model = fsdp(is_meta=False)
+    first = make(model.parameters(), lr=0.01)
+    step_of(model, first)
+    checkpointer = Checkpointer(folder, durable=False)
+    checkpointer.save(1, model=model, optimizer=first)
+    expected = step_of(model, first)
+    fresh = fsdp(is_meta=True)
+    parameters = list(fresh.parameters())
+    second = make(parameters, lr=0.5)
+    checkpointer.restore(model=fresh, optimizer=second)
+    assert all(
+        own is other for own, other in zip(parameters, fresh.parameters(), strict=True)
+    )
+    for value in (*fresh.parameters(), *fresh.buffers()):
+        assert not value.is_meta
+    assert step_of(fresh, second) == expected
+
+
+@pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
+def test_a_sharded_model_on_meta_goes_on(
+    four: Ranks, tmp_path: Path, optimizer: str
+) -> None:
+    four.all(resume_on_meta, str(tmp_path), optimizer)
+
+
+def restore_without_values(rank: int, folder: str) -> None:
+    model = fsdp(is_meta=False)
+    checkpointer = Checkpointer(folder, durable=False)
+    checkpointer.save(1, model=model)
+    fresh = fsdp(is_meta=True)
+    fresh.register_buffer("table", torch.zeros(3, device="meta"), persistent=False)
+    with pytest.raises(RuntimeError, match="'table' would stay on meta"):
+        checkpointer.restore(model=fresh)
+    assert all(value.is_meta for value in fresh.parameters())
+
+
+def test_a_tensor_that_would_stay_on_meta_is_named(four: Ranks, tmp_path: Path) -> None:
+    four.all(restore_without_values, str(tmp_path))
+
+
+class Preconditioned(torch.optim.SGD):
+    """An optimizer whose states have shapes and placements of their own."""
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    mesh = parameter.device_mesh
+                    left = numbers(5, 2, start=float(torch.distributed.get_rank() * 0))
+                    state["left"] = distribute_tensor(left, mesh, [Shard(1)])
+                    state["parts"] = {"rows": distribute_tensor(left, mesh, [Shard(0)])}
+                    state["factor"] = torch.tensor(2.0)
+                parameter.grad = None
+
+
+def restore_preconditioned(rank: int, folder: str, other_world: bool) -> None:
+    model = fsdp(is_meta=False)
+    optimizer = Preconditioned(model.parameters(), lr=1.0)
+    checkpointer = Checkpointer(folder, durable=False)
+    if not other_world:
+        optimizer.step()
+        checkpointer.save(1, model=model, optimizer=optimizer)
+    fresh = Preconditioned(model.parameters(), lr=1.0)
+    checkpointer.restore(model=model, optimizer=fresh)
+    for parameter in model.parameters():
+        state = fresh.state[parameter]
+        assert state["left"].placements == (Shard(1),)
+        assert state["parts"]["rows"].placements == (Shard(0),)
+        assert torch.equal(whole(state["left"]), numbers(5, 2))
+        assert torch.equal(whole(state["parts"]["rows"]), numbers(5, 2))
+        assert type(state["factor"]) is torch.Tensor
+
+
+def test_states_come_back_as_they_were(
+    four: Ranks, three: Ranks, tmp_path: Path
+) -> None:
+    four.all(restore_preconditioned, str(tmp_path), False)
+    three.all(restore_preconditioned, str(tmp_path), True)
