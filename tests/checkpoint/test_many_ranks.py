@@ -328,7 +328,7 @@ def test_replicas_that_differ_are_those_of_rank_0(four: Ranks, tmp_path: Path) -
     four.all(save_differing_replicas, str(tmp_path))
 
 
-# Who writes what ----------------------------------------------------------------------
+# The share of each rank ----------------------------------------------------------------------
 
 
 def save_replicas(rank: int, folder: str, mesh: list[int]) -> None:
