@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import inspect
 import math
-import signal
+import socket
 import threading
-import time
-import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from tensordict.checkpoint.background import Writer
-from tensordict.checkpoint.distributed import mark_failed, rank_file, ranks, sweep_parts
+from tensordict.checkpoint.distributed import (
+    Publication,
+    begin_parts,
+    mark_failed,
+    mark_unpublished,
+    new_token,
+    rank_file,
+    ranks,
+    refuse_unshared,
+    sweep_parts,
+)
 from tensordict.checkpoint.items import describe_all
 from tensordict.checkpoint.loading import load_step
-from tensordict.checkpoint.randomness import random_states, set_random_states
+from tensordict.checkpoint.preemption import Preemption
+from tensordict.checkpoint.randomness import set_random_states
 from tensordict.checkpoint.reading import StepFiles
 from tensordict.checkpoint.restoring import Restored, restore_items
 from tensordict.checkpoint.shares import Sharer
 from tensordict.checkpoint.steps import Step, Steps, read_meta, retired, step_name
+from tensordict.checkpoint.turns import Turn, step_fields
 from tensordict.checkpoint.writing import plan_step
 from tensordict.primitives.closing import Closing
-from tensordict.storage.encoding import Decoder, Encoder
+from tensordict.storage.encoding import Decoder
 from tensordict.storage.locations import local
 
 if TYPE_CHECKING:
@@ -42,41 +52,17 @@ MSG_KEEP = "{} is a number from 1 on, or None, got {!r}."
 MSG_BUSY = "when_busy is 'wait', 'skip' or 'queue', got {!r}."
 MSG_MODE = "mode is 'min' or 'max', got {!r}."
 MSG_CLOSED = "The checkpointer is closed."
-MSG_METRIC = "The metric {!r} is a number, got {!r}."
 MSG_FILE = "The steps of a checkpointer are in a directory, and '{}' is a file."
 MSG_OPTION = (
     "{name!r} is an option of the checkpointer, and not of save: make it with "
     "Checkpointer(directory, {name}={value!r}). An item needs another name."
 )
 MSG_NO_METRIC = "No step in '{}' has the metric {!r}: there {}."
+MSG_STEPS = "All ranks ask for the same step, and they asked for {}, by rank."
 MSG_NOTHING = "Nothing is to be saved: give items, such as model=model."
 
 _MAX_ATTEMPTS = 100
 """The number of times that a step that is replaced while it is read is read again."""
-
-
-class _Turn(NamedTuple):
-    """The place of a save in the order of all, as the ranks agreed on it."""
-
-    ranks: Ranks | None
-    """The ranks that save together; None for a process alone."""
-    is_later: bool
-    """True if it is written in the background."""
-    there: list[Step]
-    """The steps that are there, which rank 0 has listed."""
-    processes: list[str]
-    """The names of the processes of all ranks."""
-    token: str
-    order: int
-    is_free: bool
-    """False if the save is skipped, since the one before is not done."""
-    before: tuple[int, int] | None
-    """The number and order of the step to whose files unchanged tensors are linked."""
-
-    @property
-    def rank(self) -> int:
-        """The rank of this process."""
-        return 0 if self.ranks is None else self.ranks.rank
 
 
 class Checkpointer(Closing):
@@ -162,13 +148,13 @@ class Checkpointer(Closing):
         self._is_saving: bool = False
         self._last_order: int = -1
         self._tokens: dict[int, str] = {}
+        # Steps that rank 0 publishes, of which this rank has written a part.
+        self._published: list[Publication] = []
+        self._is_shared: bool = False
+        self._last_sharer: Sharer | None = None
         self._last: tuple[Step, dict[str, Any]] | None = None
         self._is_closed: bool = False
-        self._preempted: threading.Event = threading.Event()
-        self._old_handler: Any = None
-        self._handler: Any = None
-        if handle_sigterm:
-            self._handle_sigterm()
+        self._preemption: Preemption = Preemption(handle_sigterm)
 
     # Saving -------------------------------------------------------------------------------
 
@@ -213,11 +199,7 @@ class Checkpointer(Closing):
             raise ValueError(MSG_NOTHING)
         for name in _OPTIONS & items.keys():
             raise TypeError(MSG_OPTION.format(name=name, value=items[name]))
-        fields = {
-            "time": time.time(),
-            "metrics": _numbers(metrics),
-            **_random_fields(rng),
-        }
+        fields = step_fields(metrics, rng=rng)
         with self._lock:
             if self._is_closed:
                 raise RuntimeError(MSG_CLOSED)
@@ -248,7 +230,7 @@ class Checkpointer(Closing):
 
     def _turn(
         self, found: Ranks | None, is_later: bool, is_free: bool | None = None
-    ) -> _Turn:
+    ) -> Turn:
         """Find the place of a save in the order of all, which rank 0 chooses."""
         error: Exception | None = None
         said: Any = None
@@ -258,6 +240,8 @@ class Checkpointer(Closing):
                 is_free = self._is_free(is_later) if is_free is None else is_free
                 there = self._steps.saved()
                 said = self._announcement(there, is_free)
+                if found is not None and is_free:
+                    begin_parts(self.directory, said[0])
             except OSError as failed:
                 if found is None:
                     raise
@@ -267,7 +251,7 @@ class Checkpointer(Closing):
             said, processes = found.introduce(said)
             if said is None:
                 found.raise_together(error)
-        turn = _Turn(found, is_later, there, processes, *said)
+        turn = Turn(found, is_later, there, processes, *said)
         if turn.is_free:
             self._last_order = turn.order
         return turn
@@ -278,7 +262,7 @@ class Checkpointer(Closing):
         fields: dict[str, Any],
         items: dict[str, Any],
         trainable_only: bool,
-        turn: _Turn,
+        turn: Turn,
     ) -> Path:
         """Save a step, or the part of this rank: rank 0 publishes it when all have theirs."""
         group, rank = turn.ranks, turn.rank
@@ -290,20 +274,17 @@ class Checkpointer(Closing):
             described = describe_all(
                 items, self.per_rank, trainable_only=trainable_only
             )
+            if rank and not self._is_shared:
+                refuse_unshared(self.directory, turn.token, rank, turn.host)
         except Exception as found:
             error = found
             if group is None:
                 raise
         if group is not None:
-            group.raise_together(error)
-        shared = Sharer(group).share(described)
-        own, others = None, []
+            self._agree_to_save(group, error)
+        shared = self._sharer(group).share(described)
+        own, others = turn.places(self.directory)
         if group is not None:
-            folders = [
-                group.part(self.directory, turn.token, i) for i in range(group.world)
-            ]
-            own = folders[rank] if rank else None
-            others = list(zip(map(str, folders), turn.processes, strict=True))[1:]
             fields = {**fields, "world": group.world}
         try:
             if rank:
@@ -324,11 +305,7 @@ class Checkpointer(Closing):
                 target=own,
                 gathered=([], 0.0) if rank else (others, self.rank_timeout),
             )
-            self._write(plan, new, is_later=turn.is_later)
-            if group is None:
-                self._steps.remember(path, plan.meta, plan.description)
-            if self.dedupe:
-                self._last = new, plan.meta
+            self._write(plan, new, turn)
         except Exception as found:
             error = found
             if own is not None:
@@ -336,24 +313,57 @@ class Checkpointer(Closing):
             if group is None or turn.is_later:
                 raise
         if group is not None and not turn.is_later:
-            group.raise_together(error)
+            try:
+                group.raise_together(error)
+            except Exception:
+                self._published.clear()
+                raise
             if rank == 0:
                 sweep_parts(self.directory, [])
+            self._await_published()
         return path
 
-    def _write(self, plan: Plan, new: Step, *, is_later: bool) -> None:
+    def _agree_to_save(self, group: Ranks, error: Exception | None) -> None:
+        """Raise what one of the ranks has met before anything is written."""
+        try:
+            group.raise_together(error)
+        except Exception:
+            if group.rank == 0:
+                pending = [step.order for step in self._writer.pending()]
+                sweep_parts(
+                    self.directory,
+                    [self._tokens[each] for each in pending if each in self._tokens],
+                )
+            raise
+        self._is_shared = True
+
+    def _sharer(self, group: Ranks | None) -> Sharer:
+        """Return what divides steps over ranks; it remembers how the last one was."""
+        if self._last_sharer is None or self._last_sharer.ranks != group:
+            self._last_sharer = Sharer(group)
+        return self._last_sharer
+
+    def _write(self, plan: Plan, new: Step, turn: Turn) -> None:
         """Write a step now, or in the background."""
-        if is_later:
+        if turn.is_later:
             self._writer.write_later(plan, new)
         else:
             self._writer.write(plan)
+        if turn.rank:
+            publisher = turn.processes[0]
+            self._published.append(Publication(new, plan.target, publisher))
+        if turn.ranks is None:
+            self._steps.remember(new.path, plan.meta, plan.description)
+        if self.dedupe:
+            self._last = new, plan.meta
 
     def _announcement(self, there: list[Step], is_free: bool) -> tuple[Any, ...]:
         """Return what rank 0 tells all: token, order, whether to save, last step."""
         orders = [self._last_order, *(each.order for each in there)]
         # Nothing moves or goes until this step is there, unless another is on its way.
         before = there[-1][:2] if there and not self._writer.pending() else None
-        return uuid.uuid4().hex[:12], max(orders) + 1, is_free, before
+        order = max(orders) + 1
+        return new_token(), order, is_free, before, socket.gethostname()
 
     def _sweep_parts(self, order: int, token: str) -> None:
         """Remove the parts of all saves but this one and those on their way."""
@@ -370,7 +380,7 @@ class Checkpointer(Closing):
         ordered = sorted(known.values(), key=lambda step: step.order)
         return retired([*ordered, new], self.keep, self.keep_every)
 
-    def _before(self, turn: _Turn) -> tuple[Path, dict[str, Any]] | None:
+    def _before(self, turn: Turn) -> tuple[Path, dict[str, Any]] | None:
         """The step whose files are linked where tensors did not change, of this rank's."""
         if self._last is not None:
             last, meta = self._last
@@ -496,29 +506,53 @@ class Checkpointer(Closing):
             KeyError: an item was not saved.
             RuntimeError: names or shapes differ, or a file is damaged.
         """
-        device = None if map_location is None else torch.device(map_location)
-
-        found = ranks()
-        if found is not None:
-            self._writer.wait()
-            if step is None:
-                # All restore the same, whatever appears meanwhile.
-                step = found.agree(self.latest())
+        options: dict[str, Any] = {
+            "device": None if map_location is None else torch.device(map_location),
+            "strict": strict,
+            "lazy": lazy,
+            "rng": rng,
+        }
+        group = ranks()
+        if group is not None:
+            return self._restore_together(group, step, items, options)
 
         def read(files: StepFiles, meta: dict[str, Any]) -> Restored:
-            return restore_items(
-                files,
-                meta,
-                items,
-                device=device,
-                strict=strict,
-                lazy=lazy,
-                rng=rng,
-                ranks=found,
-            )
+            return restore_items((files, meta), items, **options)
 
         restored: Restored = self._read(step, read)
         return restored
+
+    def _restore_together(
+        self,
+        group: Ranks,
+        number: int | None,
+        items: dict[str, object],
+        options: dict[str, Any],
+    ) -> Restored:
+        """Restore the same step on all ranks, or nothing on any."""
+        error: Exception | None = None
+        there: list[Step] = []
+        try:
+            self.wait()
+            there = self._steps.saved()
+        except (OSError, RuntimeError) as found:
+            error = found
+        group.raise_together(error, "could not save")
+        number = group.agree_on_step(there, number, self.directory)
+        opened: tuple[StepFiles, dict[str, Any]] | Exception
+        try:
+            files = StepFiles(self._steps.find(number).path, self.num_threads)
+        except Exception as found:  # noqa: BLE001 (it is raised on all ranks)
+            return restore_items(found, items, ranks=group, **options)
+        try:
+            with files.names_in_errors():
+                try:
+                    opened = files, read_meta(files.root)
+                except Exception as found:  # noqa: BLE001 (it is raised on all ranks)
+                    opened = found
+                return restore_items(opened, items, ranks=group, **options)
+        finally:
+            files.close()
 
     def restore_random_states(self, step: int | None = None) -> None:
         """Set the random states of a step, and nothing else."""
@@ -564,7 +598,19 @@ class Checkpointer(Closing):
         Raises:
             OSError: one could not be written.
         """
-        self._writer.wait()
+        try:
+            self._writer.wait()
+        except OSError:
+            self._published.clear()
+            for token in self._tokens.values():
+                mark_unpublished(self.directory, token)
+            raise
+        self._await_published()
+
+    def _await_published(self) -> None:
+        """Wait for the steps of which this rank has written a part, and rank 0 the rest."""
+        while self._published:
+            self._published.pop(0).wait(self.rank_timeout)
 
     def close(self) -> None:
         """Wait for all steps, and give the handler of SIGTERM back."""
@@ -574,27 +620,33 @@ class Checkpointer(Closing):
             self.wait()
         finally:
             self._is_closed = True
-            if self._handler is not None:
-                if signal.getsignal(signal.SIGTERM) is self._handler:
-                    signal.signal(signal.SIGTERM, self._old_handler)
-                self._handler = None
+            self._preemption.close()
 
     @property
     def preempted(self) -> bool:
         """Return whether the process was asked to end by SIGTERM: save, and end it."""
-        return self._preempted.is_set()
+        return self._preemption.was_asked
 
-    def _handle_sigterm(self) -> None:
-        self._old_handler = signal.getsignal(signal.SIGTERM)
-        old, preempted = self._old_handler, self._preempted
+    def reached_preemption(self, step: int) -> bool:
+        """Return whether one of the ranks was asked to end: all save this step, and end.
 
-        def handle(number: int, frame: object) -> None:
-            preempted.set()
-            if callable(old):
-                old(number, frame)
+        All ranks call it behind the same step, and get the same answer. A process alone
+        has that of :attr:`preempted`.
 
-        self._handler = handle
-        signal.signal(signal.SIGTERM, handle)
+        Args:
+            step: the number of the step, the same on all ranks.
+
+        Raises:
+            RuntimeError: the ranks ask for different steps.
+        """
+        group = ranks()
+        if group is None:
+            return self.preempted
+        told = group.gather((step, self.preempted))
+        if len({number for number, _ in told}) > 1:
+            asked = [number for number, _ in told]
+            raise RuntimeError(MSG_STEPS.format(asked))
+        return any(is_preempted for _, is_preempted in told)
 
     def num_staged_bytes(self) -> int:
         """The bytes of memory that is kept for saves in the background."""
@@ -603,19 +655,3 @@ class Checkpointer(Closing):
 
 _OPTIONS = inspect.signature(Checkpointer).parameters.keys() - {"background"}
 """The names that no item has: a mistaken option would be saved as one, in silence."""
-
-
-def _numbers(metrics: Mapping[str, float] | None) -> Any:
-    found = {}
-    for name, value in dict(metrics or {}).items():
-        if isinstance(value, torch.Tensor):
-            value = value.detach()
-        try:
-            found[name] = float(value)
-        except (TypeError, ValueError):
-            raise TypeError(MSG_METRIC.format(name, value)) from None
-    return Encoder("metrics").encode(found)
-
-
-def _random_fields(rng: bool) -> dict[str, Any]:
-    return {"rng": Encoder("rng").encode(random_states())} if rng else {}

@@ -79,6 +79,7 @@ class Reads:
         self.num_threads = num_threads
         self._direct: dict[str, list[Range]] = {}
         self._copies: list[tuple[_Copy, torch.dtype]] = []
+        self._fetched: list[torch.Tensor] = []
 
     def add(self, stored: Stored, own: torch.Tensor, memory: set[int]) -> None:
         """Have a tensor read into another: of a ``DTensor`` the part of this rank.
@@ -159,17 +160,45 @@ class Reads:
             wanted.setdefault(copied.path, []).append(copied.range)
         self._read(wanted)
 
+    def fetch(self) -> None:
+        """Read into memory beside the tensors, from which :meth:`run` copies.
+
+        Each byte is read once then, where :meth:`check` and :meth:`run` read it twice.
+
+        Raises:
+            RuntimeError: a file is damaged. Nothing is changed.
+        """
+        wanted: dict[str, list[Range]] = {}
+        for path, ranges in self._direct.items():
+            for each in ranges:
+                content = torch.empty(each[4], dtype=torch.uint8)
+                wanted.setdefault(path, []).append((*each[:5], content))
+                self._fetched.append(content)
+        for copied, _ in self._copies:
+            content = torch.empty(copied.range[4], dtype=torch.uint8)
+            wanted.setdefault(copied.path, []).append((*copied.range[:5], content))
+            self._fetched.append(content)
+        self._read(wanted)
+
     def run(self) -> None:
-        """Read.
+        """Read, or copy what was fetched.
 
         Raises:
             RuntimeError: a file is damaged. What was read is in the tensors by then.
         """
-        if self._direct:
+        fetched = iter(self._fetched)
+        if self._fetched:
+            for ranges in self._direct.values():
+                for each in ranges:
+                    if each[5] is not None:
+                        each[5].copy_(next(fetched))
+        elif self._direct:
             self._read(self._direct)
         for (path, wanted, rows, start, target), dtype in self._copies:
-            content = torch.empty(wanted[4], dtype=torch.uint8)
-            self._read({path: [(*wanted[:5], content)]})
+            content = next(fetched, None)
+            if content is None:
+                content = torch.empty(wanted[4], dtype=torch.uint8)
+                self._read({path: [(*wanted[:5], content)]})
             # Bytes begin where torch allocates, so any dtype can be over them.
             found = content.view(dtype).reshape(rows)
             for dim, (first, size) in enumerate(zip(start, target.shape, strict=True)):

@@ -260,7 +260,11 @@ class Restoring:
             if name not in items and about["kind"] in ("value", "tensor", "collection"):
                 self.values[name] = self.value(name, about)
         try:
-            self._in_place.check()
+            # Alone, two looks at a file cost less than memory for all of a model.
+            if self.ranks is None:
+                self._in_place.check()
+            else:
+                self._in_place.fetch()
         except RuntimeError as error:
             raise RuntimeError(MSG_DAMAGED.format(error)) from error
 
@@ -348,8 +352,7 @@ def _tell_autograd(tensors: list[torch.Tensor]) -> None:
 
 
 def restore_items(
-    files: StepFiles,
-    meta: Mapping[str, Any],
+    opened: tuple[StepFiles, Mapping[str, Any]] | Exception,
     items: Mapping[str, Any],
     *,
     device: torch.device | None,
@@ -361,14 +364,24 @@ def restore_items(
     """Restore items in their place; what is plain data is returned.
 
     Where several ranks restore, none is changed unless all can be.
+
+    Args:
+        opened: the files and the description of a step, or why this rank has none.
+        items: what is restored.
+        device: where tensors go that have no place yet.
+        strict: whether everything must be there.
+        lazy: whether tensors stay mapped.
+        rng: whether the random states are set.
+        ranks: the ranks that restore together; None for a process alone.
     """
-    error: Exception | None = None
+    error: Exception | None = opened if isinstance(opened, Exception) else None
     restoring: Any = None
     try:
-        restoring = Restoring(
-            files, meta, device=device, strict=strict, lazy=lazy, ranks=ranks
-        )
-        restoring.prepare(items)
+        if not isinstance(opened, Exception):
+            restoring = Restoring(
+                *opened, device=device, strict=strict, lazy=lazy, ranks=ranks
+            )
+            restoring.prepare(items)
     except Exception as found:
         error = found
         if ranks is None:
