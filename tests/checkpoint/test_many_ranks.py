@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,9 @@ from torch import nn
 
 from ranks import Raised, Ranks
 from tensordict.checkpoint import Checkpointer
+from tensordict.checkpoint.shares import _Plan
 from tensordict.checkpoint.tools import verify
+from tensordict.storage.sharded import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -486,3 +489,42 @@ def test_states_come_back_as_they_were(
 ) -> None:
     four.all(restore_preconditioned, str(tmp_path), False)
     three.all(restore_preconditioned, str(tmp_path), True)
+
+
+# The description of a step ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mesh", "placements"),
+    [((64,), ("S0",)), ((8, 8), ("R", "S0")), ((8, 8), ("S0", "S1"))],
+)
+def test_a_description_has_a_few_bytes_for_each_tensor(
+    mesh: tuple[int, ...], placements: tuple[str, ...]
+) -> None:
+    """A plan of many ranks, in one process."""
+    world, count = 64, 1000
+    shapes = [(1024, 512), (512, 64), (2048, 1024)]
+    layouts = [Layout(shape, tuple(range(world)), mesh, placements) for shape in shapes]
+    names = [f"layers.{number}.weight" for number in range(count)]
+    described = {
+        "is_shared": True,
+        "names": names,
+        "parameters": None,
+        "plain": {},
+        "sharded": {
+            name: (layouts[number % 3], "torch.float32")
+            for number, name in enumerate(names)
+        },
+    }
+    plan = _Plan({0: {"model": described}}, {}, world)
+    text = json.dumps({"grids": plan.grids, "parts": plan.parts})
+    assert len(text) < 60 * count + 40 * world * len(plan.grids)
+    assert len(plan.grids) <= 3 * mesh[0]
+    written = [0] * world
+    for number, name in enumerate(names):
+        grid = plan.grids[plan.parts["model"][name]]
+        sizes = [torch.Size(sizes).numel() for _, sizes, _ in grid]
+        assert sum(sizes) == torch.Size(shapes[number % 3]).numel()
+        for size, (_, _, rank) in zip(sizes, grid, strict=True):
+            written[rank] += size
+    assert max(written) <= 1.1 * sum(written) / world

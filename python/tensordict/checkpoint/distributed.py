@@ -233,7 +233,7 @@ class Publication(NamedTuple):
 
 def mark_unpublished(directory: Path, token: str) -> None:
     """Say that a step will not come, to the ranks that wait for it."""
-    # Where that fails, too, they give up in time.
+    # They give up in time where that fails, too.
     with suppress(OSError):
         (directory / f"{PARTS}{token}{FAILED}").touch()
 

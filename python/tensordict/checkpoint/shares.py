@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -199,7 +200,10 @@ class _Plan:
         self.grids: list[list[Any]] = []
         self._numbers: dict[Any, int] = {}
         self._boxes: dict[Any, dict[Box, list[int]]] = {}
+        self._copies: dict[int, tuple[int, tuple[int, ...]]] = {}
+        # Bytes of plain tensors by rank, and of small parts by the place of who writes.
         self._loads = [0] * world
+        self._turns: dict[int, list[int]] = {}
         self._total = 0
         # By item: the number of the grid of each name, and the ranks of whole tensors.
         self.parts: dict[str, dict[str, int]] = {}
@@ -228,7 +232,10 @@ class _Plan:
                 boxes, size, is_whole = self._plain(item, name, names["sharded"])
                 wanted.append((item, name, boxes, size, "whole" if is_whole else ""))
         self._total = sum(
-            math.prod(box[1]) * size for *_, boxes, size, _ in wanted for box in boxes
+            math.prod(box[1]) * size
+            for *_, boxes, size, how in wanted
+            if how != "sharded"
+            for box in boxes
         )
         # Tensors that may be divided go last, and even out those that may not.
         wanted.sort(key=lambda each: each[4] != "whole")
@@ -302,60 +309,69 @@ class _Plan:
         self, item: str, name: str, boxes: Mapping[Box, list[int]], size: int, how: str
     ) -> None:
         """Choose the ranks that write the parts of a tensor."""
-        # Tensors that lie alike are written alike if there is nothing to choose.
-        key: Any = None
-        if how == "sharded" and all(len(ranks) == 1 for ranks in boxes.values()):
-            key = id(boxes)
-        if key is None or key not in self._numbers:
-            grid: list[Any] = []
-            for box, holders in boxes.items():
-                grid += self._written(box, holders, size, is_whole=how == "whole")
-            if how != "sharded" and len(grid) == 1:
+        key: Any
+        if how == "sharded":
+            # Tensors that lie alike are written alike, but for who writes small ones.
+            key = self._key(boxes, size)
+            if key not in self._numbers:
+                self._add_grid(key, _spread(boxes, key[1]))
+        else:
+            ((box, holders),) = boxes.items()
+            grid = self._written(box, holders, size, is_whole=how == "whole")
+            if len(grid) == 1:
                 _, sizes, rank = grid[0]
                 whole = self.whole.setdefault(item, {}).setdefault(rank, {})
                 whole[name] = math.prod(sizes) * size
                 if rank == 0:
                     return
-            key = key or repr(grid)
+            key = repr(grid)
             if key not in self._numbers:
-                self._numbers[key] = len(self.grids)
-                self.grids.append(grid)
+                self._add_grid(key, grid)
         self.parts.setdefault(item, {})[name] = self._numbers[key]
+
+    def _add_grid(self, key: object, grid: list[Any]) -> None:
+        self._numbers[key] = len(self.grids)
+        self.grids.append(grid)
+
+    def _key(self, boxes: Mapping[Box, list[int]], size: int) -> tuple[int, int | None]:
+        """Tell the division of a tensor: the place of those who write, or None for all."""
+        if id(boxes) not in self._copies:
+            copies = min(map(len, boxes.values()), default=1)
+            (_, sizes), _ = next(iter(boxes.items()), (((), ()), None))
+            self._copies[id(boxes)] = copies, tuple(sizes)
+        copies, sizes = self._copies[id(boxes)]
+        num_bytes = math.prod(sizes) * size
+        if copies == 1:
+            return id(boxes), 0
+        if num_bytes >= DIVIDED_FROM and sizes and sizes[0] >= copies:
+            return id(boxes), None
+        loads = self._turns.setdefault(copies, [0] * copies)
+        place = loads.index(min(loads))
+        loads[place] += num_bytes
+        return id(boxes), place
 
     def _written(
         self, box: Box, holders: list[int], size: int, *, is_whole: bool
     ) -> list[list[Any]]:
-        """Divide a part over the ranks that have it, by its first dim."""
+        """Divide a tensor over the ranks that have it, by its first dim."""
         offsets, sizes = box
         num_bytes = math.prod(sizes) * size
-        if (
-            is_whole
-            or len(holders) == 1
-            or num_bytes < DIVIDED_FROM
-            or not sizes
-            or sizes[0] < len(holders)
-        ):
+        count = min(len(holders), num_bytes // DIVIDED_FROM, *sizes[:1])
+        if is_whole or not sizes or count < 2:
             rank = min(holders, key=lambda each: (self._loads[each], each))
             self._loads[rank] += num_bytes
             return [[list(offsets), list(sizes), rank]]
+        # Those that have least to write get what they lack of an equal share.
+        holders = sorted(holders, key=lambda each: self._loads[each])[:count]
         target = self._total / self.world
         wants = [max(0.0, target - self._loads[rank]) for rank in holders]
         if not sum(wants):
-            wants = [1.0] * len(holders)
-        ends = [
-            round(sizes[0] * sum(wants[: number + 1]) / sum(wants))
-            for number in range(len(holders))
-        ]
+            wants = [1.0] * count
+        ends = [round(sizes[0] * each / sum(wants)) for each in accumulate(wants)]
         found = []
         for rank, start, stop in zip(holders, [0, *ends], ends, strict=False):
             if start < stop:
-                found.append(
-                    [
-                        [offsets[0] + start, *offsets[1:]],
-                        [stop - start, *sizes[1:]],
-                        rank,
-                    ]
-                )
+                found.append([[start, *offsets[1:]], [stop - start, *sizes[1:]], rank])
                 self._loads[rank] += num_bytes * (stop - start) // sizes[0]
         return found
 
@@ -383,6 +399,28 @@ class _Plan:
             if parts:
                 item.about["parts"] = parts
         return Shared(items, self.grids, self.whole, threads)
+
+
+def _spread(boxes: Mapping[Box, list[int]], place: int | None) -> list[list[Any]]:
+    """Divide the parts of a ``DTensor`` over the ranks that have each.
+
+    Args:
+        boxes: the parts, with the ranks that have each.
+        place: which of these ranks writes a part. Default: each writes some rows of it.
+    """
+    if place is not None:
+        return [
+            [list(offsets), list(sizes), ranks[place % len(ranks)]]
+            for (offsets, sizes), ranks in boxes.items()
+        ]
+    found = []
+    for (offsets, sizes), ranks in boxes.items():
+        ends = [sizes[0] * (number + 1) // len(ranks) for number in range(len(ranks))]
+        for rank, start, stop in zip(ranks, [0, *ends], ends, strict=False):
+            if start < stop:
+                begin = [offsets[0] + start, *offsets[1:]]
+                found.append([begin, [stop - start, *sizes[1:]], rank])
+    return found
 
 
 def _parts_of(
