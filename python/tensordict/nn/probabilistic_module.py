@@ -32,11 +32,11 @@ from tensordict.nn.settings import (
 )
 from tensordict.primitives.deprecation import warn_deprecated
 from tensordict.primitives.module_calls import plain_outputs, plain_parameters, trace_as
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["ProbabilisticTensorDictModule"]
 
@@ -122,7 +122,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         *,
         default_interaction_type: InteractionType = InteractionType.DETERMINISTIC,
         distribution_class: Callable[..., Any] = Delta,
-        distribution_kwargs: dict[str, Any] | None = None,
+        distribution_kwargs: Mapping[str, Any] | CollectionProtocol | None = None,
         return_log_prob: bool = False,
         log_prob_keys: list[NestedKey] | None = None,
         log_prob_key: NestedKey | None = None,
@@ -133,7 +133,11 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
     ) -> None:
         super().__init__()
         self.distribution_class = distribution_class
-        self.distribution_kwargs: dict[str, Any] = dict(distribution_kwargs or {})
+        if distribution_kwargs is None:
+            distribution_kwargs = {}
+        elif not isinstance(distribution_kwargs, CollectionProtocol):
+            distribution_kwargs = dict(distribution_kwargs)
+        self.distribution_kwargs = distribution_kwargs
         self._set_keys(in_keys, out_keys)
         self.default_interaction_type: InteractionType = InteractionType(
             default_interaction_type

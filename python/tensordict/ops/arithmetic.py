@@ -20,7 +20,7 @@ from tensordict.ops.families import (
     elementwise_with_inplace,
     leafwise,
 )
-from tensordict.ops.operands import NUMBERS, combine, combine_inplace
+from tensordict.ops.operands import NUMBERS, OF_LEAVES, combine, combine_inplace
 from tensordict.primitives.common import refused_first
 from tensordict.primitives.errors import absent_key
 from tensordict.primitives.protocol import CollectionProtocol
@@ -65,6 +65,9 @@ def _maximum_(values: list[torch.Tensor], operand: torch.Tensor) -> Any:
 
 def _minimum_(values: list[torch.Tensor], operand: torch.Tensor) -> Any:
     return _written(torch._foreach_minimum, torch._foreach_minimum_, values, operand)
+
+
+OF_LEAVES.update((_interpolate_, _maximum_, _minimum_))
 
 
 def _written(op: Any, op_: Any, values: list[torch.Tensor], operand: object) -> Any:

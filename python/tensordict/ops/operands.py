@@ -21,6 +21,9 @@ NUMBERS = (int, float, complex)
 Leaves = list[torch.Tensor]
 ForEach = Callable[..., Any]
 
+OF_LEAVES: set[ForEach] = {torch._foreach_clamp_max_, torch._foreach_clamp_min_}
+"""Operations in place that match the leaves alone, whatever the batch sizes are."""
+
 MSG_EXTRA = "Some keys were not found: {}."
 MSG_BAD_DEFAULT = (
     'default must be a tensor, a number or "intersection", but got {!r}, and the two '
@@ -334,7 +337,17 @@ def write_combined(op: ForEach, td: CollectionProtocol, *operands: object) -> An
     Raises:
         RuntimeError: together they have more batch dims, or larger ones, than ``td``.
     """
-    written, values, lists = operand_lists(td, operands)
+    if op in OF_LEAVES and any(_is_larger(operand, td) for operand in operands):
+        # The batch dims of the other collection are dims of the leaves here.
+        written, values = td, _rust.leaves(td)
+        lists = [
+            matched_leaves(td, operand, strict=False)
+            if isinstance(operand, CollectionProtocol)
+            else one_for_all(operand, values)
+            for operand in operands
+        ]
+    else:
+        written, values, lists = operand_lists(td, operands)
     if written.batch_size != td.batch_size:
         raise RuntimeError(MSG_BROADCAST.format(td.batch_size, written.batch_size))
     if values:
@@ -346,6 +359,16 @@ def write_combined(op: ForEach, td: CollectionProtocol, *operands: object) -> An
     if not is_dense_throughout(td):
         td._store_leaves(values)
     return td
+
+
+def _is_larger(operand: object, td: CollectionProtocol) -> bool:
+    """Return whether an operand is a collection with more batch dims, or larger ones."""
+    if not isinstance(operand, CollectionProtocol):
+        return False
+    size, own = operand.batch_size, td.batch_size
+    return len(size) > len(own) or any(
+        left not in (1, right) for left, right in zip(size[::-1], own[::-1], strict=False)
+    )
 
 
 def compare_collections(
@@ -393,9 +416,13 @@ def unset_fields(td: CollectionProtocol, keys: Iterable[str], other: Any) -> set
         for key, value in found.items()
         if key in type(other).__expected_keys__
         and getattr(value, "_is_non_tensor", False)
-        and value._is_one
-        and value.data is None
+        and all(item is None for item in _items(value))
     }
+
+
+def _items(value: Any) -> Iterable[object]:
+    """The values of non-tensor data, which are several after a broadcast."""
+    return (value.data,) if value._is_one else value._flat()
 
 
 def _compare_entries(
