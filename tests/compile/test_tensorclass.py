@@ -5,6 +5,7 @@ Each program is compiled whole and once: called with other values it is not comp
 
 from __future__ import annotations
 
+import warnings
 from typing import Generic, TypeVar
 
 import pytest
@@ -290,3 +291,29 @@ def test_compiled_as_eager(make, program):
     with torch._dynamo.config.patch(error_on_recompile=True):
         other = make()
         assert described(compiled(other)) == described(program(other))
+
+
+_DEFAULT = torch.ones(2)
+
+with warnings.catch_warnings():
+    # The default is shared by the instances, which the class says.
+    warnings.simplefilter("ignore", FutureWarning)
+
+    @tensorclass
+    class WithTensorDefaults:
+        a: torch.Tensor
+        b: torch.Tensor = _DEFAULT
+        c: torch.Tensor = torch.zeros(3)  # noqa: RUF009 (it is what is tested)
+
+
+def test_compiled_class_with_defaults_that_are_tensors():
+    def program(x):
+        made = WithTensorDefaults(a=x * 2)
+        given = WithTensorDefaults(a=x, c=x)
+        return made, given, made.b + given.c
+
+    compiled = torch.compile(program, fullgraph=True, backend="eager")
+    x = torch.arange(2.0)
+    for ours, expected in zip(compiled(x), program(x), strict=True):
+        assert (ours == expected).all()
+    assert WithTensorDefaults(a=x).b is _DEFAULT

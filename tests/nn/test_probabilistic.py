@@ -329,3 +329,25 @@ def test_log_prob_of_nested_sequences_is_of_the_values_that_are_there(name):
     around_b = distributions.Normal(td["b"] + 1, 1.0)
     torch.testing.assert_close(log_prob["b_log_prob"], around_a.log_prob(td["b"]))
     torch.testing.assert_close(log_prob["c_log_prob"], around_b.log_prob(td["c"]))
+
+
+def test_distribution_kwargs_may_be_a_tensordict():
+    options = TensorDict(low=torch.tensor(-1.0), high=torch.tensor(2.0))
+
+    def module(kwargs):
+        return Probabilistic(
+            in_keys=["loc"],
+            out_keys=["x"],
+            distribution_class=lambda loc, low=0, high=0: distributions.Normal(
+                loc + low, high + 1.0
+            ),
+            distribution_kwargs=kwargs,
+        )
+
+    td = TensorDict(loc=torch.zeros(2))
+    dist = module(options).get_dist(td)
+    assert dist.mean.tolist() == [-1, -1]
+    assert dist.stddev.tolist() == [3, 3]
+    assert module(options)(td.copy())["x"].tolist() == [-1, -1]
+    assert module(TensorDict()).get_dist(td).mean.tolist() == [0, 0]
+    assert "distribution_kwargs=TensorDict" in repr(module(options))

@@ -35,7 +35,7 @@ from tensordict.primitives.module_calls import plain_outputs, plain_parameters, 
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 
 __all__ = ["ProbabilisticTensorDictModule"]

@@ -323,7 +323,7 @@ def _follow_batch_sizes(td: CollectionProtocol, source: CollectionProtocol) -> N
             _follow_batch_sizes(present, value)
         elif is_branch(present) or not isinstance(present, CollectionProtocol):
             td._del_entry(key)
-        elif value is not None and not present._is_one:
+        elif value is not None and not getattr(present, "_is_one", True):
             # Values in another number are replaced, too.
             td._del_entry(key)
     td.batch_size = source.batch_size

@@ -367,7 +367,8 @@ def _is_larger(operand: object, td: CollectionProtocol) -> bool:
         return False
     size, own = operand.batch_size, td.batch_size
     return len(size) > len(own) or any(
-        left not in (1, right) for left, right in zip(size[::-1], own[::-1], strict=False)
+        left not in (1, right)
+        for left, right in zip(size[::-1], own[::-1], strict=False)
     )
 
 

@@ -29,6 +29,7 @@ from tensordict.primitives.index_items import (
     _is_whole,
     fills,
     holds_text,
+    is_first_class,
     refuse_cast,
     refuse_text,
     sorted_out,
@@ -216,9 +217,8 @@ def _index_plan(
                 out.append(item)
                 dim += 1
         else:
-            length = batch_size[dim]
-            if item >= length or item < -length:
-                raise IndexError(MSG_OUT_OF_BOUNDS.format(item, dim, length))
+            if not is_first_class(item):
+                _check_bounds(item, dim, batch_size[dim])
             out.append(item)
             dim += 1
     if whole:
@@ -228,6 +228,11 @@ def _index_plan(
     dims += [(batch_size[d], d) for d in range(dim, ndim)]
     size = torch.Size([d[0] for d in dims])
     return out[0] if len(out) == 1 else tuple(out), size, tuple(d[1] for d in dims)
+
+
+def _check_bounds(item: Any, dim: int, length: int) -> None:
+    if item >= length or item < -length:
+        raise IndexError(MSG_OUT_OF_BOUNDS.format(item, dim, length))
 
 
 def _check_mask(mask: torch.Tensor, batch_size: torch.Size, dim: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,11 @@ MSG_BAD_INDEX = (
     "are valid indices (got {})"
 )
 MSG_INDEX_TYPE = "Invalid index type: {}."
+MSG_FIRST_CLASS = (
+    "Cannot index a lazy stacked tensordict along the stack dimension with a first-class "
+    "dimension index. Consider consolidating the tensordict first using "
+    "`tensordict.contiguous()`."
+)
 MSG_FRACTIONS = "list indices must be integers or slices, not float"
 MSG_INDEX_DTYPE = "tensors used as indices must be long, int, byte or bool tensors"
 MSG_NUMPY_BOOL = (
@@ -74,6 +80,12 @@ def _index_tensor(item: object) -> torch.Tensor:
     return tensor
 
 
+def is_first_class(item: object) -> bool:
+    """Return whether an item is a first-class dim: one dim is named by it, and is gone."""
+    module = sys.modules.get("functorch.dim")
+    return module is not None and isinstance(item, module.Dim)
+
+
 def sorted_out(index: object) -> tuple[list[Any], int, int]:
     """The items of an index, how many dims they use up, and where its ellipsis is.
 
@@ -99,6 +111,8 @@ def sorted_out(index: object) -> tuple[list[Any], int, int]:
         elif isinstance(item, (int, np.integer, torch.SymInt)):
             items[position] = int(item) if isinstance(item, np.integer) else item
             used += 1
+        elif is_first_class(item):
+            used += 1
         elif isinstance(item, (str, bytes)):
             # An error, but one of the number of items comes first.
             used += 1
@@ -122,10 +136,24 @@ def refuse_types(index: object, stack_dim: int, error: IndexError) -> None:
     Raises:
         TypeError: it is of no type that an index has, as for the index of a list.
     """
+    refuse_first_class(index, stack_dim)
     items = index if isinstance(index, tuple) else (index,)
     kind = type(items[stack_dim]) if stack_dim < len(items) else int
     if not issubclass(kind, _INDEX_TYPES):
         raise TypeError(MSG_INDEX_TYPE.format(kind)) from error
+
+
+def refuse_first_class(index: object, stack_dim: int | None = None) -> None:
+    """Raise where an index names the dim of a stack (any, if None): no tensor has that.
+
+    Raises:
+        ValueError: it does.
+    """
+    dim = 0
+    for item in index if isinstance(index, tuple) else (index,):
+        if is_first_class(item) and stack_dim in (None, dim):
+            raise ValueError(MSG_FIRST_CLASS)
+        dim += item is not None and not isinstance(item, bool)
 
 
 def refuse_fractions(index: object) -> None:

@@ -272,13 +272,15 @@ def _plan_module(td: Any, module: nn.Module, like: Any, walk: _Walk) -> Any:
         entries[key] = old = _plan_tensor(walk, module, key, value)
         if replaced is not None:
             # With `replaced` there is a `like`.
-            walk.note_change(like, key, value, old, wanted[key])
+            put: Any = wanted
+            walk.note_change(like, key, value, old, put[key])
     return result
 
 
 def _plan_tensor(walk: _Walk, module: nn.Module, key: str, value: Any) -> Any:
     """Plan that ``value`` takes the place of the tensor at ``key``; give that one."""
     parameters, buffers = module._parameters, module._buffers
+    slots: Any
     if key in parameters:
         slots = parameters
     elif key in buffers:

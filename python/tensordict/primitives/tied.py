@@ -101,8 +101,9 @@ def _has_values(tensor: torch.Tensor) -> bool:
 
 
 def _is_same_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return (
-        torch._C._is_alias_of(first, second)  # type: ignore[attr-defined]
+    is_alias_of: Any = torch._C._is_alias_of  # type: ignore[attr-defined]
+    return bool(
+        is_alias_of(first, second)
         and first.storage_offset() == second.storage_offset()
         and first.shape == second.shape
         and first.stride() == second.stride()

@@ -393,6 +393,9 @@ def _generated_init(cls: Any) -> Any:
         for field in fields
         if field.default_factory is not dataclasses.MISSING
     }
+    for name, default in list(defaults.items()):
+        if isinstance(default, torch.Tensor):
+            factories[name] = _giving(defaults.pop(name))
     # In the order of the fields, which is the order of the entries made of them.
     optional = tuple(name for name in names if name in defaults or name in factories)
     required = frozenset(arguments) - frozenset(optional)
@@ -421,6 +424,17 @@ def _generated_init(cls: Any) -> Any:
     }
     __init__.__signature__ = _signature_of(fields)
     return __init__
+
+
+def _giving(tensor: torch.Tensor) -> Any:
+    """Return a function that gives a tensor, which is a constant to the compiler."""
+
+    def default() -> torch.Tensor:
+        return tensor
+
+    # The mark of `torch._dynamo.assume_constant_result`, which imports the compiler.
+    default._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return default
 
 
 def _filler(

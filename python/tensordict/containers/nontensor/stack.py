@@ -41,7 +41,11 @@ from tensordict.containers.nontensor.stack_writing import MSG_RESIZED, StackWrit
 from tensordict.containers.nontensor.write_through import LinkedList
 from tensordict.primitives import registry
 from tensordict.primitives.common import shape_of_lists
-from tensordict.primitives.index_items import refuse_fractions, refuse_types
+from tensordict.primitives.index_items import (
+    refuse_first_class,
+    refuse_fractions,
+    refuse_types,
+)
 from tensordict.primitives.operations import REDUCES
 from tensordict.primitives.protocol import CollectionProtocol
 
@@ -480,6 +484,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                     raise out_of_bounds(places, len(self._cells)) from None
                 # The dim of a stack that is indexed has no name then.
                 return self._sized(plan[1], found)
+        refuse_first_class(index)
         try:
             return super()._index(index)
         except IndexError as error:
