@@ -76,7 +76,9 @@ def _dense_in_form(rows: CollectionProtocol, ragged: str, padding: float) -> Any
             if not value._is_non_tensor:
                 entries[key] = in_form(value, ragged, padding)
         elif value.is_nested and ragged == "padded":
-            entries[key] = as_padded(list(value.unbind(0)), padding, "right")
+            parts = list(value.unbind(0)) or [value.values().new_empty([0])]
+            padded = as_padded(parts, padding, "right")
+            entries[key] = padded[: value.size(0)]
         elif value.is_nested and value.layout is not torch.jagged:
             entries[key] = as_nested(list(value.unbind(0)), torch.jagged)
     if all(value is rows._tensordict[key] for key, value in entries.items()):
