@@ -49,7 +49,7 @@ class _ResultPickler(_Pickler):
 
     def reducer_override(self, value: object) -> Any:
         if isinstance(value, PartsProtocol):
-            value = value.to_tensordict()  # type: ignore[attr-defined]
+            value = value.to_tensordict()
             return value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         return super().reducer_override(value)
 
