@@ -243,8 +243,9 @@ def _compare(
     plan = content.parts.plan
     if other.kind == wire.FAILED:
         length = other.description_bytes
-        text = channel.receive_bytes(length, answer=is_sender).decode(errors="replace")
-        raise wire.WireError(wire.MSG_FAILED.format(rank=channel.shown, text=text))
+        reason = channel.receive_bytes(length, answer=is_sender)
+        said = reason.decode(errors="replace")
+        raise wire.WireError(wire.MSG_FAILED.format(rank=channel.shown, text=said))
     if other.kind != content.kind:
         raise ValueError(MSG_KINDS)
     if other.digest == plan.digest:
