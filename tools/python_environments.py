@@ -31,8 +31,10 @@ CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 # The processes of a program end with it, and its mounts with its name space.
 IN_ROOT = """
 mount -t proc proc "$0/proc"; mount --rbind /dev "$0/dev"; mount --rbind /sys "$0/sys"
-root=$0; work=$1; shift
-exec chroot "$root" /bin/sh -c 'cd "$0" && exec "$@"' "$work" "$@"
+root=$0; work=$1; shift; status=0
+# This shell is the first process of the name space, which orphans become children of.
+chroot "$root" /bin/sh -c 'cd "$0" && exec "$@"' "$work" "$@" || status=$?
+exit $status
 """
 
 PACKAGES = {"arm64": "aarch64", "amd64": "x86_64"}

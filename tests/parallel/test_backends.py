@@ -484,10 +484,11 @@ def interruptible():
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_leaves_no_process():
     before = set(multiprocessing.active_children())
+    caller = os.getpid()  # not the parent of a worker, where a server makes those
 
     def interrupts(row):
         if row["a"] == 2:
-            os.kill(os.getppid(), signal.SIGINT)
+            os.kill(caller, signal.SIGINT)
             multiprocessing.Event().wait()
         return row
 
@@ -506,16 +507,18 @@ KILLS = int(os.environ.get("TENSORDICT_KILLS", "4"))
 def _killed_at(victim, folder):
     """A process whose map kills it when a worker is at a row."""
 
-    def work(row):
-        at = int(row["a"])
-        with open(folder / "calls", "a") as file:
-            file.write(f"{at} ")
-        if at == victim:
-            os.kill(os.getppid(), signal.SIGKILL)
-            os._exit(1)
-        return row * 2
-
     def run():
+        caller = os.getpid()  # as above
+
+        def work(row):
+            at = int(row["a"])
+            with open(folder / "calls", "a") as file:
+                file.write(f"{at} ")
+            if at == victim:
+                os.kill(caller, signal.SIGKILL)
+                os._exit(1)
+            return row * 2
+
         result = rows().map(
             work, num_workers=2, chunksize=0, journal=folder / "journal"
         )
