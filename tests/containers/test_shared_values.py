@@ -21,7 +21,7 @@ from tensordict import (
 from tensordict.tensorclass import MetaData
 
 METHODS = ("fork", "spawn", "forkserver")
-PATIENCE_S = 30
+PATIENCE_S = 120
 
 
 def make():

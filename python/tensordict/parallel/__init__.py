@@ -8,7 +8,8 @@
   and ``cluster`` are the backends, :mod:`~tensordict.parallel.worker` is what runs in a process;
 - :mod:`~tensordict.parallel.results` has the shared block that processes write to;
 - :mod:`~tensordict.parallel.folder` has the new folder that results may go to instead;
-- :mod:`~tensordict.parallel.transport` is how everything else gets there and back;
+- :mod:`~tensordict.parallel.transport` is how everything else gets there and back,
+  :mod:`~tensordict.parallel.descriptors` how descriptors do;
 - :mod:`~tensordict.parallel.parent` ends a process whose parent is gone;
 - :mod:`~tensordict.parallel.errors` and ``journal`` are for what goes wrong.
 

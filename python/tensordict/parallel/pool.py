@@ -5,11 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any
 
 from tensordict.parallel import transport
 from tensordict.parallel.cpus import num_cpus
+from tensordict.parallel.descriptors import send_descriptor
 from tensordict.parallel.jobs import Job, Outcome
 from tensordict.parallel.processes import Hired, ProcessesBackend
 from tensordict.parallel.worker import Assignment, serve_main
@@ -89,9 +89,8 @@ class WorkerPool(Closing, ProcessesBackend):
         head = transport.dumps((assignment, len(descriptors)))
         hired.connection.send_bytes(head)
         hired.connection.send_bytes(content)
-        pid = hired.process.pid
         for descriptor in (call.schedule.fileno(), call.block, *descriptors):
-            reduction.send_handle(hired.connection, descriptor, pid)
+            send_descriptor(hired.connection, descriptor)
         return hired
 
     def leave(self, hired: Hired, is_idle: bool) -> None:

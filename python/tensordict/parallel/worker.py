@@ -6,13 +6,13 @@ import contextlib
 import gc
 import os
 import signal
-from multiprocessing import reduction
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from tensordict._rust import Schedule
 from tensordict.parallel import transport
+from tensordict.parallel.descriptors import receive_descriptor
 from tensordict.parallel.errors import describe
 from tensordict.parallel.parent import end_with_parent
 from tensordict.parallel.results import Target
@@ -78,10 +78,10 @@ def serve_main(connection: Connection, preload: tuple[str, ...]) -> None:
         while content := connection.recv_bytes():
             assignment, num_descriptors = transport.loads(content)
             described = connection.recv_bytes()
-            descriptor = reduction.recv_handle(connection)
+            descriptor = receive_descriptor(connection)
             schedule = Schedule.from_descriptor(descriptor, in_order=True)
-            block = reduction.recv_handle(connection)
-            found = [reduction.recv_handle(connection) for _ in range(num_descriptors)]
+            block = receive_descriptor(connection)
+            found = [receive_descriptor(connection) for _ in range(num_descriptors)]
             try:
                 job = transport.shared(described, found)
             except Exception as error:  # noqa: BLE001 # the caller raises it

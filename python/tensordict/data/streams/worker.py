@@ -6,12 +6,10 @@ others are read on, as far as there are slots.
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 import random
 import signal
 from dataclasses import dataclass
-from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +23,7 @@ from tensordict.data.streams.reading import (
     text_of,
 )
 from tensordict.data.streams.slots import SlotWriter
+from tensordict.parallel.descriptors import send_descriptor
 from tensordict.parallel.parent import end_with_parent
 
 if TYPE_CHECKING:
@@ -345,9 +344,8 @@ class Worker:
 
     def _announce(self, descriptor: int, slot_bytes: int, num_slots: int) -> None:
         connection = self._shared.connection
-        parent = multiprocessing.parent_process()
         connection.send(("segment", slot_bytes, num_slots))
-        reduction.send_handle(connection, descriptor, parent.pid if parent else 0)
+        send_descriptor(connection, descriptor)
         self._num_segments += 1
         self._count_report()
 

@@ -11,7 +11,6 @@ import os
 import pickle
 import weakref
 from collections import deque
-from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any
 
 from tensordict.data.streams.batches import Columns
@@ -34,6 +33,7 @@ from tensordict.data.streams.worker import (
     Shared,
     run,
 )
+from tensordict.parallel.descriptors import receive_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -284,7 +284,7 @@ class WorkerSteps:
         self._num_heard[number] += 1
         kind = message[0]
         if kind == "segment":
-            descriptor = reduction.recv_handle(connection)
+            descriptor = receive_descriptor(connection)
             self._readers[number].add_segment(descriptor, *message[1:])
         elif kind == "ended":
             _, row, step = message
