@@ -37,7 +37,6 @@ chroot "$root" /bin/sh -c 'cd "$0" && exec "$@"' "$work" "$@" || status=$?
 exit $status
 """
 
-PACKAGES = {"arm64": "aarch64", "amd64": "x86_64"}
 VERSIONS = """
 import json, platform, numpy, torch
 print(json.dumps({
@@ -56,7 +55,7 @@ class Environment(abc.ABC):
     """One Python, with torch and what the tests need.
 
     Args:
-        name: such as ``3.15``, ``3.11-torch-2.11`` or ``3.15-aarch64``.
+        name: such as ``3.15`` or ``3.11-torch-2.11``.
         where: the folder of all environments.
     """
 
@@ -207,11 +206,9 @@ class Local(Environment):
 class Debian(Environment):
     """A virtual environment in a root file system of Debian's ``sid``."""
 
-    def __init__(self, name: str, where: Path, architecture: str) -> None:
+    def __init__(self, name: str, where: Path) -> None:
         super().__init__(name, where)
-        self.architecture = architecture
-        self.machine = PACKAGES[architecture]
-        self.root = where / f"debian-{architecture}"
+        self.root = where / "debian"
         self.folder = self.root / "environments" / name
 
     def create(self) -> None:
@@ -239,18 +236,14 @@ class Debian(Environment):
         for program in ("debootstrap", "unshare", "chroot"):
             if shutil.which(program) is None:
                 return f"{here} needs {program} (apt-get install {program})"
-        if self.machine != platform.machine():
-            emulator = Path(f"/proc/sys/fs/binfmt_misc/qemu-{self.machine}")
-            if not emulator.exists():
-                return f"{emulator} is missing (apt-get install qemu-user-static)"
         return None
 
     def _bootstrap(self) -> None:
         print(f"unpacking Debian into {self.root}: some minutes", flush=True)
         self.root.parent.mkdir(parents=True, exist_ok=True)
         include = "python3,python3-venv,ca-certificates,libgomp1"
-        options = ["--variant=minbase", f"--arch={self.architecture}"]
-        command = ["debootstrap", *options, f"--include={include}", "sid", self.root]
+        options = ["--variant=minbase", f"--include={include}"]
+        command = ["debootstrap", *options, "sid", self.root]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode:
             shutil.rmtree(self.root, ignore_errors=True)
@@ -312,12 +305,9 @@ def find(name: str, where: Path) -> Environment:
     Raises:
         Unavailable: the name is none.
     """
-    version, *options = name.split("-")
+    version = name.split("-", maxsplit=1)[0]
     if not version.startswith("3.") or not version[2:].isdigit():
         raise Unavailable("the name of a Python is such as 3.15 or 3.11-torch-2.11")
-    if options == ["aarch64"] and platform.machine() != "aarch64":
-        return Debian(name, where, "arm64")
     if python := installed(int(version[2:])):
         return Local(name, where, python)
-    architectures = {machine: each for each, machine in PACKAGES.items()}
-    return Debian(name, where, architectures[platform.machine()])
+    return Debian(name, where)

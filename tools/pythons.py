@@ -5,8 +5,7 @@ nothing of the checkout: copies of the tests run, on a path without Rust. It is 
 from pyenv or the path of this machine, otherwise in a root file system of Debian's
 ``sid``, which takes the superuser and debootstrap. Where none can be made, the
 reason is printed, and the other Pythons are still tried. ``newest`` names the newest one
-for which there is an environment. ``3.11-torch-2.11`` is one with this torch, and
-``3.15-aarch64`` one in Debian for that processor, under qemu.
+for which there is an environment, ``3.11-torch-2.11`` one with this torch.
 
     pythons.py newest --suites core          # what `make test-newest` does
     pythons.py 3.15 --run python -m benches.python --peer release
@@ -44,7 +43,6 @@ SUITES = {
     ),
     "near": ("ops", "containers", "native", "concurrent"),
     "bare": ("bare",),
-    "emulated": ("emulated",),
 }
 """Several suites under one name. ``all`` names every folder and file of ``tests``."""
 
@@ -139,19 +137,6 @@ def counted(report: Path) -> dict:
     return result
 
 
-def emulated(environment: Environment) -> dict:
-    """Run the small program for a processor that is only emulated."""
-    started = time.monotonic()
-    done = environment.run(["python", "tools/try_wheel.py"])
-    return {
-        "seconds": round(time.monotonic() - started),
-        "status": done.returncode,
-        "passed": int(done.returncode == 0),
-        "failed": ["tools/try_wheel.py"] if done.returncode else [],
-        "skipped": {},
-    }
-
-
 def record(environment: Environment, suite: str, result: dict) -> None:
     """Keep the answers of a suite beside the environments."""
     path = environment.where / "results" / f"{environment.name}.json"
@@ -180,10 +165,7 @@ def try_on(environment: Environment, arguments: argparse.Namespace) -> bool:
     is_well = True
     for suite in folders(arguments.suites):
         print(f"{environment.name}: {suite}", flush=True)
-        if suite == "emulated":
-            result = emulated(environment)
-        else:
-            result = test(environment, suite, options)
+        result = test(environment, suite, options)
         record(environment, suite, result)
         is_well &= result["status"] == 0
     return is_well

@@ -52,7 +52,7 @@ def tables(known: dict[str, dict]) -> str:
     rows = [(field, [known[n][field] for n in names]) for field in ("python", "torch")]
     for suite in sorted({each for name in names for each in known[name]["suites"]}):
         cells = [cell(known[name]["suites"].get(suite)) for name in names]
-        is_folder = suite not in ("bare", "emulated")
+        is_folder = suite != "bare"
         rows.append((f"`tests/{suite}`" if is_folder else f"`SUITES={suite}`", cells))
     lines += [" | ".join((f"| {title}", *cells)) + " |" for title, cells in rows]
     lines += ["", "Not run from wheels:", ""]
