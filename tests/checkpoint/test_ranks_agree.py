@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from ranks import Raised, Ranks
 from tensordict.checkpoint import Checkpointer
 from tensordict.checkpoint import distributed as parts_module
 from tensordict.checkpoint.distributed import PARTS, new_token, sweep_parts
+from tensordict.checkpoint.steps import META, meta_bytes, read_meta
+from tensordict.checkpoint.tools import verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -271,3 +274,39 @@ def test_a_rank_reads_what_it_needs(
         # Blocks of a mebibyte have one checksum, so they are read whole.
         assert found < 1.1 * part + 4 * (1 << 20)
     two.close()
+
+
+def restore_and_die(rank: int, folder: str) -> str:
+    model, optimizer = sharded(2.0)
+    if rank == 1:
+        # It dies in the middle of a restore: when it has read its files.
+        restoring = sys.modules["tensordict.checkpoint.restoring"]
+        restoring.Restoring.prepare = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    before = snapshot(model, optimizer)
+    with pytest.raises(RuntimeError, match="The process of rank 1 has ended"):
+        Checkpointer(folder).restore(model=model, optimizer=optimizer)
+    assert snapshot(model, optimizer) == before
+    return "refused"
+
+
+def test_a_rank_that_dies_is_named_by_the_others(
+    three: Ranks, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    three.all(save, str(tmp_path))
+    doomed = Ranks(WORLD, tmp_path_factory.mktemp("doomed"), 20)
+    answers = doomed.try_all(restore_and_die, str(tmp_path))
+    assert answers == ["refused", None, "refused"], answers
+    doomed.close()
+
+
+def test_a_missing_part_is_found(three: Ranks, tmp_path: Path) -> None:
+    three.all(save, str(tmp_path))
+    step = tmp_path / "step-1"
+    assert verify(step) == []
+    meta = read_meta(step)
+    grid = meta["grids"][meta["items"]["model"]["parts"]["weight"]]
+    grid[1][2] = 0
+    (step / META).write_bytes(meta_bytes(meta))
+    assert any(
+        "parts of the tensor 'weight' are missing" in line for line in verify(step)
+    )

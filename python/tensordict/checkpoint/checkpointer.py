@@ -155,6 +155,7 @@ class Checkpointer(Closing):
         self._last: tuple[Step, dict[str, Any]] | None = None
         self._is_closed: bool = False
         self._preemption: Preemption = Preemption(handle_sigterm)
+        self._preempted: threading.Event = self._preemption.event
 
     # Saving -------------------------------------------------------------------------------
 
@@ -625,7 +626,7 @@ class Checkpointer(Closing):
     @property
     def preempted(self) -> bool:
         """Return whether the process was asked to end by SIGTERM: save, and end it."""
-        return self._preemption.was_asked
+        return self._preempted.is_set()
 
     def reached_preemption(self, step: int) -> bool:
         """Return whether one of the ranks was asked to end: all save this step, and end.

@@ -50,6 +50,13 @@ MSG_UNSHARED = (
     "writes there. The steps of several ranks need a folder on a file system that all of "
     "them have. Nothing was saved."
 )
+ENDED_WITHIN = 2.0
+"""The seconds for which a process may end whose connections are closed."""
+
+_PROCESSES: dict[int, list[str]] = {}
+"""The names of the processes of all ranks, as they were last told, by their number."""
+
+MSG_ENDED = "The process of rank {} has ended: nothing was changed here."
 MSG_NO_COMMON = "The ranks see no step in '{}' that all of them see: do they share it?"
 MSG_ASKED = "All ranks restore the same step, and they asked for {}, by rank."
 MSG_UNPUBLISHED = "The step {} did not appear in '{}': rank 0 could not make it."
@@ -66,8 +73,29 @@ class Ranks(NamedTuple):
     def gather(self, value: object) -> list[Any]:
         """Return the values of all ranks."""
         found: list[Any] = [None] * self.world
-        torch.distributed.all_gather_object(found, value)
+        try:
+            torch.distributed.all_gather_object(found, value)
+        except RuntimeError as lost:
+            ended = self._ended()
+            if not ended:
+                raise
+            shown = ", ".join(map(str, ended))
+            raise RuntimeError(MSG_ENDED.format(shown)) from lost
         return found
+
+    def _ended(self) -> list[int]:
+        """The ranks whose processes are known to have ended."""
+        known = _PROCESSES.get(self.world, [])
+        limit = time.monotonic() + ENDED_WITHIN
+        while True:
+            found = [
+                rank
+                for rank, name in enumerate(known)
+                if rank != self.rank and _rust.process_has_ended(name)
+            ]
+            if found or not known or time.monotonic() > limit:
+                return found
+            time.sleep(0.01)
 
     def agree(self, value: object) -> Any:
         """Return the value of rank 0, on all ranks."""
@@ -86,6 +114,8 @@ class Ranks(NamedTuple):
         Raises:
             OSError: they see steps, and none that all see.
         """
+        # The names of processes tell who has ended if one does.
+        self.introduce(None)
         known = self.gather(([(step.order, step.number) for step in there], number))
         common = set(known[0][0]).intersection(*(steps for steps, _ in known))
         if not common and any(steps for steps, _ in known):
@@ -98,7 +128,8 @@ class Ranks(NamedTuple):
     def introduce(self, value: object) -> tuple[Any, list[str]]:
         """Return the value of rank 0, and the names of all processes, on all ranks."""
         found = self.gather((value, _rust.process_name()))
-        return found[0][0], [name for _, name in found]
+        names = _PROCESSES[self.world] = [name for _, name in found]
+        return found[0][0], names
 
     def raise_together(
         self, error: Exception | None, what: str = "could not save its part"

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from tensordict.checkpoint.reading import StepFiles
     from tensordict.storage.sharded import Box
 
-__all__ = ["ItemFiles", "StepParts", "fields_in", "keyed", "part_name"]
+__all__ = [
+    "ItemFiles",
+    "StepParts",
+    "fields_in",
+    "keyed",
+    "missing_parts",
+    "part_name",
+]
 
 MSG_PART = "'{}' is damaged: parts of the tensor {!r} are missing."
 MSG_MISSING = "'{}' is damaged: the tensor {!r} is missing."
@@ -108,7 +115,8 @@ class ItemFiles:
     def of_fields(self, fields: Mapping[str, Any]) -> Stored:
         """Return the tensor that JSON of an ``Encoder`` leads to."""
         if fields["$"] == "sharded":
-            shape, key = tuple(fields["shape"]), fields["key"]
+            shape: tuple[int, ...] = tuple(fields["shape"])
+            key = fields["key"]
             return self._checked(
                 key, dtype_of(fields["dtype"]), shape, self._sources(key, shape)
             )
@@ -123,7 +131,8 @@ class ItemFiles:
     def _checked(
         self, name: str, dtype: torch.dtype, shape: Sequence[int], sources: list[Source]
     ) -> Stored:
-        if sum(math.prod(source.box[1]) for source in sources) != math.prod(shape):
+        count: int = math.prod(shape)
+        if sum(math.prod(source.box[1]) for source in sources) != count:
             raise RuntimeError(MSG_PART.format(self.directory, name))
         return Stored(name, dtype, tuple(shape), sources)
 
@@ -142,7 +151,7 @@ class ItemFiles:
             source = self.parts.tensors(rank, self.item).get(shard["name"])
             if source is not None:
                 found.setdefault(box, source._replace(box=box))
-        if not found and math.prod(shape):
+        if not found and 0 not in shape:
             raise RuntimeError(MSG_PART.format(self.directory, key))
         return list(found.values())
 
@@ -172,6 +181,25 @@ class ItemFiles:
         }
         plain = [name for name in own if name not in shards and name not in places]
         return plain + [name for name in parts if name not in sharded]
+
+
+def missing_parts(files: StepFiles, meta: Mapping[str, Any]) -> list[str]:
+    """List the tensors of which a step lacks parts, a line each."""
+    parts = StepParts(files, meta)
+    lines = []
+    for rank in range(parts.world):
+        for name, about in parts.of_rank(rank)["items"].items():
+            item = ItemFiles(parts, name, about, rank)
+            wanted = [*fields_in(about, "sharded")]
+            known = {fields["key"] for fields in wanted}
+            names = about.get("parts", {}).keys() - known
+            wanted += [{"$": "tensor", "name": name} for name in sorted(names)]
+            for fields in wanted:
+                try:
+                    item.of_fields(fields)
+                except RuntimeError as error:
+                    lines.append(str(error))
+    return lines
 
 
 def _bounds(boxes: list[Any]) -> list[int]:

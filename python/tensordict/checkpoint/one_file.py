@@ -29,6 +29,11 @@ MSG_VERSION = (
     "Upgrade tensordict to load it."
 )
 
+MSG_SHARDED = (
+    "One file holds no DTensor, of which each rank has a part, as {!r} is: save the model "
+    "with a Checkpointer, or its full_tensor()."
+)
+
 
 def save(
     path: str | Path,
@@ -63,7 +68,10 @@ def save(
         {'weight': tensor([1., 1.]), 'step': 3, 'betas': (0.9, 0.99)}
     """
     encoder = Encoder("object")
-    text = json.dumps({"version": VERSION, "root": encoder.encode(obj)})
+    root = encoder.encode(obj)
+    if encoder.sharded:
+        raise TypeError(MSG_SHARDED.format(next(iter(encoder.sharded))))
+    text = json.dumps({"version": VERSION, "root": root})
     texts = [("format", "pt"), (ENTRY, text)]
     files = [(str(Path(local(path)).absolute()), None, planned(encoder.tensors), texts)]
     progress = _rust.SaveProgress()

@@ -17,23 +17,19 @@ class Preemption:
     """
 
     def __init__(self, is_handled: bool) -> None:
-        self._was_asked: threading.Event = threading.Event()
+        self.event: threading.Event = threading.Event()
+        """The event that the signal came."""
         self._old_handler: Any = None
         self._handler: Any = None
         if is_handled:
             self._handle()
 
-    @property
-    def was_asked(self) -> bool:
-        """Return whether the signal came."""
-        return self._was_asked.is_set()
-
     def _handle(self) -> None:
         self._old_handler = signal.getsignal(signal.SIGTERM)
-        old, was_asked = self._old_handler, self._was_asked
+        old, event = self._old_handler, self.event
 
         def handle(number: int, frame: object) -> None:
-            was_asked.set()
+            event.set()
             if callable(old):
                 old(number, frame)
 

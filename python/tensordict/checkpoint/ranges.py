@@ -132,8 +132,8 @@ class Reads:
             length = math.prod(sizes) * item
             if is_first and _takes_bytes(target, stored.dtype):
                 content = target.reshape(-1).view(torch.uint8)
-                made = (source.name, source.dtype, source.shape, first, length, content)
-                self._direct.setdefault(source.path, []).append(made)
+                wanted = (source.name, source.dtype, source.shape, first, length)
+                self._direct.setdefault(source.path, []).append((*wanted, content))
                 return
             rows, start = tuple(sizes), (0,) * len(sizes)
         else:

@@ -98,7 +98,8 @@ class Sharer:
         is_equal = len({each[:2] for each in told}) == 1
         if is_equal and self._known is not None and self._known[0] == layouts:
             return self._known[1].part_of(rank, items, threads)
-        descriptions, by_name = {0: own}, {}
+        descriptions = {0: own}
+        by_name: dict[tuple[str, str], dict[int, int]] = {}
         abouts: dict[int, Any] = {}
         if not is_equal:
             is_first = layouts.index(layout) == rank
@@ -166,8 +167,8 @@ def _merge(items: list[Described], abouts: Mapping[int, Any]) -> None:
             rank: each[item.name] for rank, each in abouts.items() if item.name in each
         }
         if item.is_shared and len(known) > 1:
-            kind = item.kind.name
-            item.about = {**item.kind.merged(item.name, known), "kind": kind}
+            merged = item.kind.merged(item.name, known)
+            item.about = {**merged, "kind": item.kind.name}
 
 
 class _Plan:

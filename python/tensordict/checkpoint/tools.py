@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tensordict import _rust
+from tensordict.checkpoint.files import missing_parts
 from tensordict.checkpoint.foreign import (
     as_items,
     is_foreign,
@@ -73,8 +74,13 @@ def survey(path: str | Path) -> dict[str, Any]:
     files = StepFiles(directory)
     items = {}
     try:
+        parts = files.parts(meta)
         for name, about in meta["items"].items():
-            headers = [_rust.safetensors_header(each) for each in files.paths(about)]
+            headers = [
+                _rust.safetensors_header(path)
+                for part in parts
+                for path in files.paths(part["items"].get(name, {"files": []}))
+            ]
             tensors = [each for header in headers for each in header[1]]
             items[name] = {
                 "kind": about["kind"],
@@ -111,6 +117,7 @@ def verify(path: str | Path, num_threads: int = 0) -> list[str]:
                 lines += files.problems(about)
             except (OSError, RuntimeError) as error:
                 lines.append(str(error))
+        lines += missing_parts(files, meta)
     except (OSError, RuntimeError) as error:
         lines.append(str(error))
     finally:

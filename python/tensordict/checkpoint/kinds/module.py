@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
-    from tensordict.checkpoint.files import ItemFiles, Stored
+    from tensordict.checkpoint.files import ItemFiles
     from tensordict.checkpoint.kinds.interface import Item
+    from tensordict.checkpoint.ranges import Stored
     from tensordict.checkpoint.restoring import Restoring
     from tensordict.storage.encoding import Decoder, Encoder
 
@@ -284,7 +285,7 @@ class _Filling:
             if each is None or not isinstance(value, torch.Tensor):
                 continue
             stored[name] = each
-            is_lazy = isinstance(value, nn.parameter.UninitializedTensorMixin)
+            is_lazy = nn.parameter.is_lazy(value)
             if not is_lazy and list(value.shape) != list(each.shape):
                 found.wrong.append(
                     f"size mismatch for {bare!r}: the model has {list(value.shape)} and "

@@ -68,7 +68,9 @@ class OptimizerKind(Kind):
             for key, value in state.items()
             if key != "state"
         }
-        about = {"value": {"state": {"$": "dict", "items": pairs}, **others}}
+        about: dict[str, Any] = {
+            "value": {"state": {"$": "dict", "items": pairs}, **others}
+        }
         if len(own.names) == len(numbers):
             about["parameters"] = [
                 [name, list(parameter.shape) if _has_shape(parameter) else None]
@@ -165,8 +167,8 @@ def _is_usual(state: object) -> bool:
     )
 
 
-def _has_shape(parameter: object) -> bool:
-    return not isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
+def _has_shape(parameter: torch.Tensor) -> bool:
+    return not torch.nn.parameter.is_lazy(parameter)
 
 
 class _Matching:
