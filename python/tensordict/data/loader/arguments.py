@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, ParamSpec
 
 import torch
 
+from tensordict.data.loader.meshes import share_of_mesh
 from tensordict.data.loader.order import Dealing, checked_number
 from tensordict.primitives.deprecation import warn_caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch.distributed.device_mesh import DeviceMesh
 
     from tensordict.data.loader.iterated import Shares
     from tensordict.data.loader.order import Uneven
@@ -32,6 +35,11 @@ _BLOCK_SIZE = 64
 MSG_SHARES = (
     "The loader is asked for the part of rank={} of world_size={}, and its sampler gives "
     "that of rank={} of {}: leave rank= and world_size= out, or the parts of the sampler."
+)
+
+MSG_MESH = (
+    "The loader is asked for the part of this rank of a mesh, and {}: leave mesh= out, or "
+    "the other."
 )
 
 NAMES_OF_DATA_LOADER = {
@@ -104,6 +112,7 @@ def dealing_of(
     drop_last: bool,
     uneven: Uneven,
     shares: Shares | None,
+    mesh: DeviceMesh | None = None,
 ) -> Dealing:
     """Return who has which rows of a step.
 
@@ -116,6 +125,14 @@ def dealing_of(
     if (rank is None) != (world_size is None):
         msg = f"rank and world_size belong together, got {rank} and {world_size}."
         raise ValueError(msg)
+    if mesh is not None:
+        if rank is not None:
+            said = f"for that of rank={rank} of world_size={world_size}"
+            raise ValueError(MSG_MESH.format(said))
+        if shares is not None:
+            said = f"its sampler gives that of rank={shares[1]} of {shares[0]}"
+            raise ValueError(MSG_MESH.format(said))
+        rank, world_size = share_of_mesh(mesh)
     if shares is not None:
         if rank is not None and (world_size, rank) != shares:
             msg = MSG_SHARES.format(rank, world_size, shares.rank, shares.num_replicas)

@@ -31,6 +31,8 @@ from tensordict.data.ragged import RaggedForm
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from torch.distributed.device_mesh import DeviceMesh
+
     from tensordict._nestedkey import NestedKey
     from tensordict.data.loader.iterated import Shares
     from tensordict.data.loader.order import Uneven
@@ -82,6 +84,10 @@ class BatchLoader:
         rank: which part of each step this loader has. Default: that of its sampler, of
             ``torch.distributed`` if it is initialized, or 0.
         world_size: how many parts there are.
+        mesh: deals by the data-parallel dims of a ``DeviceMesh`` instead: ranks that
+            differ along other dims (tensor, pipeline, context parallel) get the same rows.
+            The dims go by the names that libraries give them (``"dp"``, ``"fsdp"``,
+            ``"tp"``); a part of one dim, such as ``mesh["dp"]``, may have any name.
         uneven: what becomes of the last rows, if ranks cannot have equally many: ``"pad"``
             repeats rows of the epoch, ``"drop"`` leaves them out. Ranks always have
             equally many batches of equal sizes.
@@ -139,6 +145,7 @@ class BatchLoader:
         pin_memory: bool | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: DeviceMesh | None = None,
         uneven: Uneven = "pad",
         transform: Callable[[Any], Any] | None = None,
         workers: int = 0,
@@ -182,13 +189,16 @@ class BatchLoader:
         )
         self.pin_memory: bool = pins(pin_memory, self.device)
         self.dealing: Dealing = dealing_of(
-            self.batch_size, rank, world_size, drop_last, uneven, self.shares
+            self.batch_size, rank, world_size, drop_last, uneven, self.shares, mesh
         )
+        is_random = bool(shuffle) or sampler is not None
+        # Ranks with the same rows have one order, also where there is one part alone.
+        has_one_order = self.dealing.world_size > 1 or mesh is not None
         block_size = checked_block_size(shuffle, block_size, sampler)
         self.order: Order = Order(
             bool(shuffle),
             block_size,
-            self._seed(seed, generator, bool(shuffle) or sampler is not None),
+            self._seed(seed, generator, is_random and not has_one_order),
         )
         self.pool: ProcessesBackend | None = None
         self._next = EpochState(0)
@@ -196,14 +206,14 @@ class BatchLoader:
         self._told: int | None = 0
 
     def _seed(
-        self, seed: int | None, generator: torch.Generator | None, is_random: bool
+        self, seed: int | None, generator: torch.Generator | None, is_drawn: bool
     ) -> int:
         if seed is not None and generator is not None:
             msg = "A loader takes a seed or a generator that draws it, and not both."
             raise ValueError(msg)
         if seed is not None:
             return checked_number("seed", seed, -(2**63))
-        if generator is None and (not is_random or self.dealing.world_size > 1):
+        if generator is None and not is_drawn:
             return 0
         return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
 
