@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,12 +14,12 @@ from torch import nn
 from ranks import Raised, Ranks
 from tensordict.checkpoint import Checkpointer
 from tensordict.checkpoint.shares import _Plan
+from tensordict.checkpoint.steps import META, meta_bytes, read_meta
 from tensordict.checkpoint.tools import verify
 from tensordict.storage.sharded import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(280)]
 
@@ -383,6 +384,34 @@ def test_each_rank_writes_its_share(
         assert found.keys() == names.keys()
 
 
+def save_with_ddp(rank: int, folder: str) -> None:
+    torch.manual_seed(rank)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(wrapped.named_parameters())
+    wrapped(torch.rand(3, 4)).square().sum().backward()
+    optimizer.step()
+    checkpointer = Checkpointer(folder, durable=False)
+    checkpointer.save(1, model=wrapped, optimizer=optimizer)
+    fresh = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    again = torch.optim.AdamW(list(fresh.named_parameters())[::-1])
+    checkpointer.restore(model=fresh, optimizer=again)
+    for name, own in fresh.named_parameters():
+        before = dict(model.named_parameters())[name]
+        assert torch.equal(own, before)
+        for key, value in optimizer.state[before].items():
+            assert torch.equal(again.state[own][key], value)
+
+
+def test_a_model_within_ddp(four: Ranks, tmp_path: Path) -> None:
+    four.all(save_with_ddp, str(tmp_path))
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    Checkpointer(tmp_path).restore(model=model)
+    assert read_meta(tmp_path / "step-1")["items"]["model"]["names"] == list(
+        model.state_dict()
+    )
+
+
 # Onto meta, and states of other shapes ------------------------------------------------
 
 
@@ -489,6 +518,132 @@ def test_states_come_back_as_they_were(
 ) -> None:
     four.all(restore_preconditioned, str(tmp_path), False)
     three.all(restore_preconditioned, str(tmp_path), True)
+
+
+# Meshes of two dims, as trainings have them -------------------------------------------
+
+
+def two_dims(mesh: tuple[int, ...], seed: int = 0) -> nn.Module:
+    """A model that is tensor parallel over the last dim of a mesh, and sharded over both."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 8), nn.Linear(8, 3))
+    device_mesh = mesh_of(mesh)
+    if len(mesh) > 1:
+        plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+        parallelize_module(model, device_mesh["b"], plan)
+    for layer in model:
+        fully_shard(layer, mesh=device_mesh["a"])
+    fully_shard(model, mesh=device_mesh["a"])
+    return model
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+    """The losses of two steps, the same on all ranks."""
+    losses = []
+    for number in range(2):
+        optimizer.zero_grad()
+        data = numbers(4, 8, start=number) / 50
+        loss = model(data).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(whole(loss.detach())))
+    return losses
+
+
+def save_two_dims(rank: int, folder: str, options: dict[str, Any]) -> list[float]:
+    model = two_dims((2, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    with Checkpointer(folder, durable=False, **options) as checkpointer:
+        for step in range(2):
+            train(model, optimizer)
+            checkpointer.save(step, model=model, optimizer=optimizer)
+    checkpointer = Checkpointer(folder, durable=False, **options)
+    # Nothing changed: with dedupe, every rank links to what it wrote.
+    checkpointer.save(2, model=model, optimizer=optimizer)
+    checkpointer.wait()
+    return train(model, optimizer)
+
+
+def resume_two_dims(rank: int, folder: str, mesh: tuple[int, ...]) -> list[float]:
+    losses: list[float] = []
+    for step in (1, 2):
+        model = (
+            two_dims(mesh, seed=1)
+            if mesh
+            else nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 8), nn.Linear(8, 3))
+        )
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
+        checkpointer = Checkpointer(folder)
+        restored = checkpointer.restore(step, model=model, optimizer=optimizer)
+        assert restored.missing == restored.unexpected == []
+        losses = train(model, optimizer)
+    return losses
+
+
+@pytest.mark.parametrize("options", [{}, {"background": True}, {"dedupe": True}])
+def test_a_training_goes_on_on_another_mesh(
+    four: Ranks, three: Ranks, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    (expected, *others) = four.all(save_two_dims, str(tmp_path), options)
+    assert others == [expected] * 3
+    # Bit for bit on the same mesh, and within rounding on another.
+    assert four.all(resume_two_dims, str(tmp_path), (2, 2)) == [expected] * 4
+    for ranks, mesh in ((four, (4,)), (three, (3,))):
+        for losses in ranks.all(resume_two_dims, str(tmp_path), mesh):
+            assert losses == pytest.approx(expected, rel=1e-4)
+    assert resume_two_dims(0, str(tmp_path), ()) == pytest.approx(expected, rel=1e-4)
+    assert verify(tmp_path / "step-2") == []
+    if options.get("dedupe"):
+        for file in (tmp_path / "step-2").glob("*.safetensors"):
+            assert file.stat().st_nlink == 2, file.name
+
+
+# Steps of before ----------------------------------------------------------------------
+
+
+def save_as_before(rank: int, folder: str) -> None:
+    """Save as when each rank described its parts, and copies were saved twice."""
+    mesh = mesh_of((2, 2))
+    value = distribute_tensor(numbers(8), mesh["a"], [Shard(0)])
+    checkpointer = Checkpointer(folder, durable=False)
+    checkpointer.save(1, model=holding(w=value, plain=numbers(3)))
+    torch.distributed.barrier()
+    step = Path(folder) / "step-1"
+    local, start = value.to_local().contiguous(), mesh.get_local_rank("a") * 4
+    name = f"model-rank-{rank:05}.safetensors" if rank else "model.safetensors"
+    from safetensors.torch import save_file
+
+    tensors = {f"w@{start}": local} | ({} if rank else {"plain": numbers(3)})
+    (step / name).unlink(missing_ok=True)
+    save_file(tensors, step / name)
+    file = f"rank-{rank:05}.json" if rank else META
+    meta = read_meta(step, file)
+    meta.pop("grids", None)
+    about = meta["items"]["model"]
+    about.pop("parts", None)
+    about["files"] = [name]
+    shard = {"name": f"w@{start}", "offsets": [start], "sizes": [4]}
+    about["shards"] = {"w": shard}
+    if rank == 0:
+        del about["values"]["w"]["placements"]
+    (step / file).write_bytes(meta_bytes(meta))
+
+
+def test_steps_of_before_are_read(four: Ranks, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors.torch")
+    four.all(save_as_before, str(tmp_path))
+    model = holding(w=torch.zeros(8), plain=torch.zeros(3))
+    Checkpointer(tmp_path).restore(model=model)
+    assert torch.equal(model.w, numbers(8))
+    assert torch.equal(model.plain, numbers(3))
+    assert verify(tmp_path / "step-1") == []
 
 
 # The description of a step ------------------------------------------------------------

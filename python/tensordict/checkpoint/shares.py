@@ -90,7 +90,12 @@ class Sharer:
         ]
         if self.ranks is None:
             return _Plan({0: own}, {}, world).part_of(rank, items, [0])
-        digests = _rust.tensor_digests([_tensor(leaf) for *_, leaf in plain], 0)
+        digests, error = [], None
+        try:
+            digests = _rust.tensor_digests([_tensor(leaf) for *_, leaf in plain], 0)
+        except Exception as found:  # noqa: BLE001 (it is raised on all ranks)
+            error = found
+        self.ranks.raise_together(error)
         layout = hashlib.sha256(repr(own).encode()).hexdigest()
         values = hashlib.sha256(repr(digests).encode()).hexdigest()
         told = self.ranks.gather((layout, values, num_threads()))
