@@ -183,6 +183,59 @@ def test_any_placement_on_any_mesh(
     four.all(restore_spread, str(again), mesh)
 
 
+def restore_adapters(rank: int, folder: str) -> None:
+    """Restore a step without frozen parameters, into mapped memory where that goes."""
+    model = spread((2, 2))
+    model.rows.requires_grad_()
+    model.plain.requires_grad_()
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(1)
+    checkpointer = Checkpointer(folder, durable=False)
+    checkpointer.save(1, model=model, trainable_only=True)
+    for is_lazy in (False, True):
+        fresh = spread((2, 2))
+        checkpointer.restore(model=fresh, lazy=is_lazy)
+        for name, expected in values().items():
+            is_saved = name in ("rows", "plain")
+            assert torch.equal(whole(getattr(fresh, name)), expected + is_saved), name
+
+
+def test_only_what_trains(four: Ranks, tmp_path: Path) -> None:
+    four.all(restore_adapters, str(tmp_path))
+
+
+class HalfAndFull(torch.optim.Optimizer):
+    """An optimizer that keeps its states in single precision."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["master"] = parameter.detach().float() + 1e-4
+
+
+def restore_half(rank: int, folder: str) -> None:
+    mesh = mesh_of((4,))
+    half = distribute_tensor(numbers(6, 2).bfloat16(), mesh, [Shard(0)])
+    model = holding(w=half)
+    optimizer = HalfAndFull(model.parameters())
+    optimizer.step()
+    checkpointer = Checkpointer(folder, durable=False)
+    checkpointer.save(1, model=model, optimizer=optimizer)
+    fresh = HalfAndFull(model.parameters())
+    checkpointer.restore(model=model, optimizer=fresh)
+    master = fresh.state[model.w]["master"]
+    assert master.dtype == torch.float32
+    assert master.placements == model.w.placements
+    assert torch.equal(whole(master), numbers(6, 2) + 1e-4)
+
+
+def test_states_of_more_precision(four: Ranks, tmp_path: Path) -> None:
+    four.all(restore_half, str(tmp_path))
+
+
 def save_partial(rank: int, folder: str) -> None:
     mesh = mesh_of((4,))
     value = DTensor.from_local(torch.ones(3), mesh, [Partial()])
