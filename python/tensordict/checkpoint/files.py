@@ -16,6 +16,7 @@ from tensordict.storage.sharded import is_sharded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from tensordict.checkpoint.reading import StepFiles
     from tensordict.storage.sharded import Box
@@ -94,7 +95,7 @@ class ItemFiles:
         self.item = item
         self.about = about
         self.rank = rank
-        self.directory = parts.files.directory
+        self.directory: Path = parts.files.directory
 
     def stored(self, name: str) -> Stored:
         """Return a tensor by the name that it is kept under.

@@ -101,7 +101,7 @@ class Restoring:
         self.values: dict[str, Any] = {}
         self.parameters: dict[int, tuple[str, str]] = {}
         """Item and name of the parameters of all modules that are restored, by ``id``."""
-        self.parts = StepParts(files, meta)
+        self.parts: StepParts = StepParts(files, meta)
         rank = 0 if ranks is None else ranks.rank
         self.rank: int = rank if rank < self.parts.world else 0
         own = self.parts.of_rank(self.rank)

@@ -2,8 +2,8 @@
 
 A class says in its body what it refuses, and what it does on a copy of its entries:
 
-    permute = refused(MSG_SHAPE)
-    where = on_a_copy()
+    permute: Any = refused(MSG_SHAPE)
+    where: Any = on_a_copy()
 
 Both make a method with the signature of the dense collection's. Its attribute ``differs``
 says which of the two it is: the page of the documentation on what works on which
@@ -167,9 +167,9 @@ def on_a_copy(*, inplace: Refusal | None = None) -> Any:
 class KeptElsewhere(PlainEntries, TensorDictBase):  # type: ignore[misc]
     """A collection that reads its entries where they are kept, and writes them there."""
 
-    pin_memory = refused(MSG_PIN)
-    masked_select = on_a_copy(inplace=Refusal(MSG_INPLACE, NotImplementedError))
-    where = on_a_copy()
+    pin_memory: Any = refused(MSG_PIN)
+    masked_select: Any = on_a_copy(inplace=Refusal(MSG_INPLACE, NotImplementedError))
+    where: Any = on_a_copy()
 
     def _refuse(self, op: object) -> None:
         if op in REFUSED_BY_VIEWS:
@@ -203,16 +203,16 @@ class KeptElsewhere(PlainEntries, TensorDictBase):  # type: ignore[misc]
 class KeptOutside(KeptElsewhere):
     """A collection whose entries are not in memory, but in a file or on a server."""
 
-    memmap = on_a_copy()
-    memmap_ = refused(MSG_MEMMAP)
-    make_memmap = refused(MSG_MAKE)
-    make_memmap_from_storage = refused(MSG_MAKE)
-    make_memmap_from_tensor = refused(MSG_MAKE)
-    share_memory_ = refused(MSG_SHARE, NotImplementedError)
-    permute = refused(MSG_SHAPE)
-    flatten_keys = on_a_copy(inplace=Refusal(MSG_FLATTEN, ValueError))
-    unflatten_keys = on_a_copy(inplace=Refusal(MSG_FLATTEN, ValueError))
-    unflatten = on_a_copy(inplace=Refusal(MSG_INPLACE, NotImplementedError))
+    memmap: Any = on_a_copy()
+    memmap_: Any = refused(MSG_MEMMAP)
+    make_memmap: Any = refused(MSG_MAKE)
+    make_memmap_from_storage: Any = refused(MSG_MAKE)
+    make_memmap_from_tensor: Any = refused(MSG_MAKE)
+    share_memory_: Any = refused(MSG_SHARE, NotImplementedError)
+    permute: Any = refused(MSG_SHAPE)
+    flatten_keys: Any = on_a_copy(inplace=Refusal(MSG_FLATTEN, ValueError))
+    unflatten_keys: Any = on_a_copy(inplace=Refusal(MSG_FLATTEN, ValueError))
+    unflatten: Any = on_a_copy(inplace=Refusal(MSG_INPLACE, NotImplementedError))
 
     def detach_(self) -> Self:
         """Return this collection: nothing outside of memory has gradients."""

@@ -41,9 +41,9 @@ MSG_TO_INPLACE = "Cannot send a _SubTensorDict instance to device/dtype inplace"
 class ViewDifferences(SourceView, KeptElsewhere):  # type: ignore[misc]
     """The methods that a part of a collection refuses, or has in its own way."""
 
-    memmap_ = refused(MSG_MEMMAP)
-    share_memory_ = refused(MSG_SHARE)
-    detach_ = refused(MSG_DETACH)
+    memmap_: Any = refused(MSG_MEMMAP)
+    share_memory_: Any = refused(MSG_SHARE)
+    detach_: Any = refused(MSG_DETACH)
 
     def to(self, *args: object, **kwargs: object) -> Any:
         """Copy what the part shows, then move it. See ``TensorDict.to``.

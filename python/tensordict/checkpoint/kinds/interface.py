@@ -46,8 +46,8 @@ class Saving:
     ) -> None:
         self.name = name
         self.trainable_only = trainable_only
-        self.parameters = parameters or {}
-        self.encoder = Encoder(name)
+        self.parameters: Mapping[int, tuple[str, str]] = parameters or {}
+        self.encoder: Encoder = Encoder(name)
         """Makes JSON of values, and takes their tensors."""
         self.files: list[tuple[str, bytes]] = []
         """Names and bytes of further files of the step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import torch
@@ -32,6 +33,9 @@ from tensordict.tensorclass.base import TensorClass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Generic
+
+    from typing_extensions import TypeVar
 
 __all__ = ["NonTensorData", "NonTensorDataBase"]
 
@@ -73,16 +77,20 @@ _STATE = frozenset(
 
 
 if TYPE_CHECKING:
-    # To checkers a subclass of TensorClass is a dataclass of what it annotates.
+    # To checkers a subclass of TensorClass is a dataclass of what it annotates, and
+    # values have a type, which need not be given.
+    Value = TypeVar("Value", default=Any)
 
-    class _Named(TensorCollection):
+    class _Named(TensorCollection, Generic[Value]):
         @classmethod
         def _check_keys(cls, entries: object) -> None: ...
 else:
-    _Named = TensorClass
+    Value = Any
+    # Only checkers know it with a type: here it is the class itself, whatever the type.
+    _Named = defaultdict(lambda: TensorClass)
 
 
-class NonTensorDataBase(DataFiles, DataWriting, _Named):
+class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
     """One value of any type for all elements of a batch: the base of both kinds.
 
     No operation looks into the value. It is shared, never copied, by what is made of
@@ -139,10 +147,12 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named):
             and (self.data is other.data or same_value(self.data, other.data))
         )
 
-    @classmethod
-    def __class_getitem__(cls, item: object) -> Any:
-        """The class in annotations, with the type of the value: ``NonTensorData[str]``."""
-        return types.GenericAlias(cls, item)
+    if not TYPE_CHECKING:  # to which it is generic
+
+        @classmethod
+        def __class_getitem__(cls, item: object) -> Any:
+            """The class in annotations, with the type of the value: ``NonTensorData[str]``."""
+            return types.GenericAlias(cls, item)
 
     @classmethod
     def _of(
@@ -475,7 +485,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named):
         )
 
 
-class NonTensorData(NonTensorDataBase):
+class NonTensorData(NonTensorDataBase[Value]):
     """One value of any type for all elements of a batch.
 
     What is set as an entry and can neither become a tensor nor a collection becomes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from tensordict.containers.nontensor.base import NonTensorOps
-from tensordict.containers.nontensor.data import NonTensorDataBase
+from tensordict.containers.nontensor.data import NonTensorDataBase, Value
 from tensordict.primitives import classes, registry
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ MSG_TWICE = "Cannot specify type for {}: it has one."
 
 
 @classes.provided
-class MetaData(NonTensorDataBase):
+class MetaData(NonTensorDataBase[Value]):
     """One value of any type that belongs to a collection as a whole.
 
     As :class:`NonTensorData`, but equal ones are stacked to one, not to a
@@ -45,12 +45,14 @@ class MetaData(NonTensorDataBase):
 
     _expected_type: ClassVar[object] = None
 
-    @classmethod
-    def __class_getitem__(cls, item: object) -> type:
-        """The subclass whose values are of a type: ``MetaData[int]``."""
-        if cls._expected_type is not None:
-            raise TypeError(MSG_TWICE.format(cls.__name__))
-        return _of_type(cls, item)
+    if not TYPE_CHECKING:  # to which it is generic
+
+        @classmethod
+        def __class_getitem__(cls, item: object) -> type:
+            """The subclass whose values are of a type: ``MetaData[int]``."""
+            if cls._expected_type is not None:
+                raise TypeError(MSG_TWICE.format(cls.__name__))
+            return _of_type(cls, item)
 
     def _repr_short(self) -> str:
         return type(self).__name__

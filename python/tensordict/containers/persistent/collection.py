@@ -51,7 +51,7 @@ MSG_PICKLE = (
 
 
 @classes.provided
-class PersistentTensorDict(Reading, Writing):
+class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
     """A collection whose entries are in a file of HDF5 or in a store of Zarr.
 
     Reading an entry reads it from the file into a new tensor, and reading a part of it,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["PersistentState"]
 
 
-class PersistentState(KeptOutside, PartsProtocol):
+class PersistentState(KeptOutside, PartsProtocol):  # type: ignore[misc]
     """The state of a collection of a file, and the collections that are nested in it."""
 
     filename: Any

@@ -200,13 +200,13 @@ class StoreBase(KeptOutside):
         """Copy all that the server holds to a plain collection."""
         return self._shown()
 
-    select = on_a_copy(inplace=MSG_UNSUPPORTED)
-    exclude = on_a_copy(inplace=MSG_UNSUPPORTED)
-    split_keys = on_a_copy(inplace=MSG_UNSUPPORTED)
-    masked_select = on_a_copy(inplace=MSG_UNSUPPORTED)
-    to = on_a_copy()
-    replace = on_a_copy()
-    memmap_like = on_a_copy()
+    select: Any = on_a_copy(inplace=MSG_UNSUPPORTED)
+    exclude: Any = on_a_copy(inplace=MSG_UNSUPPORTED)
+    split_keys: Any = on_a_copy(inplace=MSG_UNSUPPORTED)
+    masked_select: Any = on_a_copy(inplace=MSG_UNSUPPORTED)
+    to: Any = on_a_copy()
+    replace: Any = on_a_copy()
+    memmap_like: Any = on_a_copy()
 
     def _apply_nest(self, fn: object, *others: object, **kwargs: object) -> Any:
         return self._shown()._apply_nest(fn, *others, **kwargs)

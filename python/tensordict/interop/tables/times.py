@@ -88,7 +88,9 @@ class NanosecondTime(dt.time):
             return super().isoformat(timespec)
         return f"{super().isoformat('microseconds')}{self.nanosecond:03}"
 
-    __str__ = isoformat
+    def __str__(self) -> str:
+        """Return the text of :meth:`isoformat`."""
+        return self.isoformat()
 
     def __repr__(self) -> str:
         """Show the class and the time."""

@@ -231,13 +231,13 @@ class Hdf5Group(Group):
 
     def delete(self, key: str) -> None:
         self.file.check_writable(key)
-        self.file.changes += 1
+        self.file.note_change()
         del self.handle[key]
 
     def move(self, old: str, target: Group, new: str) -> None:
         check_key(new, self.file.kind)
         self.file.check_writable(old)
-        self.file.changes += 1
+        self.file.note_change()
         other: Any = target
         self.handle.file.move(f"{self.handle.name}/{old}", f"{other.handle.name}/{new}")
 

@@ -193,6 +193,10 @@ class ArrayFile(abc.ABC):
     changes: int = 0
     """The number of times that what groups know of their names became invalid."""
 
+    def note_change(self) -> None:
+        """Note that what groups know of their names is invalid."""
+        self.changes += 1
+
     @classmethod
     @abc.abstractmethod
     def open(cls, filename: object, mode: str, options: dict[str, Any]) -> Self:

@@ -317,7 +317,7 @@ class ZarrFile(ArrayFile):
 
     def forget_listing(self) -> None:
         """Remove the list of all arrays, which would be wrong soon, from the root."""
-        self.changes += 1
+        self.note_change()
         self._plain.clear()
         if not self._has_listing:
             return

@@ -237,7 +237,7 @@ class Column:
         """Become a column of the rows that were given, behind empty lists."""
         num_dims = self.num_dims
         self.entry.clear()
-        self.entry |= entry
+        self.entry.update(entry)
         self._describe()
         if self.table is not None:
             # Rows without items have the shape 0 in every dim, however many these are.
@@ -262,7 +262,7 @@ class Column:
         """Forget rows behind those, and what they decided."""
         if entry is not None:
             self.entry.clear()
-            self.entry |= entry
+            self.entry.update(entry)
             self._describe()
         self.num_rows, self.num_items = num_rows, num_items
         self.values.cut_to(num_items * self.dtype.itemsize)

@@ -259,12 +259,7 @@ impl SavePlan {
     }
 
     /// Saves the plan with zeros as the values of all leaves; the tensors over the files.
-    fn create(
-        &self,
-        py: Python<'_>,
-        exist_ok: bool,
-        is_reserved: bool,
-    ) -> PyResult<SavedTensors> {
+    fn create(&self, py: Python<'_>, exist_ok: bool, is_reserved: bool) -> PyResult<SavedTensors> {
         let progress = SaveProgress::default();
         let made = py.detach(|| {
             let mut job = Job::new(progress.watched());
