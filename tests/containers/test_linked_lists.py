@@ -83,3 +83,11 @@ def test_a_class_that_keeps_more_values_in_the_list_goes_on():
         rows.s.append("c")
     assert torch.stack([rows, rows]).shape == (2, 2)
     assert list(rows.s) == ["a", "b"]
+
+
+def test_a_row_that_is_set_in_a_list_of_two_dims_is_linked():
+    td = TensorDict(s=[["b", "a"], ["c", "d"]], batch_size=[2, 2])
+    rows = td["s"]
+    rows[0] = ["x", "y"]
+    rows[0][1] = "z"
+    assert td["s"] == rows == [["x", "z"], ["c", "d"]]

@@ -1018,6 +1018,19 @@ def test_from_schema_makes_the_file(path, backend, opened):
     assert again["a"].dtype is torch.float32
 
 
+def test_from_schema_of_a_tensorclass_makes_one_over_the_file(path, backend):
+    class Sample(TensorClass):
+        a: torch.Tensor
+
+    made = Sample.from_schema(
+        {"a": ([2], torch.float32)}, batch_size=[3], storage=backend, filename=path
+    )
+    assert type(made) is Sample
+    assert type(made._tensordict) is PersistentTensorDict
+    with made._tensordict:
+        assert made.a.shape == (3, 2)
+
+
 def test_from_schema_of_a_file_needs_its_path(backend):
     with pytest.raises(TypeError, match=f"filename='data.{backend}'"):
         TensorDict.from_schema({"a": ([], torch.float32)}, storage=backend)

@@ -225,6 +225,11 @@ def test_a_masked_array_does_not_lose_its_mask(tmp_path):
         td.set_("a", masked)
     with pytest.raises(ValueError, match="masked array of shape"):
         td.update({"b": masked})
+    for rows in ((masked, masked), ((masked,), (masked,)), (masked[1], masked[0])):
+        with pytest.raises(ValueError, match="1 elements of a masked array"):
+            TensorDict(a=rows)
+    with pytest.raises(ValueError, match="1 elements of a masked array"):
+        TensorDict(a=torch.zeros(2, 1, 3), batch_size=[2])[0] = {"a": (masked,)}
     fields = np.ma.masked_array(np.zeros(2, [("x", "f4")]), mask=[(True,), (False,)])
     with pytest.raises(ValueError, match="masked"):
         TensorDict.from_struct_array(fields)

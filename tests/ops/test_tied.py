@@ -145,6 +145,41 @@ def test_to_module_of_a_save_with_two_values_names_them(tmp_path, form):
     assert model.embed.weight.sum() == 6
 
 
+@pytest.mark.parametrize("copied", ["clone", "to", "stack", "loaded"])
+@pytest.mark.parametrize("form", ["swap", "inplace", "state_dict"])
+def test_to_module_of_copies_with_both_names_stays_tied(copied, form, tmp_path):
+    values = from_module(Tied(1.0)).data
+    if copied == "clone":
+        values = values.clone()
+    elif copied == "to":
+        values = values.to(torch.float64).to(torch.float32)
+    elif copied == "stack":
+        values = torch.stack([values, values])[0]
+    else:
+        values.memmap(tmp_path / "save")
+        values = TensorDict.load_memmap(tmp_path / "save").clone()
+    assert values["embed", "weight"] is not values["head", "weight"]
+    model = Tied()
+    own = model.embed.weight
+    with values.to_module(model, **FORMS[form]):
+        assert is_tied(model)
+        assert model.head.weight.unique().tolist() == [1]
+    assert model.embed.weight is own
+    assert model.head.weight is own
+    values.to_module(model, **FORMS[form])
+    assert is_tied(model)
+
+
+def test_to_module_of_copies_that_want_gradients_unties():
+    values = from_module(Tied(1.0)).select("embed", "head").data.clone()
+    values.requires_grad_()
+    model = Tied()
+    with values.to_module(model):
+        model(torch.arange(3)).sum().backward()
+    assert values["embed", "weight"].grad is not None
+    assert values["head", "weight"].grad is not None
+
+
 def test_to_module_of_data_in_one_memory_is_one_parameter():
     model, values = Tied(), from_module(Tied(1.0)).data
     values.to_module(model)

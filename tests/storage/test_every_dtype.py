@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 from tensordict import TensorDict, checkpoint
 from tensordict.checkpoint import Checkpointer
+from tensordict.data import DatasetWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,6 +83,18 @@ def consolidated(path: Path, value: torch.Tensor) -> Any:
     return TensorDict.from_consolidated(path / "file")["a"]
 
 
+def consolidated_and_pickled(path: Path, value: torch.Tensor) -> Any:
+    file = path / "file.pickle"
+    file.write_bytes(pickle.dumps(TensorDict(a=value).consolidate()))
+    return pickle.loads(file.read_bytes())["a"]
+
+
+def written(path: Path, value: torch.Tensor) -> Any:
+    with DatasetWriter(path / "rows") as writer:
+        writer.append({"a": value})
+    return TensorDict.load_memmap(path / "rows")["a"][0]
+
+
 def of_one_file(**options: Any) -> Callable[[Path, torch.Tensor], Any]:
     def save(path: Path, value: torch.Tensor) -> Any:
         checkpoint.save(path / "one.safetensors", {"a": value})
@@ -117,6 +131,8 @@ WAYS: dict[str, Callable[[Path, torch.Tensor], Any]] = {
     "archive": saved_as("file.td"),
     "safetensors": saved_as("file.safetensors"),
     "consolidated": consolidated,
+    "consolidated and pickled": consolidated_and_pickled,
+    "rows that are written": written,
     "one file": of_one_file(),
     "one file, lazy": of_one_file(lazy=True),
     "checkpoint": checkpointed(),

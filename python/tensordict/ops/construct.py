@@ -621,14 +621,16 @@ class ConstructOps(CopyingOps):
         """
         size = torch.Size(() if batch_size is None else batch_size)
         if storage in ("h5", "zarr"):
-            return classes.PersistentTensorDict.from_schema(
+            made = classes.PersistentTensorDict.from_schema(
                 schema, batch_size=size, storage=storage, device=device, **kwargs
             )
+            return cls._from_plain(made)
         if storage in ("redis", "dragonfly"):
             store = importlib.import_module("tensordict.store")
-            return store.TensorDictStore.from_schema(
+            made = store.TensorDictStore.from_schema(
                 schema, batch_size=size, backend=storage, device=device, **kwargs
             )
+            return cls._from_plain(made)
         if storage not in (None, "memmap", "shared"):
             raise ValueError(MSG_STORAGE.format(storage))
         td = classes.TensorDict({}, size, device=device)

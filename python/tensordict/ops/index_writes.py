@@ -16,6 +16,7 @@ from tensordict.primitives.common import (
     not_a_value,
     refused_first,
 )
+from tensordict.primitives.arrays import refuse_masked
 from tensordict.primitives.convert import tensor_of
 from tensordict.primitives.deprecation import warn_of_cast
 from tensordict.primitives.errors import locked_error
@@ -354,6 +355,7 @@ def _as_entry(value: object) -> Any:
         return value
     tensor = tensor_of(value)
     if tensor is None and isinstance(value, tuple):
+        refuse_masked(value)
         tensor = np.asarray(value)
     return value if tensor is None else tensor
 

@@ -184,8 +184,9 @@ class ModulesOps(CollectionProtocol):
             memo: refused.
             strict: whether all parameters and persistent buffers must be here, with one
                 value for each tensor that is at several places. Default: if this
-                collection was loaded from a file. If not, what is missing stays, and each
-                place gets its own value: the module has two tensors then.
+                collection was loaded from a file. If not, what is missing stays, and values
+                that differ untie the module, which has two tensors then. Equal values are
+                one tensor, unless it is false or they want gradients of their own.
 
         Returns:
             What the module had before, under the same keys (with ``inplace``, a copy).

@@ -16,7 +16,7 @@ import torch
 
 from tensordict import _rust
 
-__all__ = ["as_tensor", "is_constant", "tensor_over"]
+__all__ = ["as_tensor", "is_constant", "refuse_masked", "tensor_over"]
 
 MSG_MASKED = (
     "{count} elements of a masked array of shape {shape} are masked, and a tensor has no "
@@ -50,9 +50,7 @@ def tensor_over(array: np.ndarray[Any, Any]) -> torch.Tensor:
         ValueError: elements are masked.
     """
     if type(array) is not np.ndarray:
-        if np.ma.is_masked(array):
-            count = int(np.ma.getmaskarray(array).sum())
-            raise ValueError(MSG_MASKED.format(count=count, shape=array.shape))
+        refuse_masked(array)
         array = np.asarray(array)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
@@ -63,6 +61,20 @@ def tensor_over(array: np.ndarray[Any, Any]) -> torch.Tensor:
         return torch.from_numpy(array)
     mapped = _mapped_again(array) if array.nbytes >= _LARGE else None
     return torch.from_numpy(array.copy()) if mapped is None else mapped
+
+
+def refuse_masked(value: object) -> None:
+    """Raise for an array with masked elements, or a sequence that has such an array.
+
+    Raises:
+        ValueError: elements are masked.
+    """
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        count = int(np.ma.getmaskarray(value).sum())
+        raise ValueError(MSG_MASKED.format(count=count, shape=value.shape))
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            refuse_masked(item)
 
 
 def is_constant(value: object) -> bool:

@@ -55,7 +55,7 @@ def is_one(first: Any, second: Any, strict: bool | None, is_made: bool) -> bool:
         first: what the module gets at the first place.
         second: what was meant for the other one.
         strict: whether the module must not get two tensors for one. Default: if they were
-            loaded from a file.
+            loaded from a file; others become one where they are equal.
         is_made: whether ``second`` is a parameter that was made for the module.
 
     Raises:
@@ -67,16 +67,21 @@ def is_one(first: Any, second: Any, strict: bool | None, is_made: bool) -> bool:
         return False
     if _is_same_memory(first, second):
         return is_made
-    if not strict and (strict is not None or not (_file(first) or _file(second))):
+    if strict is False:
+        return False
+    is_strict = bool(strict or _file(first) or _file(second))
+    if not is_strict and not is_made and (first.requires_grad or second.requires_grad):
+        # Each was given to get a gradient of its own.
         return False
     if first.shape == second.shape and first.dtype == second.dtype:
         first, second = first.detach(), second.detach().to(first.device)
         # A value that is no number is not equal to itself.
-        if (
-            torch.equal(first, second)
-            or torch.isclose(first, second, 0, 0, equal_nan=True).all()
+        if torch.equal(first, second) or (
+            is_strict and torch.isclose(first, second, 0, 0, equal_nan=True).all()
         ):
             return True
+    if not is_strict:
+        return False
     raise ValuesDiffer
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tensordict.storage.leaves import FILE_DTYPES, prepare
+from tensordict.storage.leaves import FILE_DTYPES, has_file_dtype, prepare
 
 __all__ = [
     "Places",
@@ -109,7 +109,8 @@ def parts_of(tensor: torch.Tensor) -> list[tuple[Any, ...]]:
     """Return the parts of a leaf that are copied, each with its prefix."""
     leaf: Any = tensor.detach()
     if not leaf.is_nested:
-        if leaf.layout != torch.strided or leaf.is_quantized:
+        is_plain = leaf.layout == torch.strided and not leaf.is_quantized
+        if not (is_plain and has_file_dtype(leaf)):
             prepare(leaf)  # which says why it cannot be saved
         return [("", leaf)]
     if leaf.layout != torch.jagged:

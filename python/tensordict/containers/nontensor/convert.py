@@ -11,6 +11,7 @@ from tensordict.containers.lazy.construct import MSG_NEGATIVE_DIM, checked_dim
 from tensordict.containers.nontensor.base import MSG_NO_NON_TENSOR, NonTensorOps
 from tensordict.containers.nontensor.data import NonTensorData
 from tensordict.primitives import options as options_primitives
+from tensordict.primitives.arrays import refuse_masked
 from tensordict.primitives.convert import MSG_CONVERSION, tensor_of_sequence
 from tensordict.primitives.protocol import CollectionProtocol
 
@@ -49,6 +50,7 @@ def non_tensor_of(
     if isinstance(value, list) and options_primitives.list_to_stack():
         return stack_of_list(value)
     if isinstance(value, (list, tuple)):
+        refuse_masked(value)
         try:
             array = np.asarray(value)
         except ValueError as error:

@@ -69,6 +69,8 @@ class LinkedList(list[Any]):
         if td is None or not isinstance(index, slice):
             if td is not None:
                 td[index] = value
+                if len(td.batch_size) > 1:
+                    value = self._read_again()[index]
             super().__setitem__(index, value)
             return
         num_rows = len(range(*index.indices(len(self))))

@@ -11,6 +11,8 @@ from tensordict.primitives import registry
 from tensordict.primitives.checks import inside, is_tensorclass
 from tensordict.primitives.unbatched import is_unbatched
 from tensordict.storage.growing.text import empty_shape
+from tensordict.storage.leaves import MSG_DTYPE as MSG_FILE_DTYPE
+from tensordict.storage.leaves import has_file_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +26,7 @@ __all__ = [
     "bytes_of",
     "level_of_members",
     "level_of_rows",
+    "refuse_dtypes",
     "rows_of",
 ]
 
@@ -161,6 +164,23 @@ def _hollow(td: CollectionProtocol) -> Level:
 
 def _shown(path: tuple[str, ...]) -> Any:
     return path[0] if len(path) == 1 else path
+
+
+def refuse_dtypes(level: Level, key: tuple[str, ...] = ()) -> None:
+    """Raise where an entry has a dtype that the metadata has no word for.
+
+    Raises:
+        NotImplementedError: it names the entry.
+    """
+    for name, data in level.entries.items():
+        path = (*key, name)
+        if isinstance(data, Level):
+            refuse_dtypes(data, path)
+            continue
+        values = data.values if isinstance(data, Ragged) else data
+        if isinstance(values, torch.Tensor) and not has_file_dtype(values):
+            text = MSG_FILE_DTYPE.format(values.dtype)
+            raise NotImplementedError(f"{text} (the entry {_shown(path)!r})")
 
 
 def _tensor_rows(value: Any) -> Any:

@@ -15,7 +15,7 @@ from tensordict.storage.growing.class_names import CLASS_NAMES
 from tensordict.storage.growing.column import Column
 from tensordict.storage.growing.lock import LOCK_FILE, WriterLock
 from tensordict.storage.growing.publish import publish, sweep
-from tensordict.storage.growing.rows import Level, Values
+from tensordict.storage.growing.rows import Level, Values, refuse_dtypes
 from tensordict.storage.growing.text import CLASS_TEXT
 
 if TYPE_CHECKING:
@@ -251,6 +251,7 @@ class GrowingTree:
             is_stack: whether it is loaded as a lazy stack, even where all rows have
                 tensors of the same shapes.
         """
+        refuse_dtypes(level)
         with open(self._at("", _MADE), "w"):
             # From now on what is here is ours, also after a kill.
             pass
