@@ -310,3 +310,30 @@ def test_a_missing_part_is_found(three: Ranks, tmp_path: Path) -> None:
     assert any(
         "parts of the tensor 'weight' are missing" in line for line in verify(step)
     )
+
+
+def draw_again(rank: int, folder: str) -> None:
+    torch.manual_seed(rank)
+    checkpointer = Checkpointer(folder, durable=False)
+    checkpointer.save(1, x=1)
+    expected = torch.rand(3).tolist()
+    checkpointer.restore_random_states(1)
+    assert torch.rand(3).tolist() == expected
+
+
+def test_random_states_are_those_of_the_rank(three: Ranks, tmp_path: Path) -> None:
+    three.all(draw_again, str(tmp_path))
+
+
+def save_in_a_handler(rank: int, folder: str) -> None:
+    model, _ = sharded(1.0)
+    checkpointer = Checkpointer(folder, durable=False)
+    # The state of a checkpointer when a signal comes upon a save of the same thread.
+    checkpointer._is_saving = True
+    with pytest.raises(RuntimeError, match="parts of the DTensor 'weight'"):
+        checkpointer.save(1, model=model)
+
+
+def test_a_process_that_saves_alone_refuses_parts(three: Ranks, tmp_path: Path) -> None:
+    three.all(save_in_a_handler, str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

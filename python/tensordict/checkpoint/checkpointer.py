@@ -23,6 +23,7 @@ from tensordict.checkpoint.distributed import (
     refuse_unshared,
     sweep_parts,
 )
+from tensordict.checkpoint.files import StepParts
 from tensordict.checkpoint.items import describe_all
 from tensordict.checkpoint.loading import load_step
 from tensordict.checkpoint.preemption import Preemption
@@ -556,11 +557,15 @@ class Checkpointer(Closing):
             files.close()
 
     def restore_random_states(self, step: int | None = None) -> None:
-        """Set the random states of a step, and nothing else."""
+        """Set the random states of a step, and nothing else: those of this rank."""
+        group = ranks()
+        rank = 0 if group is None else group.rank
 
-        def read(_: StepFiles, meta: dict[str, Any]) -> None:
-            if "rng" in meta:
-                set_random_states(Decoder({}, "").decode(meta["rng"]))
+        def read(files: StepFiles, meta: dict[str, Any]) -> None:
+            parts = StepParts(files, meta)
+            own = parts.of_rank(rank if rank < parts.world else 0)
+            if "rng" in own:
+                set_random_states(Decoder({}, "").decode(own["rng"]))
 
         self._read(step, read)
 

@@ -37,6 +37,13 @@ MSG_OTHER = (
 )
 
 
+MSG_ALONE = (
+    "Cannot save {!r}: {} ranks have parts of the DTensor {!r}, and this process saves alone. "
+    "All ranks save together, and not in the handler of a signal that comes upon a save: "
+    "use reached_preemption. Nothing was saved."
+)
+
+
 class Plain(NamedTuple):
     """A tensor that is not spread over ranks, as others know it."""
 
@@ -89,6 +96,7 @@ class Sharer:
             for name, leaf in item.tensors.items()
         ]
         if self.ranks is None:
+            _refuse_others(items)
             return _Plan({0: own}, {}, world).part_of(rank, items, [0])
         digests, error = [], None
         try:
@@ -125,6 +133,14 @@ class Sharer:
         self._known = (layouts, plan) if is_equal else None
         _merge(items, abouts)
         return plan.part_of(rank, items, threads)
+
+
+def _refuse_others(items: list[Described]) -> None:
+    """Refuse tensors of which other ranks have parts, where this process saves alone."""
+    for item in items:
+        for name, (layout, _) in item.sharded.items():
+            if layout.ranks != (0,):
+                raise RuntimeError(MSG_ALONE.format(item.name, len(layout.ranks), name))
 
 
 def _tensor(leaf: Leaf) -> torch.Tensor:
