@@ -17,7 +17,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.storage import out_of_band
-from tensordict.storage.tensors import arena
+from tensordict.storage.tensors import arena, processes
 
 if TYPE_CHECKING:
     from tensordict.primitives.protocol import CollectionProtocol
@@ -163,6 +163,7 @@ def _reduce_to_process(data: Any) -> tuple[Any, ...]:
     leaves are parts of many tensors, a copy is sent.
     """
     if data._consolidated is not None:
+        _leave_descriptors(data)
         return _reduce_td(data)
     if not arena.share(_rust.leaves(data), arena.max_descriptors()):
         is_locked = data.is_locked
@@ -170,7 +171,14 @@ def _reduce_to_process(data: Any) -> tuple[Any, ...]:
         arena.share(_rust.leaves(data))
         if is_locked:
             data.lock_()
+    _leave_descriptors(data)
     return _reduce_td(data)
+
+
+def _leave_descriptors(data: Any) -> None:
+    """Let a batch of a worker take no descriptor, unless it says that it is shared."""
+    if not data._is_shared:
+        processes.leave_descriptors(_rust.leaves(data))
 
 
 def _reduce_part(part: Any) -> tuple[Any, ...]:
