@@ -38,7 +38,9 @@ MAKERS = {
         [TensorDict(x=torch.full((length,), at)) for length in (1, 2)]
     ),
     "jagged": _jagged,
-    "parameters": lambda at: TensorDict(x=torch.nn.Parameter(torch.full((2,), 1.0 * at))),
+    "parameters": lambda at: TensorDict(
+        x=torch.nn.Parameter(torch.full((2,), 1.0 * at))
+    ),
     "in a dict": lambda at: {"td": _dense(at), "at": at},
 }
 
