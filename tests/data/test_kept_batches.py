@@ -136,7 +136,7 @@ def test_a_batch_is_sent_on_and_both_see_what_is_written(is_plain):
     assert batch["x"].tolist() == [1, 1]
     assert view.tolist() == [1]
     assert batch["x"].is_shared()
-    # Where torch has moved the memory, an array is of the old one, which stays valid.
+    # An array sees the memory from before torch has moved it, which stays valid.
     assert np.isin(array, [0, 1]).all()
 
 
