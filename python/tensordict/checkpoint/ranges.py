@@ -101,8 +101,21 @@ class Reads:
                 continue
             is_first = region.device.type != "cpu" or region.data_ptr() not in memory
             memory.add(region.data_ptr())
+            if is_first and self._add_whole(stored, box, region):
+                continue
             for source in stored.sources:
                 self._add(stored, source, box, region, is_first=is_first)
+
+    def _add_whole(self, stored: Stored, box: Box, region: torch.Tensor) -> bool:
+        """Have all of a tensor read, where that is simple; return whether it is."""
+        source = stored.sources[0]
+        is_all = len(stored.sources) == 1 and source.box == box
+        if not is_all or not _takes_bytes(region, stored.dtype):
+            return False
+        content = region.reshape(-1).view(torch.uint8)
+        made = (source.name, source.dtype, source.shape, 0, content.numel(), content)
+        self._direct.setdefault(source.path, []).append(made)
+        return True
 
     def _add(
         self,

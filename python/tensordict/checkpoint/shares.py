@@ -96,6 +96,8 @@ class Sharer:
             for name, leaf in item.tensors.items()
         ]
         if self.ranks is None:
+            if not any(item.sharded for item in items):
+                return Shared(items, [], {}, [0])
             _refuse_others(items)
             return _Plan({0: own}, {}, world).part_of(rank, items, [0])
         digests, error = [], None
