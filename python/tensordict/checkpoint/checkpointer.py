@@ -23,6 +23,7 @@ from tensordict.checkpoint.distributed import (
     refuse_unshared,
     sweep_parts,
 )
+from tensordict.checkpoint.exporting import Exporting
 from tensordict.checkpoint.files import StepParts
 from tensordict.checkpoint.items import describe_all
 from tensordict.checkpoint.loading import load_step
@@ -66,7 +67,7 @@ _MAX_ATTEMPTS = 100
 """The number of times that a step that is replaced while it is read is read again."""
 
 
-class Checkpointer(Closing):
+class Checkpointer(Exporting, Closing):
     """Saves the steps of a training in a folder, and restores them.
 
     A step is the directory ``step-<number>``: safetensors files under the plain names of

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tensordict import _rust
+from tensordict.checkpoint.optimizer_forms import is_flat_key, is_optimizer
 from tensordict.storage.layouts.safetensors import index_of
 from tensordict.storage.locations import local
 
@@ -96,13 +97,41 @@ def as_items(obj: object) -> dict[str, tuple[str, Any]]:
     """The items of a checkpoint that an object stands for, each with its kind.
 
     The state of a model is the item ``model``; of a dictionary of states and values each
-    is an item.
+    is an item, also where the dictionary is the only value of another. Tensors of a model
+    and the flat state of an optimizer beside them are ``model`` and ``optimizer``.
     """
     if _is_state(obj):
         return {"model": ("module", obj)}
-    if isinstance(obj, dict) and obj and all(map(_is_name, obj)):
-        return {name: (_kind(value), value) for name, value in obj.items()}
+    if isinstance(obj, dict) and obj and all(isinstance(key, str) for key in obj):
+        found = _gathered(obj)
+        if all(map(_is_name, found)):
+            (only, *others) = found.values()
+            if not others and isinstance(only, dict) and _kind(only) == "value":
+                inner = as_items(only)
+                if any(kind != "value" for kind, _ in inner.values()):
+                    return inner
+            return {name: (_kind(value), value) for name, value in found.items()}
     return {"object": ("value", obj)}
+
+
+def _gathered(obj: dict[str, Any]) -> dict[str, Any]:
+    """Return a dictionary whose flat states, of a model and an optimizer, are items."""
+    flat = {key: value for key, value in obj.items() if is_flat_key(key)}
+    if not is_optimizer(flat):
+        flat = {}
+    others = {key: value for key, value in obj.items() if key not in flat}
+    model = {}
+    if not all(map(_is_name, others)):
+        model = {
+            key: value
+            for key, value in others.items()
+            if isinstance(value, torch.Tensor)
+        }
+    rest = {key: value for key, value in others.items() if key not in model}
+    made = {"model": model} if model else {}
+    if flat:
+        made["optimizer"] = flat
+    return obj if made.keys() & rest.keys() else {**made, **rest}
 
 
 def _is_name(key: object) -> bool:
@@ -110,10 +139,10 @@ def _is_name(key: object) -> bool:
 
 
 def _kind(value: object) -> str:
+    if is_optimizer(value):
+        return "optimizer"
     if _is_state(value):
         return "module"
-    if isinstance(value, dict) and {"state", "param_groups"} <= value.keys():
-        return "optimizer"
     return "value"
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensordict import _rust
 from tensordict.checkpoint.files import missing_parts
+from tensordict.checkpoint.export import export_step
 from tensordict.checkpoint.foreign import (
     as_items,
     is_foreign,
@@ -18,6 +19,7 @@ from tensordict.checkpoint.items import Described
 from tensordict.checkpoint.kinds import loading_kind
 from tensordict.checkpoint.kinds.module import describe_state
 from tensordict.checkpoint.loading import as_entry, load_step
+from tensordict.checkpoint.optimizer_forms import by_number
 from tensordict.checkpoint.reading import StepFiles
 from tensordict.checkpoint.shares import Sharer
 from tensordict.checkpoint.steps import (
@@ -33,7 +35,12 @@ from tensordict.storage import layouts
 from tensordict.storage.encoding import Encoder
 from tensordict.storage.locations import local
 
-__all__ = ["convert_to_step", "is_checkpoint", "load", "steps_at", "survey", "verify"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tensordict.checkpoint.export import Export
+
+__all__ = ["convert_to_step", "export", "is_checkpoint", "load", "steps_at", "survey", "verify"]
 
 
 def is_step(path: str | Path) -> bool:
@@ -138,6 +145,17 @@ def load(path: str | Path) -> Any:
         files.close()
 
 
+def export(path: str | Path, target: Path, how: Export) -> None:
+    """Write a step, or the latest of a folder, as a directory of another format."""
+    directory, _ = steps_at(path)[-1]
+    files = StepFiles(directory, how.num_threads)
+    try:
+        with files.names_in_errors():
+            export_step((files, read_meta(files.root)), target, how)
+    finally:
+        files.close()
+
+
 def _items_of(source: str | Path) -> dict[str, tuple[str, Any]]:
     if is_foreign(source):
         return as_items(read_foreign(source))
@@ -147,6 +165,18 @@ def _items_of(source: str | Path) -> dict[str, tuple[str, Any]]:
     if state is not None:
         return {"model": ("module", state)}
     return {"data": ("collection", layouts.load(None, source, mode="r"))}
+
+
+def _shapes(items: Mapping[str, tuple[str, Any]]) -> dict[str, list[int]]:
+    """Return the shapes of the tensors of models, by name; not where models differ."""
+    found: dict[str, list[int]] = {}
+    differing: set[str] = set()
+    for kind, value in items.values():
+        for name, tensor in value.items() if kind == "module" else ():
+            shape = list(tensor.shape)
+            if found.setdefault(name, shape) != shape:
+                differing.add(name)
+    return {name: shape for name, shape in found.items() if name not in differing}
 
 
 def convert_to_step(source: str | Path, target: str | Path, *, durable: bool) -> None:
@@ -159,10 +189,17 @@ def convert_to_step(source: str | Path, target: str | Path, *, durable: bool) ->
     if number is None:
         raise ValueError(f"'{target}' is not the name of a step, such as step-100.")
     described = []
-    for name, (kind, value) in _items_of(source).items():
+    items = _items_of(source)
+    shapes = _shapes(items)
+    for name, (kind, value) in items.items():
         encoder = Encoder(name)
         if kind == "module":
             about = describe_state(value, encoder)
+        elif kind == "optimizer":
+            state, names = by_number(value)
+            about = {"value": encoder.encode(state)}
+            if names is not None:
+                about["parameters"] = [[each, shapes.get(each)] for each in names]
         else:
             about = {"value": encoder.encode(value)}
         about["kind"] = kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tensordict.cli import common
+from tensordict.cli import common, export
 from tensordict.ops.display import readable
 from tensordict.storage import layouts
 
@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 
     from tensordict.primitives.protocol import CollectionProtocol
     from tensordict.storage.layouts.interface import Layout
+
+
+EXPORTS = ("huggingface", "dcp")
+"""The formats of others that steps are written in, beside the layouts of saves."""
+
+MSG_ITEM = "--item is for --layout huggingface and --layout dcp."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--layout",
-        choices=[layout.name for layout in layouts.LAYOUTS],
-        help="default: .safetensors and .tdz by suffix, else a directory",
+        choices=[*(layout.name for layout in layouts.LAYOUTS), *EXPORTS],
+        help="default: .safetensors and .tdz by suffix, else a directory; huggingface "
+        "and dcp make a directory of a step of a checkpointer",
     )
+    export.add_arguments(parser)
     parser.add_argument("--force", action="store_true", help="replace what is there")
     parser.add_argument(
         "--max-shard-size",
@@ -69,6 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
     from tensordict.storage.inspect import survey
     from tensordict.storage.layouts.safetensors import index_of, is_index_name
 
+    if arguments.layout in EXPORTS:
+        return export.convert(arguments)
+    if arguments.item:
+        raise ValueError(MSG_ITEM)
     target = arguments.target
     source_is_foreign = is_foreign(arguments.source)
     if arguments.layout is None and step_number(os.path.basename(target)) is not None:

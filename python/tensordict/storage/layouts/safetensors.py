@@ -50,6 +50,7 @@ __all__ = [
     "SafetensorsLayout",
     "balanced",
     "from_safetensors",
+    "in_shards",
     "index_of",
     "is_index_name",
     "load",
@@ -257,7 +258,7 @@ def _write(
     level = data._to_level(writer, ())
     text = json.dumps({"version": VERSION, "root": level})
     path = os.path.abspath(path)
-    parts = _shards(writer.tensors, max_shard_size, shards)
+    parts = in_shards(writer.tensors, max_shard_size, shards)
     index_path = path + INDEX_SUFFIX
     is_single = max_shard_size is None and shards is None
     if is_single:
@@ -358,7 +359,7 @@ def _bytes_of(size: int | str) -> int:
     return size
 
 
-def _shards(
+def in_shards(
     tensors: dict[str, Leaf],
     max_shard_size: int | str | None,
     count: int | None,

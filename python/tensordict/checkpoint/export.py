@@ -1,0 +1,313 @@
+"""Steps in the formats of others: a folder of Hugging Face, or a directory of DCP."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import torch
+
+from tensordict import _rust
+from tensordict.checkpoint.foreign import as_items, read_foreign
+from tensordict.checkpoint.lazy_state import MSG_ITEM, LazyTensors, state_of_step
+from tensordict.primitives.errors import MissingKeyError
+from tensordict.storage.layouts.safetensors import in_shards, planned
+from tensordict.storage.safetensors_levels import count_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tensordict.checkpoint.distributed import Ranks
+    from tensordict.checkpoint.reading import StepFiles
+
+__all__ = ["FORMATS", "Export", "export_foreign", "export_step"]
+
+FORMATS = ("huggingface", "dcp")
+SHARD_SIZE = "5GB"
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+
+MSG_FORMAT = "format is 'huggingface' or 'dcp', got {!r}."
+MSG_SHARDS = "max_shard_size is for the format 'huggingface', and the format is {!r}."
+MSG_ONE = "A folder of Hugging Face has one item, got {!r}. The format 'dcp' takes several."
+MSG_NONE = (
+    "Cannot export {item!r} to a folder of Hugging Face: it is no state of named tensors."
+)
+MSG_LEFT_OUT = "The folder of Hugging Face has tensors alone, and leaves out {}."
+MSG_THERE = "It exists already, and is not replaced"
+COULD_NOT = "could not export"
+
+
+class Export(NamedTuple):
+    """The wishes of an export."""
+
+    item: str | Sequence[str] = "model"
+    format: str = "huggingface"
+    max_shard_size: int | str | None = None
+    num_threads: int = 0
+    durable: bool = False
+    replace: bool = False
+    """True if what is at the place is replaced."""
+
+    def checked(self) -> Export:
+        """Return the wishes, which go together.
+
+        Raises:
+            ValueError: they do not go together.
+        """
+        if self.format not in FORMATS:
+            raise ValueError(MSG_FORMAT.format(self.format))
+        if self.format == "huggingface":
+            if not isinstance(self.item, str):
+                raise ValueError(MSG_ONE.format(self.item))
+            in_shards({}, self.max_shard_size or SHARD_SIZE, None)
+        elif self.max_shard_size is not None:
+            raise ValueError(MSG_SHARDS.format(self.format))
+        return self
+
+
+class _Source(NamedTuple):
+    """A state that is written, the same on all ranks."""
+
+    state: Any
+    tensors: LazyTensors
+    config: bytes | None = None
+
+
+_Load: TypeAlias = Callable[[], _Source]
+
+
+def export_step(
+    opened: tuple[StepFiles, Mapping[str, Any]] | Exception,
+    target: Path,
+    how: Export,
+    group: Ranks | None = None,
+) -> None:
+    """Write items of a step as a directory of another format.
+
+    Args:
+        opened: the files and the description of a step, or why this rank has none.
+        target: the directory, which is not there yet.
+        how: the wishes.
+        group: the ranks that write it together; None for a process alone.
+
+    Raises:
+        FileExistsError: something is there.
+        KeyError: there is no such item.
+        RuntimeError: a file is damaged.
+    """
+
+    def load() -> _Source:
+        if isinstance(opened, Exception):
+            raise opened
+        files, meta = opened
+        tensors = LazyTensors(how.num_threads)
+        state = _chosen(
+            how.item, lambda name: state_of_step(files, meta, name, tensors)
+        )
+        config = files.root / CONFIG
+        is_model = how.item == "model" and config.exists()
+        return _Source(state, tensors, config.read_bytes() if is_model else None)
+
+    _publish(load, target, how, group)
+
+
+def export_foreign(source: str | Path, target: Path, how: Export) -> None:
+    """Write a checkpoint of others as a directory of another format."""
+
+    def load() -> _Source:
+        items = as_items(read_foreign(source))
+
+        def state_of(name: str) -> Any:
+            if name not in items:
+                raise MissingKeyError(MSG_ITEM.format(source, name, sorted(items)))
+            return items[name][1]
+
+        return _Source(_chosen(how.item, state_of), LazyTensors())
+
+    _publish(load, target, how, None)
+
+
+def _chosen(item: str | Sequence[str], state_of: Callable[[str], Any]) -> Any:
+    """Return the state of one item; or of several, each under its name."""
+    if isinstance(item, str):
+        return state_of(item)
+    return {name: state_of(name) for name in item}
+
+
+# The directory ------------------------------------------------------------------------
+
+
+def _publish(load: _Load, target: Path, how: Export, group: Ranks | None) -> None:
+    """Write a directory, which appears whole under its name, or not at all."""
+    agreed = uuid.uuid4().hex[:12] if group is None else group.agree(uuid.uuid4().hex)
+    folder = target.with_name(f".{target.name}.{agreed}")
+    is_first = group is None or group.rank == 0
+    found: Any = None
+
+    def begin() -> None:
+        nonlocal found
+        found = load()
+        if is_first:
+            _refuse_present(target, how)
+            folder.mkdir(parents=True)
+
+    def end() -> None:
+        if is_first:
+            if how.durable:
+                _sync(folder)
+            _move(folder, target, how)
+            if how.durable:
+                _sync_one(target.parent)
+
+    try:
+        _together(begin, group)
+        if how.format == "dcp":
+            from tensordict.checkpoint.export_dcp import write_dcp
+
+            state = found.state if isinstance(found.state, dict) else {how.item: found.state}
+            _together(
+                lambda: write_dcp(state, found.tensors, folder, alone=group is None),
+                group,
+            )
+        else:
+            _together(lambda: _write_shards(found, folder, how, group), group)
+        _together(end, group)
+    except BaseException:
+        if is_first:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _together(work: Callable[[], None], group: Ranks | None) -> None:
+    """Let each rank do its share; what one of them meets is raised on all."""
+    if group is None:
+        work()
+        return
+    error: Exception | None = None
+    try:
+        work()
+    except Exception as met:  # noqa: BLE001 (it is raised on all ranks)
+        error = met
+    group.raise_together(error, COULD_NOT)
+
+
+def _refuse_present(target: Path, how: Export) -> None:
+    is_empty = target.is_dir() and not any(target.iterdir())
+    if os.path.lexists(target) and not (how.replace or is_empty):
+        raise FileExistsError(17, MSG_THERE, str(target))
+
+
+def _move(folder: Path, target: Path, how: Export) -> None:
+    """Give a directory its name; what was there goes where that is wished."""
+    _refuse_present(target, how)
+    if not how.replace or not os.path.lexists(target):
+        folder.rename(target)
+        return
+    old = folder.with_name(f"{folder.name}.old")
+    target.rename(old)
+    try:
+        folder.rename(target)
+    except OSError:
+        old.rename(target)
+        raise
+    if old.is_dir() and not old.is_symlink():
+        shutil.rmtree(old)
+    else:
+        old.unlink()
+
+
+def _sync(folder: Path) -> None:
+    """Bring the files of a directory to the disk, and their names."""
+    for path in [*folder.iterdir(), folder]:
+        _sync_one(path)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# Folders of Hugging Face --------------------------------------------------------------
+
+
+def _write_shards(
+    source: _Source, folder: Path, how: Export, group: Ranks | None
+) -> None:
+    """Write the shards of this rank, one after the other; the first rank the index, too."""
+    tensors = _named(source.state, how.item)
+    shards = in_shards(tensors, how.max_shard_size or SHARD_SIZE, None)
+    count = len(shards)
+    names = [f"model-{n + 1:05}-of-{count:05}.safetensors" for n in range(count)]
+    if count == 1:
+        names = ["model.safetensors"]
+    rank, world = (0, 1) if group is None else group[:2]
+    for number in range(rank, count, world):
+        shard: dict[str, Any] = dict(
+            zip(
+                shards[number],
+                source.tensors.read(list(shards[number].values())),  # type: ignore[arg-type]
+                strict=True,
+            )
+        )
+        place = str(folder / names[number])
+        texts = [("format", "pt")]
+        _rust.write_safetensors(
+            [(place, None, planned(shard), texts)],
+            None,
+            None,
+            how.num_threads,
+            False,
+            True,
+            _rust.SaveProgress(),
+            False,
+        )
+    if rank:
+        return
+    total = sum(map(count_bytes, tensors.values()))
+    weights = {
+        tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard
+    }
+    index = {"metadata": {"total_size": total}, "weight_map": weights}
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    if source.config is not None:
+        (folder / CONFIG).write_bytes(source.config)
+
+
+def _named(state: object, item: object) -> dict[str, torch.Tensor]:
+    """Return the tensors by name, each once; those that are tied under the first name.
+
+    Raises:
+        ValueError: there are none.
+    """
+    found: dict[str, torch.Tensor] = {}
+    known: set[int] = set()
+    left_out: list[str] = []
+    for name, value in _flat(state):
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+            left_out.append(name)
+        elif id(value) not in known:
+            known.add(id(value))
+            found[name] = value
+    if not found:
+        raise ValueError(MSG_NONE.format(item=item))
+    if left_out:
+        warnings.warn(MSG_LEFT_OUT.format(", ".join(map(repr, left_out))), stacklevel=2)
+    return found
+
+
+def _flat(value: object, name: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        yield name, value
+        return
+    for key, inner in value.items():
+        yield from _flat(inner, f"{name}.{key}" if name else str(key))

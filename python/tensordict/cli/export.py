@@ -1,0 +1,74 @@
+"""Write a step, or a checkpoint of others, as a directory that other programs read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tensordict.cli import common
+from tensordict.ops.display import readable
+
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["add_arguments", "convert"]
+
+MSG_SOURCE = (
+    "{} is neither a step of a checkpointer nor a checkpoint of others, of which "
+    "--layout {} makes a directory."
+)
+MSG_SHARDS = "--shards is for safetensors files: give --max-shard-size."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``--layout huggingface`` and ``--layout dcp``."""
+    parser.add_argument(
+        "--item",
+        action="append",
+        help="of a checkpoint, for the layouts huggingface and dcp: the item that is "
+        "written (default: model); repeatable for dcp, which has each under its name",
+    )
+
+
+def convert(arguments: argparse.Namespace) -> int:
+    """Write the directory, and say what was written.
+
+    Raises:
+        ValueError: the source or a wish does not fit.
+    """
+    from tensordict.checkpoint import foreign, tools
+    from tensordict.checkpoint.export import Export, export_foreign
+    from tensordict.storage.locations import local
+
+    if arguments.shards is not None:
+        raise ValueError(MSG_SHARDS)
+    items = arguments.item or ["model"]
+    how = Export(
+        items[0] if len(items) == 1 else items,
+        arguments.layout,
+        arguments.max_shard_size,
+        arguments.threads,
+        arguments.durable,
+        arguments.force,
+    ).checked()
+    target = Path(local(arguments.target)).absolute()
+    if foreign.is_foreign(arguments.source):
+        export_foreign(arguments.source, target, how)
+    elif tools.is_checkpoint(arguments.source):
+        tools.export(arguments.source, target, how)
+    else:
+        raise ValueError(MSG_SOURCE.format(arguments.source, arguments.layout))
+    num_bytes = sum(each.stat().st_size for each in target.iterdir())
+    if arguments.json:
+        common.print_json(
+            {
+                "source": arguments.source,
+                "target": arguments.target,
+                "layout": arguments.layout,
+                "num_bytes": num_bytes,
+            }
+        )
+    else:
+        size = readable(num_bytes)
+        print(f"{arguments.source} -> {arguments.target} ({arguments.layout}, {size})")
+    return 0
