@@ -6,27 +6,26 @@ import json
 import os
 import shutil
 import uuid
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 
 from tensordict import _rust
-from tensordict.checkpoint.foreign import as_items, read_foreign
 from tensordict.checkpoint.lazy_state import MSG_ITEM, LazyTensors, state_of_step
+from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.errors import MissingKeyError
 from tensordict.storage.layouts.safetensors import in_shards, planned
 from tensordict.storage.safetensors_levels import count_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from tensordict.checkpoint.distributed import Ranks
     from tensordict.checkpoint.reading import StepFiles
 
-__all__ = ["FORMATS", "Export", "export_foreign", "export_step"]
+__all__ = ["FORMATS", "Export", "export_items", "export_step"]
 
 FORMATS = ("huggingface", "dcp")
 SHARD_SIZE = "5GB"
@@ -35,10 +34,10 @@ INDEX = "model.safetensors.index.json"
 
 MSG_FORMAT = "format is 'huggingface' or 'dcp', got {!r}."
 MSG_SHARDS = "max_shard_size is for the format 'huggingface', and the format is {!r}."
-MSG_ONE = "A folder of Hugging Face has one item, got {!r}. The format 'dcp' takes several."
-MSG_NONE = (
-    "Cannot export {item!r} to a folder of Hugging Face: it is no state of named tensors."
+MSG_ONE = (
+    "A folder of Hugging Face has one item, got {!r}. The format 'dcp' takes several."
 )
+MSG_NONE = "Cannot export {item!r} to a folder of Hugging Face: it is no state of named tensors."
 MSG_LEFT_OUT = "The folder of Hugging Face has tensors alone, and leaves out {}."
 MSG_THERE = "It exists already, and is not replaced"
 COULD_NOT = "could not export"
@@ -107,7 +106,7 @@ def export_step(
         if isinstance(opened, Exception):
             raise opened
         files, meta = opened
-        tensors = LazyTensors(how.num_threads)
+        tensors = LazyTensors(how.num_threads, files.names_in_errors)
         state = _chosen(
             how.item, lambda name: state_of_step(files, meta, name, tensors)
         )
@@ -118,12 +117,26 @@ def export_step(
     _publish(load, target, how, group)
 
 
-def export_foreign(source: str | Path, target: Path, how: Export) -> None:
-    """Write a checkpoint of others as a directory of another format."""
+def export_items(
+    source: str | Path,
+    items: Mapping[str, tuple[str, Any]],
+    target: Path,
+    how: Export,
+) -> None:
+    """Write a checkpoint of others as a directory of another format.
+
+    Args:
+        source: where it is.
+        items: its items, each with its kind.
+        target: the directory, which is not there yet.
+        how: the wishes.
+
+    Raises:
+        FileExistsError: something is there.
+        KeyError: there is no such item.
+    """
 
     def load() -> _Source:
-        items = as_items(read_foreign(source))
-
         def state_of(name: str) -> Any:
             if name not in items:
                 raise MissingKeyError(MSG_ITEM.format(source, name, sorted(items)))
@@ -171,7 +184,11 @@ def _publish(load: _Load, target: Path, how: Export, group: Ranks | None) -> Non
         if how.format == "dcp":
             from tensordict.checkpoint.export_dcp import write_dcp
 
-            state = found.state if isinstance(found.state, dict) else {how.item: found.state}
+            state: dict[str, Any] = (
+                found.state
+                if isinstance(found.state, dict)
+                else {str(how.item): found.state}
+            )
             _together(
                 lambda: write_dcp(state, found.tensors, folder, alone=group is None),
                 group,
@@ -250,32 +267,16 @@ def _write_shards(
     names = [f"model-{n + 1:05}-of-{count:05}.safetensors" for n in range(count)]
     if count == 1:
         names = ["model.safetensors"]
-    rank, world = (0, 1) if group is None else group[:2]
+    rank, world = (0, 1) if group is None else (group.rank, group.world)
     for number in range(rank, count, world):
-        shard: dict[str, Any] = dict(
-            zip(
-                shards[number],
-                source.tensors.read(list(shards[number].values())),  # type: ignore[arg-type]
-                strict=True,
-            )
-        )
-        place = str(folder / names[number])
-        texts = [("format", "pt")]
-        _rust.write_safetensors(
-            [(place, None, planned(shard), texts)],
-            None,
-            None,
-            how.num_threads,
-            False,
-            True,
-            _rust.SaveProgress(),
-            False,
-        )
+        _write_shard(source, shards[number], folder / names[number], how)
     if rank:
         return
     total = sum(map(count_bytes, tensors.values()))
     weights = {
-        tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard
+        tensor: name
+        for name, shard in zip(names, shards, strict=True)
+        for tensor in shard
     }
     index = {"metadata": {"total_size": total}, "weight_map": weights}
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
@@ -283,25 +284,48 @@ def _write_shards(
         (folder / CONFIG).write_bytes(source.config)
 
 
-def _named(state: object, item: object) -> dict[str, torch.Tensor]:
+def _write_shard(
+    source: _Source, shard: Mapping[str, Any], path: Path, how: Export
+) -> None:
+    # Nothing of it stays in memory when the next one is read.
+    values = source.tensors.read(list(shard.values()))
+    read: dict[str, Any] = dict(zip(shard, values, strict=True))
+    texts = [("format", "pt")]
+    _rust.write_safetensors(
+        [(str(path), None, planned(read), texts)],
+        None,
+        None,
+        how.num_threads,
+        False,
+        True,
+        _rust.SaveProgress(),
+        False,
+    )
+
+
+def _named(state: object, item: object) -> dict[str, Any]:
     """Return the tensors by name, each once; those that are tied under the first name.
 
     Raises:
         ValueError: there are none.
     """
     found: dict[str, torch.Tensor] = {}
-    known: set[int] = set()
+    known: set[Any] = set()
     left_out: list[str] = []
     for name, value in _flat(state):
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
             left_out.append(name)
-        elif id(value) not in known:
-            known.add(id(value))
+            continue
+        place: Any = id(value)
+        if not value.is_meta and value.numel():
+            place = value.data_ptr(), value.shape, value.stride(), value.dtype
+        if place not in known:
+            known.add(place)
             found[name] = value
     if not found:
         raise ValueError(MSG_NONE.format(item=item))
     if left_out:
-        warnings.warn(MSG_LEFT_OUT.format(", ".join(map(repr, left_out))), stacklevel=2)
+        warn_caller(MSG_LEFT_OUT.format(", ".join(map(repr, left_out))), UserWarning)
     return found
 
 

@@ -6,9 +6,11 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.planner import WriteItemType
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.utils import _pytree
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from tensordict.checkpoint.lazy_state import LazyTensors
 
 __all__ = ["write_dcp"]
+
+MSG_OTHER = "Rank {} could not export: {}"
 
 
 class _Planner(DefaultSavePlanner):
@@ -47,18 +51,38 @@ def write_dcp(
 ) -> None:
     """Write a state, of which each rank writes a share.
 
+    What a rank meets is raised there, and the others raise what they are told.
+
     Args:
         state: the state, the same on all ranks.
         tensors: what its tensors stand for.
         folder: where to.
         alone: whether this process has no partners.
+
+    Raises:
+        RuntimeError: a file of the step is damaged, or another rank has an error.
+        OSError: it could not be written.
     """
+    try:
+        _save(state, tensors, folder, alone=alone)
+    except CheckpointException as error:
+        # It is no Exception, and has those of all ranks.
+        own = 0 if alone else torch.distributed.get_rank()
+        if own in error.failures:
+            raise error.failures[own][0] from None
+        rank, (cause, _) = min(error.failures.items(), key=lambda pair: pair[0])
+        raise RuntimeError(MSG_OTHER.format(rank, cause)) from None
+
+
+def _save(
+    state: dict[str, Any], tensors: LazyTensors, folder: Path, *, alone: bool
+) -> None:
     with warnings.catch_warnings():
         # That there are no ranks is known.
         warnings.filterwarnings("ignore", message="torch.distributed is")
-        dcp.save(
+        save(
             state,
-            storage_writer=dcp.FileSystemWriter(folder, sync_files=False),
+            storage_writer=FileSystemWriter(folder, sync_files=False),
             planner=_Planner(tensors),
             no_dist=alone,
         )

@@ -34,9 +34,8 @@ class Exporting:
         self,
         path: str | Path,
         step: int | None = None,
-        *,
         item: str | Sequence[str] = "model",
-        format: Literal["huggingface", "dcp"] = "huggingface",  # noqa: A002 (its name)
+        format: Literal["huggingface", "dcp"] = "huggingface",
         max_shard_size: int | str | None = None,
     ) -> Path:
         """Write items of a step as a directory that other programs read.
@@ -54,7 +53,7 @@ class Exporting:
                 ``torch.distributed.checkpoint.state_dict.get_state_dict`` gives it.
             format: ``"huggingface"`` for safetensors files with an index, and the
                 ``config.json`` of a model of ``transformers``, which ``from_pretrained``
-                opens; tied tensors are there once. Or ``"dcp"`` for what
+                opens; tensors that are tied and not sharded are there once. Or ``"dcp"`` for what
                 ``torch.distributed.checkpoint.load`` reads.
             max_shard_size: the most bytes of a safetensors file: a number, or a text such
                 as ``"5GB"``, the default. A larger tensor has a file of its own.

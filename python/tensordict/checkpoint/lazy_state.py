@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,8 @@ from tensordict.primitives.errors import MissingKeyError
 from tensordict.storage.encoding import Decoder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from tensordict.checkpoint.ranges import Stored
     from tensordict.checkpoint.reading import StepFiles
@@ -35,10 +37,16 @@ class LazyTensors:
 
     Args:
         num_threads: the most threads that read.
+        naming: has errors name the directory of the step.
     """
 
-    def __init__(self, num_threads: int = 0) -> None:
+    def __init__(
+        self,
+        num_threads: int = 0,
+        naming: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self.num_threads = num_threads
+        self.naming = naming
         self._stored: dict[int, tuple[torch.Tensor, Stored]] = {}
 
     def standing_for(self, stored: Stored) -> torch.Tensor:
@@ -64,7 +72,8 @@ class LazyTensors:
                 tensor = torch.empty(stored.shape, dtype=stored.dtype)
                 reads.add(stored, tensor, set())
             found.append(tensor)
-        reads.run()
+        with self.naming():
+            reads.run()
         return found
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensordict import _rust
+from tensordict.checkpoint.export import export_items, export_step
 from tensordict.checkpoint.files import missing_parts
-from tensordict.checkpoint.export import export_step
 from tensordict.checkpoint.foreign import (
     as_items,
     is_foreign,
@@ -40,7 +40,15 @@ if TYPE_CHECKING:
 
     from tensordict.checkpoint.export import Export
 
-__all__ = ["convert_to_step", "export", "is_checkpoint", "load", "steps_at", "survey", "verify"]
+__all__ = [
+    "convert_to_step",
+    "export",
+    "is_checkpoint",
+    "load",
+    "steps_at",
+    "survey",
+    "verify",
+]
 
 
 def is_step(path: str | Path) -> bool:
@@ -146,7 +154,14 @@ def load(path: str | Path) -> Any:
 
 
 def export(path: str | Path, target: Path, how: Export) -> None:
-    """Write a step, or the latest of a folder, as a directory of another format."""
+    """Write a step, or the latest of a folder, as a directory of another format.
+
+    Of a checkpoint of others, a safetensors file and a collection the items are those of
+    :func:`convert_to_step`.
+    """
+    if not is_checkpoint(path):
+        export_items(path, _items_of(path), target, how)
+        return
     directory, _ = steps_at(path)[-1]
     files = StepFiles(directory, how.num_threads)
     try:

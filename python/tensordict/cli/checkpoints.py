@@ -105,9 +105,7 @@ def convert(arguments: argparse.Namespace) -> int:
     from tensordict.checkpoint import tools
 
     if os.path.exists(arguments.target) and not arguments.force:
-        raise FileExistsError(
-            17, "It exists already; --force replaces it", arguments.target
-        )
+        raise FileExistsError(17, common.MSG_THERE, arguments.target)
     tools.convert_to_step(arguments.source, arguments.target, durable=arguments.durable)
     found = tools.survey(arguments.target)
     if arguments.json:

@@ -26,6 +26,7 @@ PATH = (
     "a save of any layout, a checkpoint, anybody's safetensors or a folder of them, HDF5, "
     "Zarr, Parquet, CSV, JSON, or a dataset of Hugging Face or MosaicML"
 )
+MSG_THERE = "It exists already; --force replaces it"
 MSG_IMPORT = "--import MODULE imports the module that defines it."
 
 

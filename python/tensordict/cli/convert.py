@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
         name for name in (target, index_of(target)) if name and os.path.exists(name)
     ]
     if there and not arguments.force:
-        raise FileExistsError(17, "It exists already; --force replaces it", there[0])
+        raise FileExistsError(17, common.MSG_THERE, there[0])
     source = common.load_save(arguments.source, arguments)
     if is_checkpoint(arguments.source) and not arguments.no_verify:
         checkpoints.refuse_damaged(arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "convert"]
 
-MSG_SOURCE = (
-    "{} is neither a step of a checkpointer nor a checkpoint of others, of which "
-    "--layout {} makes a directory."
-)
 MSG_SHARDS = "--shards is for safetensors files: give --max-shard-size."
 
 
@@ -36,8 +33,8 @@ def convert(arguments: argparse.Namespace) -> int:
     Raises:
         ValueError: the source or a wish does not fit.
     """
-    from tensordict.checkpoint import foreign, tools
-    from tensordict.checkpoint.export import Export, export_foreign
+    from tensordict.checkpoint import tools
+    from tensordict.checkpoint.export import Export
     from tensordict.storage.locations import local
 
     if arguments.shards is not None:
@@ -52,12 +49,9 @@ def convert(arguments: argparse.Namespace) -> int:
         arguments.force,
     ).checked()
     target = Path(local(arguments.target)).absolute()
-    if foreign.is_foreign(arguments.source):
-        export_foreign(arguments.source, target, how)
-    elif tools.is_checkpoint(arguments.source):
-        tools.export(arguments.source, target, how)
-    else:
-        raise ValueError(MSG_SOURCE.format(arguments.source, arguments.layout))
+    if os.path.lexists(target) and not arguments.force:
+        raise FileExistsError(17, common.MSG_THERE, arguments.target)
+    tools.export(arguments.source, target, how)
     num_bytes = sum(each.stat().st_size for each in target.iterdir())
     if arguments.json:
         common.print_json(
