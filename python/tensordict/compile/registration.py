@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict.compile import construction, nested_regions, older_dynamo, rules
+from tensordict.compile import (
+    construction,
+    control_flow,
+    nested_regions,
+    older_dynamo,
+    rules,
+)
 from tensordict.interop import vmap
 from tensordict.primitives import STEMS
 from tensordict.primitives.after_import import after_import
@@ -101,6 +107,7 @@ def register_twins() -> None:
     rules.install("leaf_loop_rules")
     rules.install("module_rules")
     nested_regions.install()
+    control_flow.install()
     older_dynamo.make_up_for_it(twin_modules())
     with _lock:
         for native, twin in pairs():
