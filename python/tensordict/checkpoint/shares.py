@@ -100,11 +100,12 @@ class Sharer:
                 return Shared(items, [], {}, [0])
             _refuse_others(items)
             return _Plan({0: own}, {}, world).part_of(rank, items, [0])
-        digests, error = [], None
+        digests: list[int] = []
+        error: Exception | None = None
         try:
             digests = _rust.tensor_digests([_tensor(leaf) for *_, leaf in plain], 0)
-        except Exception as found:  # noqa: BLE001 (it is raised on all ranks)
-            error = found
+        except Exception as failed:  # noqa: BLE001 (it is raised on all ranks)
+            error = failed
         self.ranks.raise_together(error)
         layout = hashlib.sha256(repr(own).encode()).hexdigest()
         values = hashlib.sha256(repr(digests).encode()).hexdigest()
