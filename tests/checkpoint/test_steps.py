@@ -105,6 +105,8 @@ def test_mistakes_are_refused_at_once(tmp_path: Path) -> None:
     file.write_text("mine")
     with pytest.raises(NotADirectoryError, match="'.*file' is a file"):
         Checkpointer(file)
+    with pytest.raises(NotADirectoryError, match="'.*file' is a file"):
+        Checkpointer(file / "run")
     checkpointer = make(tmp_path)
     for option in ("keep", "durable", "dedupe", "rank_timeout", "handle_sigterm"):
         with pytest.raises(TypeError, match=rf"Checkpointer\(directory, {option}=3\)"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import random
@@ -119,6 +120,32 @@ class Generators(Sampler[int]):
         return ((row + shift) % COUNT for row in self.sampler)
 
 
+class Drawing:
+    """Draws from a generator of NumPy; of no class of torch."""
+
+    def __init__(self) -> None:
+        self.numpy = np.random.default_rng(3)
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __iter__(self) -> Any:
+        return iter(self.numpy.permutation(COUNT).tolist())
+
+
+class Wrapping:
+    """Gives the rows of others, one behind the other."""
+
+    def __init__(self, *samplers: Any) -> None:
+        self.samplers = samplers
+
+    def __len__(self) -> int:
+        return sum(map(len, self.samplers))
+
+    def __iter__(self) -> Any:
+        return itertools.chain(*self.samplers)
+
+
 def weighted() -> WeightedSampler:
     return WeightedSampler(torch.arange(COUNT) + 1.0, 30, seed=2)
 
@@ -141,6 +168,8 @@ SAMPLERS: dict[str, Any] = {
     "a state that skips": Yielded,
     "common generators": Lazy,
     "own generators": Generators,
+    "wrapped twice": lambda: Wrapping(Wrapping(Drawing())),
+    "several in one": lambda: Wrapping(RandomSampler(ROWS, generator=drawn()), Drawing()),
     "distributed": lambda: DistributedSampler(ROWS, 2, 1),
     "weights of ours": weighted,
     "a list": lambda: list(ROWS)[::-1],

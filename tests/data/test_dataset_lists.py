@@ -43,6 +43,7 @@ def how(request):
         ([[], [0.5]], torch.float32),
         ([[], [True]], torch.bool),
         ([[], []], torch.float32),
+        ([(), (1,)], INT),
         ([[], torch.tensor([1, 2], dtype=torch.int16)], torch.int16),
     ],
 )
@@ -174,6 +175,14 @@ def from_features(path, rows, features=None, **options):
 
 
 @pytest.mark.parametrize("lists", [[[1], []], [[], [1]], [[], []]])
+def test_a_dict_of_splits_is_refused(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    splits = datasets.DatasetDict(train=datasets.Dataset.from_list([{"a": 1}]))
+    with pytest.raises(TypeError, match="got DatasetDict.*splits"):
+        DatasetWriter.from_hugging_face(tmp_path / "data", splits)
+    assert not (tmp_path / "data").exists()
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_features_say_the_dtype_of_empty_lists(tmp_path, lists, num_workers):
     datasets = pytest.importorskip("datasets")

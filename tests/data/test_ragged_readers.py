@@ -391,6 +391,7 @@ def test_the_dims_of_a_mask_do_not_depend_on_the_batch(two):
         ({**PADDED, "mask_key": {"text": "m"}}, KeyError, "'text'"),
         ({**PADDED, "mask_key": 3}, ValueError, "got 3"),
         ({"ragged": "pad"}, ValueError, "'pad'"),
+        ({**PADDED, "padding_value": "x"}, TypeError, "is a number, got 'x'"),
     ],
 )
 def test_a_mask_that_has_no_place_is_an_error_at_once(options, error, words):
@@ -416,6 +417,22 @@ def test_a_tensorclass_without_a_field_has_no_mask():
     data = lazy_stack([Pair(torch.arange(n), Picture(torch.ones(n))) for n in LENGTHS])
     with pytest.raises(ValueError, match="Declare the field, as 'mask:"):
         BatchLoader(data, 2, ragged="padded", mask_key="mask")
+
+
+def test_rows_that_are_ragged_stacks_themselves_are_named():
+    rows = [TensorDict(x=torch.ones(n)) for n in LENGTHS]
+    data = lazy_stack([lazy_stack(rows[:2]), lazy_stack(rows[2:])])
+    with pytest.raises(ValueError, match=r"entry 'x' are lazy stacks.*ragged='stack'"):
+        gather(data, [0], ragged="padded")
+    assert gather(data, [0], ragged="stack")[0, 1]["x"].shape == (1,)
+
+
+def test_a_loader_says_what_to_pass_for_a_reader(tmp_path):
+    written(tmp_path, [TensorDict(x=torch.ones(2))])
+    reader = DatasetReader(tmp_path)
+    with pytest.raises(TypeError, match=r"got DatasetReader\. Pass reader\.data"):
+        BatchLoader(reader, 2)
+    assert len(next(iter(BatchLoader(reader.data, 2)))) == 1
 
 
 @pytest.mark.parametrize("ragged", ["padded", "jagged", "stack"])

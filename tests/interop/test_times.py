@@ -133,3 +133,12 @@ def test_a_time_of_day_with_nanoseconds_is_a_time():
     assert hash(NanosecondTime(DAY - 789)) == hash(dt.time(1, 1, 1, 123456))
     assert pickle.loads(pickle.dumps(time)) == time
     assert str(time) == "01:01:01.123456789"
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.filterwarnings("ignore:.*holds pickled values")
+def test_a_save_keeps_them_and_is_read_without_being_trusted(name, tmp_path):
+    table = table_of(name)
+    from_arrow(table).memmap(tmp_path)
+    back = to_arrow(TensorDict.load_memmap(tmp_path)).column("t")
+    assert nanoseconds(back) == nanoseconds(table.column("t"))

@@ -131,8 +131,9 @@ class Checkpointer(Exporting, Closing):
         if when_busy not in ("wait", "skip", "queue"):
             raise ValueError(MSG_BUSY.format(when_busy))
         self.directory: Path = Path(local(directory)).absolute()
-        if self.directory.exists() and not self.directory.is_dir():
-            raise NotADirectoryError(MSG_FILE.format(directory))
+        for place in (self.directory, *self.directory.parents):
+            if place.is_file():
+                raise NotADirectoryError(MSG_FILE.format(place))
         self.keep = keep
         self.keep_every = keep_every
         self.durable = durable

@@ -53,6 +53,7 @@ READERS: Final[dict[str, Callable[[str], Any]]] = {
     "safetensors": _safetensors,
     "datasets": _dataset,
     "dcp": _checkpoint,
+    "torch": _checkpoint,
 }
 """The function that makes a collection of a file or directory, by its kind."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import numbers
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -31,6 +32,7 @@ __all__ = ["Ragged", "RaggedForm"]
 Ragged = Literal["stack", "padded", "jagged"]
 
 MSG_FORM = "ragged is 'stack', 'padded' or 'jagged', not {!r}."
+MSG_PADDING = "padding_value is a number, got {!r}."
 MSG_UNPADDED = (
     "mask_key= says where masks of padded entries go, and ragged is {!r}: it needs "
     "ragged='padded'."
@@ -76,6 +78,7 @@ class RaggedForm:
     Raises:
         ValueError: there is no such form, a collection is a lazy stack along another dim
             than the first, or a mask has no place.
+        TypeError: the padding is no number.
         KeyError: there is no entry that a mask is asked for.
     """
 
@@ -90,6 +93,8 @@ class RaggedForm:
             raise ValueError(MSG_UNPADDED.format(ragged))
         if ragged not in ("stack", "padded", "jagged"):
             raise ValueError(MSG_FORM.format(ragged))
+        if not isinstance(padding_value, (numbers.Number, np.generic, torch.Tensor)):
+            raise TypeError(MSG_PADDING.format(padding_value))
         for source in sources:
             is_stack_of_rows(inside(source))
         self.ragged: str = ragged

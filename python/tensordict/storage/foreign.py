@@ -42,6 +42,9 @@ EXPLANATIONS: Final = {
     "tensordict.from_safetensors(path) reads it.",
     "datasets": "It is a dataset of Hugging Face: datasets.load_from_disk(path) reads it, "
     "and tensordict.from_hf(dataset) makes a collection of that.",
+    "splits": "It has several datasets of Hugging Face, each in a folder: "
+    "datasets.load_from_disk(path) gives a dict of them, and tensordict.from_hf(dataset) "
+    "makes a collection of one.",
     "mds": "It is a dataset of MosaicML: TensorDict.from_mds(path) reads it.",
     "dcp": "It was written by torch.distributed.checkpoint: `tensordict convert` makes a "
     "save of it.",
@@ -71,6 +74,7 @@ MEMBERS: Final = (
     ("zarr.json", "zarr"),
     (".zgroup", "zarr"),
     ("dataset_info.json", "datasets"),
+    ("dataset_dict.json", "splits"),
     ("index.json", "mds"),
 )
 _STEP: Final = re.compile(r"step-[0-9]+")
@@ -127,13 +131,14 @@ def _kind_of_file(path: str | Path) -> str | None:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             return _kind_of_zip(archive.namelist())
+    by_name = SUFFIXES.get(os.path.splitext(path)[1].lower())
     # A safetensors file that was cut off: a length, of any bytes, and a header of JSON.
     if beginning[8:9] == b"{":
-        return None
+        return by_name
     for start, kind in BEGINNINGS:
         if beginning.startswith(start):
             return kind
-    return SUFFIXES.get(os.path.splitext(path)[1].lower())
+    return by_name
 
 
 def _kind_of_zip(names: list[str]) -> str | None:

@@ -3,8 +3,9 @@
 A pickle is a program: it names functions and has them called. Here it gets the values
 that plain data is made of, and instances of classes that this process knows already, made
 as :mod:`copy` makes them: by ``__new__`` of a builtin type and the attributes that were
-kept. Nothing is imported, and nothing else is called: a pickle that asks for more is
-refused, with what it asks for.
+kept. Times of pandas and of this package, and time zones, are made, too: their modules are
+imported. Nothing else is imported, and nothing else is called: a pickle that asks for more
+is refused, with what it asks for.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import datetime as dt
 import decimal
 import enum
 import fractions
+import importlib
 import io
 import pathlib
 import pickle
 import sys
 import types
 import uuid
+import zoneinfo
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,6 +107,18 @@ def _encoded(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
+def _zone(key: str, from_cache: bool) -> zoneinfo.ZoneInfo:
+    return zoneinfo.ZoneInfo(key) if from_cache else zoneinfo.ZoneInfo.no_cache(key)
+
+
+def _method_of_zones(*args: object) -> Any:
+    """Return what ``getattr`` gives in the pickles of time zones."""
+    if args != (zoneinfo.ZoneInfo, "_unpickle"):
+        msg = "it calls builtins.getattr"
+        raise RefusedPickleError(msg)
+    return _zone
+
+
 def _numpy_functions() -> Iterable[tuple[str, Any]]:
     core = getattr(np, "_core", None) or np.core
     for module in ("numpy._core", "numpy.core"):
@@ -120,7 +135,7 @@ _TYPES: tuple[type, ...] = (
     *(dt.timezone, np.ndarray, np.dtype, types.SimpleNamespace, torch.Size),
     *(torch.device, decimal.Decimal, collections.Counter, fractions.Fraction),
     *(uuid.UUID, pathlib.Path, pathlib.PosixPath, pathlib.PurePath),
-    *(pathlib.PurePosixPath, pathlib.PureWindowsPath),
+    *(pathlib.PurePosixPath, pathlib.PureWindowsPath, zoneinfo.ZoneInfo),
 )
 
 _KNOWN: dict[str, Any] = {
@@ -129,7 +144,18 @@ _KNOWN: dict[str, Any] = {
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch.storage._load_from_bytes": _tensor_storage,
     "_codecs.encode": _encoded,
+    "builtins.getattr": _method_of_zones,
 }
+
+_TIMES = frozenset(
+    {
+        "pandas._libs.tslibs.nattype._nat_unpickle",
+        "pandas._libs.tslibs.timedeltas._timedelta_unpickle",
+        "pandas._libs.tslibs.timestamps._unpickle_timestamp",
+        "tensordict.interop.tables.times.NanosecondTime",
+    }
+)
+"""What makes times with nanoseconds. Its module is imported when a pickle names it."""
 
 _WITH_STATE = (np.ndarray, np.dtype, uuid.UUID)
 """The types whose own way to set a state is data alone."""
@@ -137,7 +163,7 @@ _WITH_STATE = (np.ndarray, np.dtype, uuid.UUID)
 _OWN_CLASSES = {"tensordict.nn.params.TensorDictParams": "TensorDictParams"}
 """Classes of this package by the paths of release 0.15, which are not imported at the start."""
 
-_CALLABLE = frozenset(map(id, _KNOWN.values()))
+_CALLABLE = frozenset(map(id, [*_KNOWN.values(), _zone]))
 _IMMUTABLE_TYPE = 1 << 8
 """The flag of types whose attributes nothing can set."""
 
@@ -186,12 +212,15 @@ class _Reader(_PythonUnpickler):  # type: ignore[misc]
         super().__init__(file)
         # Objects made here, kept so that no other object gets their number.
         self._made: dict[int, Any] = {}
+        self._callable: set[int] = set()
 
     def find_class(self, module: str, name: str) -> Any:
         module, name = _today(module, name)
         full = f"{module}.{name}"
         if full in _KNOWN:
             return _KNOWN[full]
+        if full in _TIMES:
+            return self._maker_of_times(module, name)
         if full in _OWN_CLASSES:
             return getattr(classes, _OWN_CLASSES[full])
         if module not in sys.modules:
@@ -206,6 +235,15 @@ class _Reader(_PythonUnpickler):  # type: ignore[misc]
             found = vars(found)[part]
         return found
 
+    def _maker_of_times(self, module: str, name: str) -> Any:
+        try:
+            made = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            msg = f"it names {module}.{name}, which is not there: {error}"
+            raise RefusedPickleError(msg) from error
+        self._callable.add(id(made))
+        return made
+
     def _keep(self) -> None:
         made = self.stack[-1]
         self._made[id(made)] = made
@@ -213,7 +251,8 @@ class _Reader(_PythonUnpickler):  # type: ignore[misc]
     def _checked_call(self) -> None:
         called = self.stack[-2]
         is_member = isinstance(called, type) and issubclass(called, enum.Enum)
-        if id(called) not in _CALLABLE and not is_member:
+        is_known = id(called) in _CALLABLE or id(called) in self._callable
+        if not is_known and not is_member:
             _refuse_call(called)
         self.load_reduce()
         self._keep()

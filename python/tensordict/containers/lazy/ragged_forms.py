@@ -12,16 +12,19 @@ from tensordict.containers.lazy.formats import as_nested, as_padded
 from tensordict.containers.lazy.ragged_column import covered_dims
 from tensordict.containers.lazy.stack import LazyStackedTensorDict
 from tensordict.primitives.checks import inside, is_tensorclass
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["in_form", "is_stack_of_rows", "ragged_entries", "row_shapes"]
 
 Path = tuple[str, ...]
 
+MSG_ROWS_OF_STACKS = (
+    "The rows of the entry {!r} are lazy stacks whose members differ in shape: there is no "
+    "batch of them with ragged={!r}. Ask for ragged='stack'."
+)
 MSG_STACK_DIM = (
     "Rows are along the first batch dim, and this is a lazy stack along dim {}: its rows "
     "do not differ in shape. Index it without ragged=, or make it dense with contiguous()."
@@ -38,6 +41,9 @@ def in_form(rows: CollectionProtocol, ragged: str, padding: float) -> Any:
             one.
         ragged: ``"stack"``, ``"padded"`` or ``"jagged"``.
         padding: what ``"padded"`` fills up with.
+
+    Raises:
+        ValueError: a row is a lazy stack whose members differ in shape.
     """
     if is_tensorclass(rows):
         cls: Any = type(rows)
@@ -58,6 +64,8 @@ def in_form(rows: CollectionProtocol, ragged: str, padding: float) -> Any:
         if isinstance(value, torch.Tensor):
             how = {"as_padded_tensor": True, "padding_value": padding}
             entries[key] = rows.get(key, **how)
+        elif not isinstance(value, CollectionProtocol):
+            raise ValueError(MSG_ROWS_OF_STACKS.format(key, ragged))
         elif value._is_non_tensor:
             entries[key] = rows._get_entry(key, None)
         else:

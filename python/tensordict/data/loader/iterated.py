@@ -83,11 +83,20 @@ def _parts(sampler: object) -> list[Any]:
     """Return a sampler and those that it wraps, from the outermost inwards."""
     found = [sampler]
     for part in found:
-        for value in getattr(part, "__dict__", {}).values():
-            is_sampler = isinstance(value, Sampler) or "Sampler" in type(value).__name__
-            if is_sampler and not any(value is one for one in found):
-                found.append(value)
+        for name, value in getattr(part, "__dict__", {}).items():
+            values = value if isinstance(value, (list, tuple)) else [value]
+            for inner in values:
+                is_new = not any(inner is one for one in found)
+                if is_new and _is_sampler(inner, name):
+                    found.append(inner)
     return found
+
+
+def _is_sampler(value: object, name: str) -> bool:
+    """Return whether the attribute ``name`` of a sampler has another sampler."""
+    if isinstance(value, Sampler) or "Sampler" in type(value).__name__:
+        return True
+    return "sampler" in name.lower() and hasattr(value, "__iter__")
 
 
 def _int_of(part: object, names: tuple[str, ...]) -> int | None:

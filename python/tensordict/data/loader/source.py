@@ -171,10 +171,14 @@ def checked_rows(td: CollectionProtocol) -> int:
                 f"with TensorDict.load_memmap({os.fspath(td)!r})."
             )
             raise TypeError(msg)
-        msg = (
-            f"A loader reads a collection, got {type(td).__name__}. Other data become one "
-            "with TensorDict(...) or tensordict.data.DatasetWriter."
+        from tensordict.data.writer.reader import DatasetReader
+
+        remedy = (
+            "Pass reader.data, the rows that are there now."
+            if isinstance(td, DatasetReader)
+            else "Other data become one with TensorDict(...) or tensordict.data.DatasetWriter."
         )
+        msg = f"A loader reads a collection, got {type(td).__name__}. {remedy}"
         raise TypeError(msg)
     if not batch_size:
         msg = (

@@ -61,6 +61,8 @@ def row_of(fields: Mapping[str, Any]) -> TensorDict:
 def _with_lists(value: Any) -> Any:
     if type(value) is dict:
         return row_of(value)
+    if type(value) is tuple and not value:
+        value = []
     is_open = type(value) is list and (not value or isinstance(value[0], list))
     return _as_value(value) if is_open else value
 

@@ -30,6 +30,10 @@ FLUSH_S = 1.0
 """Rows are published about so often: what a kill loses of a long run."""
 
 MSG_NO_FILES = "{} holds no files with one of the ends {}."
+MSG_NO_DATASET = (
+    "from_hugging_face takes a dataset of Hugging Face, got {}. Of a dict of splits pass "
+    "one, as splits['train']; other rows are for from_iterable."
+)
 MSG_PROGRESS = "pbar=True needs tqdm: pip install tensordict-rs[progress]"
 MSG_ARROW = "Files of Parquet need pyarrow: pip install tensordict-rs[parquet]"
 
@@ -271,7 +275,12 @@ class Sources(Closing):
                 of them.
             transform: makes a row of an item. Default: its fields.
             **options: as for :meth:`from_iterable`.
+
+        Raises:
+            TypeError: it is a dict of splits, or no dataset.
         """
+        if not hasattr(dataset, "features"):
+            raise TypeError(MSG_NO_DATASET.format(type(dataset).__name__))
         features = dataset.features or {}
         function = transform
         if function is None:
