@@ -646,11 +646,27 @@ OTHERS = {
     "x.csv": ("pandas", lambda path: rows().to_csv(path)),
     "x.json": ("pandas", lambda path: rows().to_json(path)),
     "x.jsonl": ("pandas", lambda path: rows().to_json(path, lines=True)),
+    "x.pt": ("torch", lambda path: torch.save({"a": torch.ones(3)}, path)),
     "model": ("torch", write_folder),
     "shards": ("torch", lambda path: write_folder(path, shards=2)),
     "steps": ("torch", write_checkpoint),
     "dataset": ("datasets", write_dataset),
 }
+
+
+def test_short_lines_of_json_are_no_safetensors_that_were_cut_off(tmp_path, capsys):
+    pytest.importorskip("pandas")
+    path = tmp_path / "x.jsonl"
+    # The ninth byte is a brace, as it is in files of safetensors.
+    path.write_text('{"a":1}\n{"a":2}\n')
+    status, text = call(capsys, "inspect", path)
+    assert (status, "jsonl" in text) == (0, True)
+
+
+def test_a_load_of_a_dict_of_splits_says_what_reads_one(tmp_path):
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    with pytest.raises(FileNotFoundError, match="several datasets of Hugging Face"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -677,7 +693,7 @@ def test_commands_read_what_the_library_reads(name, tmp_path, capsys):
 
 ADVICE = {
     "x.h5": "from_h5", "x.zarr": "from_zarr", "x.parquet": "from_parquet",
-    "x.csv": "from_csv", "x.json": "from_json", "x.jsonl": "lines=True",
+    "x.pt": "torch.load", "x.csv": "from_csv", "x.json": "from_json", "x.jsonl": "lines=True",
     "model": "from_safetensors", "shards": "from_safetensors", "steps": "Checkpointer",
     "dataset": "load_from_disk",
 }  # fmt: skip

@@ -169,7 +169,9 @@ SAMPLERS: dict[str, Any] = {
     "common generators": Lazy,
     "own generators": Generators,
     "wrapped twice": lambda: Wrapping(Wrapping(Drawing())),
-    "several in one": lambda: Wrapping(RandomSampler(ROWS, generator=drawn()), Drawing()),
+    "several in one": lambda: Wrapping(
+        RandomSampler(ROWS, generator=drawn()), Drawing()
+    ),
     "distributed": lambda: DistributedSampler(ROWS, 2, 1),
     "weights of ours": weighted,
     "a list": lambda: list(ROWS)[::-1],

@@ -61,7 +61,7 @@ READERS: Final[dict[str, Callable[[str], Any]]] = {
 def kind_of_others(path: str) -> str | None:
     """Return the kind of what a reader is for; None for a save and for anything else."""
     layout = layouts.find(path)
-    if layout is not None and layout is not layouts.DIRECTORY:
+    if layout not in (None, layouts.DIRECTORY, layouts.ARCHIVE):
         return None
     kind = kind_of(path)
     return kind if kind in READERS else None

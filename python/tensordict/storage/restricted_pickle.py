@@ -155,7 +155,7 @@ _TIMES = frozenset(
         "tensordict.interop.tables.times.NanosecondTime",
     }
 )
-"""What makes times with nanoseconds. Its module is imported when a pickle names it."""
+"""The makers of times with nanoseconds. A module of theirs is imported when a pickle names it."""
 
 _WITH_STATE = (np.ndarray, np.dtype, uuid.UUID)
 """The types whose own way to set a state is data alone."""
