@@ -205,7 +205,7 @@ def buffer_of(td: Any) -> Parts | None:
     state = td._consolidated_home()._consolidated
     if state is None:
         return None
-    checked = _places_of(_rust.wire_layout(td))
+    checked = _rust.wire_places(td)
     # Plain leaves of the same keys, dtypes and shapes at the same places are the same
     # bytes of the buffer, which the state holds; this costs a hundredth of a description.
     if checked is None or checked != state.get("wire_checked"):
@@ -213,15 +213,6 @@ def buffer_of(td: Any) -> Parts | None:
             return None
         state["wire_checked"] = checked
     return _buffer_in(state)
-
-
-def _places_of(
-    found: tuple[bytes, list[torch.Tensor]] | None,
-) -> tuple[bytes, list[int]] | None:
-    """Give the first byte of each leaf, behind the text of the structure."""
-    if found is None:
-        return None
-    return found[0], list(map(torch.Tensor.data_ptr, found[1]))
 
 
 def new_buffer_of(td: Any) -> Parts:
@@ -236,11 +227,11 @@ def new_buffer_of(td: Any) -> Parts:
                 return Parts(known.plan, [buffer], [], [])
     made = td.consolidate()
     parts = _buffer_in(made._consolidated_home()._consolidated)
-    places = _places_of(_rust.wire_layout(made))
-    if found is not None and places is not None and places[0] == found[0]:
+    checked = _rust.wire_places(made)
+    if found is not None and checked is not None and checked[0] == found[0]:
         first = parts.found[0].data_ptr()
         # A leaf without elements has no first byte.
-        starts = [max(place - first, 0) for place in places[1]]
+        starts = [max(place - first, 0) for place in memoryview(checked[1]).cast("N")]
         packing = Packing(list(range(len(starts))), starts)
         if len(_WHOLE) >= MAX_PLANS:
             _WHOLE.pop(next(iter(_WHOLE)), None)

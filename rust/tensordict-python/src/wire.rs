@@ -5,7 +5,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString};
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 use crate::collection::{self, has_signs};
 use crate::ffi::{self, RecursionGuard};
@@ -100,6 +100,32 @@ fn wire_layout<'py>(
     Ok(Some((PyBytes::new(py, &text), leaves)))
 }
 
+/// Describes a plain collection as [`wire_layout`] does, with the address of each leaf, in eight bytes
+/// each, in the place of the leaves; None if it is not plain.
+#[pyfunction]
+fn wire_places<'py>(td: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    let py = td.py();
+    let imports = imports(py)?;
+    if !collection::is_plain(imports, td) {
+        return Ok(None);
+    }
+    let mut text = Vec::with_capacity(256);
+    let mut leaves = ffi::Leaves::new();
+    if !describe(imports, td, &mut text, &mut leaves)? {
+        return Ok(None);
+    }
+    let leaves = ffi::list_of(py, &mut leaves)?;
+    let mut places = Vec::with_capacity(leaves.len() * size_of::<usize>());
+    for leaf in leaves.iter() {
+        let Some(data) = Tensor::of(&leaf).and_then(|tensor| tensor.data()) else {
+            return Ok(None);
+        };
+        places.extend_from_slice(&data.addr().to_ne_bytes());
+    }
+    let found = (PyBytes::new(py, &text), PyBytes::new(py, &places));
+    found.into_pyobject(py).map(Some)
+}
+
 /// The first byte of a tensor, and how many there are.
 fn place_of(object: &Bound<'_, PyAny>, known: &mut (i32, usize)) -> Option<(*mut u8, usize)> {
     let tensor = as_bytes(object)?;
@@ -191,5 +217,6 @@ impl PyPacking {
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(wire_layout, module)?)?;
+    module.add_function(wrap_pyfunction!(wire_places, module)?)?;
     module.add_class::<PyPacking>()
 }
