@@ -10,13 +10,13 @@ import torch
 
 from tensordict import _rust
 from tensordict.ops.merging import entry_path, goes_on, is_branch, key_paths, restricted
+from tensordict.primitives.arrays import refuse_masked
 from tensordict.primitives.checks import is_leaf_nontensor
 from tensordict.primitives.common import (
     check_number,
     not_a_value,
     refused_first,
 )
-from tensordict.primitives.arrays import refuse_masked
 from tensordict.primitives.convert import tensor_of
 from tensordict.primitives.deprecation import warn_of_cast
 from tensordict.primitives.errors import locked_error
