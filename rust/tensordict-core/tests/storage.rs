@@ -15,7 +15,7 @@ use tensordict_core::storage::io::{Call, Disk, Io};
 use tensordict_core::storage::job::{Job, Progress};
 use tensordict_core::storage::json::{self, Value};
 use tensordict_core::storage::lock::LockedLevel;
-use tensordict_core::storage::map::{FileIdentity, Mapping, Mode, Root};
+use tensordict_core::storage::map::{FileIdentity, Mode, Root};
 use tensordict_core::storage::metadata::{self, LeafMeta, LevelFields};
 use tensordict_core::storage::plan::{Content, Link, Plan};
 use tensordict_core::storage::read::{Node, ReadOptions, Tree, map_leaves, read_tree};

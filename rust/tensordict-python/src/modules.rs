@@ -290,23 +290,17 @@ impl<'py> Walk<'py> {
         ) else {
             return Ok(None);
         };
-        let own = match like {
-            Some(like) => entries_of(self.imports, like)?,
-            None => {
-                let Some(children) = slots_of(module, &self.modules.children)? else {
-                    return Ok(None);
-                };
-                self.visited.push(Visited {
-                    module: module.clone(),
-                    is_whole: entries.len() == parameters.len() + buffers.len() + children.len(),
-                    entries: Some(entries.clone()),
-                });
-                None
+        let own = if let Some(like) = like {
+            let Some(own) = entries_of(self.imports, like)? else {
+                return Ok(None);
+            };
+            Some(own)
+        } else {
+            if !self.visit(module, &entries, parameters.len() + buffers.len())? {
+                return Ok(None);
             }
+            None
         };
-        if like.is_some() && own.is_none() {
-            return Ok(None);
-        }
         let put = match &given {
             Some(given) if is_again => entries_of(self.imports, given)?,
             _ => own.clone(),
@@ -366,6 +360,25 @@ impl<'py> Walk<'py> {
             }
         }
         Ok(Some(result))
+    }
+
+    /// Notes that `module`, of so many parameters and buffers, has the values of `entries`; returns
+    /// false if the twin must look.
+    fn visit(
+        &mut self,
+        module: &Bound<'py, PyAny>,
+        entries: &Bound<'py, PyDict>,
+        num_tensors: usize,
+    ) -> PyResult<bool> {
+        let Some(children) = slots_of(module, &self.modules.children)? else {
+            return Ok(false);
+        };
+        self.visited.push(Visited {
+            module: module.clone(),
+            is_whole: entries.len() == num_tensors + children.len(),
+            entries: Some(entries.clone()),
+        });
+        Ok(true)
     }
 
     /// The submodule under `key`; None where the twin must look.
@@ -573,9 +586,10 @@ impl<'py> Walk<'py> {
             None => Ok(false),
         };
         let mut is_whole = true;
-        let attributes = match self.has_attributes {
-            true => slots_of(module, &names.attributes)?,
-            false => None,
+        let attributes = if self.has_attributes {
+            slots_of(module, &names.attributes)?
+        } else {
+            None
         };
         let kinds = [
             (Some(&parameters), Place::Parameter),
