@@ -22,7 +22,7 @@ def test_a_filled_method_has_the_signature_and_name_of_its_stub() -> None:
     assert list(parameters) == ["self", "other", "alpha", "default"]
     assert parameters["alpha"].kind is inspect.Parameter.KEYWORD_ONLY
     assert TensorDict.add.__name__ == "add"
-    assert TensorDict.add.__qualname__ == "ArithmeticOps.add"
+    assert TensorDict.add.__qualname__ == "TensorDictBase.add"
     assert TensorDict.add.__doc__.startswith("Add ``alpha * other``")
 
 

@@ -124,6 +124,9 @@ def _is_instance(value: object, expected: type[Any]) -> bool:
 
 def _name_of(item: object) -> str:
     """The type as it stands between brackets."""
+    # From 3.14 on the name of a union is that of its class.
+    if isinstance(item, types.UnionType):
+        return str(item)
     return str(getattr(item, "__name__", item))
 
 
