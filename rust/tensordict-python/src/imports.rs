@@ -133,8 +133,6 @@ pub(crate) struct Imports {
     pub(crate) foreach_zero: Py<PyAny>,
     pub(crate) is_batched: Py<PyAny>,
     pub(crate) forward_grad: Py<PyAny>,
-    pub(crate) is_neg: Py<PyAny>,
-    pub(crate) is_conj: Py<PyAny>,
     pub(crate) protocol: Py<PyType>,
     pub(crate) unbatched: Py<PyType>,
     pub(crate) no_default: Py<PyAny>,
@@ -167,8 +165,6 @@ impl Imports {
                 .unbind(),
             cat: torch.getattr("cat")?.unbind(),
             forward_grad: py.import("torch.autograd.forward_ad")?.into_any().unbind(),
-            is_neg: torch.getattr("Tensor")?.getattr("is_neg")?.unbind(),
-            is_conj: torch.getattr("Tensor")?.getattr("is_conj")?.unbind(),
             protocol: class(&protocol, "CollectionProtocol")?,
             unbatched: class(
                 &py.import("tensordict.primitives.unbatched")?,

@@ -24,10 +24,18 @@ use crate::imports::imports;
 pub(crate) enum Shortcut {
     Calls,
     Tensors,
+    Signs,
+    Graphs,
     Sizes,
 }
 
-const NAMES: [&str; 3] = ["calls", "tensors", "sizes"];
+const NAMES: [&str; 5] = [
+    "calls",
+    "tensors",
+    "signs",
+    "graphs",
+    "sizes",
+];
 
 /// A bit for each that may be taken.
 static ALLOWED: AtomicU8 = AtomicU8::new(0);
@@ -45,9 +53,12 @@ impl Shortcut {
 fn shortcuts(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     // Those of torch are tried with the first primitive that needs them.
     imports(py)?;
+    let [tensors, signs, graphs] = tensors::are_known(py);
     let are_taken = [
         Shortcut::Calls.is_allowed(),
-        tensors::are_known(py),
+        tensors,
+        signs,
+        graphs,
         Shortcut::Sizes.is_allowed(),
     ];
     let taken = PyDict::new(py);
