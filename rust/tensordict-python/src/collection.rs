@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use crate::ffi;
 use crate::imports::{Imports, from_twin};
+use crate::shortcuts::attributes;
 use crate::shortcuts::sizes;
 
 /// The kind of a value of a collection, for a walk.
@@ -170,8 +171,7 @@ pub(crate) fn entries<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let entries = td.getattr(imports.names.entries.bind(td.py()))?;
-    Ok(entries.cast_into::<PyDict>()?)
+    Ok(attributes::get(td, 0, &imports.names.entries)?.cast_into::<PyDict>()?)
 }
 
 #[inline]
@@ -179,8 +179,7 @@ pub(crate) fn batch_size<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let size = td.getattr(imports.names.batch_size.bind(td.py()))?;
-    Ok(size.cast_into::<PyTuple>()?)
+    Ok(attributes::get(td, 1, &imports.names.batch_size)?.cast_into::<PyTuple>()?)
 }
 
 #[inline]
@@ -188,7 +187,7 @@ pub(crate) fn device<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    td.getattr(imports.names.device.bind(td.py()))
+    attributes::get(td, 2, &imports.names.device)
 }
 
 #[inline]
@@ -196,10 +195,18 @@ pub(crate) fn dim_names<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    td.getattr(imports.names.dim_names.bind(td.py()))
+    attributes::get(td, 3, &imports.names.dim_names)
 }
 
 pub(crate) fn is_locked(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if is_plain(imports, td) {
+        match attributes::own(td, &imports.names.is_locked) {
+            attributes::Own::Value(value) => return value.is_truthy(),
+            // The class says no.
+            attributes::Own::Absent => return Ok(false),
+            attributes::Own::Unknown => {}
+        }
+    }
     td.getattr(imports.names.is_locked.bind(td.py()))?
         .is_truthy()
 }
@@ -212,9 +219,6 @@ pub(crate) fn has_storage(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<
             || td.getattr(names.shared.bind(td.py()))?.is_truthy()?))
 }
 
-/// The number of attributes that a tensordict is made of.
-const NUM_ATTRIBUTES: usize = 4;
-
 /// The four attributes of a tensordict, read at once.
 pub(crate) struct State<'py> {
     pub(crate) entries: Bound<'py, PyDict>,
@@ -225,11 +229,13 @@ pub(crate) struct State<'py> {
 
 impl<'py> State<'py> {
     pub(crate) fn of(imports: &Imports, td: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let [entries, batch_size, device, dim_names] =
+            attributes::get_all(td, state_names(imports))?;
         Ok(Self {
-            entries: self::entries(imports, td)?,
-            batch_size: self::batch_size(imports, td)?,
-            device: self::device(imports, td)?,
-            dim_names: self::dim_names(imports, td)?,
+            entries: entries.cast_into()?,
+            batch_size: batch_size.cast_into()?,
+            device,
+            dim_names,
         })
     }
 }
@@ -251,13 +257,13 @@ pub(crate) fn new<'py>(
 pub(crate) fn new_of<'py>(
     imports: &Imports,
     class: &Bound<'py, PyType>,
-    values: [Bound<'py, PyAny>; NUM_ATTRIBUTES],
+    values: [Bound<'py, PyAny>; attributes::COUNT],
 ) -> PyResult<Bound<'py, PyAny>> {
     let td = match ffi::allocate(class)? {
         Some(td) => td,
         None => class.call_method1(imports.names.method_new.bind(class.py()), (class,))?,
     };
-    set_state(imports, &td, values)?;
+    attributes::set_all(&td, state_names(imports), values)?;
     Ok(td)
 }
 
@@ -266,11 +272,11 @@ pub(crate) fn new_of<'py>(
 pub(crate) fn new_like<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
-    values: [Bound<'py, PyAny>; NUM_ATTRIBUTES],
+    values: [Bound<'py, PyAny>; attributes::COUNT],
 ) -> PyResult<Bound<'py, PyAny>> {
     match ffi::allocate_like(td)? {
         Some(made) => {
-            set_state(imports, &made, values)?;
+            attributes::set_all(&made, state_names(imports), values)?;
             Ok(made)
         }
         None => new_of(imports, &td.get_type(), values),
@@ -286,26 +292,15 @@ pub(crate) fn fill<'py>(
     device: &Bound<'py, PyAny>,
     dim_names: &Bound<'py, PyAny>,
 ) -> PyResult<()> {
-    set_state(
-        imports,
+    attributes::set_all(
         td,
+        state_names(imports),
         [entries, batch_size, device, dim_names].map(Clone::clone),
     )
 }
 
-fn set_state<'py>(
-    imports: &Imports,
-    td: &Bound<'py, PyAny>,
-    values: [Bound<'py, PyAny>; NUM_ATTRIBUTES],
-) -> PyResult<()> {
-    for (name, value) in state_names(imports).into_iter().zip(values) {
-        td.setattr(name.bind(td.py()), value)?;
-    }
-    Ok(())
-}
-
 /// The names of the four attributes, in the order in which they are set.
-fn state_names(imports: &Imports) -> [&Py<PyString>; NUM_ATTRIBUTES] {
+fn state_names(imports: &Imports) -> [&Py<PyString>; attributes::COUNT] {
     let names = &imports.names;
     [
         &names.entries,
@@ -321,7 +316,7 @@ pub(crate) fn state_of<'py>(
     td: &Bound<'py, PyAny>,
     place: usize,
 ) -> PyResult<Bound<'py, PyAny>> {
-    td.getattr(state_names(imports)[place].bind(td.py()))
+    attributes::get(td, place, state_names(imports)[place])
 }
 
 /// Returns whether `td` is of the plain dense class itself, whose methods are known.

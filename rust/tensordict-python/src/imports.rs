@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
 
 use crate::ffi::Resolved;
+use crate::shortcuts::attributes;
 use crate::shortcuts::tensors;
 
 /// The attribute and method names of the protocol, interned.
@@ -187,7 +188,9 @@ impl Imports {
         }
         let class = self.protocol.bind(py).getattr("_plain_type").ok()?;
         PLAIN_TYPE.set(py, class.cast_into::<PyType>().ok()?.unbind());
-        PLAIN_TYPE.get(py)
+        PLAIN_TYPE
+            .get(py)
+            .inspect(|class| attributes::remember(class))
     }
 }
 
