@@ -16,7 +16,7 @@ import signal
 import tempfile
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import distributed, nn
@@ -55,13 +55,13 @@ class Block(nn.Module):
         """Map [B, LENGTH, WIDTH] to the same shape."""
         before = functional.pad(x, (0, 0, 1, 0))[:, :-1]
         both = self.norm(torch.cat([x, before], -1))
-        return x + self.down(functional.gelu(self.up(both)))
+        return torch.add(x, self.down(functional.gelu(self.up(both))))
 
 
 def new_model(mesh: DeviceMesh, is_compiled: bool) -> nn.Sequential:
     """Make the model, spread over the mesh: all over ``dp``, the blocks over ``tp``, too."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH))
+    model: Any = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH))
     plan: Any = {"up": parallel.ColwiseParallel(), "down": parallel.RowwiseParallel()}
     for _ in range(2):
         block = parallel.parallelize_module(Block(), mesh["tp"], plan)
@@ -70,7 +70,7 @@ def new_model(mesh: DeviceMesh, is_compiled: bool) -> nn.Sequential:
             block.compile()
         model.append(fully_shard(block, mesh=mesh["dp"]))
     model.append(nn.Linear(WIDTH, VOCABULARY, bias=False))
-    return fully_shard(model, mesh=mesh["dp"])
+    return cast("nn.Sequential", fully_shard(model, mesh=mesh["dp"]))
 
 
 def texts(count: int) -> TensorDict:
@@ -105,7 +105,7 @@ def train(rank: int, run: Run, rendezvous: str, port: Connection) -> None:
         of_this_run = itertools.islice(batches, run.steps - done)
         for step, batch in enumerate(of_this_run, done + 1):
             logits = model(batch["tokens"][:, :-1])
-            loss = functional.cross_entropy(logits.mT, batch["tokens"][:, 1:])
+            loss: Any = functional.cross_entropy(logits.mT, batch["tokens"][:, 1:])
             optimizer.zero_grad()
             loss.backward()
             if run.dies == (rank, step):
@@ -133,7 +133,7 @@ def start(run: Run) -> dict[int, float]:
         ]
         for process in ranks:
             process.start()
-        running = {process.sentinel: process for process in ranks}
+        running: dict[Any, Any] = {process.sentinel: process for process in ranks}
         while running:
             for process in [running.pop(sentinel) for sentinel in wait(list(running))]:
                 process.join()

@@ -87,8 +87,8 @@ def dictionaries_as_values():
 
 
 @scenario(
-    differs="MetaData[str] is another class in the release, not MetaData with a type",
-    ours=lambda result: type(result[0]) is MetaData and result[2],
+    differs="the class of a value is named MetaData[str], as it is written",
+    ours=lambda result: isinstance(result[0], MetaData) and result[2],
 )
 def annotated_classes_can_be_called():
     return (

@@ -341,12 +341,11 @@ def test_parameters_do_not_become_mapped_themselves(is_nested, tmp_path):
 @pytest.mark.parametrize(
     "grow",
     [
-        lambda td, path: td.memmap_like(path),
         lambda td, path: td.make_memmap("new", (3,), dtype=torch.float32),
         lambda td, path: td.make_memmap_from_tensor("new", torch.ones(3)),
         lambda td, path: td.memmap_refresh_(),
     ],
-    ids=["memmap_like", "make_memmap", "make_memmap_from_tensor", "memmap_refresh_"],
+    ids=["make_memmap", "make_memmap_from_tensor", "memmap_refresh_"],
 )
 def test_a_save_that_grows_is_not_exchanged(grow, tmp_path):
     path = tmp_path / "x"

@@ -98,7 +98,7 @@ class RaggedForm:
         for source in sources:
             is_stack_of_rows(inside(source))
         self.ragged: str = ragged
-        self.padding_value = padding_value
+        self.padding_value: Any = padding_value
         self._sources = sources
         self._masks: list[_Mask] = []
         if mask_key is not None:

@@ -67,7 +67,7 @@ class ChunkPlan:
             # release.
             wanted = min(wanted, self.num_rows)
             if wanted <= 0:
-                name = "chunks" if num_chunks is None else "num_chunks: chunks"
+                name = "chunks" if num_chunks is None else "num_chunks"
                 msg = f"{name} must be a strictly positive integer, got {wanted}."
                 raise ValueError(msg)
             self.size = -(-self.num_rows // wanted)

@@ -244,7 +244,7 @@ class FormedBatch:
     def __init__(
         self, form: RaggedForm, transform: Callable[[Any], Any] | None
     ) -> None:
-        self.form = form
+        self.form: RaggedForm = form
         self.transform = transform
 
     def __call__(self, batch: CollectionProtocol) -> Any:
