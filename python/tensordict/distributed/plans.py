@@ -231,7 +231,8 @@ def new_buffer_of(td: Any) -> Parts:
     if found is not None and checked is not None and checked[0] == found[0]:
         first = parts.found[0].data_ptr()
         # A leaf without elements has no first byte.
-        starts = [max(place - first, 0) for place in memoryview(checked[1]).cast("N")]
+        places: Any = memoryview(checked[1])
+        starts = [max(place - first, 0) for place in places.cast("N")]
         packing = Packing(list(range(len(starts))), starts)
         if len(_WHOLE) >= MAX_PLANS:
             _WHOLE.pop(next(iter(_WHOLE)), None)

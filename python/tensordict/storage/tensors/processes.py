@@ -65,7 +65,7 @@ def _rebuild_storage(path: str, num_bytes: int) -> torch.UntypedStorage:
     return mapped.untyped_storage()
 
 
-def leave_descriptors(leaves: Iterable[torch.Tensor]) -> None:
+def leave_descriptors(leaves: Iterable[Any]) -> None:
     """Let a process that receives leaves from a worker of a ``DataLoader`` keep no descriptor.
 
     In any other process nothing happens: what is sent on and on stays one memory.
@@ -104,9 +104,10 @@ def _rebuild_mapping(duplicate: Any, num_bytes: int) -> torch.UntypedStorage:
 def _map_descriptor(fd: int, num_bytes: int) -> torch.UntypedStorage:
     try:
         path = f"/proc/self/fd/{fd}"
-        mapped = torch.UntypedStorage.from_file(path, True, num_bytes)
+        mapped: Any = torch.UntypedStorage.from_file(path, True, num_bytes)
     except RuntimeError:  # there is no such folder, or it belongs to another user
-        return torch.UntypedStorage._new_shared_fd_cpu(fd, num_bytes)
+        make: Any = torch.UntypedStorage
+        return make._new_shared_fd_cpu(fd, num_bytes)
     # torch takes a mapping of its own for shared, and would send the descriptor that it has
     # closed. An array is memory like any other, which it moves.
     array = torch.empty(0, dtype=torch.uint8).set_(mapped).numpy()
