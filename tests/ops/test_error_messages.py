@@ -426,35 +426,6 @@ def test_a_key_with_dots_that_is_meant_to_be_nested() -> None:
     assert "mean" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("reward", r"It is an entry: td\['reward'\]\."),
-        ("rewrad", r"Did you mean the entry td\['reward'\]\?"),
-        ("append", r"lazy_stack\(\[\*td, row\]\).*DatasetWriter"),
-        ("item", r"td\[key\]\.item\(\)"),
-        ("nothing_like_it", r"no attribute 'nothing_like_it'$"),
-        ("_private", r"no attribute '_private'$"),
-    ],
-)
-@pytest.mark.parametrize("kind", ["dense", "stack", "view"])
-def test_an_attribute_that_is_not_there(kind: str, name: str, said: str) -> None:
-    """An entry of that name, or the call that does it, is named."""
-    td: Any = data()
-    if kind == "stack":
-        if name == "append":
-            pytest.skip("a stack has it")
-        td = lazy_stack([td, td])
-    elif kind == "view":
-        td = td._get_sub_tensordict(0)
-    start = f"'{type(td).__name__}' object has no attribute '{name}'"
-    with pytest.raises(AttributeError, match=said) as caught:
-        getattr(td, name)
-    assert str(caught.value).startswith(start)
-    assert caught.value.name == name
-    assert not hasattr(td, name)
-
-
 def test_the_error_of_a_property_stays_its_own() -> None:
     """It is not taken for a name that is not there."""
 

@@ -44,7 +44,6 @@ from tensordict.ops.storing import StoringOps
 from tensordict.ops.tables import TablesOps
 from tensordict.ops.torch_dispatch import TorchDispatchOps
 from tensordict.primitives import classes
-from tensordict.primitives.errors import no_attribute
 from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["TensorCollection", "TensorDictBase", "Vocabulary", "gather"]
@@ -157,14 +156,6 @@ class TensorDictBase(  # type: ignore[misc]
 
     __slots__ = ()
     __hash__: ClassVar[Any] = None
-
-    if not TYPE_CHECKING:  # which is to find names that there are not
-
-        def __getattr__(self, name: str) -> Any:
-            # Python asks for what is not there, and where a property raises this error.
-            if hasattr(type(self), name):
-                return object.__getattribute__(self, name)
-            raise no_attribute(self, name)
 
 
 TensorCollection.__module__ = "tensordict._tensorcollection"

@@ -38,11 +38,6 @@ _ROWS = (
     "Rows are joined by torch.cat or lazy_stack([*td, row]), and added to files by "
     "tensordict.data.DatasetWriter."
 )
-_MEANT = {
-    "append": _ROWS,
-    "extend": _ROWS,
-    "item": "One of its tensors has: td[key].item().",
-}
 """Methods that lists and tensors have, and how a collection does the same."""
 
 
@@ -158,24 +153,6 @@ def _has_path(td: Any, path: tuple[str, ...]) -> bool:
             return False
         td = td._sample_entry(key)
     return len(path) > 1
-
-
-def no_attribute(td: Any, name: str) -> AttributeError:
-    """Make the error of an attribute that ``td`` does not have, with what may be meant."""
-    said = f"{type(td).__name__!r} object has no attribute {name!r}"
-    if name.startswith("_") or torch.compiler.is_compiling():
-        return AttributeError(said, name=name, obj=td)
-    keys: list[str] = []
-    with contextlib.suppress(AttributeError, OSError, RuntimeError):
-        keys = list(td._sample_entries())
-    near = difflib.get_close_matches(name, keys) if len(keys) <= _MOST_KEYS else []
-    if name in keys:
-        said += f". It is an entry: td[{name!r}]."
-    elif name in _MEANT:
-        said += f". {_MEANT[name]}"
-    elif near:
-        said += f". Did you mean the entry td[{near[0]!r}]?"
-    return AttributeError(said, name=name, obj=td)
 
 
 def through_leaf(
