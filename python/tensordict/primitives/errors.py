@@ -34,13 +34,6 @@ _MOST_KEYS = 200
 """Among more keys than these no near ones are looked for: it takes a while."""
 
 
-_ROWS = (
-    "Rows are joined by torch.cat or lazy_stack([*td, row]), and added to files by "
-    "tensordict.data.DatasetWriter."
-)
-"""Methods that lists and tensors have, and how a collection does the same."""
-
-
 class MissingKeyError(KeyError):
     """Tell that there is no entry at a key, which keys there are, and near ones.
 
