@@ -534,15 +534,7 @@ class Checkpointer(Exporting, Closing):
         options: dict[str, Any],
     ) -> Restored:
         """Restore the same step on all ranks, or nothing on any."""
-        error: Exception | None = None
-        there: list[Step] = []
-        try:
-            self.wait()
-            there = self._steps.saved()
-        except (OSError, RuntimeError) as found:
-            error = found
-        group.raise_together(error, "could not save")
-        number = group.agree_on_step(there, number, self.directory)
+        number = self._agree_on_step(group, number)
         opened: tuple[StepFiles, dict[str, Any]] | Exception
         try:
             files = StepFiles(self._steps.find(number).path, self.num_threads)

@@ -89,10 +89,8 @@ class Exporting:
             self._export_together(group, step, target, how)
         return target
 
-    def _export_together(
-        self, group: Ranks, number: int | None, target: Path, how: Export
-    ) -> None:
-        """Write a step that all ranks see, each a share of it."""
+    def _agree_on_step(self, group: Ranks, number: int | None) -> int | None:
+        """Wait for steps in the background, and find the step that all ranks take."""
         error: Exception | None = None
         there: list[Step] = []
         try:
@@ -101,7 +99,13 @@ class Exporting:
         except (OSError, RuntimeError) as found:
             error = found
         group.raise_together(error, "could not save")
-        number = group.agree_on_step(there, number, self.directory)
+        return group.agree_on_step(there, number, self.directory)
+
+    def _export_together(
+        self, group: Ranks, number: int | None, target: Path, how: Export
+    ) -> None:
+        """Write a step that all ranks see, each a share of it."""
+        number = self._agree_on_step(group, number)
         try:
             files = StepFiles(self._steps.find(number).path, self.num_threads)
         except Exception as found:  # noqa: BLE001 (it is raised on all ranks)
