@@ -101,8 +101,10 @@ def test_programs_see_neither_the_checkout_nor_rust(
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "python"))
     local = environments.Local("3.11", tmp_path, sys.executable)
     local.work.mkdir(parents=True)
-    show = "import os, sys; print(os.environ, sys.path)"
-    said = local.run([sys.executable, "-c", show], capture_output=True, text=True)
+    # Without -S the packages of the Python that runs this test would be on the path: they may
+    # lie in the checkout, and lead to it.
+    show = [sys.executable, "-S", "-c", "import os, sys; print(os.environ, sys.path)"]
+    said = local.run(show, capture_output=True, text=True)
     assert said.returncode == 0
     assert str(ROOT) not in said.stdout
     assert "cargo" not in said.stdout
