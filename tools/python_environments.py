@@ -238,7 +238,9 @@ class Debian(Environment):
                 return f"{here} needs {program} (apt-get install {program})"
         apart = ["unshare", "--mount", "--pid", "--fork", "true"]
         if subprocess.run(apart, check=False, capture_output=True).returncode:
-            return f"{here} needs name spaces of mounts and processes, which are refused"
+            return (
+                f"{here} needs name spaces of mounts and processes, which are refused"
+            )
         return None
 
     def _bootstrap(self) -> None:
