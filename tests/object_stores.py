@@ -192,7 +192,7 @@ class Nginx:
 
 
 FAULTS = ("delay", "cut", "reset", "500", "503")
-"""What may become of a request; ``"changed"`` is another, for answers that must not pass."""
+"""The fates of requests; ``"changed"`` is another, for answers that must not pass."""
 
 
 class Fault(NamedTuple):
