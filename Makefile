@@ -207,6 +207,9 @@ $(stamps)/release: pyproject.toml $(stamps)/dependencies
 	$(PYTHON) tools/environment.py $(environment) dev release
 	@touch $@
 
+.PHONY: release-tools
+release-tools: $(stamps)/release
+
 # zig links against the old C library that manylinux_2_28 names, whichever is here. A wheel
 # for each Python: the shortcuts and vectorcalls are not in the stable ABI (docs/dev/release.md).
 # The time in archives is that of the commit, and paths of this machine are left out.

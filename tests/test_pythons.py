@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -93,6 +95,101 @@ def test_newest_is_the_first_that_can_be_made(pythons, monkeypatch, tmp_path):
     monkeypatch.setattr(pythons, "try_on", lambda name, arguments: name != "3.14")
     assert run(pythons, monkeypatch, "newest", "--where", tmp_path) == 1
     assert tried == ["3.15", "3.14"]
+
+
+@pytest.fixture
+def debian(environments, monkeypatch):
+    """No Python is on this machine, and its user is the superuser."""
+    monkeypatch.setattr(environments, "installed", lambda minor: None)
+    monkeypatch.setattr(environments.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(environments.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(environments.shutil, "which", lambda name: f"/usr/bin/{name}")
+    return environments.Debian
+
+
+def ended(status, said=""):
+    return lambda self, command: subprocess.CompletedProcess(command, status, said, "")
+
+
+def test_refused_name_spaces_are_a_reason(
+    pythons, debian, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(debian, "_step", ended(1))
+    assert run(pythons, monkeypatch, "3.15", "--where", tmp_path) == 0
+    assert "name spaces of mounts and processes, which are" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_network_that_fails_is_a_reason_and_leaves_nothing(
+    pythons, debian, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(debian, "refusal", lambda self: None)
+    monkeypatch.setattr(debian, "_step", ended(1, "E: cannot resolve the host"))
+    assert run(pythons, monkeypatch, "3.15", "--where", tmp_path) == 0
+    assert (
+        "3.15 is not tried: debootstrap failed: E: cannot resolve the host"
+        in capsys.readouterr().out
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_network_that_never_answers_is_a_reason(
+    pythons, debian, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(debian, "refusal", lambda self: None)
+    step = debian._step
+    monkeypatch.setattr(
+        debian, "_step", lambda self, command: step(self, ["sleep", "60"])
+    )
+    monkeypatch.setattr(sys.modules[debian.__module__], "PATIENCE", 0.01)
+    assert run(pythons, monkeypatch, "3.15", "--where", tmp_path) == 0
+    assert (
+        "3.15 is not tried: Command '['sleep', '60']' timed out"
+        in capsys.readouterr().out
+    )
+
+
+def test_a_full_disk_is_a_reason(pythons, environments, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(environments, "installed", lambda minor: sys.executable)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(
+        environments.shutil, "disk_usage", lambda path: usage._replace(free=10**9)
+    )
+    assert run(pythons, monkeypatch, "3.11", "--where", tmp_path) == 0
+    assert "1.0 GB of space, and 8 are needed" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_index_without_a_wheel_is_a_reason(
+    pythons, environments, monkeypatch, tmp_path, capsys
+):
+    local = environments.Local
+    monkeypatch.setattr(environments, "installed", lambda minor: sys.executable)
+    monkeypatch.setattr(local, "create", lambda self: None)
+    monkeypatch.setattr(local, "work", tmp_path / "work")
+    monkeypatch.setattr(local, "_pip", lambda self, *arguments, **options: False)
+    assert run(pythons, monkeypatch, "3.11", "--where", tmp_path) == 0
+    assert "3.11 is not tried: pip cannot install torch" in capsys.readouterr().out
+
+
+def test_a_wheel_that_cannot_be_built_is_a_failure(
+    pythons, environments, monkeypatch, tmp_path, capsys
+):
+    local = environments.Local
+    monkeypatch.setattr(environments, "installed", lambda minor: sys.executable)
+    for name in ("make", "versions"):
+        monkeypatch.setattr(local, name, lambda self, **options: None)
+
+    def make(command, *, check, **options):
+        # The tools that build wheels are there: only the wheel fails.
+        status = int("release-tools" not in command)
+        if status and check:
+            raise subprocess.CalledProcessError(status, command)
+        return subprocess.CompletedProcess(command, status)
+
+    monkeypatch.setattr(pythons.subprocess, "run", make)
+    assert run(pythons, monkeypatch, "3.11", "--where", tmp_path) == 1
+    assert "its wheel cannot be built" in capsys.readouterr().out
 
 
 def test_programs_see_neither_the_checkout_nor_rust(

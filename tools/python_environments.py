@@ -26,9 +26,19 @@ NETWORK = ("PIP_", "SSL_CERT_", "REQUESTS_CA_", "http_proxy", "https_proxy", "no
 
 QUIETLY = ("--quiet", "--disable-pip-version-check", "--progress-bar", "off")
 
+SPACE = 8e9
+"""The bytes that a new environment takes, with torch and what unpacks it."""
+
+SPACE_TO_RUN = 2e9
+"""The bytes that its tests take, and the wheel."""
+
+PATIENCE = 1800
+"""The seconds for one step of making an environment: a network may never answer."""
+
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 # The processes of a program end with it, and its mounts with its name space.
+APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
 IN_ROOT = """
 mount -t proc proc "$0/proc"; mount --rbind /dev "$0/dev"; mount --rbind /sys "$0/sys"
 root=$0; work=$1; shift; status=0
@@ -84,11 +94,28 @@ class Environment(abc.ABC):
 
         Raises:
             Unavailable: it cannot be made here.
+            OSError: the disk is full, or may not be written.
+            subprocess.SubprocessError: a step failed, or did not end.
         """
+        if refusal := self.refusal():
+            raise Unavailable(refusal)
         # A link that leads nowhere, as this machine sees it, is one inside of another root.
-        if not os.path.lexists(self.folder / "bin" / "python"):
+        is_new = not os.path.lexists(self.folder / "bin" / "python")
+        self.where.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self.where).free
+        if free < (needed := SPACE if is_new else SPACE_TO_RUN):
+            raise Unavailable(
+                f"{self.where} has {free / 1e9:.1f} GB of space, "
+                f"and {needed / 1e9:.0f} are needed"
+            )
+        if is_new:
             print(f"creating {self.folder}", flush=True)
-            self.create()
+            try:
+                self.create()
+            except (OSError, subprocess.SubprocessError, Unavailable):
+                # Half of an environment would be taken for one the next time.
+                shutil.rmtree(self.folder, ignore_errors=True)
+                raise
         self.work.mkdir(exist_ok=True)
         wanted = requirements(["test"])
         if self.torch:
@@ -99,6 +126,10 @@ class Environment(abc.ABC):
             each = requirements(["libraries"])[len(requirements([])) :]
             missing = [name for name in each if not self._has_wheel(name)]
             without.write_text(json.dumps(missing), "utf-8")
+
+    def refusal(self) -> str | None:
+        """Return the reason why such an environment cannot be here, if there is one."""
+        return None
 
     @abc.abstractmethod
     def create(self) -> None:
@@ -145,7 +176,9 @@ class Environment(abc.ABC):
         python = self._path_of(self.folder / "bin" / "python")
         program = [python, "-m", "pip", "install", *QUIETLY, *arguments]
         command = self._command(program, variables)
-        done = subprocess.run(command, cwd=self.work, check=False, **options)
+        done = subprocess.run(
+            command, cwd=self.work, check=False, timeout=PATIENCE, **options
+        )
         return done.returncode == 0
 
     def _install(self, wanted: list[str]) -> None:
@@ -171,9 +204,16 @@ class Environment(abc.ABC):
         (self.work / wheel.name).unlink()
 
     def versions(self) -> dict[str, object]:
-        """Return the versions of Python, torch and NumPy, and what has no wheel."""
+        """Return the versions of Python, torch and NumPy, and what has no wheel.
+
+        Raises:
+            Unavailable: torch cannot be imported, whatever this package does.
+        """
         program = ["python", "-c", VERSIONS]
         done = self.run(program, capture_output=True, text=True)
+        if done.returncode:
+            last = done.stderr.strip().splitlines()[-1:]
+            raise Unavailable(f"torch cannot be imported there: {' '.join(last)}")
         without = self.folder / "without.json"
         missing = json.loads(without.read_text("utf-8")) if without.exists() else None
         return {**json.loads(done.stdout), "without": missing}
@@ -213,10 +253,7 @@ class Debian(Environment):
 
     def create(self) -> None:
         """Create the root file system if it is missing, then the environment in it."""
-        refusal = self._refusal()
-        if refusal:
-            raise Unavailable(refusal)
-        if not (self.root / "usr" / "bin" / "python3").exists():
+        if not self._is_unpacked():
             self._bootstrap()
         shutil.copy(CERTIFICATES, self.root / CERTIFICATES.relative_to("/"))
         shutil.copy("/etc/resolv.conf", self.root / "etc" / "resolv.conf")
@@ -225,19 +262,28 @@ class Debian(Environment):
             wanted = (python, f"{python}-venv")
             self._apt("update", "-qq")
             self._apt("install", "-y", "-qq", "--no-install-recommends", *wanted)
-        self.work.mkdir(parents=True)
+        self.work.mkdir(parents=True, exist_ok=True)
         if self._inside(python, "-m", "venv", self._path_of(self.folder)).returncode:
             raise Unavailable(f"{python} of Debian cannot make environments")
 
-    def _refusal(self) -> str | None:
+    def _is_unpacked(self) -> bool:
+        return (self.root / "usr" / "bin" / "python3").exists()
+
+    def refusal(self) -> str | None:
+        """Return the reason why there can be no root file system here."""
         here = "neither pyenv nor the path has it, and a root file system of Debian"
         if platform.system() != "Linux" or os.geteuid() != 0:
             return f"{here} can only be made by the superuser of a Linux"
-        for program in ("debootstrap", "unshare", "chroot"):
+        needed = (
+            "unshare",
+            "chroot",
+            *(() if self._is_unpacked() else ("debootstrap",)),
+        )
+        for program in needed:
             if shutil.which(program) is None:
                 return f"{here} needs {program} (apt-get install {program})"
-        apart = ["unshare", "--mount", "--pid", "--fork", "true"]
-        if subprocess.run(apart, check=False, capture_output=True).returncode:
+        mount = "mount -t proc proc /proc"
+        if self._step([*APART, "sh", "-c", mount]).returncode:
             return (
                 f"{here} needs name spaces of mounts and processes, which are refused"
             )
@@ -245,15 +291,24 @@ class Debian(Environment):
 
     def _bootstrap(self) -> None:
         print(f"unpacking Debian into {self.root}: some minutes", flush=True)
-        self.root.parent.mkdir(parents=True, exist_ok=True)
+        part = self.root.with_name("debian.part")
+        shutil.rmtree(part, ignore_errors=True)
         include = "python3,python3-venv,ca-certificates,libgomp1"
         options = ["--variant=minbase", f"--include={include}"]
-        command = ["debootstrap", *options, "sid", self.root]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        if done.returncode:
-            shutil.rmtree(self.root, ignore_errors=True)
-            last = (done.stdout + done.stderr).strip().splitlines()[-3:]
-            raise Unavailable(f"debootstrap failed: {' / '.join(last)}")
+        command = [*APART, "debootstrap", *options, "sid", part]
+        try:
+            done = self._step(command)
+            if done.returncode:
+                last = (done.stdout + done.stderr).strip().splitlines()[-3:]
+                raise Unavailable(f"debootstrap failed: {' / '.join(last)}")
+            part.rename(self.root)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+    def _step(self, command: list) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=PATIENCE
+        )
 
     def _apt(self, *arguments: str) -> None:
         # A mirror may be some weeks behind: its lists say that they are too old, and still serve.
@@ -268,8 +323,7 @@ class Debian(Environment):
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
             "DEBIAN_FRONTEND": "noninteractive",
         }
-        command = self._command(list(program), variables, work="/")
-        return subprocess.run(command, check=False, capture_output=True, text=True)
+        return self._step(self._command(list(program), variables, work="/"))
 
     def _path_of(self, path: Path) -> str:
         return f"/{path.relative_to(self.root)}"
@@ -278,7 +332,7 @@ class Debian(Environment):
         self, program: list[str], variables: dict[str, str], work: str | None = None
     ) -> list[str]:
         return [
-            *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
+            *APART,
             *("sh", "-euc", IN_ROOT, str(self.root)),
             work or self._path_of(self.work),
             *("/usr/bin/env", "-i"),

@@ -81,8 +81,11 @@ def wheel_of(environment: Environment, folder: Path | None) -> Path:
     if folder is None:
         folder = ROOT / "build" / "pythons" / "wheels" / environment.machine
         target = f"{folder.relative_to(ROOT)}/3.{environment.minor}.built"
-        make = ["make", "--silent", target]
-        subprocess.run(make, cwd=ROOT, check=True)
+        make = ["make", "--silent"]
+        # Without its tools nothing is said about the package: an index may lack them.
+        if subprocess.run([*make, "release-tools"], cwd=ROOT, check=False).returncode:
+            raise Unavailable("what builds wheels cannot be installed")
+        subprocess.run([*make, target], cwd=ROOT, check=True)
     fitting = [path for path in folder.glob("*.whl") if tag in path.name]
     fitting = [path for path in fitting if environment.machine in path.name]
     if not fitting:
@@ -149,11 +152,20 @@ def record(environment: Environment, suite: str, result: dict) -> None:
 
 
 def prepare(name: str, arguments: argparse.Namespace) -> Environment:
-    """Make the environment for one Python, and install the wheel there."""
-    environment = find(name, arguments.where.resolve())
-    environment.make(libraries=arguments.libraries)
-    environment.install_wheel(wheel_of(environment, arguments.wheels))
-    copy_tests(environment)
+    """Make the environment for one Python, and install the wheel there.
+
+    Raises:
+        Unavailable: this machine, its disk or its network does not allow it.
+        subprocess.CalledProcessError: the wheel cannot be built.
+    """
+    try:
+        environment = find(name, arguments.where.resolve())
+        environment.make(libraries=arguments.libraries)
+        environment.versions()
+        environment.install_wheel(wheel_of(environment, arguments.wheels))
+        copy_tests(environment)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(str(error)) from error
     return environment
 
 
@@ -171,6 +183,23 @@ def try_on(environment: Environment, arguments: argparse.Namespace) -> bool:
     return is_well
 
 
+def first_that_can(
+    name: str, supported: list[str], arguments: argparse.Namespace
+) -> bool:
+    """Try one Python, or the newest one that can be tried; return whether all went well."""
+    for each in reversed(supported) if name == "newest" else [name]:
+        try:
+            environment = prepare(each, arguments)
+        except Unavailable as reason:
+            print(f"{each} is not tried: {reason}", flush=True)
+        except subprocess.CalledProcessError as error:
+            print(f"{each}: its wheel cannot be built: {error}", flush=True)
+            return False
+        else:
+            return try_on(environment, arguments)
+    return True
+
+
 def main() -> None:
     """Try every Python that was named; the status is 1 where a test failed."""
     parser = argparse.ArgumentParser(
@@ -186,17 +215,11 @@ def main() -> None:
     arguments = parser.parse_args()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     supported = re.findall(r":: Python :: (3\.\d+)", "\n".join(project["classifiers"]))
-    is_well = True
-    for asked in arguments.pythons:
-        for name in reversed(supported) if asked == "newest" else [asked]:
-            try:
-                environment = prepare(name, arguments)
-            except Unavailable as reason:
-                print(f"{name} is not tried: {reason}", flush=True)
-                continue
-            is_well &= try_on(environment, arguments)
-            break
-    sys.exit(not is_well)
+    tried = {
+        asked: first_that_can(asked, supported, arguments)
+        for asked in arguments.pythons
+    }
+    sys.exit(not all(tried.values()))
 
 
 if __name__ == "__main__":
