@@ -10,6 +10,7 @@ from tensordict.storage import layouts
 from tensordict.storage.foreign import MSG_NO_LAYOUT, explain
 from tensordict.storage.future import with_bar
 from tensordict.storage.layouts.interface import CHANGED, DAMAGED, Finding, Report
+from tensordict.storage.locations import local
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +52,7 @@ def verify(
         >>> [(found.key, found.outcome) for found in report.findings if found.key]
         [("'a'", 'good')]
     """
+    path = local(path)
     layout = layouts.find(path) or layouts.DIRECTORY
     progress = _rust.SaveProgress()
 
@@ -91,6 +93,7 @@ def seal(path: str | Path, num_threads: int = 0, *, pbar: bool = False) -> int:
         >>> verify(path).is_damaged
         False
     """
+    path = local(path)
     layout = layouts.find(path)
     if layout is None and os.path.isfile(path):
         raise ValueError(f"{path} is not a save. {explain(path) or MSG_NO_LAYOUT}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tensordict.storage import layouts
 from tensordict.storage.foreign import MSG_NO_LAYOUT, explain
 from tensordict.storage.layouts.interface import MSG_CUT_OFF, Entry
+from tensordict.storage.locations import local
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +62,7 @@ def survey(path: str | Path) -> Survey:
         >>> [(entry.key, entry.dtype, entry.num_bytes) for entry in survey(path).entries]
         [((), None, 0), (('a',), 'float32', 24), (('n',), None, 0), (('n', 'b'), 'float32', 12)]
     """
-    path = os.fspath(path)
+    path = os.fspath(local(path))
     layout = layouts.find(path)
     if layout is not None:
         return Survey(path, layout.name, list(layout.inspect(path)))

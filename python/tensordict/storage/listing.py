@@ -30,7 +30,7 @@ def print_directory_tree(
         >>> [line.strip() for line in text.splitlines()[1:]]
         ['a.memmap', 'meta.json']
     """
-    local(path)
+    path = local(path)
     lines = []
     if display_metadata:
         lines.append(f"Directory size: {_readable(_num_bytes(path))}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote
 
 __all__ = ["local", "new_directory", "scheme_of"]
 
@@ -20,7 +21,10 @@ MSG_URL: Final = (
     "{path!r} is a URL of the scheme {scheme!r}, which is not supported here: files are "
     "mapped, so they have to be in a file system of this machine. {remedy}"
 )
-REMEDY_FILE: Final = "Give the path alone, such as {!r}."
+MSG_HOST: Final = (
+    "{!r} is a file of the machine {!r}: a file:// URL of this machine has three slashes, "
+    "such as 'file:///data/a'."
+)
 REMEDY_ELSEWHERE: Final = (
     "Save to a path such as '/tmp/save' and upload that, download what is to be loaded, "
     "or mount the place as a file system."
@@ -101,14 +105,15 @@ def scheme_of(path: object) -> str | None:
 def local(path: _Path) -> _Path:
     """Return ``path``, which is one of a file system of this machine.
 
-    Anything that is no text, bytes or path is returned as well: its owner refuses it.
+    A URL of the scheme ``file`` becomes its path. Anything that is no text, bytes or path
+    is returned as well: its owner refuses it.
 
     Raises:
-        ValueError: it is a URL.
+        ValueError: it is a URL of another scheme, or of another machine.
 
     Examples:
-        >>> local("/data/a")
-        '/data/a'
+        >>> local("/data/a"), local("file:///data/a%20b")
+        ('/data/a', '/data/a b')
         >>> local("s3://bucket/a")
         Traceback (most recent call last):
         ...
@@ -119,10 +124,23 @@ def local(path: _Path) -> _Path:
         return path
     given: Any = path
     text = os.fsdecode(given)
-    remedy = REMEDY_ELSEWHERE
     if scheme.lower() == "file":
-        remedy = REMEDY_FILE.format("/" + text.partition(":")[2].lstrip("/"))
-    raise ValueError(MSG_URL.format(path=text, scheme=scheme, remedy=remedy))
+        return _of_file_url(text, given)
+    raise ValueError(MSG_URL.format(path=text, scheme=scheme, remedy=REMEDY_ELSEWHERE))
+
+
+def _of_file_url(text: str, given: Any) -> Any:
+    """Return the path of a ``file`` URL, as what it was given."""
+    rest = text.partition(":")[2]
+    if rest.startswith("//") and not rest.startswith("///"):
+        host, slash, below = rest[2:].partition("/")
+        if host != "localhost":
+            raise ValueError(MSG_HOST.format(text, host))
+        rest = slash + below
+    path = unquote("/" + rest.lstrip("/"))
+    if isinstance(given, bytes):
+        return os.fsencode(path)
+    return path if isinstance(given, str) else type(given)(path)
 
 
 def new_directory(path: _Path) -> _Path:
@@ -140,7 +158,7 @@ def new_directory(path: _Path) -> _Path:
         ...
         ValueError: ... td.to_parquet('rollouts.parquet') writes one. ...
     """
-    local(path)
+    path = local(path)
     if not isinstance(path, str | bytes | os.PathLike):
         return path
     text = os.fsdecode(path)

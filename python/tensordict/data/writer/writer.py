@@ -79,7 +79,7 @@ class DatasetWriter(sources.Sources):
         part: str | int | None = None,
         class_names: Mapping[Any, Sequence[str]] | None = None,
     ) -> None:
-        new_directory(path)
+        path = new_directory(path)
         self.path: Path = Path(path) if part is None else parts.part_path(path, part)
         self.durable = durable
         self._guard = threading.RLock()

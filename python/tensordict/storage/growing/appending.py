@@ -53,7 +53,8 @@ def append_memmap(
     """
     if not isinstance(rows, CollectionProtocol) or rows._is_non_tensor:
         raise TypeError(MSG_ROWS.format(type(rows)))
-    if not os.path.isdir(local(prefix)):
+    prefix = local(prefix)
+    if not os.path.isdir(prefix):
         raise ValueError(MSG_NO_DIRECTORY.format(prefix))
     if not os.path.exists(os.path.join(prefix, "meta.json")):
         path = os.path.join(prefix, "meta.json")

@@ -89,7 +89,7 @@ def register(layout: Layout) -> None:
 
 def find(path: str | Path) -> Layout | None:
     """The layout of what is at ``path``; None where it is none, or nothing is there."""
-    local(path)
+    path = local(path)
     for layout in LAYOUTS:
         if layout.matches(path):
             return layout
@@ -200,6 +200,7 @@ def save(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Any:
     Without ``prefix``: to the directory where it was saved before, or to shared memory
     without a name.
     """
+    prefix = local(prefix)
     if options.ragged is not None:
         return _save_columns(td, prefix, options)
     return chosen(td, prefix, options).save(td, prefix, options)
@@ -234,7 +235,7 @@ def chosen(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Layo
         ValueError: the arguments are of another layout; ``prefix`` is a URL, or the name
             of a file in another format.
     """
-    local(prefix)
+    prefix = local(prefix)
     others = (layout for layout in LAYOUTS if layout.chosen_by(td, prefix, options))
     layout = next(others, DIRECTORY)
     if options.compression is not None and layout is not ARCHIVE:
@@ -248,6 +249,7 @@ def chosen(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Layo
 
 def make_like(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Any:
     """Save zeros of the shapes of ``td``, which take no space until they are stored to."""
+    prefix = local(prefix)
     is_anonymous = prefix is None and not options.archive
     layout = DIRECTORY if is_anonymous else chosen(td, prefix, options)
     return layout.make_like(td, prefix, options)
@@ -284,7 +286,7 @@ def load(
     # A file in no other layout is opened as an archive, which refuses all but one: to
     # ask before whether it is one would read the file twice.
     if ":" in str(prefix):
-        local(prefix)
+        prefix = local(prefix)
     layout = next((each for each in LAYOUTS[:-1] if each.matches(prefix)), ARCHIVE)
     loaded = layout.load(prefix, options, out)
     return loaded if out is None else load_into(out, loaded)

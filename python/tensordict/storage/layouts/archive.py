@@ -294,7 +294,8 @@ def unpack_memmap(archive_path: str | Path, prefix: str | Path) -> Path:
         >>> TensorDict.load(unpack_memmap(folder + "/data.tdz", folder + "/data"))["a"]
         MemoryMappedTensor([0, 1, 2])
     """
-    local(prefix)
+    prefix = local(prefix)
+    archive_path = local(archive_path)
     _require_archive(archive_path)
     _rust.unpack_archive(archive_path, prefix, 0)
     return Path(prefix)
@@ -323,6 +324,7 @@ def refresh_archive_checksums(archive_path: str | Path) -> Path:
         'a.memmap'
         >>> zipfile.ZipFile(refresh_archive_checksums(path)).testzip()
     """
+    archive_path = local(archive_path)
     _require_archive(archive_path)
     _rust.refresh_archive(archive_path, 0, _rust.SaveProgress())
     return Path(archive_path)

@@ -210,7 +210,8 @@ def to_safetensors(
         >>> from_safetensors(path)["layer", "weight"].sum()
         tensor(6.)
     """
-    if is_index_name(local(path)):
+    path = local(path)
+    if is_index_name(path):
         path = _without_index(os.fspath(path))
         shards = 1 if shards is None and max_shard_size is None else shards
     progress = _rust.SaveProgress()
