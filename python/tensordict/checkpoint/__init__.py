@@ -11,5 +11,15 @@ from tensordict.checkpoint.checkpointer import Checkpointer
 from tensordict.checkpoint.kinds import Kind, register_kind
 from tensordict.checkpoint.one_file import load, save
 from tensordict.checkpoint.restoring import Restored
+from tensordict.storage.codecs import Codec, register_codec
 
-__all__ = ["Checkpointer", "Kind", "Restored", "load", "register_kind", "save"]
+__all__ = [
+    "Checkpointer",
+    "Codec",
+    "Kind",
+    "Restored",
+    "load",
+    "register_codec",
+    "register_kind",
+    "save",
+]

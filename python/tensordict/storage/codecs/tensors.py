@@ -1,0 +1,166 @@
+"""Tensors: dense, sparse and jagged ones, parameters, and those that ranks have parts of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from tensordict.storage.codecs.dtypes import MSG_UNKNOWN, name_of
+from tensordict.storage.codecs.interface import Codec, Path, Value
+from tensordict.storage.sharded import is_sharded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tensordict.storage.encoding import Decoder, Encoder
+
+__all__ = ["TENSORS"]
+
+
+def _detached(value: torch.Tensor) -> torch.Tensor:
+    is_plain = type(value) is torch.Tensor and not value.requires_grad
+    return value if is_plain else value.detach()
+
+
+class ShardedCodec(Codec):
+    """A tensor of which each rank has a part."""
+
+    name = "sharded"
+
+    def matches(self, value: object) -> bool:
+        """Return whether a value is a ``DTensor``."""
+        return isinstance(value, torch.Tensor) and is_sharded(value)
+
+    def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
+        """Return its layout over the ranks; each of them saves its part under the key."""
+        known, layout = encoder.share(value.detach(), path)
+        return {
+            "key": known,
+            "shape": list(layout.shape),
+            "dtype": name_of(value.dtype),
+            "placements": list(layout.placements),
+        }
+
+    def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
+        """Return the tensor of all parts.
+
+        Raises:
+            ValueError: the decoder is of what one process has written.
+        """
+        if decoder.sharded is None:
+            raise ValueError(MSG_UNKNOWN.format(self.name))
+        return decoder.sharded(fields)
+
+
+class ParameterCodec(Codec):
+    """A parameter of a module."""
+
+    name = "parameter"
+
+    def matches(self, value: object) -> bool:
+        """Return whether a value is a parameter."""
+        return isinstance(value, torch.nn.Parameter)
+
+    def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
+        """Return the tensor, and whether it trains."""
+        inner = encoder.encode(value.detach(), path)
+        return {"value": inner, "trains": value.requires_grad}
+
+    def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
+        """Return the parameter."""
+        return torch.nn.Parameter(decoder.decode(fields["value"]), fields["trains"])
+
+
+class JaggedCodec(Codec):
+    """A nested tensor of the jagged layout."""
+
+    name = "jagged"
+
+    def matches(self, value: object) -> bool:
+        """Return whether a value is a jagged tensor."""
+        return isinstance(value, torch.Tensor) and value.layout == torch.jagged
+
+    def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
+        """Return its values and offsets."""
+        value = _detached(value)
+        parts = {"values": value.values(), "offsets": value.offsets()}
+        return {key: encoder.encode(part, (*path, key)) for key, part in parts.items()}
+
+    def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
+        """Return the nested tensor."""
+        return torch.nested.nested_tensor_from_jagged(
+            decoder.decode(fields["values"]), decoder.decode(fields["offsets"])
+        )
+
+
+class SparseCodec(Codec):
+    """A sparse tensor of coordinates."""
+
+    name = "sparse"
+
+    def matches(self, value: object) -> bool:
+        """Return whether a value is a sparse tensor of coordinates."""
+        return isinstance(value, torch.Tensor) and value.layout == torch.sparse_coo
+
+    def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
+        """Return its indices, values and shape."""
+        value = _detached(value)
+        return {
+            "indices": encoder.encode(value._indices(), (*path, "indices")),
+            "values": encoder.encode(value._values(), (*path, "values")),
+            "shape": list(value.shape),
+            "is_coalesced": value.is_coalesced(),
+        }
+
+    def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
+        """Return the sparse tensor."""
+        return torch.sparse_coo_tensor(
+            decoder.decode(fields["indices"]),
+            decoder.decode(fields["values"]),
+            fields["shape"],
+            is_coalesced=fields["is_coalesced"],
+            check_invariants=True,
+        )
+
+
+class TensorCodec(Codec):
+    """A dense tensor, whose values the files of the item have."""
+
+    name = "tensor"
+
+    def matches(self, value: object) -> bool:
+        """Return whether a value is a tensor."""
+        return isinstance(value, torch.Tensor)
+
+    def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
+        """Return the name of its values, whether it trains, and its device."""
+        trains = value.requires_grad and value.is_leaf
+        value = _detached(value)
+        if value.layout != torch.strided:
+            raise encoder.refusal(path, f"{value.layout} tensor")
+        if value.is_nested or value.is_quantized:
+            is_quantized = value.is_quantized
+            cls = "quantized tensor" if is_quantized else "strided nested tensor"
+            raise encoder.refusal(path, f"{cls} ({value.dtype})")
+        fields = encoder.take(value, ".".join(path) or "value")
+        if trains:
+            fields["trains"] = True
+        if value.device.type != "cpu":
+            fields["device"] = str(value.device)
+        return fields
+
+    def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
+        """Return the tensor, where it is wished, or where it was."""
+        tensor = decoder.placed(decoder.taken(fields), fields.get("device"))
+        return tensor.requires_grad_() if fields.get("trains") else tensor
+
+
+TENSORS: Final[tuple[Codec, ...]] = (
+    ShardedCodec(),
+    ParameterCodec(),
+    JaggedCodec(),
+    SparseCodec(),
+    TensorCodec(),
+)
+"""The codecs of tensors, in the order in which they are asked."""
