@@ -9,123 +9,57 @@ from __future__ import annotations
 
 import copyreg
 import functools
-import types
 from typing import TYPE_CHECKING, Any
 
 from tensordict import _rust
+from tensordict.containers.delegation import delegate, members_of, results
 from tensordict.containers.dense import TensorDict
 from tensordict.ops.display import DisplayOps
 from tensordict.primitives import classes
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["Linked", "default_of", "linked"]
 
 MSG_UNSET = "{!r} has field {!r} declared but not set"
 
-_OWN = frozenset(
-    [
-        "__class__",
-        "__class_getitem__",
-        "__copy__",
-        "__deepcopy__",
-        "__del__",
-        "__delattr__",
-        "__dir__",
-        "__doc__",
-        "__getattr__",
-        "__getattribute__",
-        "__getstate__",
-        "__hash__",
-        "__init__",
-        "__init_subclass__",
-        "__new__",
-        "__reduce__",
-        "__reduce_ex__",
-        "__repr__",
-        "__setattr__",
-        "__setstate__",
-        "__str__",
-        "__subclasshook__",
-        "__torch_function__",
-        "_child_type",
-        "_repr_html_",
-        "_stack_all",
-        "_stack_lazily",
-        "_cat_all",
-    ]
-)
-"""The attributes that the class has itself, for making, printing, pickling and joining
+_OWN = frozenset((
+    "__copy__", "__deepcopy__", "__getitem__", "__getstate__", "__init__",
+    "__reduce_ex__", "__repr__", "__setstate__", "_child_type", "_stack_lazily",
+    *(name for name in vars(DisplayOps) if name.startswith("_repr")),
+))  # fmt: skip
+"""The methods that the class has itself, for making, printing, pickling and joining
 instances."""
 
-_ENTRIES = frozenset(
-    [
-        "entry_class",
-        "get",
-        "get_at",
-        "get_non_tensor",
-        "items",
-        "keys",
-        "non_tensor_items",
-        "pop",
-        "popitem",
-        "setdefault",
-        "to_lazystack",
-        "to_tensordict",
-        "values",
-        "sum",
-        "mean",
-        "prod",
-        "std",
-        "var",
-        "nansum",
-        "nanmean",
-        "quantile",
-        "amax",
-        "amin",
-        "max",
-        "min",
-        "cummax",
-        "cummin",
-        "__eq__",
-        "__ne__",
-        "__lt__",
-        "__le__",
-        "__gt__",
-        "__ge__",
-    ]
-)
+_ENTRIES = frozenset((
+    "entry_class", "get", "get_at", "get_non_tensor", "items", "keys",
+    "non_tensor_items", "pop", "popitem", "setdefault", "to_lazystack",
+    "to_tensordict", "values", "sum", "mean", "prod", "std", "var", "nansum",
+    "nanmean", "quantile", "amax", "amin", "max", "min", "cummax", "cummin",
+    "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
+))  # fmt: skip
 """Public methods whose collections are entries, or have none of the declared values."""
 
-_WALKS = frozenset(
-    [
-        "_apply_nest",
-        "_as_plain",
-        "_clone_structure",
-        "_fast_apply",
-        "_get_index",
-        "_get_sub_tensordict",
-        "_index",
-        "_like",
-        "_map_leaves",
-        "_new_tensors_from",
-        "_rebuild",
-        "_refined",
-        "_remade",
-        "_resized",
-        "_split_leaves",
-        "_with_entries",
-    ]
-)
+_WALKS = frozenset((
+    "_apply_nest", "_as_plain", "_clone_structure", "_fast_apply", "_get_index",
+    "_get_sub_tensordict", "_index", "_like", "_map_leaves", "_new_tensors_from",
+    "_rebuild", "_refined", "_remade", "_resized", "_split_leaves", "_with_entries",
+))  # fmt: skip
 """Methods of the protocol that give a collection like this one, or several."""
+
+_STATE = (
+    "_batch_size", "_device", "_td_dim_names", "_is_locked", "_is_memmap", "_is_shared",
+    "_memmap_prefix", "_has_exclusive_keys", "_consolidated", "_lock_parents_weakrefs",
+)  # fmt: skip
+"""The state that dense collections have in attributes."""
 
 
 class Linked:
     """A typed collection over another one, which does all that is done to it.
 
-    Its methods are set below, from those of the dense collection.
+    Its methods are those of dense collections, called on the source.
     """
 
     _is_dense = False
@@ -194,74 +128,32 @@ def _dense(value: object) -> Any:
     return value._source._as_dense() if isinstance(value, Linked) else value
 
 
-def _outside(this: Any, result: CollectionProtocol) -> Any:
-    """Convert the result of a method of the source to that of the typed collection."""
-    if result is this._source:
-        return this
-    if isinstance(result, CollectionProtocol):
-        if result._is_non_tensor or type(result) is this._declared():
-            return result
-        return this._declared()._from_plain(result)
-    if type(result) in (list, tuple) and result:
-        return type(result)(_outside(this, item) for item in result)
-    return result
+def _wrapped(this: Any, result: CollectionProtocol) -> Any:
+    declared = this._declared()
+    return result if type(result) is declared else declared._from_plain(result)
 
 
-def _delegated(name: str, function: Callable[..., Any] | None) -> Any:
-    wraps = name in _WALKS or (name not in _ENTRIES and _is_public(name))
-
-    def method(self: Any, *args: object, **kwargs: object) -> Any:
-        given = [_inside(value) for value in args]
-        kwargs = {key: _inside(value) for key, value in kwargs.items()}
-        result = getattr(self._source, name)(*given, **kwargs)
-        return _outside(self, result) if wraps else result
-
-    return method if function is None else functools.wraps(function)(method)
+_outside = results("_source", _wrapped)
 
 
-def _delegated_property(name: str, own: object) -> property:
-    def read(self: Any) -> Any:
-        value = getattr(self._source, name)
-        return _outside(self, value) if name in ("data", "grad") else value
-
-    def write(self: Any, value: object) -> None:
-        setattr(self._source, name, _inside(value))
-
-    return property(read, write, doc=getattr(own, "__doc__", None))
-
-
-def _is_public(name: str) -> bool:
-    return not name.startswith("_") or name.endswith("__")
+def _is_wrapped(name: str, member: object) -> bool:
+    """Return whether what a method or property of the source gives is of the class."""
+    if isinstance(member, property):
+        return name in ("data", "grad")
+    is_public = not name.startswith("_") or name.endswith("__")
+    return name in _WALKS or (is_public and name not in _ENTRIES)
 
 
 def _delegate() -> None:
     """Give :class:`Linked` what dense collections have, from the source."""
-    of_text = {name for name in vars(DisplayOps) if name.startswith("_repr")}
-    for base in TensorDict.__mro__[:-1]:
-        for name, member in list(vars(base).items()):
-            if name in vars(Linked) or name in _OWN or name in of_text:
-                continue
-            if isinstance(member, types.FunctionType) and name != "__getitem__":
-                setattr(Linked, name, _delegated(name, member))
-            elif isinstance(member, property):
-                setattr(Linked, name, _delegated_property(name, member))
-    # Dense collections have no need of some.
-    for name in _WALKS - vars(Linked).keys():
-        setattr(Linked, name, _delegated(name, None))
-    for name in _STATE:
-        setattr(Linked, name, _delegated_property(name, None))
+    members: dict[str, Any] = dict.fromkeys(_WALKS)
+    members |= dict.fromkeys(_STATE, property(fset=setattr))
+    members |= dict(members_of(TensorDict.__mro__[:-1]))
+    taken = {name: each for name, each in members.items() if name not in _OWN}
+    bare = {name for name, each in taken.items() if not _is_wrapped(name, each)}
+    delegate(Linked, taken.items(), "_source", _inside, _outside, bare)
 
 
-_STATE = (
-    *("_batch_size", "_device", "_td_dim_names", "_is_locked", "_is_memmap"),
-    *(
-        "_is_shared",
-        "_memmap_prefix",
-        "_has_exclusive_keys",
-        "_consolidated",
-        "_lock_parents_weakrefs",
-    ),
-)
 _delegate()
 
 

@@ -11,8 +11,7 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from tensordict.containers import delegation
 from tensordict.containers.collection import TensorDictBase, Vocabulary
 from tensordict.ops.access import AccessOps
 from tensordict.ops.consolidating import ConsolidatingOps
@@ -74,53 +73,30 @@ def delegate(cls: type) -> None:
 
     Those that ``cls`` has in its own body stay, and so do class methods.
     """
-    for name, member in _vocabulary():
-        if name in vars(cls):
-            continue
-        if isinstance(member, property):
-            setattr(cls, name, _delegated_property(name, member))
-        elif name in _COMPARISONS:
-            setattr(cls, name, _delegated_comparison(name, member))
-        else:
-            setattr(cls, name, _delegated_method(name, member))
+    members = dict(_vocabulary())
+    for name in _COMPARISONS & members.keys() - vars(cls).keys():
+        setattr(cls, name, _comparison(name, members[name]))
+    delegation.delegate(cls, members.items(), "_tensordict", inside, _outside)
 
 
 def _vocabulary() -> Iterator[tuple[str, Any]]:
     """The public methods and properties of collections that can be delegated."""
-    seen = set()
-    for topic in Vocabulary.__mro__:
-        if topic in _OWN_TOPICS:
-            continue
-        for name, member in list(vars(topic).items()):
-            is_operator = name.startswith("__") and name.endswith("__")
-            if name in seen or name in _NOT_DELEGATED:
-                continue
-            if name.startswith("_") and not is_operator:
-                continue
-            if isinstance(member, (types.FunctionType, property)):
-                seen.add(name)
-                yield name, member
+    topics = [topic for topic in Vocabulary.__mro__ if topic not in _OWN_TOPICS]
+    for name, member in delegation.members_of(topics):
+        is_operator = name.startswith("__") and name.endswith("__")
+        is_public = is_operator or not name.startswith("_")
+        if is_public and name not in _NOT_DELEGATED:
+            yield name, member
 
 
-def _delegated_method(name: str, function: Any) -> Any:
-    @functools.wraps(function)
-    def method(self: Any, *args: object, **kwargs: object) -> Any:
-        inner = self._tensordict
-        if not args and not kwargs:
-            return _outside(self, getattr(inner, name)())
-        # The compiler enters a function for a collection only, and for no comprehension.
-        given = []
-        for value in args:
-            is_one = isinstance(value, CollectionProtocol)
-            given.append(inside(value) if is_one else value)
-        if kwargs:
-            kwargs = {key: inside(value) for key, value in kwargs.items()}
-        return _outside(self, getattr(inner, name)(*given, **kwargs))
-
-    return method
+def _wrapped(tc: Any, result: Any) -> Any:
+    return tc._from_tensordict(result) if isinstance(result, TensorDictBase) else result
 
 
-def _delegated_comparison(name: str, function: Any) -> Any:
+_outside = delegation.results("_tensordict", _wrapped)
+
+
+def _comparison(name: str, function: Any) -> Any:
     @functools.wraps(function)
     def method(self: Any, other: object) -> Any:
         compare = getattr(self._tensordict, name)
@@ -140,21 +116,6 @@ def _delegated_comparison(name: str, function: Any) -> Any:
     return method
 
 
-def _delegated_property(name: str, own: property) -> property:
-    def read(self: Any) -> Any:
-        value = getattr(self._tensordict, name)
-        # Most are plain. The compiler knows these comparisons.
-        kind = type(value)
-        if value is None or kind is torch.Size or kind is bool or kind is int:
-            return value
-        return _outside(self, value)
-
-    def write(self: Any, value: object) -> None:
-        setattr(self._tensordict, name, inside(value))
-
-    return property(read, write if own.fset else None, doc=own.__doc__)
-
-
 def forwarded(tc: CollectionProtocol, name: str) -> Any:
     """Return what the collection inside ``tc`` has at ``name`` and ``tc`` has not."""
     found = getattr(tc._tensordict, name)
@@ -171,24 +132,3 @@ def forwarded(tc: CollectionProtocol, name: str) -> Any:
         return found(*inner, **{key: inside(value) for key, value in kwargs.items()})
 
     return call
-
-
-def _outside(tc: Any, result: Any) -> Any:
-    """Convert the result of a method of the collection inside ``tc``."""
-    if result is tc._tensordict:
-        return tc
-    kind = type(result)
-    if (
-        result is None
-        or kind is torch.Size
-        or kind is bool
-        or kind is int
-        or kind is torch.device
-    ):
-        return result
-    if isinstance(result, TensorDictBase) and not result._is_non_tensor:
-        return tc._from_tensordict(result)
-    # The other tuples are the named ones of reductions, such as `torch.return_types.max`.
-    if kind is list or kind is tuple or kind.__module__ == "torch.return_types":
-        return kind(_outside(tc, item) for item in result)
-    return result
