@@ -24,6 +24,8 @@ TRY ?= $(PYTHONS)
 SUITES ?= core
 ENVIRONMENTS ?= build/pythons
 WITH ?=
+# And of the benchmarks there: make measure-pythons SPEED='--only operations --rounds 1'
+SPEED ?=
 
 # Wheels: make wheels TARGETS=x86_64-unknown-linux-gnu PYTHONS=3.13
 TARGETS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
@@ -125,6 +127,11 @@ test-newest: ## the same on the newest Python that an environment can be made fo
 .PHONY: pythons-table
 pythons-table: ## write what the tests answered on each Python into docs/dev/release.md
 	$(PYTHON) tools/pythons_table.py $(ENVIRONMENTS)/results
+
+# Other programs should be stopped meanwhile: make measure-pythons TRY='3.11 3.15'
+.PHONY: measure-pythons
+measure-pythons: ## measure other Pythons, and write the table in docs/performance.md (TRY= SPEED=)
+	$(PYTHON) tools/pythons_speed.py $(TRY) --where $(ENVIRONMENTS) $(SPEED)
 
 # A wheel as it is released, such as build/pythons/wheels/x86_64/3.15.built, built again
 # where something in it changed.

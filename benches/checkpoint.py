@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch._dynamo
 
+from machine import keep
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -92,6 +94,10 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - begun
 
 
+SHOWN: dict[str, object] = {}
+"""The times of all rounds, for the file that ``--json`` names."""
+
+
 class Rounds:
     """Rounds in which all contestants take turns."""
 
@@ -104,6 +110,7 @@ class Rounds:
         self.times.setdefault(name, []).append(seconds)
 
     def show(self) -> None:
+        SHOWN[self.title] = {"limit": self.limit, "s": self.times}
         medians = {name: statistics.median(found) for name, found in self.times.items()}
         unit = medians[self.limit]
         print(f"\n{self.title} ({self.limit} = {unit * 1000:.1f} ms)")
@@ -424,7 +431,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--mb", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", nargs="*", default=[""], help="parts of names")
+    parser.add_argument("--json", help="file for all numbers")
     arguments = parser.parse_args()
     state = State(arguments.mb)
     print(f"{arguments.mb} MB, {os.cpu_count()} cores, torch {torch.__version__}")
@@ -438,12 +446,13 @@ def main() -> None:
         "dedupe": lambda place: bench_dedupe(state, place, arguments.rounds),
     }
     for name, bench in benches.items():
-        if arguments.only in name:
+        if any(part in name for part in arguments.only):
             place = Path(tempfile.mkdtemp())
             try:
                 bench(place)
             finally:
                 shutil.rmtree(place)
+    keep(arguments.json, {"rounds": SHOWN})
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+from machine import keep
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -254,6 +256,7 @@ def main() -> None:
     parser.add_argument("--peer", required=True, help="folder of the published release")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", default=",".join([*FUNCTIONS, *SUBJECTS]))
+    parser.add_argument("--json", help="file for the geometric means")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     if "--work" in sys.argv:
         side, _, names = sys.argv[1:]
@@ -279,6 +282,7 @@ def main() -> None:
         f"{'function':15s} {'tree':7s} {'compile ms':>10s} {'/peer':>6s} {'/bare':>6s}"
         f" {'call us':>9s} {'/peer':>6s} {'guards us':>9s} {'/peer':>6s}"
     )
+    kept: dict[str, dict[str, float]] = {}
     for title, group in (("containers", FUNCTIONS), ("others", SUBJECTS)):
         ratios: dict[str, list[float]] = {field: [] for field in (*FIELDS, "bare")}
         for key, ours in best["ours"].items():
@@ -286,7 +290,9 @@ def main() -> None:
                 others = [best[side].get(key, {}) for side in ("peer", "bare")]
                 print(_row(key, ours, *others, ratios))
         if any(ratios.values()):
-            means = {field: geometric_mean(found) for field, found in ratios.items()}
+            means = kept[title] = {
+                field: geometric_mean(found) for field, found in ratios.items()
+            }
             line = (
                 f"{title}, geometric means: compile {means['compile_s']:.2f}, call"
                 f" {means['call_s']:.2f}, guards {means['guards_s']:.2f} of the release"
@@ -294,6 +300,7 @@ def main() -> None:
             if ratios["bare"]:
                 line += f"; compile {means['bare']:.2f} of bare dictionaries"
             print(line)
+    keep(arguments.json, {"of_the_release": kept})
 
 
 def _keep_least(kept: dict, answer: dict) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import platform
 from pathlib import Path
 
-import torch
-
-import tensordict
-
 
 def about() -> dict[str, str | float | int]:
     """Return the machine, the versions, the date and the load, as plain data."""
+    # Some benchmarks measure a process that has neither.
+    import torch
+
+    import tensordict
+
     return {
         "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": _processor(),
@@ -24,6 +26,13 @@ def about() -> dict[str, str | float | int]:
         "torch": str(torch.__version__),
         "tensordict": tensordict.__version__,
     }
+
+
+def keep(path: str | None, numbers: dict[str, object]) -> None:
+    """Write numbers, and what they were measured on, where ``--json`` of a bench says."""
+    if path:
+        everything = {"machine": about(), **numbers}
+        Path(path).write_text(json.dumps(everything, indent=1) + "\n", "utf-8")
 
 
 def _processor() -> str:

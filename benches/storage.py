@@ -37,6 +37,8 @@ from typing import Any
 
 import numpy as np
 
+from machine import keep
+
 MIB = 1 << 20
 
 Times = tuple[float, ...]
@@ -71,6 +73,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", default=None, help="where to write")
     parser.add_argument("--only", default="", help="workloads whose name holds this")
+    parser.add_argument("--json", help="file for all numbers")
     parser.add_argument("--list", action="store_true", help="name the workloads")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -94,6 +97,7 @@ def main() -> None:
     print(
         f"{os.process_cpu_count() if sys.version_info > (3, 13) else os.cpu_count()} cores"
     )
+    kept: dict[str, object] = {}
     for name, (leaves, size) in WORKLOADS.items():
         # A whole name is that workload alone, though others begin with it.
         if name == arguments.only or (
@@ -101,6 +105,11 @@ def main() -> None:
         ):
             times = time_workload(name, leaves, size, sides, arguments)
             report(name, times)
+            kept[name] = {
+                side: {"s": [run[0] for run in runs], "cpu_s": [run[1] for run in runs]}
+                for side, runs in times.items()
+            }
+    keep(arguments.json, {"workloads": kept})
 
 
 def time_workload(

@@ -249,3 +249,111 @@ def test_the_table_keeps_what_others_answered(table, tmp_path):
     shown = table.tables(merged)
     assert shown.index("3.9") < shown.index("3.14")
     assert "4 passed" in shown
+
+
+@pytest.fixture
+def speed(monkeypatch):
+    return tool("pythons_speed", monkeypatch)
+
+
+def one(ours, peer, bare=None):
+    sides = {"ours": ours, "peer": peer} | ({"bare": bare} if bare else {})
+    return {side: {"min": seconds} for side, seconds in sides.items()}
+
+
+MACHINE = {"python": "3.15.2", "torch": "2.15.0", "date": "today", "load": 0.1}
+MEASURED = {
+    "operations": {
+        "trees": {
+            "flat 4": {
+                "view": one(1.0, 4.0, 2.0),
+                "cat": one(8.0, 4.0, 4.0),
+                "select": one(1.0, 9.0),
+                "get": one(1.0, 4.0),
+                "lost": {"error": "the process died"},
+            }
+        }
+    },
+    "tensorclass": {
+        "ns": {
+            "ours": {"read, batch []": 30.0, "a property by hand": 20.0},
+            "peer": {"read, batch []": 120.0, "a property by hand": 20.0},
+        }
+    },
+    "compilation": {
+        "of_the_release": {
+            "containers": {"compile_s": 0.5, "call_s": 0.25, "guards_s": 0.125}
+        }
+    },
+    "loader": {"contestants": {"BatchLoader": {"rows_per_s": [9e3, 7e3, 8e3]}}},
+    "storage": {
+        "workloads": {
+            "save": {
+                "ours": {"s": [2.0, 3.0]},
+                "limit": {"s": [1.0, 9.0]},
+                "peer, 2 threads": {"s": [8.0]},
+                "peer, 4 threads": {"s": [5.0]},
+            }
+        }
+    },
+    "checkpoint": {
+        "rounds": {
+            "restore": {
+                "limit": "read",
+                "s": {"read": [1.0], "Checkpointer": [3.0], "other": [9.0]},
+            }
+        }
+    },
+}
+ROWS = {
+    "Python": "3.15.2",
+    "tensor operations / bare loop, flat 4 leaves, this": "1.00",
+    "tensor operations / bare loop, flat 4 leaves, release": "1.41",
+    "structure, flat 4 leaves, times as fast as the release": "6.0",
+    "operations slower than the release": "`cat` (flat 4)",
+    "tensorclass: reading / a property by hand": "1.50",
+    "tensorclass, times as fast as the release": "4.0",
+    "compile: a call / release": "0.25",
+    "loader: thousand rows a second, BatchLoader": "8",
+    "storage, save / system calls": "2.00",
+    "storage, save, times as fast as the release": "2.50",
+    "checkpoint, restore, Checkpointer / read": "3.00",
+}
+
+
+def test_the_table_of_speed_is_made_from_the_numbers(speed, tmp_path):
+    assert set(MEASURED) == set(speed.BENCHES) == set(speed.ROWS)
+    (tmp_path / "3.15").mkdir()
+    for name, numbers in MEASURED.items():
+        path = tmp_path / "3.15" / f"{name}.json"
+        path.write_text(json.dumps({"machine": MACHINE, **numbers}))
+    (tmp_path / "3.9").mkdir()
+    (tmp_path / "3.9" / "loader.json").write_text(
+        json.dumps({"machine": MACHINE, **MEASURED["loader"]})
+    )
+    shown = speed.table(tmp_path).splitlines()
+    assert shown[0] == "| | 3.9 | 3.15 |"
+    for title, value in ROWS.items():
+        known = value if title.startswith(("Python", "loader")) else "-"
+        assert f"| {title} | {known} | {value} |" in shown
+
+
+def test_the_page_has_the_table_of_speed_that_is_kept(speed):
+    text = speed.PAGE.read_text()
+    assert speed.page(text, speed.KEPT) == text, "run: python tools/pythons_speed.py"
+
+
+def test_a_benchmark_that_fails_keeps_the_numbers_of_before(
+    speed, environments, monkeypatch, tmp_path, capsys
+):
+    local = environments.Local("3.11", tmp_path, sys.executable)
+    (local.work / "release").mkdir(parents=True)
+    monkeypatch.setattr(speed, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(local, "run", lambda program, **options: None)
+    kept = tmp_path / "kept" / "3.11" / "loader.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}")
+    (local.work / "loader.json").write_text("of another run")
+    assert not speed.measure(local, ["loader"], 1)
+    assert kept.read_text() == "{}"
+    assert "loader did not end" in capsys.readouterr().out

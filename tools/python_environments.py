@@ -9,6 +9,7 @@ the checkout nor Rust. Runs on the system's Python, so it uses only the standard
 from __future__ import annotations
 
 import abc
+import contextlib
 import json
 import os
 import platform
@@ -16,6 +17,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -195,6 +200,11 @@ class Environment(abc.ABC):
         only = "--only-binary=:all:"
         return self._pip(only, requirement, stderr=subprocess.DEVNULL)
 
+    def install_apart(self, folder: Path, wanted: Sequence[str]) -> bool:
+        """Install packages into a folder of their own, and return whether that went well."""
+        target = ("--target", self._path_of(folder))
+        return self._pip("--no-deps", *target, *wanted)
+
     def install_wheel(self, wheel: Path) -> None:
         """Install a wheel of this package in place of any other."""
         shutil.copy(wheel, self.work)
@@ -260,11 +270,18 @@ class Debian(Environment):
         python = f"python3.{self.minor}"
         if not (self.root / "usr" / "bin" / python).exists():
             wanted = (python, f"{python}-venv")
-            self._apt("update", "-qq")
-            self._apt("install", "-y", "-qq", "--no-install-recommends", *wanted)
+            self._install_packages(*wanted)
         self.work.mkdir(parents=True, exist_ok=True)
         if self._inside(python, "-m", "venv", self._path_of(self.folder)).returncode:
             raise Unavailable(f"{python} of Debian cannot make environments")
+
+    def make(self, *, libraries: bool) -> None:
+        """Create what is missing; with the libraries come the programs that tests use."""
+        super().make(libraries=libraries)
+        if libraries and not (self.root / "usr" / "bin" / "redis-server").exists():
+            # Their tests are skipped without them, and say so.
+            with contextlib.suppress(Unavailable):
+                self._install_packages("e2fsprogs", "redis-server")
 
     def _is_unpacked(self) -> bool:
         return (self.root / "usr" / "bin" / "python3").exists()
@@ -309,6 +326,10 @@ class Debian(Environment):
         return subprocess.run(
             command, check=False, capture_output=True, text=True, timeout=PATIENCE
         )
+
+    def _install_packages(self, *names: str) -> None:
+        self._apt("update", "-qq")
+        self._apt("install", "-y", "-qq", "--no-install-recommends", *names)
 
     def _apt(self, *arguments: str) -> None:
         # A mirror may be some weeks behind: its lists say that they are too old, and still serve.
