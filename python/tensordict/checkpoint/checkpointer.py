@@ -13,8 +13,8 @@ import torch
 from tensordict.checkpoint.background import Writer
 from tensordict.checkpoint.distributed import (
     Publication,
+    group_of,
     mark_failed,
-    mark_unpublished,
     ranks,
     refuse_unshared,
     sweep_parts,
@@ -23,6 +23,7 @@ from tensordict.checkpoint.exporting import Exporting
 from tensordict.checkpoint.files import StepParts
 from tensordict.checkpoint.items import describe_all
 from tensordict.checkpoint.loading import load_step
+from tensordict.checkpoint.lost_ranks import tell_process
 from tensordict.checkpoint.preemption import Preemption
 from tensordict.checkpoint.randomness import set_random_states
 from tensordict.checkpoint.reading import StepFiles
@@ -38,9 +39,12 @@ from tensordict.storage.locations import local
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
     from tensordict.checkpoint.distributed import Ranks
     from tensordict.checkpoint.items import Described
-    from tensordict.checkpoint.shares import Sharer
+    from tensordict.checkpoint.shares import Shared, Sharer
     from tensordict.checkpoint.writing import Plan
 
 
@@ -89,6 +93,15 @@ class Checkpointer(SaveOrder, Exporting, Closing):
         num_threads: the most threads. Default: the cores of this process, at most 8.
         rank_timeout: how many seconds rank 0 waits for the parts of others. It does not
             wait for a process of its own machine that has ended.
+        per_rank: the names of modules and optimizers of which each rank saves its own,
+            which other ranks have under the same name for other things.
+        process_group: the ranks that save and restore together: a ``ProcessGroup``, or a
+            ``DeviceMesh``, such as ``mesh["dp"]``. Default: all. Every call that ranks
+            make together goes over it. Groups save at the same time, each into a folder
+            of its own; the parts of a ``DTensor`` are in one group.
+
+    Raises:
+        ValueError: this process is not in ``process_group``.
 
     Examples:
         >>> import tempfile
@@ -117,6 +130,7 @@ class Checkpointer(SaveOrder, Exporting, Closing):
         num_threads: int = 0,
         rank_timeout: float = 1800.0,
         per_rank: Collection[str] = (),
+        process_group: ProcessGroup | DeviceMesh | None = None,
     ) -> None:
         for name, count in (
             ("keep", keep),
@@ -141,6 +155,10 @@ class Checkpointer(SaveOrder, Exporting, Closing):
         self.num_threads = num_threads
         self.rank_timeout = rank_timeout
         self.per_rank = per_rank
+        self.process_group: Any = group_of(process_group)
+        found = ranks(self.process_group)
+        if found is not None:
+            tell_process(found.members[found.rank])
         self._steps: Steps = Steps(self.directory)
         self._writer: Writer = Writer((num_threads, durable, True))
         # The handler of a signal may save in the middle of a save of the same thread.
@@ -206,12 +224,12 @@ class Checkpointer(SaveOrder, Exporting, Closing):
                 raise RuntimeError(MSG_CLOSED)
             if self._is_saving:
                 # This is the handler of a signal, and the save that it came upon waits.
-                turn = self._turn(None, is_later=False, is_free=True)
+                turn = self._turn(step, None, is_later=False, is_free=True)
                 return self._save(step, fields, items, trainable_only, turn)
             self._is_saving = True
             try:
                 is_later = self.background if background is None else background
-                turn = self._turn(ranks(), is_later)
+                turn = self._turn(step, self._ranks(), is_later)
                 if not turn.is_free:
                     return None
                 return self._save(step, fields, items, trainable_only, turn)
@@ -242,17 +260,15 @@ class Checkpointer(SaveOrder, Exporting, Closing):
             error = found
             if group is None:
                 raise
-        if group is not None:
-            self._agree_to_save(group, error)
-        shared = self._sharer(group).share(described)
+        shared = self._share(group, described, error)
         own, others = turn.places(self.directory)
         if group is not None:
             fields = {**fields, "world": group.world}
         try:
             if rank:
                 self._is_free(turn.is_later)
-            elif group is not None:
-                self._sweep_parts(turn.order, turn.token)
+            else:
+                self._sweep_parts(turn)
             plan = plan_step(
                 self.directory,
                 step,
@@ -270,8 +286,8 @@ class Checkpointer(SaveOrder, Exporting, Closing):
             self._write(plan, new, turn)
         except Exception as found:
             error = found
-            if own is not None:
-                mark_failed(own)
+            if group is not None:
+                mark_failed(own or group.folder(self.directory, turn.token), found)
             if group is None or turn.is_later:
                 raise
         if group is not None and not turn.is_later:
@@ -285,19 +301,24 @@ class Checkpointer(SaveOrder, Exporting, Closing):
             self._await_published()
         return path
 
-    def _agree_to_save(self, group: Ranks, error: Exception | None) -> None:
-        """Raise what one of the ranks has met before anything is written."""
+    def _ranks(self) -> Ranks | None:
+        """Return the ranks that save and restore together; None for a process alone."""
+        return ranks(self.process_group)
+
+    def _share(
+        self, group: Ranks | None, described: list[Described], error: Exception | None
+    ) -> Shared:
+        """Agree on what each rank writes, or raise what one of them has met before."""
+        if group is None:
+            return self._sharer(group).share(described)
         try:
             group.raise_together(error)
+            shared = self._sharer(group).share(described)
         except Exception:
-            if group.rank == 0:
-                pending = [step.order for step in self._writer.pending()]
-                sweep_parts(
-                    self.directory,
-                    [self._tokens[each] for each in pending if each in self._tokens],
-                )
+            self._sweep_failed(group)
             raise
         self._is_shared = True
+        return shared
 
     def _write(self, plan: Plan, new: Step, turn: Turn) -> None:
         """Write a step now, or in the background."""
@@ -306,8 +327,8 @@ class Checkpointer(SaveOrder, Exporting, Closing):
         else:
             self._writer.write(plan)
         if turn.rank:
-            publisher = turn.processes[0]
-            self._published.append(Publication(new, plan.target, publisher))
+            first = turn.processes[0], turn.members[0]
+            self._published.append(Publication(new, plan.target, *first))
         if turn.ranks is None:
             self._steps.remember(new.path, plan.meta, plan.description)
         if self.dedupe:
@@ -421,7 +442,7 @@ class Checkpointer(SaveOrder, Exporting, Closing):
             "lazy": lazy,
             "rng": rng,
         }
-        group = ranks()
+        group = self._ranks()
         if group is not None:
             return self._restore_together(group, step, items, options)
 
@@ -457,7 +478,7 @@ class Checkpointer(SaveOrder, Exporting, Closing):
 
     def restore_random_states(self, step: int | None = None) -> None:
         """Set the random states of a step, and nothing else: those of this rank."""
-        group = ranks()
+        group = self._ranks()
         rank = 0 if group is None else group.rank
 
         def read(files: StepFiles, meta: dict[str, Any]) -> None:
@@ -507,8 +528,6 @@ class Checkpointer(SaveOrder, Exporting, Closing):
             self._writer.wait()
         except OSError:
             self._published.clear()
-            for token in self._tokens.values():
-                mark_unpublished(self.directory, token)
             raise
         self._await_published()
 
@@ -544,10 +563,10 @@ class Checkpointer(SaveOrder, Exporting, Closing):
         Raises:
             RuntimeError: the ranks ask for different steps.
         """
-        group = ranks()
+        group = self._ranks()
         if group is None:
             return self.preempted
-        told = group.gather((step, self.preempted))
+        told = group.call("reached_preemption", (step, self.preempted))
         if len({number for number, _ in told}) > 1:
             asked = [number for number, _ in told]
             raise RuntimeError(MSG_STEPS.format(asked))

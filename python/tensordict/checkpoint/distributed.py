@@ -7,16 +7,17 @@ call, never in the background: there rank 0 waits for directories to appear.
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import socket
 import time
 import uuid
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from tensordict import _rust
+from tensordict.checkpoint.lost_ranks import note_processes, tell_process, wait_for
 from tensordict.checkpoint.steps import Steps
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ __all__ = [
     "Publication",
     "Ranks",
     "begin_parts",
+    "group_of",
     "mark_failed",
-    "mark_unpublished",
     "new_token",
     "rank_file",
     "ranks",
@@ -50,16 +51,19 @@ MSG_UNSHARED = (
     "writes there. The steps of several ranks need a folder on a file system that all of "
     "them have. Nothing was saved."
 )
-ENDED_WITHIN = 2.0
-"""The seconds for which a process may end whose connections are closed."""
 
-_PROCESSES: dict[int, list[str]] = {}
-"""The names of the processes of all ranks, as they were last told, by their number."""
-
-MSG_ENDED = "The process of rank {} has ended: nothing was changed here."
+MSG_OUTSIDE = (
+    "This process, rank {} of {}, is not in the process_group of the checkpointer{}: only "
+    "the ranks of that save and restore with it."
+)
+MSG_DESTROYED = "The process_group of the checkpointer was destroyed."
+MSG_GROUP = (
+    "process_group is a ProcessGroup or a DeviceMesh, such as mesh['dp'], got {!r}."
+)
+MSG_DIFFERENT = "All ranks of a group call the same, and they called {}, by rank."
 MSG_NO_COMMON = "The ranks see no step in '{}' that all of them see: do they share it?"
 MSG_ASKED = "All ranks restore the same step, and they asked for {}, by rank."
-MSG_UNPUBLISHED = "The step {} did not appear in '{}': rank 0 could not make it."
+MSG_UNPUBLISHED = "The step {} did not appear in '{}': rank {} could not make it{}."
 MSG_LATE = "The step {} did not appear in '{}' within {} seconds."
 MSG_OTHER = "Rank {} {}: {}"
 
@@ -68,34 +72,53 @@ class Ranks(NamedTuple):
     """The ranks of a run, of which this process is one."""
 
     rank: int
+    """The place of this process among them."""
     world: int
+    group: Any = None
+    """Their process group; None for that of all processes."""
+    members: tuple[int, ...] = ()
+    """The ranks of their processes among all, which errors name, by place."""
 
     def gather(self, value: object) -> list[Any]:
-        """Return the values of all ranks."""
-        found: list[Any] = [None] * self.world
-        try:
-            torch.distributed.all_gather_object(found, value)
-        except RuntimeError as lost:
-            ended = self._ended()
-            if not ended:
-                raise
-            shown = ", ".join(map(str, ended))
-            raise RuntimeError(MSG_ENDED.format(shown)) from lost
+        """Return the values of all ranks.
+
+        Raises:
+            RuntimeError: a process has ended.
+        """
+        from torch.distributed import distributed_c10d as c10d
+
+        own = self.members[self.rank]
+        tell_process(own)
+        device = torch.device(c10d._get_object_coll_device(self.group))
+        content = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        sizes = self._gathered(torch.tensor([content.numel()], device=device))
+        longest = max(int(size) for size in sizes)
+        padded = torch.zeros(longest, dtype=torch.uint8, device=device)
+        padded[: content.numel()] = content
+        return [
+            pickle.loads(found[: int(size)].cpu().numpy().tobytes())  # noqa: S301 (of this run)
+            for size, found in zip(sizes, self._gathered(padded), strict=True)
+        ]
+
+    def _gathered(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        found = [torch.empty_like(tensor) for _ in range(self.world)]
+        work = torch.distributed.all_gather(
+            found, tensor, group=self.group, async_op=True
+        )
+        wait_for(work, self.members, self.members[self.rank])
         return found
 
-    def _ended(self) -> list[int]:
-        """The ranks whose processes are known to have ended."""
-        known = _PROCESSES.get(self.world, [])
-        limit = time.monotonic() + ENDED_WITHIN
-        while True:
-            found = [
-                rank
-                for rank, name in enumerate(known)
-                if rank != self.rank and _rust.process_has_ended(name)
-            ]
-            if found or not known or time.monotonic() > limit:
-                return found
-            time.sleep(0.01)
+    def call(self, what: str, value: object) -> list[Any]:
+        """Return the values of all ranks, which all make the same call.
+
+        Raises:
+            RuntimeError: they make different ones.
+        """
+        found = self.gather((what, value))
+        called = dict(zip(self.members, (each for each, _ in found), strict=True))
+        if len(set(called.values())) > 1:
+            raise RuntimeError(MSG_DIFFERENT.format(called))
+        return [each for _, each in found]
 
     def agree(self, value: object) -> Any:
         """Return the value of rank 0, on all ranks."""
@@ -114,8 +137,6 @@ class Ranks(NamedTuple):
         Raises:
             OSError: they see steps, and none that all see.
         """
-        # The names of processes tell who has ended if one does.
-        self.introduce(None)
         known = self.gather(([(step.order, step.number) for step in there], number))
         common = set(known[0][0]).intersection(*(steps for steps, _ in known))
         if not common and any(steps for steps, _ in known):
@@ -125,10 +146,16 @@ class Ranks(NamedTuple):
             raise ValueError(MSG_ASKED.format([each for _, each in known]))
         return max(common)[1] if number is None and common else number
 
-    def introduce(self, value: object) -> tuple[Any, list[str]]:
-        """Return the value of rank 0, and the names of all processes, on all ranks."""
-        found = self.gather((value, _rust.process_name()))
-        names = _PROCESSES[self.world] = [name for _, name in found]
+    def introduce(self, value: object, what: str) -> tuple[Any, list[str]]:
+        """Return the value of rank 0, and the names of all processes, on all ranks.
+
+        Args:
+            value: the value.
+            what: the call that all ranks make.
+        """
+        found = self.call(what, (value, _rust.process_name()))
+        names = [name for _, name in found]
+        note_processes(self.members, names)
         return found[0][0], names
 
     def raise_together(
@@ -156,7 +183,7 @@ class Ranks(NamedTuple):
             raise error
         for rank, other in enumerate(found):
             if other is not None:
-                raise RuntimeError(MSG_OTHER.format(rank, what, other))
+                raise RuntimeError(MSG_OTHER.format(self.members[rank], what, other))
 
     def folder(self, directory: Path, token: str) -> Path:
         """Return the folder that has the parts of a save until it is published."""
@@ -167,12 +194,59 @@ class Ranks(NamedTuple):
         return self.folder(directory, token) / f"rank-{rank:05}"
 
 
-def ranks() -> Ranks | None:
-    """The ranks of this run; None where this process is alone."""
+def ranks(group: Any = None) -> Ranks | None:
+    """The ranks of a group; None where this process is alone in it.
+
+    Args:
+        group: the process group. Default: that of all processes.
+
+    Raises:
+        ValueError: this process is not in it, or it was destroyed.
+    """
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        if group is not None:
+            raise ValueError(MSG_DESTROYED)
         return None
-    world = torch.distributed.get_world_size()
-    return None if world == 1 else Ranks(torch.distributed.get_rank(), world)
+    if group is None:
+        world = torch.distributed.get_world_size()
+        rank = torch.distributed.get_rank()
+        return None if world == 1 else Ranks(rank, world, None, tuple(range(world)))
+    members = torch.distributed.get_process_group_ranks(group)
+    rank = torch.distributed.get_rank(group)
+    return (
+        None if len(members) == 1 else Ranks(rank, len(members), group, tuple(members))
+    )
+
+
+def group_of(given: Any) -> Any:
+    """Return the process group that a user gave, as such or as a mesh.
+
+    Raises:
+        TypeError: it is neither.
+        ValueError: this process is not in it.
+    """
+    if given is None:
+        return None
+    members: list[int] = []
+    if hasattr(given, "get_coordinate") and hasattr(given, "mesh"):
+        members = given.mesh.reshape(-1).tolist()
+        if given.get_coordinate() is not None:
+            return given.get_group() if given.ndim == 1 else _group_of_ranks(members)
+    elif not isinstance(given, int) and not hasattr(given, "size"):
+        raise TypeError(MSG_GROUP.format(given))
+    elif not isinstance(given, int):
+        return given
+    # What new_group returns to ranks that it does not have is a number.
+    shown = f" ({', '.join(map(str, members))})" if members else ""
+    rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    raise ValueError(MSG_OUTSIDE.format(rank, world, shown))
+
+
+def _group_of_ranks(members: list[int]) -> Any:
+    """Return a group of the ranks of a mesh of several dims: only these call."""
+    if len(members) == torch.distributed.get_world_size():
+        return None
+    return torch.distributed.new_group(sorted(members), use_local_synchronization=True)
 
 
 def new_token() -> str:
@@ -216,12 +290,17 @@ def sweep_parts(directory: Path, tokens: Iterable[str]) -> None:
     own = _rust.process_name()
     for name in _names(directory):
         owner = name.removeprefix(PARTS).partition(".")[0]
+        token = name.removesuffix(FAILED)
         if (
             name.startswith(PARTS)
-            and name not in kept
+            and token not in kept
             and (owner == own or "." not in name[1:] or _rust.process_has_ended(owner))
         ):
-            shutil.rmtree(directory / name, ignore_errors=True)
+            path = directory / name
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 class Publication(NamedTuple):
@@ -231,6 +310,8 @@ class Publication(NamedTuple):
     part: Path
     publisher: str
     """The name of the process of rank 0."""
+    rank: int
+    """Its number among all."""
 
     def wait(self, limit: float) -> None:
         """Wait until the step can be seen from here.
@@ -245,8 +326,15 @@ class Publication(NamedTuple):
             is_moved = self.part.name not in _names(parts)
             if is_moved and self._is_there():
                 return
-            if parts.name + FAILED in _names(folder) or has_ended:
-                raise OSError(MSG_UNPUBLISHED.format(self.step.number, folder))
+            why = _why_failed(parts)
+            if why is not None or has_ended:
+                if why is None and _rust.process_has_ended(self.publisher):
+                    why = "its process has ended"
+                shown = f": {why}" if why else ""
+                text = MSG_UNPUBLISHED.format(
+                    self.step.number, folder, self.rank, shown
+                )
+                raise OSError(text)
             if time.monotonic() - began > limit:
                 raise TimeoutError(MSG_LATE.format(self.step.number, folder, limit))
             # It is looked for once more behind the end of its process.
@@ -262,21 +350,31 @@ class Publication(NamedTuple):
         return any(each.order >= self.step.order for each in saved)
 
 
-def mark_unpublished(directory: Path, token: str) -> None:
-    """Say that a step will not come, to the ranks that wait for it."""
-    # They give up in time where that fails, too.
-    with suppress(OSError):
-        (directory / f"{PARTS}{token}{FAILED}").touch()
+def mark_failed(part: Path, error: object) -> None:
+    """Say that a part will not come, and why, to those that wait for it.
 
-
-def mark_failed(part: Path) -> None:
-    """Say that a part will not come, to rank 0 that waits for it."""
+    Args:
+        part: the folder that it would have; that of all parts, for a step.
+        error: what has happened.
+    """
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
-        part.with_name(part.name + FAILED).touch()
+        part.with_name(part.name + FAILED).write_text(f"{error}", encoding="utf-8")
     except OSError:
         # The disk may be what failed: then rank 0 meets it, too, or gives up in time.
         pass
+
+
+def _why_failed(part: Path) -> str | None:
+    """Return why a part will not come; None where that is not known."""
+    mark = part.with_name(part.name + FAILED)
+    # Listing the folder has a network file system ask the server.
+    if mark.name not in _names(part.parent):
+        return None
+    try:
+        return mark.read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def rank_file(rank: int) -> str:

@@ -190,7 +190,7 @@ def _publish(load: _Load, target: Path, how: Export, group: Ranks | None) -> Non
                 else {str(how.item): found.state}
             )
             _together(
-                lambda: write_dcp(state, found.tensors, folder, alone=group is None),
+                lambda: write_dcp(state, found.tensors, folder, group),
                 group,
             )
         else:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from torch.distributed.checkpoint.planner import WriteItem
 
+    from tensordict.checkpoint.distributed import Ranks
     from tensordict.checkpoint.lazy_state import LazyTensors
 
 __all__ = ["write_dcp"]
@@ -47,7 +48,7 @@ class _Planner(DefaultSavePlanner):
 
 
 def write_dcp(
-    state: dict[str, Any], tensors: LazyTensors, folder: Path, *, alone: bool
+    state: dict[str, Any], tensors: LazyTensors, folder: Path, group: Ranks | None
 ) -> None:
     """Write a state, of which each rank writes a share.
 
@@ -57,17 +58,17 @@ def write_dcp(
         state: the state, the same on all ranks.
         tensors: what its tensors stand for.
         folder: where to.
-        alone: whether this process has no partners.
+        group: the ranks that write it together; None for a process alone.
 
     Raises:
         RuntimeError: a file of the step is damaged, or another rank has an error.
         OSError: it could not be written.
     """
     try:
-        _save(state, tensors, folder, alone=alone)
+        _save(state, tensors, folder, group)
     except CheckpointException as error:
         # It is no Exception, and has those of all ranks.
-        own = 0 if alone else torch.distributed.get_rank()
+        own = 0 if group is None else group.rank
         if own in error.failures:
             raise error.failures[own][0] from None
         rank, (cause, _) = min(error.failures.items(), key=lambda pair: pair[0])
@@ -75,7 +76,7 @@ def write_dcp(
 
 
 def _save(
-    state: dict[str, Any], tensors: LazyTensors, folder: Path, *, alone: bool
+    state: dict[str, Any], tensors: LazyTensors, folder: Path, group: Ranks | None
 ) -> None:
     with warnings.catch_warnings():
         # That there are no ranks is known.
@@ -84,5 +85,6 @@ def _save(
             state,
             storage_writer=FileSystemWriter(folder, sync_files=False),
             planner=_Planner(tensors),
-            no_dist=alone,
+            process_group=None if group is None else group.group,
+            no_dist=group is None,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tensordict.checkpoint.distributed import ranks
 from tensordict.checkpoint.export import Export, export_step
 from tensordict.checkpoint.reading import StepFiles
 from tensordict.checkpoint.steps import read_meta
@@ -29,6 +28,7 @@ class Exporting:
     _steps: Steps
     _read: Callable[..., Any]
     wait: Callable[[], None]
+    _ranks: Callable[[], Ranks | None]
 
     def export(
         self,
@@ -82,7 +82,7 @@ class Exporting:
             item, format, max_shard_size, self.num_threads, self.durable
         ).checked()
         target = Path(local(path)).absolute()
-        group = ranks()
+        group = self._ranks()
         if group is None:
             self._read(step, lambda *opened: export_step(opened, target, how))
         else:
@@ -91,6 +91,8 @@ class Exporting:
 
     def _agree_on_step(self, group: Ranks, number: int | None) -> int | None:
         """Wait for steps in the background, and find the step that all ranks take."""
+        # The names of processes tell who has ended if one does.
+        group.introduce(None, "restore or export")
         error: Exception | None = None
         there: list[Step] = []
         try:

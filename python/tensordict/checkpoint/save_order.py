@@ -33,6 +33,7 @@ class SaveOrder:
     when_busy: str
     _steps: Steps
     _writer: Writer
+    _is_swept: bool = False
     _last_order: int
     _tokens: dict[int, str]
     _last_sharer: Sharer | None
@@ -50,7 +51,11 @@ class SaveOrder:
         return True
 
     def _turn(
-        self, found: Ranks | None, is_later: bool, is_free: bool | None = None
+        self,
+        number: int,
+        found: Ranks | None,
+        is_later: bool,
+        is_free: bool | None = None,
     ) -> Turn:
         """Find the place of a save in the order of all, which rank 0 chooses."""
         error: Exception | None = None
@@ -69,9 +74,13 @@ class SaveOrder:
                 error = failed
         processes: list[str] = []
         if found is not None:
-            said, processes = found.introduce(said)
-            if said is None:
-                found.raise_together(error)
+            try:
+                said, processes = found.introduce(said, f"save({number})")
+                if said is None:
+                    found.raise_together(error)
+            except Exception:
+                self._sweep_failed(found)
+                raise
         turn = Turn(found, is_later, there, processes, *said)
         if turn.is_free:
             self._last_order = turn.order
@@ -91,11 +100,21 @@ class SaveOrder:
         order = max(orders) + 1
         return new_token(), order, is_free, before, socket.gethostname()
 
-    def _sweep_parts(self, order: int, token: str) -> None:
+    def _sweep_failed(self, group: Ranks) -> None:
+        """Remove the parts of a save that came to nothing, and those of others before."""
+        if group.rank == 0:
+            pending = [step.order for step in self._writer.pending()]
+            known = [self._tokens[each] for each in pending if each in self._tokens]
+            sweep_parts(self.directory, known)
+
+    def _sweep_parts(self, turn: Turn) -> None:
         """Remove the parts of all saves but this one and those on their way."""
+        if turn.ranks is None and self._is_swept:
+            return
+        self._is_swept = True
         pending = [self._tokens.get(each.order, "") for each in self._writer.pending()]
-        sweep_parts(self.directory, [*pending, token])
-        self._tokens = {order: token} | {
+        sweep_parts(self.directory, [*pending, turn.token])
+        self._tokens = {turn.order: turn.token} | {
             each: known for each, known in self._tokens.items() if known in pending
         }
 

@@ -19,7 +19,7 @@ from tensordict.storage.safetensors_levels import count_bytes
 from tensordict.storage.sharded import regions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tensordict.checkpoint.distributed import Ranks
     from tensordict.storage.safetensors_levels import Leaf
@@ -41,6 +41,13 @@ MSG_ALONE = (
     "Cannot save {!r}: {} ranks have parts of the DTensor {!r}, and this process saves alone. "
     "All ranks save together, and not in the handler of a signal that comes upon a save: "
     "use reached_preemption. Nothing was saved."
+)
+
+
+MSG_OUTSIDE = (
+    "Cannot save {item!r}: the DTensor {name!r} has parts on the ranks {others}, which are not "
+    "in the process_group of the checkpointer, the ranks {members}. Give it a group of all "
+    "ranks that have parts. Nothing was saved."
 )
 
 
@@ -87,7 +94,7 @@ class Sharer:
         Raises:
             RuntimeError: two ranks have the same name for different things.
         """
-        rank, world = (0, 1) if self.ranks is None else self.ranks[:2]
+        rank = 0 if self.ranks is None else self.ranks.rank
         own = {item.name: _description(item) for item in items}
         plain = [
             (item.name, name, leaf)
@@ -98,8 +105,9 @@ class Sharer:
         if self.ranks is None:
             if not any(item.sharded for item in items):
                 return Shared(items, [], {}, [0])
-            _refuse_others(items)
-            return _Plan({0: own}, {}, world).part_of(rank, items, [0])
+            here = _own_rank()
+            _refuse_others(items, here)
+            return _Plan({0: own}, {}, 1, members=[here]).part_of(rank, items, [0])
         digests: list[int] = []
         error: Exception | None = None
         try:
@@ -132,17 +140,24 @@ class Sharer:
                 known = found[lowest][0][2]
                 for name, digest in zip(known, numbers, strict=True):
                     by_name.setdefault(name, {})[number] = digest
-        plan = _Plan(descriptions, by_name, world, layouts)
+        members = self.ranks.members
+        plan = _Plan(descriptions, by_name, len(members), layouts, members)
         self._known = (layouts, plan) if is_equal else None
-        _merge(items, abouts)
+        _merge(items, {members[place]: about for place, about in abouts.items()})
         return plan.part_of(rank, items, threads)
 
 
-def _refuse_others(items: list[Described]) -> None:
+def _own_rank() -> int:
+    is_there = torch.distributed.is_initialized()
+    return torch.distributed.get_rank() if is_there else 0
+
+
+def _refuse_others(items: list[Described], own: int) -> None:
     """Refuse tensors of which other ranks have parts, where this process saves alone."""
     for item in items:
         for name, (layout, _) in item.sharded.items():
-            if layout.ranks != (0,):
+            count = sum(math.prod(sizes) for _, sizes in layout.boxes({own: 0}))
+            if count < math.prod(layout.shape):
                 raise RuntimeError(MSG_ALONE.format(item.name, len(layout.ranks), name))
 
 
@@ -203,6 +218,7 @@ class _Plan:
         digests: checksums of tensors by item and name, and by rank, where they differ.
         world: the number of ranks.
         layouts: what tells the descriptions of ranks apart, by rank.
+        members: the numbers that meshes have for the ranks. Default: the same.
     """
 
     def __init__(
@@ -211,10 +227,15 @@ class _Plan:
         digests: Mapping[tuple[str, str], Mapping[int, int]],
         world: int,
         layouts: list[str] | None = None,
+        members: Sequence[int] | None = None,
     ) -> None:
         self.descriptions = descriptions
         self.digests = digests
         self.world = world
+        self._members: Sequence[int] = range(world) if members is None else members
+        self._places: dict[int, int] = {
+            member: place for place, member in enumerate(self._members)
+        }
         layouts = layouts or [""] * world
         self.members: dict[int, list[int]] = {
             first: [rank for rank in range(world) if layouts[rank] == layouts[first]]
@@ -281,16 +302,27 @@ class _Plan:
         for other, (found, other_dtype) in having.items():
             if found.shape != layout.shape or dtype != other_dtype:
                 why = f"{dtype} {list(layout.shape)} and {other_dtype} {list(found.shape)}"
-                raise RuntimeError(_other(item, name, first, other, why))
+                raise RuntimeError(self._other(item, name, first, other, why))
         layouts = tuple(dict.fromkeys(found for found, _ in having.values()))
         if layouts not in self._boxes:
-            boxes = layout.boxes()
+            boxes = layout.boxes(self._places)
             for found in layouts[1:]:
-                for box, ranks in found.boxes().items():
+                for box, ranks in found.boxes(self._places).items():
                     boxes[box] = sorted({*boxes.get(box, ()), *ranks})
-            if sum(math.prod(box[1]) for box in boxes) > math.prod(layout.shape):
+            count = sum(math.prod(box[1]) for box in boxes)
+            if count > math.prod(layout.shape):
                 # Meshes that cut it in other ways have it all, each.
-                boxes = layout.boxes()
+                boxes = layout.boxes(self._places)
+            elif count < math.prod(layout.shape):
+                meshes = {rank for each in layouts for rank in each.ranks}
+                raise RuntimeError(
+                    MSG_OUTSIDE.format(
+                        item=item,
+                        name=name,
+                        others=sorted(meshes.difference(self._members)),
+                        members=list(self._members),
+                    )
+                )
             self._boxes[layouts] = boxes
         size = getattr(torch, dtype.removeprefix("torch.")).itemsize
         return self._boxes[layouts], size
@@ -304,7 +336,7 @@ class _Plan:
         if name in sharded:
             other = next(iter(self._having(item, "sharded", name)))
             raise RuntimeError(
-                _other(item, name, first, other, "a tensor and a DTensor")
+                self._other(item, name, first, other, "a tensor and a DTensor")
             )
         digests = self.digests.get((item, name), {})
         holders = sorted(rank for each in having for rank in self.members[each])
@@ -317,13 +349,17 @@ class _Plan:
             ):
                 why = "with other values"
             if why:
-                raise RuntimeError(_other(item, name, first, other, why))
+                raise RuntimeError(self._other(item, name, first, other, why))
         if len({digests.get(rank) for rank in holders}) > 1:
             # The values of the lowest rank are saved where replicas differ, throughout.
             holders = holders[:1]
         size = plain.num_bytes // max(1, math.prod(plain.shape))
         box: Box = ((0,) * len(plain.shape), plain.shape)
         return {box: holders}, size, plain.is_whole
+
+    def _other(self, item: str, name: str, one: int, other: int, why: str) -> str:
+        one, other = self._members[one], self._members[other]
+        return MSG_OTHER.format(item=item, name=name, one=one, other=other, why=why)
 
     def _differ(self, item: str, first: int, other: int) -> bool:
         """Return whether two ranks have other names in an item: they are no replicas."""
@@ -472,7 +508,3 @@ def _parts_of(
             key = name if len(grid) == 1 else part_name(name, offsets)
             found[key] = in_format(part)
     return found
-
-
-def _other(item: str, name: str, one: int, other: int, why: str) -> str:
-    return MSG_OTHER.format(item=item, name=name, one=one, other=other, why=why)

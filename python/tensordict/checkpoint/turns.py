@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from tensordict.checkpoint.distributed import Ranks
     from tensordict.checkpoint.steps import Step
 
-__all__ = ["Turn", "step_fields"]
+__all__ = ["Part", "Turn", "step_fields"]
+
+Part: TypeAlias = "tuple[str, str, int]"
+"""The folder of a part, the name of the process that writes it, and its rank."""
 
 MSG_METRIC = "The metric {!r} is a number, got {!r}."
 
@@ -47,8 +50,13 @@ class Turn(NamedTuple):
         """The rank of this process."""
         return 0 if self.ranks is None else self.ranks.rank
 
-    def places(self, directory: Path) -> tuple[Path | None, list[tuple[str, str]]]:
-        """Return where the part of this rank goes, and those of others with their processes.
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The numbers of the ranks among all."""
+        return (0,) if self.ranks is None else self.ranks.members
+
+    def places(self, directory: Path) -> tuple[Path | None, list[Part]]:
+        """Return where the part of this rank goes, and those of others.
 
         Rank 0 writes into the step itself, and needs to know of the others.
         """
@@ -58,8 +66,10 @@ class Turn(NamedTuple):
             self.ranks.part(directory, self.token, rank)
             for rank in range(self.ranks.world)
         ]
-        others = list(zip(map(str, folders), self.processes, strict=True))[1:]
-        return (folders[self.rank], others) if self.rank else (None, others)
+        if self.rank:
+            return folders[self.rank], []
+        parts = zip(map(str, folders), self.processes, self.ranks.members, strict=True)
+        return None, list(parts)[1:]
 
 
 def step_fields(metrics: Mapping[str, float] | None, *, rng: bool) -> dict[str, Any]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tensordict.checkpoint.shares import Shared
+    from tensordict.checkpoint.turns import Part
     from tensordict.storage.safetensors_levels import Leaf
 
 __all__ = ["Plan", "num_threads", "plan_step"]
@@ -47,9 +48,8 @@ class Plan:
     """Names, and files of an older step that get them."""
     retired: list[Path]
     """Steps that are deleted once this one is there."""
-    gathered: tuple[list[tuple[str, str]], float]
-    """Parts of other ranks with the names of their processes, and how many seconds they are
-    waited for."""
+    gathered: tuple[list[Part], float]
+    """Parts of other ranks, and how many seconds they are waited for."""
     meta: dict[str, Any]
     """The description."""
 
@@ -83,7 +83,7 @@ def plan_step(
     digest_threads: int = 0,
     rank: int = 0,
     target: Path | None = None,
-    gathered: tuple[list[tuple[str, str]], float] = ([], 0.0),
+    gathered: tuple[list[Part], float] = ([], 0.0),
 ) -> Plan:
     """Plan the files of a step.
 
@@ -99,8 +99,7 @@ def plan_step(
         digest_threads: the most threads that take checksums.
         rank: whose part it is.
         target: where it is written, if not at the place of the step.
-        gathered: parts of other ranks with the names of their processes, and how many
-            seconds they are waited for.
+        gathered: parts of other ranks, and how many seconds they are waited for.
     """
     files: list[Any] = []
     known: list[tuple[str, bytes]] = []

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["Box", "Layout", "Sharded", "is_sharded", "layout_of", "regions_of"]
 
@@ -42,17 +45,25 @@ class Layout(NamedTuple):
     placements: tuple[str, ...]
     """For each dim of the mesh ``R``, ``S<dim>`` or ``S<dim>/<split factor>``."""
 
-    def boxes(self) -> dict[Box, list[int]]:
-        """Return the parts that are not empty, each with the ranks that have it."""
+    def boxes(self, places: Mapping[int, int] | None = None) -> dict[Box, list[int]]:
+        """Return the parts that are not empty, each with the ranks that have it.
+
+        Args:
+            places: the numbers of ranks, by their numbers in the mesh. Those that are not
+                in it do not count.
+        """
         found: dict[Box, list[int]] = {}
         coordinates = itertools.product(*map(range, self.mesh))
         known: dict[Any, list[_Run]] = {}
         for rank, coordinate in zip(self.ranks, coordinates, strict=True):
+            if places is not None and rank not in places:
+                continue
+            number = rank if places is None else places[rank]
             for box in _boxes(
                 [self._runs(dim, coordinate, known) for dim in self._dims]
             ):
                 if math.prod(box[1]):
-                    found.setdefault(box, []).append(rank)
+                    found.setdefault(box, []).append(number)
         return found
 
     @property

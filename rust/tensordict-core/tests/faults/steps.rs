@@ -64,6 +64,7 @@ fn step(folder: &Path, number: u8, task: Task) -> Step {
             gathered.parts.push(Part {
                 path: folder.join(".parts/rank-1"),
                 writer: process_name(),
+                rank: 1,
             });
         }
     }

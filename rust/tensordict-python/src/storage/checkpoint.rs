@@ -27,7 +27,7 @@ use super::safetensors::{Tensor, planned_tensors};
 use super::save::SaveProgress;
 
 /// `(folder of the steps, directory, [(name, tensors, texts)], [(name, bytes)], [(name, file of an older
-/// step)], steps to delete, ([(part, process that writes it)], seconds to wait for them))`.
+/// step)], steps to delete, ([(part, process that writes it, its rank)], seconds to wait for them))`.
 type Planned<'py> = (
     PathBuf,
     PathBuf,
@@ -35,7 +35,7 @@ type Planned<'py> = (
     Vec<(String, Vec<u8>)>,
     Vec<(String, PathBuf)>,
     Vec<PathBuf>,
-    (Vec<(PathBuf, String)>, f64),
+    (Vec<(PathBuf, String, usize)>, f64),
 );
 
 /// The most threads, whether the save is durable, whether checksums are taken.
@@ -65,7 +65,9 @@ fn planned(step: Planned<'_>) -> PyResult<(Step, Vec<Kept>)> {
         files,
         retired,
         gathered: Gathered {
-            parts: parts.map(|(path, writer)| Part { path, writer }).collect(),
+            parts: parts
+                .map(|(path, writer, rank)| Part { path, writer, rank })
+                .collect(),
             limit: Duration::try_from_secs_f64(seconds).unwrap_or_default(),
         },
     };

@@ -77,13 +77,33 @@ pub struct Part {
     pub path: PathBuf,
     /// The name of the process. Once that has ended, nothing more will come.
     pub writer: String,
+    /// The number by which errors name the process.
+    pub rank: usize,
 }
 
-/// Writes a step. Where something is at its place already, that is replaced.
+/// Writes a step. Where something is at its place already, that is replaced. Processes that wait for
+/// this one, since it writes a part or gathers them, find a mark if it fails.
 ///
 /// # Errors
 /// The operating system refuses something, or the job was cancelled: everything is as it was.
 pub fn save(job: &Job<'_>, step: &Step) -> StorageResult<()> {
+    let saved = write_step(job, step);
+    if let Err(error) = &saved {
+        let parts = &step.gathered.parts;
+        let is_part = step.target.parent() != Some(&step.folder);
+        let waited_for = is_part.then_some(step.target.as_path());
+        let all = parts.first().and_then(|part| part.path.parent());
+        for path in [waited_for, all].into_iter().flatten() {
+            // Without it they give up in time. Where nobody can wait any more, none is made.
+            if path.parent().is_some_and(Path::is_dir) {
+                let _ = fs::write(mark_of(path), error.to_string());
+            }
+        }
+    }
+    saved
+}
+
+fn write_step(job: &Job<'_>, step: &Step) -> StorageResult<()> {
     let disk = job.disk;
     let parent = step.target.parent().unwrap_or(Path::new("."));
     for folder in [step.folder.as_path(), parent] {
@@ -144,8 +164,14 @@ pub fn remove(disk: Disk<'_>, folder: &Path, steps: &[PathBuf]) -> StorageResult
     Ok(())
 }
 
-/// The end of the name that says that a part will not come.
+/// The end of the name of a file that says why a part will not come.
 const FAILED: &str = ".failed";
+
+fn mark_of(path: &Path) -> PathBuf {
+    let mut mark = path.to_path_buf().into_os_string();
+    mark.push(FAILED);
+    mark.into()
+}
 
 /// The time between two looks for parts.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -158,19 +184,23 @@ const LOOKS_PER_WRITER: usize = 16;
 fn gather(job: &Job<'_>, gathered: &Gathered, new: &Path) -> StorageResult<()> {
     let disk = job.disk;
     let began = Instant::now();
-    for Part { path, writer } in &gathered.parts {
+    for Part { path, writer, rank } in &gathered.parts {
         let refused = |source: io::Error| StorageError::io(path, source);
-        let failed = |text: &str| Err(refused(io::Error::other(text)));
-        let mut mark = path.clone().into_os_string();
-        mark.push(FAILED);
+        let failed = |text: String| Err(refused(io::Error::other(text)));
+        let mark = mark_of(path);
         let (mut looks, mut is_without_writer) = (0, false);
         while !path.is_dir() {
-            if Path::new(&mark).exists() {
-                return failed("the rank that writes this part has failed");
+            if mark.exists() {
+                let why = fs::read_to_string(&mark).unwrap_or_default();
+                return failed(format!(
+                    "the rank that writes this part has failed, rank {rank}: {why}"
+                ));
             }
             // It was looked for once more since, for it may have come in the last moment.
             if is_without_writer {
-                return failed("the process that writes this part has ended");
+                return failed(format!(
+                    "the process that writes this part has ended, that of rank {rank}"
+                ));
             }
             if began.elapsed() > gathered.limit {
                 return Err(refused(Errno::TIMEDOUT.into()));
@@ -366,6 +396,7 @@ mod tests {
             parts: vec![Part {
                 path: part.clone(),
                 writer: writer.clone(),
+                rank: 1,
             }],
             limit: Duration::from_millis(1),
         };
