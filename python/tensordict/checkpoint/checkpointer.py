@@ -281,7 +281,8 @@ class Checkpointer(SaveOrder, Exporting, Closing):
                 digest_threads=self.num_threads,
                 rank=rank,
                 target=own,
-                gathered=([], 0.0) if rank else (others, self.rank_timeout),
+                gathered=(others, self.rank_timeout),
+                writers=turn.members[1 : len(others) + 1],
             )
             self._write(plan, new, turn)
         except Exception as found:

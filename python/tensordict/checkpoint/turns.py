@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Part", "Turn", "step_fields"]
 
-Part: TypeAlias = "tuple[str, str, int]"
-"""The folder of a part, the name of the process that writes it, and its rank."""
+Part: TypeAlias = "tuple[str, str]"
+"""The folder of a part, and the name of the process that writes it."""
 
 MSG_METRIC = "The metric {!r} is a number, got {!r}."
 
@@ -68,8 +68,7 @@ class Turn(NamedTuple):
         ]
         if self.rank:
             return folders[self.rank], []
-        parts = zip(map(str, folders), self.processes, self.ranks.members, strict=True)
-        return None, list(parts)[1:]
+        return None, list(zip(map(str, folders), self.processes, strict=True))[1:]
 
 
 def step_fields(metrics: Mapping[str, float] | None, *, rng: bool) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tensordict.storage.layouts.safetensors import balanced, planned
 from tensordict.storage.safetensors_levels import count_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from tensordict.checkpoint.shares import Shared
@@ -52,13 +52,18 @@ class Plan:
     """Parts of other ranks, and how many seconds they are waited for."""
     meta: dict[str, Any]
     """The description."""
+    writers: Sequence[int] = ()
+    """The ranks that write the parts of others, as errors name them. Default: from 1 on."""
 
     def arguments(self) -> Any:
         """Return the arguments of ``_rust.save_step``."""
         retired = [str(path) for path in self.retired]
+        parts, seconds = self.gathered
+        writers = self.writers or range(1, len(parts) + 1)
+        named = [(*part, rank) for part, rank in zip(parts, writers, strict=True)]
         return (
             *(str(self.folder), str(self.target), self.files, self.known, self.linked),
-            *(retired, self.gathered),
+            *(retired, (named, seconds)),
         )
 
     @property
@@ -84,6 +89,7 @@ def plan_step(
     rank: int = 0,
     target: Path | None = None,
     gathered: tuple[list[Part], float] = ([], 0.0),
+    writers: Sequence[int] = (),
 ) -> Plan:
     """Plan the files of a step.
 
@@ -100,6 +106,7 @@ def plan_step(
         rank: whose part it is.
         target: where it is written, if not at the place of the step.
         gathered: parts of other ranks, and how many seconds they are waited for.
+        writers: the ranks that write these parts, as errors name them.
     """
     files: list[Any] = []
     known: list[tuple[str, bytes]] = []
@@ -152,7 +159,7 @@ def plan_step(
     known.append((rank_file(rank) if rank else META, meta_bytes(meta)))
     place = target or folder / step_name(number)
     paths = [step.path for step in retired]
-    return Plan(folder, place, files, known, linked, paths, gathered, meta)
+    return Plan(folder, place, files, known, linked, paths, gathered, meta, writers)
 
 
 def _stem(item: str, rank: int) -> str:
