@@ -236,7 +236,7 @@ def group_of(given: Any) -> Any:
         raise TypeError(MSG_GROUP.format(given))
     elif not isinstance(given, int):
         return given
-    # What new_group returns to ranks that it does not have is a number.
+    # To ranks that it does not have, new_group returns a number.
     shown = f" ({', '.join(map(str, members))})" if members else ""
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
     raise ValueError(MSG_OUTSIDE.format(rank, world, shown))
