@@ -472,6 +472,22 @@ def test_files_of_other_programs_are_named(advice, command, tmp_path, capsys):
     assert "meta.json:" not in text
 
 
+@pytest.mark.parametrize("command", ["inspect", "verify", "convert", "diff"])
+def test_files_of_other_programs_are_named_without_the_library(
+    command, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    monkeypatch.delitem(sys.modules, "tensordict.storage.arrays.hdf5", raising=False)
+    path = tmp_path / "their file"
+    WRITERS["h5py"](path)
+    further = {"convert": [tmp_path / "x"], "diff": [path]}.get(command, [])
+    status, text = call(capsys, command, path, *further)
+    assert status == 2
+    assert "their file is" in text
+    assert "TensorDict.from_h5(path) opens it, with h5py" in text
+    assert not (tmp_path / "x").exists()
+
+
 def test_the_advice_on_a_file_of_torch_is_right(tmp_path):
     model = torch.nn.Sequential(torch.nn.Linear(2, 3))
     path = tmp_path / "x.pt"

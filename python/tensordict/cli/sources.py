@@ -58,6 +58,11 @@ READERS: Final[dict[str, Callable[[str], Any]]] = {
 """The function that makes a collection of a file or directory, by its kind."""
 
 
+READING_FAILS: Final = (
+    *(OSError, RuntimeError, ValueError, KeyError, TypeError, ImportError),
+)
+
+
 def kind_of_others(path: str) -> str | None:
     """Return the kind of what a reader is for; None for a save and for anything else."""
     layout = layouts.find(path)
@@ -81,9 +86,10 @@ def read(path: str) -> Any:
     """
     try:
         return READERS[kind_of_others(path) or ""](path)
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+    except READING_FAILS as error:
         msg = f"{path} is not a save. {explain(path)} That fails: {error}"
-        raise ValueError(msg) from error
+        kind = ImportError if isinstance(error, ImportError) else ValueError
+        raise kind(msg) from error
 
 
 def survey(path: str) -> Survey:
