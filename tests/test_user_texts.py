@@ -48,13 +48,13 @@ def test_no_text_speaks_of_the_release_of_somebody_else():
 
 def texts():
     """Each file that a user may read, with the place that a failing test shows."""
-    folders = [
-        ROOT / name for name in ("python", "docs", "examples", "changes", ".github")
-    ]
+    # The package may be an installed one, outside of the checkout.
+    folders = [ROOT / name for name in ("docs", "examples", "changes", ".github")]
+    folders += [PACKAGE, *PACKAGE.parent.glob("pytorch_stream_dataloader")]
     paths = [*ROOT.glob("*.*"), *(path for each in folders for path in each.rglob("*"))]
     for path in sorted(paths):
         if path.suffix in {".md", ".py", ".pyi", ".toml", ".yml"}:
-            yield path.relative_to(ROOT), path.read_text("utf-8")
+            yield os.path.relpath(path, ROOT), path.read_text("utf-8")
 
 
 def test_no_remedy_installs_the_package_whose_name_is_contested():
