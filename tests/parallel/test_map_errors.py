@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tensordict import TensorDict
-from tensordict.parallel import MapError
+from tensordict.parallel import MapError, WorkerPool
 
 
 def _rows() -> TensorDict:
@@ -76,3 +76,25 @@ def test_a_number_that_makes_no_sense_is_named(
     (name,) = argument
     with pytest.raises(error, match=f"^{name}"):
         list(getattr(_rows(), method)(lambda rows: rows, backend="serial", **argument))
+
+
+class Unreadable:
+    """A function that pickle takes, and that cannot be made again."""
+
+    def __call__(self, part):
+        return part
+
+    def __reduce__(self):
+        return exec, ("raise OSError('not here')",)
+
+
+def test_a_worker_that_cannot_read_its_job_says_so_once(capfd):
+    # Tasks of `map_iter` are sent before the worker answers, and it never begins with them.
+    td = TensorDict(a=torch.arange(8), batch_size=[8])
+    with WorkerPool(1, "forkserver") as pool:
+        for _ in range(3):
+            with pytest.raises(OSError, match="not here"):
+                list(td.map_iter(Unreadable(), 0, chunksize=0, pool=pool))
+        rows = list(td.map_iter(abs, 0, chunksize=0, pool=pool))
+    assert [int(row["a"]) for row in rows] == [*range(8)]
+    assert capfd.readouterr().err == ""

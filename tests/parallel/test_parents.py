@@ -119,7 +119,7 @@ signal.signal(signal.SIGTERM, lambda *_: None)
 td = TensorDict(i=torch.arange(100), batch_size=[100])
 def large(_):
     return TensorDict(x=torch.zeros(250_000))
-first = td.map_iter(large, 0, 2, chunksize=0)
+first = td.map_iter(large, 0, 2, chunksize=0, mp_start_method="fork")
 second = td.map_iter(large, 0, pool=WorkerPool(1, "fork"), chunksize=0)
 next(first), next(second)
 torch.kept = second

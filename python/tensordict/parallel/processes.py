@@ -299,7 +299,7 @@ class _Call:
             error = rebuild(content[0], "the collection, or the function, on its way")
             outcomes.append(Outcome(self.job.todo[0], error=error))
             del self._workers[worker.slot]
-            self._backend.leave(worker.hired, is_idle=True)
+            self._backend.leave(worker.hired, is_idle=not self.is_fed)
             return True
         task, value = content
         chunk = self.job.todo[task]

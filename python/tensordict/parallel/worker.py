@@ -86,6 +86,9 @@ def serve_main(connection: Connection, preload: tuple[str, ...]) -> None:
                 job = transport.shared(described, found)
             except Exception as error:  # noqa: BLE001 # the caller raises it
                 connection.send_bytes(transport.dumps(("lost", describe(error))))
+                if assignment.is_fed:
+                    # Its tasks may be on their way: the next job would begin with them.
+                    return
             else:
                 _work(job, assignment, schedule, block, connection)
                 del job
