@@ -144,3 +144,38 @@ def test_an_unfinished_call_says_nothing_at_the_end_of_a_program(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     assert said.read_text() == ""
+
+
+WITHOUT_A_FILE = """
+import torch
+from tensordict import TensorDict, tensorclass
+@tensorclass
+class Rows:
+    i: torch.Tensor
+def one(rows):
+    return 1
+def plus_one(rows):
+    return rows + one(rows)
+class Plus:
+    def __call__(self, rows):
+        return plus_one(rows)
+made = Rows(i=torch.arange(4), batch_size=[4])
+for function in (plus_one, Plus()):
+    answer = made.map(function, num_workers=1, mp_start_method="forkserver")
+    assert type(answer) is Rows, type(answer)
+    assert answer.i.tolist() == [1, 2, 3, 4]
+print("all of it")
+"""
+
+
+def test_what_a_program_without_a_file_defines_reaches_its_workers() -> None:
+    # A notebook or a prompt: workers that are not forked have nothing to import it from.
+    path = os.pathsep.join(str(Path(each).resolve()) for each in sys.path if each)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_A_FILE],
+        env=dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "all of it\n", done.stderr

@@ -13,7 +13,9 @@ import io
 import mmap
 import os
 import pickle
+import sys
 from multiprocessing.reduction import ForkingPickler
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -35,13 +37,31 @@ _MAX_SHARED = 256
 """More storages that others use are not shared: each takes a descriptor."""
 
 
+def _by_value(value: object) -> Any:
+    """Reduce a function or class that no other process finds where it was defined.
+
+    A program without a file is a notebook, a prompt or ``python -c``. From Python 3.14 on
+    its workers do not begin as copies of it.
+    """
+    if not isinstance(value, FunctionType | type) or value.__module__ != "__main__":
+        return NotImplemented
+    main = sys.modules["__main__"]
+    if getattr(main, "__file__", None) or getattr(main, "__spec__", None):
+        return NotImplemented
+    try:
+        cloudpickle = importlib.import_module("cloudpickle")
+    except ImportError:
+        return NotImplemented
+    return pickle.loads, (cloudpickle.dumps(value),)
+
+
 class _Pickler(pickle.Pickler):
     """Pickles plain tensors as their own bytes, where torch takes all of their storage."""
 
     def reducer_override(self, value: object) -> Any:
         if type(value) is torch.Tensor and is_plain(value):
             return _tensor_of, (_bytes_of(value), value.dtype, tuple(value.shape))
-        return NotImplemented
+        return _by_value(value)
 
 
 class _ResultPickler(_Pickler):
@@ -68,7 +88,7 @@ class _SharingPickler(ForkingPickler):
             # A worker reads its rows of a file itself.
             return object.__reduce_ex__(value, pickle.HIGHEST_PROTOCOL)
         if type(value) is not torch.Tensor or not is_plain(value):
-            return NotImplemented
+            return _by_value(value)
         if value.is_shared():
             return self._reduce_shared(value)
         start = self.end
