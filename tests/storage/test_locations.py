@@ -59,12 +59,6 @@ SAVING = {
     "seal": seal,
 }
 LOADING = {
-    "load": TensorDict.load,
-    "load_memmap": TensorDict.load_memmap,
-    "load_memmap_": lambda path: some().load_memmap_(path),
-    "a function": tensordict.load,
-    "from_consolidated": TensorDict.from_consolidated,
-    "from_safetensors": tensordict.from_safetensors,
     "unpack_memmap": lambda path: archive.unpack_memmap(path, "x"),
     "pack_memmap": lambda path: archive.pack_memmap(path, "x.tdz"),
     "is_memmap_archive": archive.is_memmap_archive,

@@ -142,6 +142,16 @@ def test_errors_say_in_a_sentence_what_to_do():
     assert "s3://b/a was denied (status 403 Forbidden: SignatureDoesNotMatch)" in str(
         denied
     )
+    nobody = explained(
+        error_of(
+            "Error performing PUT http://169.254.169.254/latest/api/token in 1ms, after 2 "
+            "retries, max_retries: 2, retry_timeout: 180s  - HTTP error: error sending request"
+        ),
+        "s3://b/a",
+    )
+    assert "was denied (no credentials were found): check the credentials" in str(
+        nobody
+    )
     region = explained(
         error_of(
             "Error performing GET http://h/b/a in 2ms - Received redirect without LOCATION, "

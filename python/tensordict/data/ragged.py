@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import numbers
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -95,6 +95,7 @@ class RaggedForm:
             raise ValueError(MSG_FORM.format(ragged))
         if not isinstance(padding_value, (numbers.Number, np.generic, torch.Tensor)):
             raise TypeError(MSG_PADDING.format(padding_value))
+        sources = [_described(source) for source in sources]
         for source in sources:
             is_stack_of_rows(inside(source))
         self.ragged: str = ragged
@@ -123,6 +124,7 @@ class RaggedForm:
             return self._taken_in_dims(source, torch.as_tensor(indices))
         batch = self._taken(source, indices)
         if self._masks:
+            source = _described(source)
             index: Any = indices
             places = torch.arange(source.batch_size[0])[index]
         for mask in self._masks:
@@ -140,12 +142,21 @@ class RaggedForm:
 
     def _taken(self, source: CollectionProtocol, indices: object) -> Any:
         inner = inside(source)
+        if is_remote(source):
+            # All rows are read at once, and what is in memory gets the form.
+            index: Any = indices
+            places = torch.arange(source.batch_size[0])[index]
+            inner = cast("Any", inner)._picked(places.numpy())
+            cls: Any = type(source)
+            is_plain = inside(source) is source
+            source = inner if is_plain else cls._from_tensordict(inner)
+            indices = slice(None)
         if isinstance(inner, ColumnStack):
             if isinstance(indices, slice):
                 indices = range(source.batch_size[0])[indices]
             padding = self.padding_value
             rows = inner.gather_rows(indices, self.ragged, padding_value=padding)
-            cls: Any = type(source)
+            cls = type(source)
             return rows if inner is source else cls._from_tensordict(rows)
         rows = in_form(source[indices].clone(), self.ragged, self.padding_value)
         return self._all_jagged(rows) if self.ragged == "jagged" else rows
@@ -161,6 +172,22 @@ class RaggedForm:
             if not leaf.is_nested:
                 batch.set(entry, jagged_alike(leaf, dim))
         return batch
+
+
+def is_remote(source: CollectionProtocol) -> bool:
+    """Return whether the rows of a collection are in an object store."""
+    inner = inside(source)
+    return inner._row_template() is not inner
+
+
+def _described(source: CollectionProtocol) -> Any:
+    """Return what says the shapes of rows: the collection, or the one of a store."""
+    inner = inside(source)
+    template = inner._row_template()
+    if template is inner:
+        return source
+    cls: Any = type(source)
+    return template if inner is source else cls._from_tensordict(template)
 
 
 # Masks --------------------------------------------------------------------------------

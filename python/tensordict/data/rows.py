@@ -12,7 +12,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.dense import TensorDict
-from tensordict.data.ragged import Ragged, RaggedForm
+from tensordict.data.ragged import Ragged, RaggedForm, is_remote
 from tensordict.primitives.checks import is_leaf_nontensor
 
 if TYPE_CHECKING:
@@ -110,6 +110,8 @@ def gather(
     if out is None:
         rows = source[indices]
         is_copy = not isinstance(indices, slice) and isinstance(source, TensorDict)
+        # Rows of a store are in memory of their own.
+        is_copy |= is_remote(source)
         return rows if is_copy else rows.clone()
     _rust.gather_into(source, _positions(indices), out)
     return out

@@ -9,6 +9,7 @@ from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage import layouts as _layouts
 from tensordict.storage import state as _state
 from tensordict.storage.layouts.directory import plan_dense, saved_dense
+from tensordict.storage.remote.place import is_remote
 from tensordict.storage.take_loaded import load_into, take_loaded_dense
 
 if TYPE_CHECKING:
@@ -303,6 +304,11 @@ class SavingOps(CollectionProtocol):
         num_threads: int = 0,
         allow_pickle: bool | None = None,
         verify: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        cache_dir: str | Path | None = None,
+        cache_limit: int | None = None,
+        download: bool | str | Path | None = None,
+        read_limit: int | None = None,
     ) -> Self:
         """Load a save: a collection over its files.
 
@@ -316,7 +322,11 @@ class SavingOps(CollectionProtocol):
         ``mode="r"`` what should stay as it is on the disk.
 
         Args:
-            prefix: the directory, or the archive.
+            prefix: the directory, or the archive; or what is in an object store: a URL
+                (``"s3://bucket/data"``, ``gs://``, ``az://``, ``https://``,
+                ``memory://``) or a store of ``obstore``. Of that the metadata is read, and
+                rows when they are asked for: see
+                :class:`~tensordict.containers.remote.RemoteTensorDict`.
             device: where to copy the tensors. On the CPU they stay mapped; for
                 ``"meta"`` no file of a tensor is opened.
             non_blocking: how they are copied.
@@ -333,6 +343,17 @@ class SavingOps(CollectionProtocol):
             allow_pickle: whether values that were pickled are loaded.
             verify: whether all files are first read and compared with checksums:
                 damage is an error, a file that was modified since the save a warning.
+            storage_options: for a URL, the keys of ``obstore``, such as ``aws_region``,
+                ``aws_access_key_id``, ``aws_endpoint`` and ``allow_http``. What is not
+                given is taken from the environment.
+            cache_dir: for a URL, a folder on a local disk where blocks of 1 MiB stay that
+                were read, for all processes of the machine.
+            cache_limit: the most bytes of all blocks there. Default: 16 GiB.
+            download: for a URL, whether to copy the save to this machine and map the copy:
+                a path that is not there yet, or True for a folder in ``cache_dir`` or the
+                folder of temporary files, which stays there.
+            read_limit: for a URL, the most bytes that are read without being asked for as
+                rows or by ``to_tensordict``. Default: 64 MiB.
 
         Returns:
             A collection of the class that was saved, not locked. A tensorclass that
@@ -375,6 +396,11 @@ class SavingOps(CollectionProtocol):
             num_threads=num_threads,
             allow_pickle=allow_pickle,
             verify=verify,
+            storage_options=storage_options,
+            cache_dir=cache_dir,
+            cache_limit=cache_limit,
+            download=download,
+            read_limit=read_limit,
         )
         return loaded if out is not None else cls._asked_for(loaded)
 
@@ -408,6 +434,8 @@ class SavingOps(CollectionProtocol):
         loaded = type(self).load_memmap(
             prefix, robust_key=robust_key, allow_pickle=allow_pickle, mode=mode
         )
+        if is_remote(prefix):
+            loaded = loaded.to_tensordict()
         # The entries are those over the files, as published; `out=` of
         # :meth:`load_memmap` reads into the memory that is there.
         return load_into(self, loaded)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tensordict.containers.persistent import (
         PersistentTensorDict as PersistentTensorDict,
     )
+    from tensordict.containers.remote import load_remote as load_remote
     from tensordict.containers.view import _SubTensorDict as _SubTensorDict
     from tensordict.interop.pytree import exclude_from_pytree as exclude_from_pytree
     from tensordict.tensorclass.attributes import TensorAttrs as TensorAttrs
@@ -36,7 +37,10 @@ __all__ = ["announce", "on_new_class", "provided"]
 
 _T = TypeVar("_T")
 
-LATER = {"PersistentTensorDict": "tensordict.containers.persistent"}
+LATER = {
+    "PersistentTensorDict": "tensordict.containers.persistent",
+    "load_remote": "tensordict.containers.remote",
+}
 """Classes that few programs use: where they are, to be imported when they are asked for."""
 
 _announced: list[tuple[type, str, type | None]] = []

@@ -350,6 +350,10 @@ class CollectionProtocol:
         """Look at an entry as reading would show it: see :meth:`_sample_entry`."""
         return self._sample_entry(key)
 
+    def _row_template(self) -> Any:
+        """The collection that says the shapes of the rows, of which nothing is read."""
+        return self
+
     def _stack_members(self) -> Any:
         """Stack the members for :func:`tensordict.dense_stack_tds`."""
         return self.contiguous()

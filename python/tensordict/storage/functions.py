@@ -9,6 +9,7 @@ from tensordict.storage.layouts import consolidated
 from tensordict.storage.layouts.safetensors import from_safetensors, to_safetensors
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     import torch
@@ -111,6 +112,11 @@ def load_memmap(
     num_threads: int = 0,
     allow_pickle: bool | None = None,
     verify: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    cache_dir: str | Path | None = None,
+    cache_limit: int | None = None,
+    download: bool | str | Path | None = None,
+    read_limit: int | None = None,
 ) -> Any:
     """Load a save of any class: :meth:`TensorDictBase.load_memmap` as a function."""
     return layouts.load(
@@ -125,6 +131,11 @@ def load_memmap(
         num_threads=num_threads,
         allow_pickle=allow_pickle,
         verify=verify,
+        storage_options=storage_options,
+        cache_dir=cache_dir,
+        cache_limit=cache_limit,
+        download=download,
+        read_limit=read_limit,
     )
 
 
@@ -140,6 +151,11 @@ def load(
     num_threads: int = 0,
     allow_pickle: bool | None = None,
     verify: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    cache_dir: str | Path | None = None,
+    cache_limit: int | None = None,
+    download: bool | str | Path | None = None,
+    read_limit: int | None = None,
 ) -> Any:
     """Load a save of any class: :meth:`TensorDictBase.load` as a function."""
     return load_memmap(
@@ -153,6 +169,11 @@ def load(
         num_threads=num_threads,
         allow_pickle=allow_pickle,
         verify=verify,
+        storage_options=storage_options,
+        cache_dir=cache_dir,
+        cache_limit=cache_limit,
+        download=download,
+        read_limit=read_limit,
     )
 
 

@@ -230,6 +230,10 @@ class ColumnStack(LazyStackedTensorDict):
         found = self._column(key)
         if isinstance(found, CollectionProtocol):
             return found
+        if isinstance(column, RaggedColumn) and column.encoding is None:
+            # No item of the row is read, which may be in a store.
+            sizes = column.table[self._rows[0]].tolist()
+            return torch.empty(sizes, dtype=column.values.dtype)
         return self._columns.row(self._rows[0])._get_entry(key, NO_DEFAULT)
 
     def _get_formatted(

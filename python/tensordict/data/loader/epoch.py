@@ -15,8 +15,10 @@ from tensordict.data.loader.pipelines import (
     NativePipeline,
     Pipeline,
     ThreadsPipeline,
+    WaitingPipeline,
 )
 from tensordict.data.loader.samplers import seed_of
+from tensordict.data.ragged import is_remote
 
 if TYPE_CHECKING:
     from tensordict.data.loader.drawing import Drawing, Drawn
@@ -105,7 +107,7 @@ class Epoch:
 
     def _fill(self) -> None:
         """Begin as many batches as are prefetched, and the one that is wanted."""
-        while len(self._begun) <= self._num_prefetched and self._failure is None:
+        while len(self._begun) <= self._num_wanted() and self._failure is None:
             try:
                 if self._drawing is None:
                     self._drawing = self._begin()
@@ -124,12 +126,21 @@ class Epoch:
         if self._failure is not None and not self._begun:
             raise self._failure
 
+    def _num_wanted(self) -> int:
+        """Return how many batches are begun before the one that is taken."""
+        pipeline = self._pipeline
+        if isinstance(pipeline, WaitingPipeline):
+            return pipeline.depth
+        return self._num_prefetched
+
     def _made_pipeline(self) -> Pipeline:
         loader, num_prefetched = self._loader, self._num_prefetched
         if loader.workers and loader.backend == "processes":
             return self._in_processes()
         if loader.workers:
             return ThreadsPipeline(self._transformed, loader.workers)
+        if num_prefetched and any(map(is_remote, loader.source.collections())):
+            return WaitingPipeline(loader.source.take, num_prefetched)
         native = NativePipeline.of(
             loader.source,
             loader.batch_size,

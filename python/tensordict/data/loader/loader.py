@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
@@ -27,6 +27,8 @@ from tensordict.data.loader.mixture import Mixture
 from tensordict.data.loader.order import Dealing, Order, checked_number
 from tensordict.data.loader.source import FormedBatch, OneSource, checked_rows
 from tensordict.data.ragged import RaggedForm
+from tensordict.storage.functions import load_memmap
+from tensordict.storage.locations import scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -64,7 +66,8 @@ class BatchLoader:
 
     Args:
         td: what is read: a collection whose first batch dim has the rows, in memory or in
-            files, or a :class:`Mixture` of several.
+            files, or a :class:`Mixture` of several. The URL of a save in an object store is
+            loaded with the credentials of the environment.
         batch_size: how many rows a batch has.
         shuffle: True for a new order of all rows in each epoch; ``"blocks"`` for a new
             order of blocks of neighbours, for disks that seek.
@@ -157,6 +160,8 @@ class BatchLoader:
         padding_value: float = 0.0,
         mask_key: NestedKey | Mapping[NestedKey, NestedKey] | None = None,
     ) -> None:
+        if scheme_of(td) is not None:
+            td = load_memmap(cast("Any", td))
         if not isinstance(td, Mixture):
             checked_rows(td)
         if keys is not None:

@@ -15,17 +15,30 @@ import torch
 from tensordict import _rust
 from tensordict.data.loader.buffers import Buffer, Buffers
 from tensordict.parallel.cpus import num_cpus
+from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensordict.data.loader.source import Dense, Source
-    from tensordict.primitives.protocol import CollectionProtocol
 
-__all__ = ["DirectPipeline", "NativePipeline", "Pipeline", "ThreadsPipeline"]
+__all__ = [
+    "DirectPipeline",
+    "NativePipeline",
+    "Pipeline",
+    "ThreadsPipeline",
+    "WaitingPipeline",
+]
 
 _MOST_THREADS = 2
 """So many threads copy batches at most; each shares its batch with a pool of threads."""
+
+
+_MOST_WAITING = 16
+"""So many batches wait for a network at most, the one that is taken among them."""
+
+_MOST_BYTES = 256 << 20
+"""The bytes of batches that wait, above which no more are begun than were asked for."""
 
 
 class Pipeline(Protocol):
@@ -93,6 +106,42 @@ class ThreadsPipeline:
         """Wait for the batches that threads are at."""
         self._begun.clear()
         self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+class WaitingPipeline(ThreadsPipeline):
+    """Makes batches whose rows come over a network, as many at a time as hide the waiting.
+
+    A batch that has to be waited for says that too few are begun: from then on there are
+    twice as many, as long as they are not too large together.
+
+    Args:
+        make: makes the batch of some rows.
+        num_prefetched: how many are begun at first.
+    """
+
+    def __init__(
+        self, make: Callable[[torch.Tensor], Any], num_prefetched: int
+    ) -> None:
+        super().__init__(make, _MOST_WAITING)
+        self.depth: int = min(num_prefetched, _MOST_WAITING - 1)
+        """The number of batches to begin before the one that is taken."""
+
+    def get(self) -> Any:
+        """Wait for the batch that was begun first."""
+        is_late = not self._begun[0].done()
+        batch = super().get()
+        if is_late and self.depth < _MOST_WAITING - 1:
+            size = max(1, _num_bytes(batch))
+            most = min(_MOST_WAITING - 1, max(1, _MOST_BYTES // size))
+            self.depth = max(self.depth, min(2 * self.depth, most))
+        return batch
+
+
+def _num_bytes(batch: Any) -> int:
+    leaves = _rust.leaves(batch) if isinstance(batch, CollectionProtocol) else []
+    return sum(
+        leaf.numel() * leaf.element_size() for leaf in leaves if not leaf.is_nested
+    )
 
 
 def _num_threads(num_prefetched: int) -> int:

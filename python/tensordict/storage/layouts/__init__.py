@@ -23,6 +23,7 @@ from tensordict.storage.layouts.directory import DirectoryLayout
 from tensordict.storage.layouts.interface import Entry, Layout, short
 from tensordict.storage.layouts.safetensors import SafetensorsLayout
 from tensordict.storage.locations import local, new_directory
+from tensordict.storage.remote.place import is_remote
 from tensordict.storage.take_loaded import load_into
 
 if TYPE_CHECKING:
@@ -268,8 +269,12 @@ def load(
     num_threads: int = 0,
     allow_pickle: bool | None = None,
     verify: bool = False,
+    **remote: Any,
 ) -> Any:
-    """Make a collection of a save; with ``out``, in the place of its entries."""
+    """Make a collection of a save; with ``out``, in the place of its entries.
+
+    ``remote`` are the arguments for saves in object stores.
+    """
     if not isinstance(mode, str | None):
         raise ValueError(f"mode must be 'r', 'r+' or None, got {mode!r}.")
     options = LoadOptions(
@@ -283,6 +288,21 @@ def load(
         subpath,
         verify,
     )
+    if is_remote(prefix):
+        from tensordict.storage.remote.loads import RemoteOptions, load_place
+
+        return load_place(
+            prefix,
+            options,
+            out,
+            RemoteOptions(**remote),
+            lambda path: _load(path, options, out),
+        )
+    return _load(prefix, options, out)
+
+
+def _load(prefix: Any, options: LoadOptions, out: Any) -> Any:
+    """Load a save of this machine."""
     # A file in no other layout is opened as an archive, which refuses all but one: to
     # ask before whether it is one would read the file twice.
     if ":" in str(prefix):

@@ -71,6 +71,7 @@ from tensordict.storage.leaves import (
 )
 from tensordict.storage.locations import local
 from tensordict.storage.paths import nested_at
+from tensordict.storage.remote.place import is_remote
 from tensordict.storage.source import Source
 
 if TYPE_CHECKING:
@@ -362,6 +363,10 @@ def load(
         RuntimeError: it is damaged: the message names the entry.
         ValueError: its description is not JSON.
     """
+    if is_remote(filename):
+        from tensordict.storage import layouts
+
+        return layouts.load(requested, filename, mode=mode)
     mapped, data_bytes, noted, text = _rust.map_consolidated(
         os.fspath(local(filename)), mode
     )

@@ -37,6 +37,7 @@ from tensordict.storage.leaves import (
 )
 from tensordict.storage.locations import local
 from tensordict.storage.paths import nested_at
+from tensordict.storage.remote.place import is_remote
 from tensordict.storage.safetensors_levels import Reader, Stacked, Writer, count_bytes
 
 if TYPE_CHECKING:
@@ -431,6 +432,10 @@ def from_safetensors(path: str | Path, *, device: object = None) -> Any:
         >>> from_safetensors(path).names
         ['t']
     """
+    if is_remote(path):
+        from tensordict.storage import layouts
+
+        return layouts.load(None, path, device)
     return load(_in_directory(os.fspath(local(path))), device)
 
 

@@ -41,6 +41,15 @@ MSG_FAILED: Final = (
 )
 MSG_OTHER: Final = "Cannot read or write {url}{part}: {found}."
 
+NO_CREDENTIALS: Final = "no credentials were found"
+
+_METADATA_SERVICES: Final = (
+    "169.254.169.254",
+    "metadata.google.internal",
+    "169.254.170.2",
+)
+"""The addresses that are asked for credentials last, on machines of a cloud."""
+
 _STATUS: Final = re.compile(r"status(?: code)?:? (\d{3}[^:\n]*)")
 _RETRIES: Final = re.compile(r"after (\d+) retries")
 _REGION: Final = re.compile(r"region|PermanentRedirect|AuthorizationHeaderMalformed")
@@ -69,6 +78,10 @@ def explained(
     if name == "AlreadyExistsError" or isinstance(error, FileExistsError):
         return FileExistsError(errno.EEXIST, MSG_EXISTS.format(url=place))
     found = _found(text)
+    if any(address in text for address in _METADATA_SERVICES):
+        return PermissionError(
+            errno.EACCES, MSG_DENIED.format(url=place, found=NO_CREDENTIALS)
+        )
     if _REGION.search(text) and ("redirect" in text.lower() or "region" in found):
         return OSError(MSG_REGION.format(url=place, found=found))
     denied = ("PermissionDeniedError", "UnauthenticatedError")

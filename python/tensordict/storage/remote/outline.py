@@ -1,0 +1,325 @@
+"""The outline of a save: its metadata, in files that are otherwise holes.
+
+A save in a store is described by some of its bytes: the metadata of its directories, the
+header of a safetensors file, the directory of an archive, the end of a consolidated file.
+These are read, and put where they belong into files of the size of the objects, which take
+no space for what is not there. So every layout is loaded by what loads it from a disk, and the
+tensors over the holes then tell which bytes of which object they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tensordict import _rust
+from tensordict.storage.remote.objects import RemoteObject
+from tensordict.storage.remote.outline_file import fetch_file
+from tensordict.storage.remote.parallel import in_threads
+from tensordict.storage.remote.place import Found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tensordict.storage.remote.cache import BlockCache
+    from tensordict.storage.remote.place import Place
+
+__all__ = ["Outline", "outlined"]
+
+META: Final = "meta.json"
+MANIFEST: Final = "tensordict.objects"
+GENERATION: Final = ".tensordict-"
+INDEX: Final = ".index.json"
+_ALSO_READ: Final = (META, "other.pickle", "pickle.pkl")
+"""The files of a directory that hold no tensor."""
+
+MSG_NO_SAVE: Final = (
+    "There is no save at {url}: neither an object of that name, nor {url}/meta.json. Check "
+    "the path, and that the save was written to its end."
+)
+MSG_SAVE: Final = "{url} is not a save: {error}"
+
+
+class Outline:
+    """The files of an outline, and the objects that they stand for.
+
+    Attributes:
+        path: what is loaded: a file or a folder.
+        objects: the objects by the paths of their files from the folder.
+    """
+
+    def __init__(self, folder: Path, place: Place, cache: BlockCache | None) -> None:
+        self.folder = folder
+        self.path: Path = folder
+        self.place = place
+        self.cache = cache
+        self.objects: dict[str, RemoteObject] = {}
+
+    def add(self, name: str, place: Place, found: Found | None) -> RemoteObject:
+        """Note that a file stands for an object."""
+        made = RemoteObject(place, cache=self.cache)
+        if found is not None:
+            made.size, made.e_tag = found.size, found.e_tag
+        self.objects[name] = made
+        return made
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file that is known as a whole."""
+        target = self._checked(name)
+        target.write_bytes(content)
+
+    def make_hole(self, name: str, size: int) -> None:
+        """Make a file of so many bytes that are not there."""
+        with self._checked(name).open("ab") as file:
+            file.truncate(size)
+
+    def _checked(self, name: str) -> Path:
+        """Return the path of a file, which is in the folder."""
+        parts = Path(name).parts
+        if ".." in parts or os.path.isabs(name):
+            message = MSG_SAVE.format(url=self.place, error=f"it has a file {name!r}.")
+            raise ValueError(message)
+        target = self.folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return target
+
+
+@contextlib.contextmanager
+def outlined(place: Place, cache: BlockCache | None = None) -> Iterator[Outline]:
+    """Read what describes the save at a place. The files are gone when the block ends.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: what is there is no save.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="tensordict-outline-"))
+    try:
+        outline = Outline(folder, place, cache)
+        _fetch(outline)
+        yield outline
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fetch(outline: Outline) -> None:
+    place = outline.place
+    if place.name.endswith((".safetensors", ".tdz", INDEX)):
+        try:
+            _fetch_one(outline)
+        except FileNotFoundError:
+            pass
+        else:
+            return
+    try:
+        _fetch_folder(outline)
+    except FileNotFoundError as error:
+        if not place.root:
+            raise
+        try:
+            _fetch_one(outline)
+        except FileNotFoundError:
+            message = MSG_NO_SAVE.format(url=place)
+            raise FileNotFoundError(2, message) from error
+
+
+def _fetch_one(outline: Outline) -> None:
+    """Read what describes an object that is a save, or the index of several."""
+    place = outline.place
+    name = place.name
+    if name.endswith(".safetensors"):
+        # A save in shards is called by the name that one file would have.
+        with contextlib.suppress(FileNotFoundError):
+            return _fetch_index(outline, place.parent / f"{name}{INDEX}")
+    if name.endswith(INDEX):
+        return _fetch_index(outline, place)
+    outline.path = outline.folder / name
+    fetch_file(outline, name, outline.add(name, place, None))
+    return None
+
+
+def _fetch_index(outline: Outline, index: Place) -> None:
+    content = index.get()
+    outline.path = outline.folder / index.name
+    outline.write(index.name, content)
+    shards, _ = _rust.read_safetensors_index(os.fspath(outline.path))
+    names = [os.path.relpath(file, outline.folder) for file, _ in shards]
+
+    def fetch(name: str) -> None:
+        fetch_file(outline, name, outline.add(name, index.parent / name, None))
+
+    in_threads(fetch, names)
+
+
+# Folders --------------------------------------------------------------------------------
+
+
+def _fetch_folder(outline: Outline) -> None:
+    """Read the metadata of a directory tree: of the root first, then of all levels."""
+    place = outline.place
+    listed: dict[str, Found] | None = None
+
+    def ask(what: str) -> Any:
+        return place.get(META) if what == META else _listed(place)
+
+    content, listed = in_threads(ask, [META, "list"])
+    if content.startswith(b'{"' + MANIFEST.encode() + b'"'):
+        content, places, listed = _of_manifest(outline, json.loads(content))
+    elif listed is None:
+        # A server that lists nothing: the names follow from the metadata.
+        return _walk(outline, content)
+    else:
+        places = {name: place / name for name in listed}
+    outline.write(META, content)
+    levels = [name for name in listed if _is_read(name) and name != META]
+    contents = {META: content}
+
+    def fetch(name: str) -> None:
+        found = contents[name] = places[name].get()
+        outline.write(name, found)
+
+    in_threads(fetch, levels)
+    whole = _whole_files(contents)
+    for name, found in listed.items():
+        if name.endswith(".memmap") and name not in whole:
+            outline.add(name, places[name], found)
+            outline.make_hole(name, found.size)
+    in_threads(fetch, [name for name in whole if name in listed])
+    return None
+
+
+def _listed(place: Place) -> dict[str, Found] | None:
+    """List the objects of a save; None where the store lists nothing."""
+    try:
+        found = {each.name: each for each in place.list()}
+    except (OSError, NotImplementedError):
+        return None
+    return {
+        name: each for name, each in found.items() if not name.startswith(GENERATION)
+    } or None
+
+
+def _is_read(name: str) -> bool:
+    return name.rpartition("/")[2] in _ALSO_READ
+
+
+def _of_manifest(
+    outline: Outline, manifest: Mapping[str, Any]
+) -> tuple[bytes, dict[str, Place], dict[str, Found]]:
+    """Follow a manifest to the objects of a save."""
+    places, listed = {}, {}
+    for name, (key, size) in manifest["objects"].items():
+        place = outline.place
+        while key.startswith("../"):
+            place, key = place.parent, key[3:]
+        places[name] = place / key
+        listed[name] = Found(name, size, None)
+    return manifest["text"].encode(), places, listed
+
+
+def _whole_files(contents: Mapping[str, bytes]) -> set[str]:
+    """Name the files that describe others: the tables of the sizes of rows.
+
+    Nested tensors that are no columns are read whole, too.
+    """
+    found = set()
+    for name, content in contents.items():
+        if not name.endswith(META):
+            continue
+        fields = json.loads(content)
+        is_stack = str(fields.get("_class")).endswith(":ColumnStack")
+        for key, entry in fields.items():
+            if isinstance(entry, dict) and entry.get("is_nested"):
+                ends = [".shape.memmap"] if is_stack else [".shape.memmap", ".memmap"]
+                stems = _rust.escape_key(key), key
+                found |= {
+                    f"{name.removesuffix(META)}{stem}{end}"
+                    for stem in stems
+                    for end in ends
+                }
+    return found
+
+
+def _walk(outline: Outline, root: bytes) -> None:
+    """Read the levels of a directory tree of a store that lists nothing."""
+    place = outline.place
+    contents: dict[str, bytes] = {}
+    levels = {META: root}
+    while levels:
+        below: list[str] = []
+        files: list[str] = []
+        for name, content in levels.items():
+            outline.write(name, content)
+            contents[name] = content
+            folder = name.removesuffix(META)
+            _note_level(json.loads(content), folder, below, files)
+        files += _whole_files(levels)
+        found = in_threads(lambda name: _got(place, name), [*below, *files])
+        levels = {}
+        for name, content in zip([*below, *files], found, strict=True):
+            if content is not None and name in below:
+                levels[name] = content
+            elif content is not None:
+                outline.write(name, content)
+    for name, content in contents.items():
+        _add_leaves(outline, name.removesuffix(META), json.loads(content))
+
+
+def _got(place: Place, name: str) -> bytes | None:
+    try:
+        return place.get(name)
+    except FileNotFoundError:
+        return None
+
+
+def _note_level(
+    fields: Mapping[str, Any], folder: str, below: list[str], files: list[str]
+) -> None:
+    """Note what is below a level, and the files of it that may be there."""
+    members = fields.get("_num_members")
+    if members is not None:
+        below += [f"{folder}{at}/{META}" for at in range(members)]
+        return
+    if "_class" not in fields and "tensorclass" not in str(fields.get("_type")):
+        below.append(f"{folder}_tensordict/{META}")
+    if "index" in fields:
+        below.append(f"{folder}_source/{META}")
+    if "data" not in fields and "NonTensor" in str(fields.get("_type")):
+        files += [f"{folder}other.pickle", f"{folder}pickle.pkl"]
+    for key, entry in fields.items():
+        if isinstance(entry, dict) and entry.get("type") is not None:
+            below.append(f"{folder}{_rust.escape_key(key)}/{META}")
+
+
+def _add_leaves(outline: Outline, folder: str, fields: Mapping[str, Any]) -> None:
+    from tensordict.storage.layouts.directory import ITEM_BYTES
+
+    for key, entry in fields.items():
+        if not isinstance(entry, dict) or "dtype" not in entry:
+            continue
+        stem = f"{folder}{_rust.escape_key(key)}"
+        if entry.get("is_nested"):
+            table = outline.folder / f"{stem}.shape.memmap"
+            if not table.is_file() or (outline.folder / f"{stem}.memmap").is_file():
+                continue
+            sizes = memoryview(table.read_bytes()).cast("q").tolist()
+            dims = entry["shape"][1]
+            items = 0
+            for at in range(0, len(sizes), dims):
+                product = 1
+                for size in sizes[at : at + dims]:
+                    product *= size
+                items += product
+        else:
+            items = 1
+            for size in entry["shape"]:
+                items *= size
+        dtype = str(entry["dtype"]).removeprefix("torch.")
+        if items:
+            name = f"{stem}.memmap"
+            outline.add(name, outline.place / name, None)
+            outline.make_hole(name, items * ITEM_BYTES.get(dtype, 1))

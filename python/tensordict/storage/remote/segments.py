@@ -1,0 +1,147 @@
+"""Plan which bytes of an object are asked for, and where they go.
+
+A *segment* is a run of bytes that somebody wants: a row, or several that follow each other.
+A *span* is what one request asks for: segments that are neighbours, with what lies between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tensordict.storage.remote.objects import RemoteObject
+
+__all__ = ["GAP", "PART", "Segments", "Span", "spans_of"]
+
+GAP: Final = 64 << 10
+"""Bytes between two segments up to which one request reads both."""
+
+PART: Final = 8 << 20
+"""About the most bytes of one request."""
+
+_Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Segments:
+    """Runs of bytes of an object, and the memory that they are copied to.
+
+    Attributes:
+        object: the object.
+        starts: where each begins in the object: int64 ``[N]``.
+        lengths: the bytes of each, none of them 0: int64 ``[N]``.
+        out: the memory: uint8, flat.
+        places: where each goes in that: int64 ``[N]``.
+    """
+
+    object: RemoteObject
+    starts: _Array
+    lengths: _Array
+    out: _Array
+    places: _Array
+
+    @classmethod
+    def of_rows(
+        cls, source: RemoteObject, offset: int, size: int, rows: _Array, out: _Array
+    ) -> Segments:
+        """Make those of rows of one size; rows that follow each other are one."""
+        count = len(rows)
+        if not count or not size:
+            empty = np.zeros(0, np.int64)
+            return cls(source, empty, empty, out, empty)
+        begins = np.flatnonzero(np.diff(rows, prepend=rows[0] - 2) != 1)
+        lengths = np.diff(begins, append=count) * size
+        return cls(source, offset + rows[begins] * size, lengths, out, begins * size)
+
+    def in_parts(self) -> Segments:
+        """Split those that are longer than a request."""
+        counts = -(-self.lengths // PART)
+        if not len(counts) or counts.max() == 1:
+            return self
+        at = np.repeat(np.arange(len(counts)), counts)
+        inside = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
+        shift = inside * PART
+        lengths = np.minimum(self.lengths[at] - shift, PART)
+        starts, places = self.starts[at] + shift, self.places[at] + shift
+        return Segments(self.object, starts, lengths, self.out, places)
+
+
+@dataclass
+class Span:
+    """The bytes that one request asks for, and the segments in them."""
+
+    segments: Segments
+    start: int
+    stop: int
+    members: _Array
+    """The numbers of its segments."""
+
+    @property
+    def size(self) -> int:
+        """The bytes from the first to the last."""
+        return self.stop - self.start
+
+    def deliver(self, data: _Array) -> None:
+        """Copy the segments to where they belong."""
+        given, members = self.segments, self.members
+        if len(members) == 1:
+            at, length = given.places[members[0]], given.lengths[members[0]]
+            given.out[at : at + length] = data[:length]
+            return
+        starts = given.starts[members] - self.start
+        lengths, places = given.lengths[members], given.places[members]
+        length = int(lengths[0])
+        is_grid = len(members) > 8 and not (
+            (lengths != length).any() or (starts % length).any()
+        )
+        if is_grid and not (places % length).any() and not len(given.out) % length:
+            rows = data[: len(data) // length * length].reshape(-1, length)
+            given.out.reshape(-1, length)[places // length] = rows[starts // length]
+            return
+        for start, size, at in zip(
+            starts.tolist(), lengths.tolist(), places.tolist(), strict=True
+        ):
+            given.out[at : at + size] = data[start : start + size]
+
+
+def spans_of(wanted: Segments) -> Iterator[Span]:
+    """Merge the segments that are neighbours.
+
+    Examples:
+        >>> import numpy as np
+        >>> rows = np.array([0, 90_000, 1, 3])
+        >>> some = Segments.of_rows(None, 0, 8, rows, np.zeros(32, np.uint8))
+        >>> [(span.start, span.stop) for span in spans_of(some)]
+        [(0, 32), (720000, 720008)]
+    """
+    wanted = wanted.in_parts()
+    if not len(wanted.starts):
+        return
+    order = np.argsort(wanted.starts, kind="stable")
+    starts = wanted.starts[order]
+    stops = starts + wanted.lengths[order]
+    reached = np.maximum.accumulate(stops)
+    is_first = np.ones(len(starts), bool)
+    is_first[1:] = starts[1:] > reached[:-1] + GAP
+    # Those of many neighbours are cut where a request has had enough.
+    begins = np.repeat(
+        starts[is_first], np.diff(np.flatnonzero(is_first), append=len(starts))
+    )
+    share = (starts - begins) // PART
+    is_first[1:] |= share[1:] != share[:-1]
+    first = np.flatnonzero(is_first)
+    ends = np.maximum.reduceat(stops, first)
+    last = np.append(first[1:], len(starts))
+    for at, end, start, stop in zip(
+        first.tolist(),
+        last.tolist(),
+        starts[first].tolist(),
+        ends.tolist(),
+        strict=True,
+    ):
+        yield Span(wanted, start, stop, order[at:end])
