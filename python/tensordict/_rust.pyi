@@ -274,6 +274,16 @@ def remove_steps(
 def process_name() -> str: ...
 def process_has_ended(name: str) -> bool: ...
 def tensor_digests(tensors: Sequence[torch.Tensor], num_threads: int) -> list[int]: ...
+def copy_safetensors_into(
+    files: Sequence[
+        tuple[
+            str,
+            Sequence[tuple[str, str, Sequence[int], Sequence[int], torch.Tensor]],
+        ]
+    ],
+    num_threads: int,
+    progress: SaveProgress,
+) -> None: ...
 def read_safetensors_into(
     files: Sequence[
         tuple[

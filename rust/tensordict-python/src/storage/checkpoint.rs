@@ -13,14 +13,14 @@ use parking_lot::Mutex;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use tensordict_core::storage::checkpoint::{
-    self, Background, Gathered, Order, Part, Staging, Step, StepFile, Wanted,
+    self, Background, Copied, Gathered, Order, Part, Staging, Step, StepFile, Wanted,
 };
 use tensordict_core::storage::full::Target;
 use tensordict_core::storage::io::Disk;
 use tensordict_core::storage::safetensors::NewFile;
 use tensordict_core::storage::source::Source;
 
-use super::dlpack::memory_of;
+use super::dlpack::{memory_of, strided_memory_of};
 use super::exception;
 use super::leaves::{Kept, values_of};
 use super::safetensors::{Tensor, planned_tensors};
@@ -185,6 +185,55 @@ fn read_safetensors_into(
     .map_err(|error| progress.exception(py, &error))
 }
 
+/// `(name, dtype, shape, first index in each dim, tensor that takes the part of its shape)`.
+type Boxed<'py> = (String, String, Vec<i64>, Vec<usize>, Bound<'py, PyAny>);
+
+/// Copies parts of the tensors of safetensors files into memory of the CPU, also with gaps, from what the
+/// system has of them in memory. They are not compared with checksums. A tensor may be of any dtype whose
+/// items have as many bytes.
+#[pyfunction]
+#[pyo3(signature = (files, num_threads, progress))]
+fn copy_safetensors_into(
+    py: Python<'_>,
+    files: Vec<(PathBuf, Vec<Boxed<'_>>)>,
+    num_threads: usize,
+    progress: &SaveProgress,
+) -> PyResult<()> {
+    let mut wanted = Vec::with_capacity(files.len());
+    for (path, parts) in &files {
+        let copies = parts.iter().map(|(name, dtype, shape, first, tensor)| {
+            let placed = strided_memory_of(tensor)?.and_then(|memory| {
+                let (start, end) = memory.bounds()?;
+                let sizes = memory.shape.iter().map(|&size| usize::try_from(size).ok());
+                Some((
+                    memory.steps()?,
+                    sizes.collect::<Option<_>>()?,
+                    memory.pointer,
+                    (end - start, memory.item_bytes()),
+                ))
+            });
+            let (strides, sizes, pointer, (extent, item)) = placed.ok_or_else(|| {
+                PyValueError::new_err(format!("the tensor for {name:?} is no memory of the CPU"))
+            })?;
+            Ok(Copied {
+                name: name.clone(),
+                dtype: dtype.clone(),
+                shape: shape.clone(),
+                first: first.clone(),
+                sizes,
+                strides,
+                // SAFETY: as in `read_safetensors_into`; no stride is negative, so it begins there.
+                target: unsafe { Target::new(pointer.cast_mut(), extent) },
+                extent,
+                item,
+            })
+        });
+        wanted.push((path.clone(), copies.collect::<PyResult<Vec<_>>>()?));
+    }
+    py.detach(|| checkpoint::copy_tensors(&progress.job((num_threads, false, false)), &wanted))
+        .map_err(|error| progress.exception(py, &error))
+}
+
 /// A step that is written in the background.
 #[pyclass(module = "tensordict._rust", frozen)]
 struct BackgroundSave {
@@ -320,5 +369,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(process_name, module)?)?;
     module.add_function(wrap_pyfunction!(process_has_ended, module)?)?;
     module.add_function(wrap_pyfunction!(tensor_digests, module)?)?;
+    module.add_function(wrap_pyfunction!(copy_safetensors_into, module)?)?;
     module.add_function(wrap_pyfunction!(read_safetensors_into, module)?)
 }

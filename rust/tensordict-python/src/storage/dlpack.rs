@@ -258,6 +258,26 @@ impl Memory {
             .then(|| Some((row_bytes, stride.checked_mul(self.item_bytes())?)))?
     }
 
+    /// The bytes from one index to the next in each dim. None where there are no items, they are not the
+    /// values, or a dim goes backwards.
+    pub(crate) fn steps(&self) -> Option<Vec<usize>> {
+        if self.num_bytes == 0 || self.signs != Signs::default() {
+            return None;
+        }
+        let item = self.item_bytes();
+        if let Some(strides) = &self.strides {
+            let steps = strides.iter();
+            return steps
+                .map(|&stride| usize::try_from(stride).ok()?.checked_mul(item))
+                .collect();
+        }
+        let mut steps = vec![item; self.shape.len()];
+        for dim in (1..self.shape.len()).rev() {
+            steps[dim - 1] = steps[dim] * usize::try_from(self.shape[dim]).ok()?;
+        }
+        Some(steps)
+    }
+
     /// The bytes of an item, of a tensor that has some.
     pub(crate) fn item_bytes(&self) -> usize {
         let num_items: i64 = self.shape.iter().product();

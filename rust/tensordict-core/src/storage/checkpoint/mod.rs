@@ -9,6 +9,7 @@
 //! thread that knows nothing of Python writes the step ([`Background`]).
 
 mod background;
+mod copying;
 mod digest;
 mod reading;
 mod staging;
@@ -16,6 +17,7 @@ mod step;
 
 pub use super::work::{has_ended as process_has_ended, process_name};
 pub use background::{Background, Order};
+pub use copying::{Copied, copy_tensors};
 pub use digest::digests;
 pub use reading::{Wanted, read_tensors};
 pub use staging::{Memory, Staging};

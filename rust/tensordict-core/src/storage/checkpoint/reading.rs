@@ -10,7 +10,7 @@ use super::super::full::Target;
 use super::super::io::{Disk, open_to_read};
 use super::super::job::Job;
 use super::super::names::display_key;
-use super::super::safetensors::{CHECKSUMS_ENTRY, damaged, header_of};
+use super::super::safetensors::{CHECKSUMS_ENTRY, Header, Tensor, damaged, header_of};
 use super::super::{StorageError, StorageResult, thread_count};
 use crate::threads::STORAGE;
 
@@ -69,16 +69,7 @@ pub fn read_tensors(job: &Job<'_>, wanted: &[(PathBuf, Vec<Wanted>)]) -> Storage
         };
         for wanted in tensors {
             let name = &wanted.name;
-            let Some(found) = header.tensors.get(name) else {
-                return Err(damaged(path, name, "it is not in the file".to_owned()));
-            };
-            if format!("torch.{}", found.dtype) != wanted.dtype || found.shape != wanted.shape {
-                let reason = format!(
-                    "it is of the dtype torch.{} and the shape {:?}, where {} and {:?} were expected",
-                    found.dtype, found.shape, wanted.dtype, wanted.shape
-                );
-                return Err(damaged(path, name, reason));
-            }
+            let found = found_in(&header, path, name, &wanted.dtype, &wanted.shape)?;
             let num_bytes = usize::try_from(found.length).unwrap_or(usize::MAX);
             let end = wanted.start.checked_add(wanted.length);
             if end.is_none_or(|end| end > num_bytes) {
@@ -102,6 +93,30 @@ pub fn read_tensors(job: &Job<'_>, wanted: &[(PathBuf, Vec<Wanted>)]) -> Storage
         files.push((file, path));
     }
     read_parts(job, &files, &parts)
+}
+
+/// Finds a tensor in the header of a file.
+///
+/// # Errors
+/// It is not there, or of another dtype or shape.
+pub(super) fn found_in<'h>(
+    header: &'h Header,
+    path: &Path,
+    name: &str,
+    dtype: &str,
+    shape: &[i64],
+) -> StorageResult<&'h Tensor> {
+    let Some(found) = header.tensors.get(name) else {
+        return Err(damaged(path, name, "it is not in the file".to_owned()));
+    };
+    if format!("torch.{}", found.dtype) != dtype || found.shape != shape {
+        let reason = format!(
+            "it is of the dtype torch.{} and the shape {:?}, where {dtype} and {shape:?} were expected",
+            found.dtype, found.shape
+        );
+        return Err(damaged(path, name, reason));
+    }
+    Ok(found)
 }
 
 /// The parts of tensors that a thread reads at a time: several small ones together.
