@@ -41,6 +41,13 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     ranks.close()
 
 
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    ranks = Ranks(4, tmp_path_factory.mktemp("four"), 20)
+    yield ranks
+    ranks.close()
+
+
 def sharded(value: float) -> tuple[nn.Module, torch.optim.Optimizer]:
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
     model = nn.Module()
@@ -274,6 +281,70 @@ def test_a_rank_reads_what_it_needs(
         # Blocks of a mebibyte have one checksum, so they are read whole.
         assert found < 1.1 * part + 4 * (1 << 20)
     two.close()
+
+
+def columns(dim: int, value: float | None = None) -> nn.Module:
+    """A model of 8 MB, which is cut along one of its dims."""
+    whole = torch.arange(2**21, dtype=torch.float32).reshape(1024, 2048)
+    if value is not None:
+        whole.fill_(value)
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    model = nn.Module()
+    model.weight = nn.Parameter(distribute_tensor(whole, mesh, [Shard(dim)]))
+    return model
+
+
+def save_columns(rank: int, folder: str, dim: int) -> None:
+    Checkpointer(folder, durable=False).save(1, model=columns(dim))
+
+
+def memory(name: str) -> int:
+    text = Path("/proc/self/status").read_text()
+    return 1024 * int(text.partition(f"{name}:")[2].split()[0])
+
+
+def read_columns(rank: int, folder: str, dim: int) -> list[float]:
+    """The bytes that were read, and the memory that was needed, over this rank's part."""
+    model, expected = columns(dim, 0.0), columns(dim)
+    checkpointer = Checkpointer(folder)
+    # Imports and caches are no part of it.
+    checkpointer.restore(model=model)
+    nn.init.zeros_(model.weight.to_local())
+    before, had = read_bytes(), memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    checkpointer.restore(model=model)
+    part = model.weight.to_local().numel() * 4
+    assert torch.equal(model.weight.to_local(), expected.weight.to_local())
+    return [(read_bytes() - before) / part, (memory("VmHWM") - had) / part]
+
+
+def refuse_columns(rank: int, folder: str, dim: int) -> str:
+    model = columns(dim, 0.0)
+    with pytest.raises(RuntimeError) as met:
+        Checkpointer(folder).restore(model=model)
+    assert not model.weight.to_local().any()
+    return str(met.value)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_parts_along_another_dim_are_read_once(
+    three: Ranks, four: Ranks, tmp_path: Path, before: int, after: int
+) -> None:
+    four.all(save_columns, str(tmp_path), before)
+    found = three.all(read_columns, str(tmp_path), after)
+    # A block of a mebibyte is compared by one of the ranks that have something of it.
+    assert sum(read for read, _ in found) < 3 * 1.1
+    assert max(read for read, _ in found) < 1.7
+    # Windows of four mebibytes are mapped at a time.
+    assert all(most < 4.5 * 2**20 * 2 * 3 / 2**23 for _, most in found)
+    for file in files_of_tensors(tmp_path / "step-1"):
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+        for answer in three.all(refuse_columns, str(tmp_path), after):
+            assert file.name in answer
+        content[-1] ^= 1
+        file.write_bytes(content)
 
 
 def restore_and_die(rank: int, folder: str) -> str:

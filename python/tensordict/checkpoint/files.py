@@ -9,7 +9,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.checkpoint.distributed import rank_file
-from tensordict.checkpoint.ranges import Source, Stored
+from tensordict.checkpoint.ranges import Grid, Source, Stored
 from tensordict.checkpoint.steps import read_meta
 from tensordict.storage.encoding import dtype_of
 from tensordict.storage.sharded import is_sharded
@@ -40,20 +40,33 @@ class StepParts:
     Args:
         files: the files of the step.
         meta: the description that rank 0 gives.
+        rank: the rank whose part is read anyway.
     """
 
-    def __init__(self, files: StepFiles, meta: Mapping[str, Any]) -> None:
+    def __init__(
+        self, files: StepFiles, meta: Mapping[str, Any], rank: int = 0
+    ) -> None:
         self.files = files
         self.meta = meta
+        self.rank = rank
         self.world: int = meta.get("world", 1)
         self._known: dict[int, Mapping[str, Any]] = {0: meta}
         self._headers: dict[tuple[int, str], dict[str, Source]] = {}
+        self._grids: dict[int, Grid] = {}
 
     def of_rank(self, rank: int) -> Mapping[str, Any]:
         """Return what a rank says of its part."""
         if rank not in self._known:
             self._known[rank] = read_meta(self.files.root, rank_file(rank))
         return self._known[rank]
+
+    def grid(self, number: int) -> Grid:
+        """Return the places of the parts of tensors that are divided alike."""
+        if number not in self._grids:
+            found = self.meta["grids"][number]
+            boxes = [(tuple(offsets), tuple(sizes)) for offsets, sizes, _ in found]
+            self._grids[number] = Grid(boxes, [rank for *_, rank in found])
+        return self._grids[number]
 
     def tensors(self, rank: int, item: str) -> dict[str, Source]:
         """Return the tensors that a rank has written of an item, each as all of it."""
@@ -103,45 +116,67 @@ class ItemFiles:
         Raises:
             RuntimeError: it is missing, or a part of it.
         """
-        grid = self.about.get("parts", {}).get(name)
-        if grid is not None:
-            sources = self._of_grid(name, self.parts.meta["grids"][grid])
-            shape = _bounds([source.box for source in sources])
-            return self._checked(name, dtype_of_file(sources[0].dtype), shape, sources)
+        number = self.about.get("parts", {}).get(name)
+        if number is not None:
+            # One file says what the dtype is: one that is read anyway, if there is.
+            grid = self.parts.grid(number)
+            first = self._part(name, number, grid.of_rank.get(self.parts.rank, [0])[0])
+            shape = grid.shape()
+            return self._divided(name, dtype_of_file(first.dtype), shape, number)
         source = self.parts.tensors(self.rank, self.item).get(name)
         if source is None:
             raise RuntimeError(MSG_MISSING.format(self.directory, name))
-        return Stored(name, dtype_of_file(source.dtype), tuple(source.shape), [source])
+        dtype = dtype_of_file(source.dtype)
+        return Stored.of(name, dtype, tuple(source.shape), [source])
 
     def of_fields(self, fields: Mapping[str, Any]) -> Stored:
         """Return the tensor that JSON of an ``Encoder`` leads to."""
         if fields["$"] == "sharded":
             shape: tuple[int, ...] = tuple(fields["shape"])
-            key = fields["key"]
-            return self._checked(
-                key, dtype_of(fields["dtype"]), shape, self._sources(key, shape)
-            )
+            key, dtype = fields["key"], dtype_of(fields["dtype"])
+            number = self.about.get("parts", {}).get(key)
+            if number is not None:
+                return self._divided(key, dtype, shape, number)
+            found = Stored.of(key, dtype, shape, self._sources(key, shape))
+            return self._checked(found)
         found = self.stored(fields["name"])
         if "dtype" not in fields:
             return found
         # It is kept as bytes, which are never divided.
         shape = tuple(fields["shape"])
-        source = found.sources[0]._replace(box=whole(shape))
-        return Stored(found.name, dtype_of(fields["dtype"]), shape, [source])
+        source = found.find(0)._replace(box=whole(shape))
+        return Stored.of(found.name, dtype_of(fields["dtype"]), shape, [source])
 
-    def _checked(
-        self, name: str, dtype: torch.dtype, shape: Sequence[int], sources: list[Source]
+    def _divided(
+        self, name: str, dtype: torch.dtype, shape: Sequence[int], number: int
     ) -> Stored:
-        count: int = math.prod(shape)
-        if sum(math.prod(source.box[1]) for source in sources) != count:
+        def find(part: int) -> Source:
+            return self._part(name, number, part)
+
+        grid = self.parts.grid(number)
+        return self._checked(Stored(name, dtype, tuple(shape), grid, find))
+
+    def _checked(self, stored: Stored) -> Stored:
+        if stored.grid.count != math.prod(stored.shape):
+            raise RuntimeError(MSG_PART.format(self.directory, stored.name))
+        return stored
+
+    def _part(self, name: str, number: int, part: int) -> Source:
+        """The file of a part of a grid.
+
+        Raises:
+            RuntimeError: it is missing.
+        """
+        grid = self.parts.grid(number)
+        box = grid.boxes[part]
+        key = name if len(grid.boxes) == 1 else part_name(name, box[0])
+        source = self.parts.tensors(grid.ranks[part], self.item).get(key)
+        if source is None:
             raise RuntimeError(MSG_PART.format(self.directory, name))
-        return Stored(name, dtype, tuple(shape), sources)
+        return source._replace(box=box)
 
     def _sources(self, key: str, shape: tuple[int, ...]) -> list[Source]:
-        """The parts of a tensor of which each rank has saved some: each place once."""
-        grid = self.about.get("parts", {}).get(key)
-        if grid is not None:
-            return self._of_grid(key, self.parts.meta["grids"][grid])
+        """The parts of a tensor that ranks describe, each its own: each place once."""
         found: dict[Any, Source] = {}
         for rank in range(self.parts.world):
             about = self.parts.of_rank(rank)["items"].get(self.item, {})
@@ -156,30 +191,19 @@ class ItemFiles:
             raise RuntimeError(MSG_PART.format(self.directory, key))
         return list(found.values())
 
-    def _of_grid(self, name: str, grid: list[Any]) -> list[Source]:
-        found = []
-        is_whole = len(grid) == 1
-        for offsets, sizes, rank in grid:
-            tensors = self.parts.tensors(rank, self.item)
-            source = tensors.get(name if is_whole else part_name(name, offsets))
-            if source is None:
-                raise RuntimeError(MSG_PART.format(self.directory, name))
-            found.append(source._replace(box=(tuple(offsets), tuple(sizes))))
-        return found
-
     def names(self) -> list[str]:
         """Return the names of the tensors that are no parts of ``DTensor`` values."""
         sharded = {fields["key"] for fields in fields_in(self.about, "sharded")}
         parts = self.about.get("parts", {})
         own = self.parts.tensors(self.rank, self.item)
         shards = {each["name"] for each in self.about.get("shards", {}).values()}
-        places = {
-            name if len(grid) == 1 else part_name(name, offsets)
-            for name, number in parts.items()
-            for grid in (self.parts.meta["grids"][number],)
-            for offsets, _, rank in grid
-            if rank == self.rank
-        }
+        places = set()
+        for name, number in parts.items():
+            grid = self.parts.grid(number)
+            for part in grid.of_rank.get(self.rank, ()):
+                is_one = len(grid.boxes) == 1
+                offsets = grid.boxes[part][0]
+                places.add(name if is_one else part_name(name, offsets))
         plain = [name for name in own if name not in shards and name not in places]
         return plain + [name for name in parts if name not in sharded]
 
@@ -197,18 +221,12 @@ def missing_parts(files: StepFiles, meta: Mapping[str, Any]) -> list[str]:
             wanted += [{"$": "tensor", "name": name} for name in sorted(names)]
             for fields in wanted:
                 try:
-                    item.of_fields(fields)
+                    stored = item.of_fields(fields)
+                    for part in range(len(stored.grid.boxes)):
+                        stored.find(part)
                 except RuntimeError as error:
                     lines.append(str(error))
     return lines
-
-
-def _bounds(boxes: list[Any]) -> list[int]:
-    """The shape of what boxes cover."""
-    return [
-        max(offsets[dim] + sizes[dim] for offsets, sizes in boxes)
-        for dim in range(len(boxes[0][0]))
-    ]
 
 
 def part_name(name: str, offsets: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ import torch
 from tensordict.checkpoint.files import ItemFiles, StepParts
 from tensordict.checkpoint.kinds import loading_kind
 from tensordict.checkpoint.optimizer_forms import by_name
-from tensordict.checkpoint.ranges import Reads
+from tensordict.checkpoint.reads import Reads
 from tensordict.primitives.errors import MissingKeyError
 from tensordict.storage.encoding import Decoder
 
@@ -70,10 +70,10 @@ class LazyTensors:
             if known is not None:
                 stored = known[1]
                 tensor = torch.empty(stored.shape, dtype=stored.dtype)
-                reads.add(stored, tensor, set())
+                reads.add(stored, tensor, is_new=True)
             found.append(tensor)
         with self.naming():
-            reads.run()
+            reads.fetch()
         return found
 
 

@@ -94,7 +94,7 @@ class StepFiles:
         Raises:
             FileNotFoundError: another step took the place of this one.
         """
-        source = stored.sources[0]
+        source = stored.find(0)
         if source.path not in self._mapped:
             # By the name that other processes know it by, who may be sent the tensors.
             place = str(self.directory / Path(source.path).name)

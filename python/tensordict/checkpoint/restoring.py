@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tensordict.checkpoint.comparing import Needing
 from tensordict.checkpoint.files import ItemFiles, StepParts, fields_in, keyed
 from tensordict.checkpoint.kinds import kind_named, kind_of, loading_kind
 from tensordict.checkpoint.names import parameter_names, unwrapped
 from tensordict.checkpoint.randomness import set_random_states
-from tensordict.checkpoint.ranges import Reads
+from tensordict.checkpoint.reads import Reads
 from tensordict.primitives.errors import MissingKeyError
 from tensordict.storage.encoding import Decoder
 from tensordict.storage.sharded import is_sharded
@@ -101,9 +102,9 @@ class Restoring:
         self.values: dict[str, Any] = {}
         self.parameters: dict[int, tuple[str, str]] = {}
         """Item and name of the parameters of all modules that are restored, by ``id``."""
-        self.parts: StepParts = StepParts(files, meta)
         rank = 0 if ranks is None else ranks.rank
-        self.rank: int = rank if rank < self.parts.world else 0
+        self.rank: int = rank if rank < meta.get("world", 1) else 0
+        self.parts: StepParts = StepParts(files, meta, self.rank)
         own = self.parts.of_rank(self.rank)
         self.rng: Any = own.get("rng")
         self.items: dict[str, Any] = dict(meta["items"])
@@ -114,9 +115,10 @@ class Restoring:
                 self.items[name] = about
                 self._ranks[name] = self.rank
         self._changes: list[_Change] = []
-        # Tensors are read into memory when nothing can be refused any more.
-        self._in_place = Reads(files.num_threads)
-        self._memory: set[int] = set()
+        needing = None
+        if ranks is not None:
+            needing = Needing(torch.distributed.get_rank())
+        self._reads = Reads(files.num_threads, needing)
         self._after: list[Callable[[], None]] = []
 
     # For kinds of items -------------------------------------------------------------------
@@ -168,7 +170,7 @@ class Restoring:
             fields["key"]: self._new(files.of_fields(fields), like, None, reads)
             for fields, like in sharded
         }
-        reads.run()
+        reads.fetch()
         return Decoder(
             plain,
             self.files.directory,
@@ -176,25 +178,39 @@ class Restoring:
             lambda fields: placed[fields["key"]],
         )
 
-    def tensor(self, stored: Stored, like: Any, device: torch.device | None) -> Any:
-        """Read a tensor: of one that becomes like a ``DTensor`` the part of this rank."""
-        reads = Reads(self.files.num_threads)
-        made = self._new(stored, like, device, reads)
-        reads.run()
-        return made
+    def tensor(
+        self,
+        stored: Stored,
+        like: Any,
+        device: torch.device | None,
+        dtype: torch.dtype | None = None,
+    ) -> Any:
+        """Make a tensor: of one that becomes like a ``DTensor`` the part of this rank.
+
+        Its values are there when all items are prepared.
+        """
+        return self._new(stored, like, device, self._reads, dtype)
 
     def _new(
-        self, stored: Stored, like: Any, device: torch.device | None, reads: Reads
+        self,
+        stored: Stored,
+        like: Any,
+        device: torch.device | None,
+        reads: Reads,
+        dtype: torch.dtype | None = None,
     ) -> Any:
+        dtype = dtype or stored.dtype
         if is_sharded(like) and tuple(like.shape) == stored.shape:
-            made = empty_sharded(like, stored.dtype)
-            reads.add(stored, made, set())
+            made = empty_sharded(like, dtype)
+            if self.device in (None, made.device):
+                # Nobody looks at it before all is read, which ranks do together.
+                reads = self._reads
+            reads.add(stored, made, is_new=True)
             return made
         if self.lazy and stored.is_one_file:
-            mapped = self.files.mapped_tensor(stored)
-            return mapped if device is None else mapped.to(device)
-        made = torch.empty(stored.shape, dtype=stored.dtype, device=device)
-        reads.add(stored, made, set())
+            return self.files.mapped_tensor(stored).to(device, dtype)
+        made = torch.empty(stored.shape, dtype=dtype, device=device)
+        reads.add(stored, made, is_new=True)
         return made
 
     def read_into(self, stored: Stored, own: torch.Tensor) -> None:
@@ -203,7 +219,7 @@ class Restoring:
             mapped = self.files.mapped_tensor(stored)
             self.after(lambda: setattr(own, "data", mapped))
             return
-        self._in_place.add(stored, own, self._memory)
+        self._reads.add(stored, own, is_new=False)
 
     def add(
         self,
@@ -229,7 +245,7 @@ class Restoring:
     # For all items ----------------------------------------------------
 
     def prepare(self, items: Mapping[str, Any]) -> None:
-        """Read and compare; nothing is changed yet.
+        """Compare names and shapes; nothing is changed yet.
 
         Raises:
             KeyError: an item is not in the checkpoint.
@@ -259,12 +275,18 @@ class Restoring:
         for name, about in saved.items():
             if name not in items and about["kind"] in ("value", "tensor", "collection"):
                 self.values[name] = self.value(name, about)
+
+    def read(self) -> None:
+        """Compare the bytes of all files that are needed, and fill new tensors.
+
+        Raises:
+            RuntimeError: a file is damaged.
+        """
+        needing = self._reads.needing
+        if self.ranks is not None and needing is not None:
+            needing.agree(self.ranks.gather(needing.told()))
         try:
-            # Alone, two looks at a file cost less than memory for all of a model.
-            if self.ranks is None:
-                self._in_place.check()
-            else:
-                self._in_place.fetch()
+            self._reads.fetch()
         except RuntimeError as error:
             raise RuntimeError(MSG_DAMAGED.format(error)) from error
 
@@ -285,12 +307,12 @@ class Restoring:
                 error = found
             try:
                 self._agree(error)
-                self._in_place.run()
+                self._reads.run()
             except BaseException:
                 for change in reversed(made):
                     change.undo()
                 raise
-            _tell_autograd(self._in_place.targets())
+            _tell_autograd(self._reads.targets())
             for work in self._after:
                 work()
         if rng and self.rng is not None:
@@ -374,20 +396,30 @@ def restore_items(
         rng: whether the random states are set.
         ranks: the ranks that restore together; None for a process alone.
     """
-    error: Exception | None = opened if isinstance(opened, Exception) else None
     restoring: Any = None
-    try:
-        if not isinstance(opened, Exception):
-            restoring = Restoring(
-                *opened, device=device, strict=strict, lazy=lazy, ranks=ranks
-            )
-            restoring.prepare(items)
-    except Exception as found:
-        error = found
-        if ranks is None:
-            raise
-    if ranks is not None:
-        ranks.raise_together(error, "cannot restore")
+
+    def prepare() -> None:
+        nonlocal restoring
+        if isinstance(opened, Exception):
+            raise opened
+        restoring = Restoring(
+            *opened, device=device, strict=strict, lazy=lazy, ranks=ranks
+        )
+        restoring.prepare(items)
+
+    def read() -> None:
+        restoring.read()
+
+    for work in (prepare, read):
+        error: Exception | None = None
+        try:
+            work()
+        except Exception as found:
+            error = found
+            if ranks is None:
+                raise
+        if ranks is not None:
+            ranks.raise_together(error, "cannot restore")
     restoring.change(rng=rng)
     restored: Restored = restoring.result()
     return restored

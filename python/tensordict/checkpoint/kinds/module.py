@@ -317,7 +317,7 @@ class _Filling:
     def _made(self, own: torch.Tensor, each: Stored) -> torch.Tensor:
         """The tensor that takes the place of one on ``meta``: only this rank's part."""
         device = self.restoring.device
-        value = self.restoring.tensor(each, own, device).to(own.dtype)
+        value = self.restoring.tensor(each, own, device, own.dtype)
         if isinstance(own, nn.Parameter):
             return nn.Parameter(value, requires_grad=own.requires_grad)
         return value

@@ -64,11 +64,15 @@ struct Pieces {
 impl Pieces {
     /// Finds the pieces of a part; None where it does not lie in the tensor or the memory.
     fn of(copied: &Copied, file: usize, offset: u64, num_bytes: usize) -> Option<Self> {
-        let shape: Vec<usize> = copied
+        let mut shape: Vec<usize> = copied
             .shape
             .iter()
             .map(|&size| usize::try_from(size).ok())
             .collect::<Option<_>>()?;
+        if copied.item == 1 && copied.first.len() == 1 {
+            // A row of bytes takes those of any tensor.
+            shape = vec![num_bytes];
+        }
         let count = shape
             .iter()
             .try_fold(1_usize, |all, &size| all.checked_mul(size))?;

@@ -1,0 +1,292 @@
+"""Reading tensors of a step into memory, each byte once, compared before anything changes."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from tensordict import _rust
+from tensordict.checkpoint.comparing import Comparing, Wanted, inner
+from tensordict.checkpoint.ranges import Part, intersection
+from tensordict.storage.sharded import is_sharded, layout_of, regions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tensordict.checkpoint.comparing import Needing
+    from tensordict.checkpoint.ranges import Range, Source, Stored
+    from tensordict.storage.sharded import Box, Layout
+
+__all__ = ["Reads"]
+
+CHUNK_BYTES = 16 << 20
+"""The bytes that are converted, or brought to another device, at a time: or one row."""
+
+_Copy = tuple[str, str, list[int], list[int], torch.Tensor]
+"""An argument of ``_rust.copy_safetensors_into``: name, dtype and shape of a tensor of a
+file, the first index of a part of it, and a tensor that takes the part."""
+
+_INTEGERS = {
+    1: torch.uint8,
+    2: torch.int16,
+    4: torch.int32,
+    8: torch.int64,
+    16: torch.complex128,
+}
+"""The dtypes that stand for others of as many bytes."""
+
+
+class _Wish(NamedTuple):
+    """A part of a tensor of a file, and the memory that it goes to."""
+
+    wanted: Wanted
+    box: Box
+    """The place in the whole tensor."""
+    part: Part
+    target: torch.Tensor
+    is_direct: bool
+    """False if the values are converted, or go to another device."""
+    is_new: bool
+
+    @property
+    def source(self) -> Source:
+        return self.wanted.source
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.wanted.stored.dtype
+
+    @property
+    def is_kept_as_bytes(self) -> bool:
+        return self.source.dtype != str(self.dtype)
+
+
+class Reads:
+    """Tensors that are read together, by several threads.
+
+    First :meth:`fetch` compares all of them with their checksums and fills the new ones;
+    :meth:`run` then fills those whose values count until nothing can be refused any more.
+    What was compared is not read again: it is copied from the pages that the system has.
+
+    Args:
+        num_threads: the most threads.
+        needing: the ranks that compare together; None where this process is alone.
+    """
+
+    def __init__(self, num_threads: int, needing: Needing | None = None) -> None:
+        self.num_threads = num_threads
+        self.needing = needing
+        self._wishes: list[_Wish] = []
+        self._memory: set[int] = set()
+
+    def add(self, stored: Stored, own: torch.Tensor, *, is_new: bool) -> None:
+        """Have a tensor read into another: of a ``DTensor`` the part of this rank.
+
+        Args:
+            stored: what is read.
+            own: a tensor of its shape, on any device. One that is tied to another one is
+                filled after it.
+            is_new: whether its values count for nothing.
+        """
+        layout: Layout | None = None
+        order = 0
+        regions: list[tuple[Any, torch.Tensor]]
+        if is_sharded(own):
+            layout = layout_of(own, stored.name)
+            regions = regions_of(own, stored.name)
+            if self.needing is not None:
+                order = self.needing.add(stored, layout)
+        else:
+            own = own.detach()
+            regions = [(((0,) * own.dim(), tuple(own.shape)), own)]
+        for box, region in regions:
+            if not region.numel():
+                continue
+            is_direct = _takes_bytes(region, stored.dtype)
+            if not is_new and region.device.type == "cpu":
+                is_direct &= region.data_ptr() not in self._memory
+                self._memory.add(region.data_ptr())
+            for number in stored.grid.overlapping(box):
+                source = stored.find(number)
+                common = intersection(box, source.box)
+                if common is None:
+                    continue
+                target = region
+                for dim, (start, size) in enumerate(zip(*common, strict=True)):
+                    if size != target.shape[dim]:
+                        target = target.narrow(dim, start - box[0][dim], size)
+                wanted = Wanted(stored, number, source, layout, order)
+                part = Part.of(common, source.box, stored.dtype.itemsize)
+                wish = _Wish(wanted, common, part, target, is_direct, is_new)
+                self._wishes.append(wish)
+
+    def fetch(self) -> None:
+        """Compare everything with its checksums, and fill what is new.
+
+        Raises:
+            RuntimeError: a file is damaged. Only new tensors are changed.
+        """
+        comparing = Comparing(self.needing)
+        read: dict[str, list[Range]] = {}
+        copies: list[_Wish] = []
+        edges: dict[str, list[_Copy]] = {}
+        for wish in self._wishes:
+            shares = comparing.is_shared(wish.wanted.layout)
+            if not (wish.is_new and _is_run(wish)):
+                comparing.add(wish.wanted, wish.part)
+                if wish.is_new:
+                    copies.append(wish)
+            elif not shares:
+                ranges = read.setdefault(wish.source.path, [])
+                ranges.append(_range(wish, wish.part.start, wish.part.stop))
+            else:
+                _add_blocks(wish, comparing, read, edges)
+        for path, ranges in comparing.ranges().items():
+            read.setdefault(path, []).extend(ranges)
+        if read:
+            self._read(read)
+        self._copy_from(edges)
+        self._copy(copies)
+
+    def run(self) -> None:
+        """Fill the tensors that are not new.
+
+        Raises:
+            RuntimeError: a file cannot be read. What was read is in the tensors by then.
+        """
+        self._copy([wish for wish in self._wishes if not wish.is_new])
+
+    def targets(self) -> list[torch.Tensor]:
+        """Return the tensors that are not new, whose memory is written to directly."""
+        return [
+            wish.target
+            for wish in self._wishes
+            if wish.is_direct and not wish.is_new and not wish.target.is_inference()
+        ]
+
+    def _read(self, files: dict[str, list[Range]]) -> None:
+        progress = _rust.SaveProgress()
+        _rust.read_safetensors_into(
+            list(files.items()), self.num_threads, True, progress
+        )
+
+    def _copy(self, wishes: list[_Wish]) -> None:
+        files: dict[str, list[_Copy]] = {}
+        converted = []
+        for wish in wishes:
+            if wish.is_direct and (not wish.is_kept_as_bytes or _is_run(wish)):
+                copies = files.setdefault(wish.source.path, [])
+                copies.append(_copy(wish, wish.target))
+            else:
+                converted.append(wish)
+        self._copy_from(files)
+        for wish in converted:
+            for target, (path, copy), values in _chunks(wish):
+                self._copy_from({path: [copy]})
+                target.copy_(values())
+
+    def _copy_from(self, files: dict[str, list[_Copy]]) -> None:
+        if files:
+            progress = _rust.SaveProgress()
+            _rust.copy_safetensors_into(list(files.items()), self.num_threads, progress)
+
+
+def _add_blocks(
+    wish: _Wish,
+    comparing: Comparing,
+    read: dict[str, list[Range]],
+    edges: dict[str, list[_Copy]],
+) -> None:
+    """Have the whole blocks of a run read, and others copied, which ranks compare together."""
+    part, size = wish.part, wish.wanted.num_bytes
+    path, *about = wish.source[:4]
+    low, high = inner(part, size)
+    cuts = [(part.start, part.stop)]
+    if low < high:
+        read.setdefault(path, []).append(_range(wish, low, high))
+        cuts = [(part.start, low), (high, part.stop)]
+    for start, stop in cuts:
+        if start < stop:
+            edge = Part(start, stop, is_run=True)
+            comparing.add(wish.wanted, edge)
+            content = _range(wish, start, stop)[-1]
+            edges.setdefault(path, []).append((*about, [start], content))
+
+
+def _is_run(wish: _Wish) -> bool:
+    """Return whether the bytes follow each other, in the file and in memory."""
+    return wish.is_direct and wish.target.is_contiguous() and wish.part.is_run
+
+
+def _range(wish: _Wish, start: int, stop: int) -> Range:
+    """Some bytes of a run, and the memory that they are read into."""
+    content = wish.target.reshape(-1).view(torch.uint8)
+    content = content[start - wish.part.start : stop - wish.part.start]
+    source = wish.source
+    return source.name, source.dtype, source.shape, start, stop - start, content
+
+
+def _copy(wish: _Wish, target: torch.Tensor) -> _Copy:
+    """A part of a tensor of a file, and a tensor that it is copied to."""
+    source = wish.source
+    about = source.name, source.dtype, source.shape
+    if wish.is_kept_as_bytes:
+        return (*about, [wish.part.start], target.reshape(-1).view(torch.uint8))
+    places = zip(wish.box[0], source.box[0], strict=True)
+    first = [start - begin for start, begin in places]
+    return (*about, first, target.view(_INTEGERS[target.element_size()]))
+
+
+def _chunks(
+    wish: _Wish,
+) -> Iterator[tuple[torch.Tensor, tuple[str, _Copy], Callable[[], torch.Tensor]]]:
+    """Some rows at a time of what is converted: where to, what is copied, and its values."""
+    (path, *about), dtype = wish.source[:4], wish.dtype
+    if not wish.box[1]:
+        values = torch.empty((), dtype=dtype)
+        content = values.reshape(1).view(torch.uint8)
+        yield wish.target, (path, (*about, [0], content)), lambda: values
+        return
+    # Of a tensor that is kept as bytes, whole rows of the file.
+    inside = wish.source.box if wish.is_kept_as_bytes else wish.box
+    row = math.prod(inside[1][1:]) * dtype.itemsize
+    step = max(1, CHUNK_BYTES // row)
+    for start in range(0, wish.box[1][0], step):
+        count = min(step, wish.box[1][0] - start)
+        yield _chunk(wish, (path, about), inside, start, count)
+
+
+def _chunk(
+    wish: _Wish, source: Any, inside: Box, start: int, count: int
+) -> tuple[torch.Tensor, tuple[str, _Copy], Callable[[], torch.Tensor]]:
+    path, about = source
+    rows = torch.empty((count, *inside[1][1:]), dtype=wish.dtype)
+    places = zip(wish.box[0], wish.source.box[0], strict=True)
+    first = [begin - whole for begin, whole in places]
+    first[0] += start
+    target = wish.target.narrow(0, start, count)
+    if not wish.is_kept_as_bytes:
+        content = rows.view(_INTEGERS[rows.element_size()])
+        return target, (path, (*about, first, content)), lambda: rows
+    content = rows.reshape(-1).view(torch.uint8)
+    begin = first[0] * (content.numel() // count)
+
+    def values() -> torch.Tensor:
+        found = rows
+        for dim in range(1, rows.dim()):
+            found = found.narrow(dim, first[dim], wish.box[1][dim])
+        return found
+
+    return target, (path, (*about, [begin], content)), values
+
+
+def _takes_bytes(target: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Return whether the bytes of a file can be read into a tensor itself."""
+    return (
+        target.device.type == "cpu"
+        and type(target) in (torch.Tensor, torch.nn.Parameter)
+        and target.dtype == dtype
+        and not (target.is_conj() or target.is_neg())
+    )
