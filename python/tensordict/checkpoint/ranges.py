@@ -55,7 +55,7 @@ class Grid:
         for number, rank in enumerate(ranks):
             self.of_rank.setdefault(rank, []).append(number)
         self.count: int = sum(math.prod(sizes) for _, sizes in boxes)
-        # What was found of a place, and of the places of ranks.
+        # Results for places, which many tensors share.
         self._overlaps: dict[Box, list[int]] = {}
         self.known: dict[Any, Any] = {}
 

@@ -249,7 +249,7 @@ def _chunks(
         content = values.reshape(1).view(torch.uint8)
         yield wish.target, (path, (*about, [0], content)), lambda: values
         return
-    # Of a tensor that is kept as bytes, whole rows of the file.
+    # A tensor that is kept as bytes is read in whole rows of the file.
     inside = wish.source.box if wish.is_kept_as_bytes else wish.box
     row = math.prod(inside[1][1:]) * dtype.itemsize
     step = max(1, CHUNK_BYTES // row)
