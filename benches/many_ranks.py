@@ -253,7 +253,7 @@ def bench_speed(mode: str, megabytes: int, rounds: int) -> None:
         print(f"  {row:18} {'   '.join(shown)}")
 
 
-# Who writes what ----------------------------------------------------------------------
+# Shares of the writing ------------------------------------------------------------------
 
 
 def save_once(_: int, mode: str, megabytes: int, folder: str) -> None:
@@ -303,7 +303,7 @@ def counted(work: Callable[[], Any]) -> tuple[int, int]:
         text = Path("/proc/self", file).read_text()
         return int(text.partition(f"{key}:")[2].split()[0])
 
-    # What other work has left is given back, or it would be used again.
+    # Memory that other work has left is given back, or it would be used again.
     ctypes.CDLL(None).malloc_trim(0)
     before = number("status", "VmRSS")
     Path("/proc/self/clear_refs").write_text("5")

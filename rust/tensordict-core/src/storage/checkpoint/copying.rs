@@ -122,7 +122,7 @@ impl Pieces {
         (in_file, in_target)
     }
 
-    /// What threads do at a time: some pieces whole, or a part of one that is large.
+    /// Divides the work of threads: some pieces whole at a time, or a part of one that is large.
     fn tasks(&self) -> Vec<(Range<usize>, Range<usize>)> {
         let count = self.count();
         if self.length > WINDOW_BYTES {
@@ -132,7 +132,11 @@ impl Pieces {
                 .collect();
             let pieces = (0..count).map(|number| number..number + 1);
             return pieces
-                .flat_map(|piece| windows.iter().map(move |window| (piece.clone(), window.clone())))
+                .flat_map(|piece| {
+                    windows
+                        .iter()
+                        .map(move |window| (piece.clone(), window.clone()))
+                })
                 .collect();
         }
         let step = (WINDOW_BYTES / self.length).max(1);
