@@ -62,12 +62,12 @@ def shortened(program: str) -> str:
 
 def told(cases: list[Case]) -> str:
     """Return the entry about the cases of one reason, of which the first is shown."""
-    case = min(cases, key=lambda each: len(each.program))
+    case = min(cases, key=lambda each: len(each.helper + each.program))
     reason = case.reason[0].upper() + case.reason[1:].rstrip(".")
     more = f" ({len(cases)} programs)" if len(cases) > 1 else ""
     return (
         f"- {reason}{more}.\n"
-        f"  - `{case.fixture}`: `` {shortened(case.program)} ``\n"
+        f"  - `{case.fixture}`: `` {shortened(case.helper + case.program)} ``\n"
         f"  - `` {shortened(case.ours)} ``\n"
     )
 

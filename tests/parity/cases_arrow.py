@@ -115,3 +115,6 @@ from_arrow(to_arrow(TensorDict(a=torch.arange(3),n={"x":torch.ones(3,2)},s=["a",
 """.strip().splitlines()  # noqa: E501
     ),
 ]
+
+HELPERS = (WRITE, READ)
+"""What programs begin with: answers are kept without it."""

@@ -222,3 +222,6 @@ CASES = [
         on="none",
     ),
 ]
+
+HELPERS = (LONG, ONE, TWO, S2)
+"""What programs begin with: answers are kept without it."""

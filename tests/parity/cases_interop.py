@@ -109,3 +109,6 @@ CASES = [
         on="flat nested deep named",
     ),
 ]
+
+HELPERS = (SPEC,)
+"""What programs begin with: answers are kept without it."""

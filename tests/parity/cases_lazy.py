@@ -377,3 +377,6 @@ CASES += cases(
     reason="the release cannot stack entries that differ in shape",
     ours="[row.shape for row in result['a']] == [each['a'].shape for each in td.unbind(0)]",
 )
+
+HELPERS = (RAGGED,)
+"""What programs begin with: answers are kept without it."""

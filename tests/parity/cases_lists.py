@@ -130,3 +130,6 @@ CASES = differing(
     reason="an array of text is a column: in the release each row has all of it",
     ours="list(result) == ['a', 'b']",
 )
+
+HELPERS = (PREFIX,)
+"""What programs begin with: answers are kept without it."""

@@ -148,3 +148,6 @@ CASES = [
         ours="'Missing key(s)' in str(error) and 'p.a' in str(error)",
     ),
 ]
+
+HELPERS = (DEEP, PARAMS, LINEAR)
+"""What programs begin with: answers are kept without it."""

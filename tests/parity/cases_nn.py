@@ -711,3 +711,6 @@ CASES = differing(
     reason="keys are shown as those of a dictionary, and not by a private class",
     ours="'with keys dict_keys(' in str(error)",
 )
+
+HELPERS = (SETUP,)
+"""What programs begin with: answers are kept without it."""

@@ -231,3 +231,6 @@ CASES = [
         ours="result == [('p', 'q'), ('p', 'q')]",
     ),
 ]
+
+HELPERS = (PLAIN,)
+"""What programs begin with: answers are kept without it."""

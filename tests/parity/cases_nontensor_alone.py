@@ -436,3 +436,6 @@ CASES = [
         message=False,
     ),
 ]
+
+HELPERS = (SETUP,)
+"""What programs begin with: answers are kept without it."""

@@ -80,3 +80,6 @@ CASES = [
         on="empty",
     )
 ]
+
+HELPERS = (PREFIX,)
+"""What programs begin with: answers are kept without it."""

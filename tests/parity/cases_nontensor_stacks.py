@@ -240,3 +240,6 @@ CASES += cases(
     reason="the release gives the name of a dim that is split to the last of the new ones",
     ours="result[1][0][1:] == ['x', None]",
 )
+
+HELPERS = (PREFIX,)
+"""What programs begin with: answers are kept without it."""

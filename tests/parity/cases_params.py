@@ -132,3 +132,6 @@ CASES = [
         message=False,
     ),
 ]
+
+HELPERS = (PLAIN,)
+"""What programs begin with: answers are kept without it."""

@@ -46,3 +46,6 @@ CASES = [
     ),
     *cases("from_safetensors", "from_safetensors('/nowhere/at/all')", on="none"),
 ]
+
+HELPERS = (PATH,)
+"""What programs begin with: answers are kept without it."""

@@ -321,3 +321,6 @@ CASES = differing(
     ours="all(not leaf.any() for leaf in result.values(True, True))",
     on="flat nested deep scalar locked named cpu mixed empty_nested",
 )
+
+HELPERS = (D,)
+"""What programs begin with: answers are kept without it."""

@@ -141,3 +141,6 @@ y.backward(); (q["bias"].grad,type(m.weight).__name__)
 """,  # noqa: E501
     ),
 ]
+
+HELPERS = (SETUP,)
+"""What programs begin with: answers are kept without it."""

@@ -321,3 +321,6 @@ q=TruncatedStandardNormal(torch.tensor([4.5,-8.,5.,3.]),torch.tensor([8.,-4.5,9.
 q.icdf(torch.tensor(.1)), q.icdf(torch.tensor(1.)), q.auc, q.mean
 """.strip().split("\n\n")  # noqa: E501
 ]
+
+HELPERS = (SETUP,)
+"""What programs begin with: answers are kept without it."""

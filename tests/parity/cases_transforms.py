@@ -1119,3 +1119,6 @@ CASES = differing(
     reason="equal values for a tied parameter leave it tied",
     ours="result == (True, True)",
 )
+
+HELPERS = (SETUP,)
+"""What programs begin with: answers are kept without it."""

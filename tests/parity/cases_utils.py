@@ -304,3 +304,6 @@ CASES = [
         on="none",
     ),
 ]
+
+HELPERS = (U,)
+"""What programs begin with: answers are kept without it."""

@@ -108,3 +108,6 @@ CASES = [
         on="flat nested",
     ),
 ]
+
+HELPERS = (OUTSIDE,)
+"""What programs begin with: answers are kept without it."""

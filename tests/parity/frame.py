@@ -1,6 +1,6 @@
 """The frame of parity cases: the cases, the fixtures they start from, and a run of one.
 
-The same code runs under the published release (``record.py``) and under this package
+The same code runs under the published release (``tests/record.py``) and under this package
 (``test_parity.py``), so it imports nothing but torch, numpy and ``tensordict``.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import json
 import sys
 import warnings
 from collections.abc import Iterator
@@ -325,6 +326,7 @@ class Case:
         reason: why our answer is not the release's.
         ours: an expression over ``result``, ``error``, ``td`` and ``o`` that is true of
             our answer, compared in place of the recorded one.
+        helper: text in front of the program, which may change: answers go without it.
     """
 
     method: str
@@ -336,10 +338,11 @@ class Case:
     ordered: bool = True
     reason: str = ""
     ours: str = ""
+    helper: str = ""
 
     @property
     def name(self) -> str:
-        """The name of this case in the answers and as a test."""
+        """The name of this case in messages."""
         return f"{self.method}/{self.fixture}: {self.program}"
 
 
@@ -392,18 +395,67 @@ def cases_of(topic: str) -> list[Case]:
     """The cases of ``cases_<topic>.py``."""
     if str(FOLDER) not in sys.path:
         sys.path.insert(0, str(FOLDER))
-    found: list[Case] = importlib.import_module(f"cases_{topic}").CASES
+    module = importlib.import_module(f"cases_{topic}")
+    found = [_without_helper(case, module) for case in module.CASES]
     for case in found:
         if bool(case.reason) != bool(case.ours):
             msg = f"{case.name}: an accepted difference has a reason and our answer."
             raise ValueError(msg)
     # A program that is given twice is one case.
-    return list({case.name: case for case in found}.values())
+    return list({(case.name, case.helper): case for case in found}.values())
 
 
-def answers_path(topic: str) -> Path:
-    """Return the path of the recorded answers of a topic."""
+def _without_helper(case: Case, module: Any) -> Case:
+    """The case with what its topic names in ``HELPERS`` apart from the program."""
+    for helper in getattr(module, "HELPERS", ()):
+        if case.program.startswith(helper):
+            program = case.program.removeprefix(helper)
+            return replace(case, program=program, helper=helper)
+    return case
+
+
+Answers = dict[tuple[str, str, str], Any]
+"""Answers by method, fixture and program."""
+
+
+def _answers_path(topic: str) -> Path:
     return FOLDER / "answers" / f"{topic}.json"
+
+
+def read_answers(topic: str) -> Answers:
+    """Read what the release answers to the cases of a topic."""
+    path = _answers_path(topic)
+    if not path.exists():
+        return {}
+    return {
+        (key.rpartition("/")[0], fixture, programs["program"]): answer
+        for key, programs in json.loads(path.read_text(encoding="utf-8")).items()
+        for fixture, answer in programs.items()
+        if fixture != "program"
+    }
+
+
+def write_answers(topic: str, answers: list[tuple[Case, Any]]) -> None:
+    """Write what the release answers, by ``method/number``, each with its program."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for case, answer in answers:
+        fields = {"program": case.program}
+        found.setdefault((case.method, case.program), fields)[case.fixture] = answer
+    numbers: dict[str, int] = {}
+    parts = []
+    for (method, _), fields in found.items():
+        numbers[method] = number = numbers.get(method, 0) + 1
+        lines = [
+            f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}"
+            for key, value in fields.items()
+        ]
+        parts.append(
+            json.dumps(f"{method}/{number}") + ": {" + ",\n ".join(lines) + "}"
+        )
+    text = ",\n".join(parts)
+    path = _answers_path(topic)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
 
 
 _prelude: dict[str, Any] = {}
@@ -456,7 +508,7 @@ def run(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
         answer: dict[str, Any] = {}
         result = error = None
         try:
-            result = _execute(case.program, namespace)
+            result = _execute(case.helper + case.program, namespace)
         except Exception as raised:  # noqa: BLE001  # every error is an answer
             error = raised
     if error is not None:

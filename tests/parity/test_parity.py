@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from describe import unescaped  # noqa: E402
 from frame import (  # noqa: E402
     Case,
-    answers_path,
     cases_of,
     differences,
+    read_answers,
     run,
     topics,
     without_order,
@@ -52,11 +52,7 @@ def methods() -> dict[tuple[str, str], list[Case]]:
 METHODS = methods()
 
 
-@cache
-def recorded(topic: str) -> dict[str, Any]:
-    """The recorded answers of a topic."""
-    path = answers_path(topic)
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+recorded = cache(read_answers)
 
 
 def compare_errors(case: Case, expected: dict[str, Any], found: dict[str, Any]) -> None:
@@ -82,8 +78,8 @@ def check(topic: str, case: Case) -> None:
     if case.ours:
         assert eval(case.ours, names), f"{case.ours} is not true of {found}"  # noqa: S307
         return
-    expected = recorded(topic).get(case.name)
-    assert expected is not None, "not recorded: run tests/parity/record.py"
+    expected = recorded(topic).get((case.method, case.fixture, case.program))
+    assert expected is not None, "not recorded: run tests/record.py parity"
     found = json.loads(json.dumps(found))
     if "raises" in expected:
         assert "raises" in found, f"release raises {expected['raises']}, ours {found}"

@@ -160,7 +160,7 @@ def a_directory_of_nothing(tmp_path):
 
 
 @scenario(
-    differs="the release keeps the old batch size, which the tensors do not have any more",
+    reason="the release keeps the old batch size, which the tensors do not have any more",
     ours=lambda result: result == (torch.Size([4]), torch.Size([4, 3]), [1.0] * 4),
 )
 def a_mapped_collection_is_refreshed(tmp_path):
@@ -171,7 +171,7 @@ def a_mapped_collection_is_refreshed(tmp_path):
 
 
 @scenario(
-    differs="the release refuses nested tensors; here they grow",
+    reason="the release refuses nested tensors; here they grow",
     ours=lambda result: result == (4, [2, 3, 2, 3]),
 )
 def nested_tensors_grow(tmp_path):

@@ -194,14 +194,14 @@ def values_in_zarr(tmp_path):
     return td["t"], td["d"], td["o"], td["n2"], td[0]["t"], td.get("t").batch_size
 
 
-@scenario(differs=TEXT, ours=lambda result: result == ("text", "text"))
+@scenario(reason=TEXT, ours=lambda result: result == ("text", "text"))
 def a_text_in_h5(tmp_path):
     td = some().set_non_tensor("t", "text").to_h5(tmp_path / "x.h5")
     return td["t"], td[0]["t"]
 
 
 @scenario(
-    differs="to_h5 notes the batch size and the names",
+    reason="to_h5 notes the batch size and the names",
     ours=lambda result: result == ((3,), ["time"]),
 )
 def what_h5_keeps(tmp_path):
@@ -212,7 +212,7 @@ def what_h5_keeps(tmp_path):
 
 
 @scenario(
-    differs="the release writes nothing, and says nothing",
+    reason="the release writes nothing, and says nothing",
     ours=lambda error: isinstance(error, OSError) and "x.h5" in str(error),
 )
 def in_place_in_a_file_for_reading(tmp_path):
@@ -223,7 +223,7 @@ def in_place_in_a_file_for_reading(tmp_path):
 
 
 @scenario(
-    differs="the release has no select of a file",
+    reason="the release has no select of a file",
     ours=lambda result: set(result.keys(True, True)) == {("n", "b")},
 )
 def selected(tmp_path):
@@ -231,7 +231,7 @@ def selected(tmp_path):
 
 
 @scenario(
-    differs="the release makes groups of a key with a slash",
+    reason="the release makes groups of a key with a slash",
     ours=lambda error: isinstance(error, ValueError) and "a/b" in str(error),
 )
 def a_key_with_a_slash(tmp_path):

@@ -189,7 +189,7 @@ def a_write_into_a_locked_collection():
 
 
 @scenario(
-    differs="in compiled code the release lets a nested collection be unlocked",
+    reason="in compiled code the release lets a nested collection be unlocked",
     ours=lambda result: "locked graph" in str(result),
 )
 def a_nested_collection_is_unlocked_after_a_compiled_lock():
@@ -522,7 +522,7 @@ def gradients_with_aot():
 
 
 @scenario(
-    differs="the release does not compile the truth of a comparison",
+    reason="the release does not compile the truth of a comparison",
     ours=lambda result: result[2] is True and bool((result[1]["a"][1] == 0).all()),
 )
 def where_and_comparisons():

@@ -282,7 +282,7 @@ def tensorclasses_and_dictionaries():
 
 
 @scenario(
-    differs="an array of text is a column: in the release each row has all of it",
+    reason="an array of text is a column: in the release each row has all of it",
     ours=lambda result: result == ["b"] * 5,
 )
 def text_arrays_in_every_conversion():
@@ -340,7 +340,7 @@ def nested_tensors_as_arrays():
 
 
 @scenario(
-    differs="the release fails for nested tensors of either layout",
+    reason="the release fails for nested tensors of either layout",
     ours=lambda result: result == {"a": [[0.0, 0.0], [1.0, 1.0, 1.0]]},
 )
 def nested_tensors_as_lists():
@@ -372,7 +372,7 @@ def an_array_of_another_library_that_torch_cannot_take():
 
 
 @scenario(
-    differs="an array of another library becomes a tensor that shares its memory",
+    reason="an array of another library becomes a tensor that shares its memory",
     ours=lambda result: result == [True, False],
 )
 def an_array_of_another_library():

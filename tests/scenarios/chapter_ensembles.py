@@ -363,7 +363,7 @@ def lazy_modules_that_may_draw_nothing():
 
 
 @scenario(
-    differs="the release draws nothing for each member where random numbers differ",
+    reason="the release draws nothing for each member where random numbers differ",
     ours=lambda result: result == {"weight": (True, (3, 4, 3)), "bias": (True, (3, 4))},
 )
 def lazy_modules_with_different_random_numbers():
@@ -372,7 +372,7 @@ def lazy_modules_with_different_random_numbers():
 
 
 @scenario(
-    differs="the release does not run norms that start lazily",
+    reason="the release does not run norms that start lazily",
     ours=lambda result: all(shape[0] == 3 for _, shape in result.values()),
 )
 def lazy_norms():
@@ -381,7 +381,7 @@ def lazy_norms():
 
 
 @scenario(
-    differs="the release draws the members as one tensor, with bounds that are too small",
+    reason="the release draws the members as one tensor, with bounds that are too small",
     ours=lambda bound: 0.45 < bound < 0.578,
 )
 def the_bounds_of_lazy_modules():
@@ -390,7 +390,7 @@ def the_bounds_of_lazy_modules():
 
 
 @scenario(
-    differs="the release refuses an ensemble of modules that start lazily",
+    reason="the release refuses an ensemble of modules that start lazily",
     ours=lambda result: result["module", "weight"][0],
 )
 def a_lazy_module_in_an_ensemble():

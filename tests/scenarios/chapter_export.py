@@ -263,7 +263,7 @@ def saved_and_loaded(tmp_path):
 
 
 @scenario(
-    differs="the release has no name for collections in files of exported programs",
+    reason="the release has no name for collections in files of exported programs",
     ours=lambda result: torch.equal(result, nested()["a"] * 2),
 )
 def saved_with_a_collection_as_argument(tmp_path):

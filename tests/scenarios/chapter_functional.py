@@ -128,7 +128,7 @@ def some_entries_only():
 
 
 @scenario(
-    differs="the release makes a module of tensors that do not fit it",
+    reason="the release makes a module of tensors that do not fit it",
     ours=lambda error: (
         isinstance(error, RuntimeError)
         and "0.weight [4, 2] in place of [3, 2]" in str(error)

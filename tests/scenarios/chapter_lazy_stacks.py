@@ -146,7 +146,7 @@ def update_from_another_stack():
 
 
 @scenario(
-    differs="the release drops the members that are too many",
+    reason="the release drops the members that are too many",
     ours=lambda error: isinstance(error, ValueError),
 )
 def update_with_more_members_is_refused():
@@ -245,7 +245,7 @@ def maybe_dense_stacks_densely_what_it_can():
 
 
 @scenario(
-    differs="the release cannot stack entries that differ in shape",
+    reason="the release cannot stack entries that differ in shape",
     ours=lambda result: [len(row) for row in result["x"]] == [2, 3],
 )
 def a_dictionary_of_a_ragged_stack():

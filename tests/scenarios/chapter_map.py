@@ -169,7 +169,7 @@ def no_chunks():
 
 
 @scenario(
-    differs="the release names the method that it calls, and not the argument",
+    reason="the release names the method that it calls, and not the argument",
     ours=lambda error: isinstance(error, ValueError) and "chunksize" in str(error),
 )
 def a_negative_chunk():
@@ -348,7 +348,7 @@ def none_into_a_collection_in_shared_memory():
 
 
 @scenario(
-    differs=LATER_ROWS,
+    reason=LATER_ROWS,
     ours=lambda result: result.tolist() == [0, 1, 0, 3, 0, 5],
 )
 def none_into_a_collection():
@@ -529,7 +529,7 @@ def no_rows_for_two_workers():
 
 
 @scenario(
-    differs=EMPTY,
+    reason=EMPTY,
     ours=lambda error: isinstance(error, ValueError) and "positive" in str(error),
 )
 def no_rows_in_an_iteration():

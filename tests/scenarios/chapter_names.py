@@ -101,12 +101,12 @@ def names_of_other_shapes():
     return td.reshape(8).names, td.view(-1).names, td.flatten(0, 1).names
 
 
-@scenario(differs=WRONG, ours=lambda found: found == [None, None, "env"])
+@scenario(reason=WRONG, ours=lambda found: found == [None, None, "env"])
 def names_of_a_dim_that_is_split():
     return named().unflatten(0, (2, 2)).names
 
 
-@scenario(differs=WRONG, ours=lambda found: found == ([None], ["time", "env"]))
+@scenario(reason=WRONG, ours=lambda found: found == ([None], ["time", "env"]))
 def names_of_new_leaves():
     td = named()
     return td.new_zeros(2).names, td.new_ones(3, 5).names
@@ -138,22 +138,22 @@ def names_of_a_stack_reach_its_members():
     return stack.names, stack[0].names, stack.contiguous().names, stack.clone().names
 
 
-@scenario(differs=LOST, ours=lambda found: found == [None, "time", "env"])
+@scenario(reason=LOST, ours=lambda found: found == [None, "time", "env"])
 def names_of_a_stack_of_stacks():
     return torch.stack([stacked(), stacked()]).names
 
 
-@scenario(differs=LOST, ours=lambda found: found == (["time", "env"],) * 2)
+@scenario(reason=LOST, ours=lambda found: found == (["time", "env"],) * 2)
 def names_of_joined_stacks():
     return torch.cat([stacked(), stacked()]).names, torch.cat([stacked()] * 2, 1).names
 
 
-@scenario(differs=LOST, ours=lambda found: found == (["env"], ["time"]))
+@scenario(reason=LOST, ours=lambda found: found == (["env"], ["time"]))
 def names_of_the_parts_of_a_stack():
     return stacked().unbind(0)[0].names, stacked().unbind(1)[0].names
 
 
-@scenario(differs=LOST, ours=lambda found: found == ["time", "env"])
+@scenario(reason=LOST, ours=lambda found: found == ["time", "env"])
 def names_of_what_is_selected_from_a_stack():
     mask = torch.tensor([True, False, True, False])
     return stacked().masked_select(mask).names

@@ -87,7 +87,7 @@ def dictionaries_as_values():
 
 
 @scenario(
-    differs="the class of a value is named MetaData[str], as it is written",
+    reason="the class of a value is named MetaData[str], as it is written",
     ours=lambda result: isinstance(result[0], MetaData) and result[2],
 )
 def annotated_classes_can_be_called():
@@ -99,7 +99,7 @@ def annotated_classes_can_be_called():
 
 
 @scenario(
-    differs="the release takes the type of NonTensorData[...] for an option",
+    reason="the release takes the type of NonTensorData[...] for an option",
     ours=lambda result: result[0].data == 1 and result[1] == "a" and result[2] == [1],
 )
 def annotated_values():
@@ -130,7 +130,7 @@ def a_slice_of_the_list_writes():
 
 
 @scenario(
-    differs="in the release reverse and sort change a list of their own, in silence",
+    reason="in the release reverse and sort change a list of their own, in silence",
     ours=lambda result: (
         result == (["cid", "ann", "bob"], ["ann", "bob", "cid"], ["cid", "bob", "ann"])
     ),
@@ -146,7 +146,7 @@ def reverse_and_sort_write():
 
 
 @scenario(
-    differs="in the release reverse changes a list of its own, in silence",
+    reason="in the release reverse changes a list of its own, in silence",
     ours=lambda result: (
         result == ([["c", "d"], ["a", "b"]], [["c", "d"], ["b", "a"]], "b")
     ),
@@ -167,7 +167,7 @@ def append_to_a_column():
 
 
 @scenario(
-    differs="in the release nothing happens, in silence",
+    reason="in the release nothing happens, in silence",
     ours=lambda result: result == ["UserWarning"] * 7,
 )
 def whatever_would_change_the_length():
@@ -255,7 +255,7 @@ def _columns(result):
 
 
 @scenario(
-    differs="an array of text is a column: in the release each row has all of it",
+    reason="an array of text is a column: in the release each row has all of it",
     ours=_columns,
 )
 def arrays_of_text():
@@ -276,7 +276,7 @@ def arrays_of_text():
 
 
 @scenario(
-    differs="an array of objects is a column: in the release each row has all of it",
+    reason="an array of objects is a column: in the release each row has all of it",
     ours=lambda result: (
         result[:2] == [None, b"y"]
         and result[2] == np.datetime64("2021-01-01")
@@ -294,7 +294,7 @@ def arrays_of_objects_bytes_and_dates():
 
 
 @scenario(
-    differs="an array of text is a column: in the release each row has all of it",
+    reason="an array of text is a column: in the release each row has all of it",
     ours=lambda result: list(result) == ["z", "x", "y"],
 )
 def arrays_of_text_at_an_index():
@@ -425,7 +425,7 @@ def columns_on_disk(tmp_path):
 
 
 @scenario(
-    differs="the release leaves the values of a column as they are",
+    reason="the release leaves the values of a column as they are",
     ours=lambda result: list(result) == ["bob", "ann", "cid"],
 )
 def columns_in_state_dicts():

@@ -242,7 +242,7 @@ def values_in_one_file(tmp_path):
 
 
 @scenario(
-    differs="the release makes a dim of the lists",
+    reason="the release makes a dim of the lists",
     ours=lambda found: found[0] == (2,) and found[1] == [[1, 2], [3, 4]],
 )
 def lists_in_one_file(tmp_path):
@@ -263,7 +263,7 @@ def a_tensorclass_with_values_at_the_top(tmp_path):
 
 
 @scenario(
-    differs="the release makes a collection that cannot be",
+    reason="the release makes a collection that cannot be",
     ours=lambda error: "'a' has shape [3, 2]" in str(error) and "[2]" in str(error),
 )
 def a_shape_that_does_not_begin_with_the_batch_size(tmp_path):
@@ -271,7 +271,7 @@ def a_shape_that_does_not_begin_with_the_batch_size(tmp_path):
 
 
 @scenario(
-    differs="the release makes a collection that cannot be",
+    reason="the release makes a collection that cannot be",
     ours=lambda error: "'n' has shape [3]" in str(error) and "[2]" in str(error),
 )
 def a_nested_batch_size_that_does_not_begin_with_it(tmp_path):

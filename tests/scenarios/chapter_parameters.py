@@ -205,7 +205,7 @@ def stacked_parameters_swapped_under_vmap():
 
 
 @scenario(
-    differs="the release replaces all entries, so that those which are not given are gone",
+    reason="the release replaces all entries, so that those which are not given are gone",
     ours=lambda result: sorted(result.keys()) == ["a", "b"] and result["a"].sum() == 0,
 )
 def some_parameters_swapped_for_others():
@@ -215,7 +215,7 @@ def some_parameters_swapped_for_others():
 
 
 @scenario(
-    differs="the release replaces all entries by those of other names",
+    reason="the release replaces all entries by those of other names",
     ours=lambda error: isinstance(error, KeyError) and "z" in str(error),
 )
 def a_parameter_that_the_others_lack():
@@ -223,7 +223,7 @@ def a_parameter_that_the_others_lack():
 
 
 @scenario(
-    differs="the release puts plain tensors among the parameters: nothing trains them",
+    reason="the release puts plain tensors among the parameters: nothing trains them",
     ours=lambda result: isinstance(result["a"], nn.Parameter),
 )
 def plain_tensors_swapped_for_parameters():

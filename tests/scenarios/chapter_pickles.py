@@ -291,7 +291,7 @@ def a_loaded_save(tmp_path):
 
 
 @scenario(
-    differs="the release cannot pickle what was mapped without a path",
+    reason="the release cannot pickle what was mapped without a path",
     ours=lambda found: (
         found[0].tolist() == [[0, 1], [2, 3], [4, 5]] and found[1:] == (True, True)
     ),
@@ -302,7 +302,7 @@ def mapped_without_a_path():
 
 
 @scenario(
-    differs="the release cannot pickle what was mapped without a path",
+    reason="the release cannot pickle what was mapped without a path",
     ours=lambda found: found.tolist() == [1, 1],
 )
 def a_mapped_tensor_without_a_file():

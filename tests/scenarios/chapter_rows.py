@@ -103,7 +103,7 @@ def rows_are_written_by_a_mask():
 
 
 @scenario(
-    differs=ROW, ours=lambda td: (td["x"] == 9).all() and (td["n", "y"] == 9).all()
+    reason=ROW, ours=lambda td: (td["x"] == 9).all() and (td["n", "y"] == 9).all()
 )
 def one_row_is_written_to_all():
     td = data()
@@ -111,14 +111,14 @@ def one_row_is_written_to_all():
     return td
 
 
-@scenario(differs=ROW, ours=lambda td: td["x"][:, 0].tolist() == [0, 9, 4, 6])
+@scenario(reason=ROW, ours=lambda td: td["x"][:, 0].tolist() == [0, 9, 4, 6])
 def one_row_is_written_to_a_slice_of_one():
     td = data()
     td[1:2] = row()
     return td
 
 
-@scenario(differs=ROW, ours=lambda td: td["x"][:, 0].tolist() == [9, 2, 9, 6])
+@scenario(reason=ROW, ours=lambda td: td["x"][:, 0].tolist() == [9, 2, 9, 6])
 def one_row_with_a_dim_of_one_is_written_by_a_list():
     td = data()
     td[[0, 2]] = row().unsqueeze(0)

@@ -163,7 +163,7 @@ def on_the_meta_device(tmp_path):
 
 
 @scenario(
-    differs="the files are read into the memory of ``out``, which stays its own",
+    reason="the files are read into the memory of ``out``, which stays its own",
     ours=lambda found: found[0] and found[1]["a"].sum() == 15,
 )
 def into_one_that_is_there(tmp_path):
@@ -200,7 +200,7 @@ def text_and_other_values(tmp_path):
 
 
 @scenario(
-    differs="the release gives a list of the lists' items a dim of its own",
+    reason="the release gives a list of the lists' items a dim of its own",
     ours=lambda found: found[0] == (2,) and found[1] == [[1, 2], [3, 4]],
 )
 def a_stack_of_lists(tmp_path):

@@ -154,7 +154,7 @@ def a_value():
 
 
 @scenario(
-    differs="the release loses stacks of values",
+    reason="the release loses stacks of values",
     ours=lambda found: found == ["a", "b"],
 )
 def a_stack_of_values():
@@ -222,7 +222,7 @@ def a_module_with_parameters():
 
 
 @scenario(
-    differs="in the release parameters are strict where the module is not",
+    reason="in the release parameters are strict where the module is not",
     ours=lambda found: found[0] == ["p.n.b"] and found[2].tolist() == [1, 1, 1],
 )
 def a_module_that_lacks_some():
@@ -298,7 +298,7 @@ def an_old_state_of_a_tensorclass():
 
 
 @scenario(
-    differs="the release keeps the text that was there",
+    reason="the release keeps the text that was there",
     ours=lambda found: found[0].tolist() == [1, 1] and found[1] == "old",
 )
 def an_old_state_of_a_tensorclass_with_text_that_is_not_strict():
@@ -310,7 +310,7 @@ def an_old_state_of_a_tensorclass_with_text_that_is_not_strict():
 
 
 @scenario(
-    differs="the release refuses the text for lack of the same text",
+    reason="the release refuses the text for lack of the same text",
     ours=lambda found: found[0].tolist() == [1, 1] and found[1] == "old",
 )
 def an_old_state_of_a_tensorclass_with_text():
@@ -353,7 +353,7 @@ def an_old_state_of_parameters():
 
 
 @scenario(
-    differs="the release takes the batch size for a parameter",
+    reason="the release takes the batch size for a parameter",
     ours=lambda found: found.tolist() == [1, 1, 1],
 )
 def an_old_state_of_a_module():
@@ -370,7 +370,7 @@ def an_old_state_of_a_module():
 
 
 @scenario(
-    differs="in the release the entry is taken for the batch size",
+    reason="in the release the entry is taken for the batch size",
     ours=lambda td: td["__batch_size"].tolist() == [1, 1],
 )
 def an_entry_with_the_name_of_an_old_field():

@@ -42,7 +42,7 @@ def numbers_of_another_byte_order():
 
 
 @scenario(
-    differs=COLUMNS,
+    reason=COLUMNS,
     ours=lambda result: result == (["Rex", "Fido"], "Rex", "Fido", ["Fido"]),
 )
 def text_is_a_column():
@@ -51,7 +51,7 @@ def text_is_a_column():
 
 
 @scenario(
-    differs=COLUMNS,
+    reason=COLUMNS,
     ours=lambda result: (
         result[0] == [b"ab", b"cd"]
         and result[1] == [{"k": 1}, None]
@@ -67,7 +67,7 @@ def bytes_objects_and_text():
 
 
 @scenario(
-    differs=COLUMNS,
+    reason=COLUMNS,
     ours=lambda result: (
         result == (np.datetime64("2021-01-01", "s"), np.timedelta64(2, "h"))
     ),
@@ -89,7 +89,7 @@ def subarrays_of_numbers():
 
 
 @scenario(
-    differs=COLUMNS,
+    reason=COLUMNS,
     ours=lambda result: result[0].tolist() == ["c", "d"] and result[1] == (2,),
 )
 def subarrays_of_text():
@@ -102,7 +102,7 @@ def subarrays_of_text():
 
 
 @scenario(
-    differs=COLUMNS,
+    reason=COLUMNS,
     ours=lambda result: (
         result[0] == "r" and result[1].tolist() == [((0.0, "q"), 1), ((0.0, "r"), 2)]
     ),
@@ -122,7 +122,7 @@ def nested_records_of_numbers():
 
 
 @scenario(
-    differs=COLUMNS,
+    reason=COLUMNS,
     ours=lambda result: result == ([["a", "b"], ["c", "d"]], "c", torch.Size([2, 2])),
 )
 def records_in_two_dims():
@@ -134,7 +134,7 @@ def records_in_two_dims():
 
 
 @scenario(
-    differs=COLUMNS,
+    reason=COLUMNS,
     ours=lambda result: result == (["Rex", "Fido"], "Fido"),
 )
 def record_arrays():
@@ -180,7 +180,7 @@ def a_part_of_a_table():
 
 
 @scenario(
-    differs=COLUMNS,
+    reason=COLUMNS,
     ours=lambda result: result[0] == "Fido" and result[1] == (2,),
 )
 def the_batch_size_found():
@@ -253,7 +253,7 @@ def to_an_array_of_nothing():
 
 
 @scenario(
-    differs="the release makes text of bytes, so that they do not come back",
+    reason="the release makes text of bytes, so that they do not come back",
     ours=lambda result: result == [(b"ab",), (b"cd",)],
 )
 def bytes_come_back():
@@ -261,7 +261,7 @@ def bytes_come_back():
 
 
 @scenario(
-    differs="the release makes text of dates, so that they do not come back",
+    reason="the release makes text of dates, so that they do not come back",
     ours=lambda result: result == ("<M8[D]", "2021-01-01"),
 )
 def dates_come_back():
@@ -303,7 +303,7 @@ def tensorclasses_and_arrays():
 
 
 @scenario(
-    differs=COLUMNS,
+    reason=COLUMNS,
     ours=lambda result: result == ["Fido", "Fido", torch.Size([2])],
 )
 def tables_as_entries():

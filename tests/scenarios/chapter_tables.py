@@ -135,7 +135,7 @@ def a_leaf_that_is_a_prefix():
 
 
 @scenario(
-    differs="the release drops the nested column",
+    reason="the release drops the nested column",
     ours=lambda error: (
         isinstance(error, ValueError) and "Key conflict: 'a'" in str(error)
     ),
@@ -219,7 +219,7 @@ def nullable_numbers():
 
 
 @scenario(
-    differs="the release rounds the integers",
+    reason="the release rounds the integers",
     ours=lambda error: isinstance(error, ValueError) and "'a' has 1 null" in str(error),
 )
 def nullable_integers_beyond_doubles():
@@ -227,36 +227,36 @@ def nullable_integers_beyond_doubles():
     return TensorDict.from_pandas(frame(a=pd.array([2**53 + 1, None], dtype="Int64")))
 
 
-@scenario(differs=KEPT, ours=lambda td: td[1]["a"] == "y")
+@scenario(reason=KEPT, ours=lambda td: td[1]["a"] == "y")
 def texts_of_a_frame():
     return TensorDict.from_pandas(frame(a=["x", "y"]))
 
 
-@scenario(differs=KEPT, ours=lambda td: td[1]["a"] == b"y")
+@scenario(reason=KEPT, ours=lambda td: td[1]["a"] == b"y")
 def bytes_of_a_frame():
     return TensorDict.from_pandas(frame(a=[b"x", b"y"]))
 
 
-@scenario(differs=KEPT, ours=lambda td: td[1]["a"] == decimal.Decimal("2.50"))
+@scenario(reason=KEPT, ours=lambda td: td[1]["a"] == decimal.Decimal("2.50"))
 def decimals_of_a_frame():
     values = [decimal.Decimal("1.10"), decimal.Decimal("2.50")]
     return TensorDict.from_pandas(frame(a=values))
 
 
 @scenario(
-    differs="the release gives numbers without a unit, all to every row",
+    reason="the release gives numbers without a unit, all to every row",
     ours=lambda td: td[1]["a"] == dt.timedelta(seconds=2),
 )
 def durations_of_a_frame():
     return TensorDict.from_pandas(frame(a=pandas().to_timedelta([1, 2], unit="s")))
 
 
-@scenario(differs=KEPT, ours=lambda td: td["a"] == [[1, 2], [3]])
+@scenario(reason=KEPT, ours=lambda td: td["a"] == [[1, 2], [3]])
 def ragged_lists_of_a_frame():
     return TensorDict.from_pandas(frame(a=[[1, 2], [3]]))
 
 
-@scenario(differs=KEPT, ours=lambda td: td["a"] == [True, None])
+@scenario(reason=KEPT, ours=lambda td: td["a"] == [True, None])
 def nullable_truth_values_of_a_frame():
     return TensorDict.from_pandas(frame(a=pandas().array([True, None], "boolean")))
 
@@ -268,7 +268,7 @@ def timestamps_of_a_frame():
 
 
 @scenario(
-    differs="the release gives the least integer",
+    reason="the release gives the least integer",
     ours=lambda error: isinstance(error, ValueError) and "1 missing" in str(error),
 )
 def missing_timestamps_of_a_frame():
@@ -276,14 +276,14 @@ def missing_timestamps_of_a_frame():
     return TensorDict.from_pandas(frame(a=times))
 
 
-@scenario(differs=KEPT, ours=lambda td: str(td[1]["a"].tzinfo) == "Europe/Paris")
+@scenario(reason=KEPT, ours=lambda td: str(td[1]["a"].tzinfo) == "Europe/Paris")
 def time_zones_of_a_frame():
     times = pandas().to_datetime(["2020-01-01", "2021-01-01"])
     return TensorDict.from_pandas(frame(a=times.tz_localize("Europe/Paris")))
 
 
 @scenario(
-    differs="the release gives the codes",
+    reason="the release gives the codes",
     ours=lambda td: td["a"] == ["x", "y", None] and td["b"].tolist() == [20, 10, 20],
 )
 def categories_of_a_frame():
@@ -294,7 +294,7 @@ def categories_of_a_frame():
 
 
 @scenario(
-    differs="the release drops the index",
+    reason="the release drops the index",
     ours=lambda td: list(td.keys()) == ["a", "id"] and td["id"] == ["x", "y"],
 )
 def a_named_index():
@@ -310,7 +310,7 @@ def an_index_without_a_name():
 
 
 @scenario(
-    differs="the release joins the two columns",
+    reason="the release joins the two columns",
     ours=lambda error: isinstance(error, ValueError) and "['a']" in str(error),
 )
 def two_columns_of_one_name():
@@ -423,7 +423,7 @@ def a_nested_tensorclass_is_a_column():
 
 
 @scenario(
-    differs="the release leaves one of them out",
+    reason="the release leaves one of them out",
     ours=lambda error: isinstance(error, ValueError) and "['a.b']" in str(error),
 )
 def two_entries_of_one_name():
@@ -433,7 +433,7 @@ def two_entries_of_one_name():
 
 
 @scenario(
-    differs="the release leaves the key out",
+    reason="the release leaves the key out",
     ours=lambda error: isinstance(error, ValueError) and "['b']" in str(error),
 )
 def a_key_that_some_members_lack():
@@ -496,7 +496,7 @@ def a_missing_file_of_csv(tmp_path):
 
 
 @scenario(
-    differs="the release gives numbers: 7, and nothing for NA and null",
+    reason="the release gives numbers: 7, and nothing for NA and null",
     ours=lambda td: (
         (td["a"], td["b"], td["c"])
         == (["007", "08"], ["NA", "x"], ["null", "2024-01-01"])
@@ -508,7 +508,7 @@ def texts_like_numbers_of_csv(tmp_path):
 
 
 @scenario(
-    differs="the release rounds the integers",
+    reason="the release rounds the integers",
     ours=lambda td: (
         td["a"].tolist() == [2**53 + 1, 0]
         and td["_mask", "a"].tolist() == [True, False]
@@ -567,7 +567,7 @@ def csv_of_rows_of_features(tmp_path):
 
 
 @scenario(
-    differs="the release writes the text of the objects",
+    reason="the release writes the text of the objects",
     ours=lambda error: isinstance(error, TypeError) and "class bytes" in str(error),
 )
 def csv_of_bytes(tmp_path):
@@ -647,7 +647,7 @@ def half_a_file_of_json(tmp_path):
 
 
 @scenario(
-    differs="the release gives numbers",
+    reason="the release gives numbers",
     ours=lambda td: (td["a"], td["date"], td["c"]) == (["007"], ["2024-01-01"], ["1"]),
 )
 def texts_like_numbers_of_json(tmp_path):
@@ -656,14 +656,14 @@ def texts_like_numbers_of_json(tmp_path):
     return from_json(json(tmp_path, text))
 
 
-@scenario(differs=KEPT, ours=lambda td: td["a"] == [{"b": 1}, {"b": 2}])
+@scenario(reason=KEPT, ours=lambda td: td["a"] == [{"b": 1}, {"b": 2}])
 def objects_of_json(tmp_path):
     pandas()
     return from_json(json(tmp_path, '[{"a":{"b":1}},{"a":{"b":2}}]'))
 
 
 @scenario(
-    differs="the release gives all lists to every row",
+    reason="the release gives all lists to every row",
     ours=lambda td: td["a"].tolist() == [[1, 2], [3, 4]] and td["b"] == [[1], [2, 3]],
 )
 def lists_of_json(tmp_path):
@@ -686,7 +686,7 @@ def a_file_of_json(tmp_path):
 
 
 @scenario(
-    differs="the release rounds floating point to ten digits",
+    reason="the release rounds floating point to ten digits",
     ours=lambda texts: texts[1] == [0.1, 1e-320, 123456789.12345679],
 )
 def json_of_exact_numbers(tmp_path):
@@ -697,7 +697,7 @@ def json_of_exact_numbers(tmp_path):
 
 
 @scenario(
-    differs="the release writes null",
+    reason="the release writes null",
     ours=lambda error: isinstance(error, ValueError) and "'a'" in str(error),
 )
 def json_of_infinity(tmp_path):
@@ -780,7 +780,7 @@ def timestamps_of_parquet(tmp_path):
 
 
 @scenario(
-    differs="the release forgets the time zone",
+    reason="the release forgets the time zone",
     ours=lambda td: str(td[0]["a"].tzinfo) == "Europe/Paris",
 )
 def time_zones_of_parquet(tmp_path):
@@ -790,7 +790,7 @@ def time_zones_of_parquet(tmp_path):
 
 
 @scenario(
-    differs="the release gives the least integer",
+    reason="the release gives the least integer",
     ours=lambda error: isinstance(error, ValueError) and "'a'" in str(error),
 )
 def missing_timestamps_of_parquet(tmp_path):
@@ -798,13 +798,13 @@ def missing_timestamps_of_parquet(tmp_path):
     return from_parquet(parquet(tmp_path, a=pa.array([5, None], pa.timestamp("us"))))
 
 
-@scenario(differs=KEPT, ours=lambda td: td["a"] == [True, None])
+@scenario(reason=KEPT, ours=lambda td: td["a"] == [True, None])
 def nullable_truth_values_of_parquet(tmp_path):
     return from_parquet(parquet(tmp_path, a=[True, None]))
 
 
 @scenario(
-    differs="the release gives a list of tensors, and a list of dictionaries",
+    reason="the release gives a list of tensors, and a list of dictionaries",
     ours=lambda td: td["a"].is_nested and td["b", "x"].tolist() == [1, 2],
 )
 def lists_and_structs_of_parquet(tmp_path):
@@ -851,7 +851,7 @@ def a_file_of_parquet(tmp_path):
 
 
 @scenario(
-    differs="the release refuses dims of features",
+    reason="the release refuses dims of features",
     ours=lambda td: td["a"].shape == (2, 3),
 )
 def parquet_of_rows_of_features(tmp_path):

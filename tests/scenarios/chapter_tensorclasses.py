@@ -191,7 +191,7 @@ def set_attribute_of_the_class_sees_each_field():
 
 
 @scenario(
-    differs="the release forgets the fields of a decorated class with a __setattr__",
+    reason="the release forgets the fields of a decorated class with a __setattr__",
     ours=lambda result: result[0] == ["x", "x"] and result[1].tolist() == [0.0, 0.0],
 )
 def set_attribute_of_a_decorated_class():
@@ -211,7 +211,7 @@ def set_attribute_of_a_decorated_class():
 
 
 @scenario(
-    differs="`batch_size` has a default in our signature, as it has in the call",
+    reason="`batch_size` has a default in our signature, as it has in the call",
     ours=lambda result: result[0].endswith("batch_size=None, device=None, names=None)"),
 )
 def signatures_have_defaults():
@@ -302,7 +302,7 @@ def tensor_only_takes_mappings_of_any_type():
 
 
 @scenario(
-    differs="the release stores mappings that are no dictionaries as values in updates",
+    reason="the release stores mappings that are no dictionaries as values in updates",
     ours=lambda result: (
         [sorted(each.keys()) for each in result] == [["b"], ["b", "c"], ["b", "c", "d"]]
     ),
@@ -333,7 +333,7 @@ def tensor_only_refuses_other_annotations():
 
 
 @scenario(
-    differs="in the release a list that is no column of rows is a mismatch of batch size",
+    reason="in the release a list that is no column of rows is a mismatch of batch size",
     ours=lambda result: result == ([], [], ["a", "b"], [1, 2], ["a", "b"]),
 )
 def a_list_field_in_a_batch():
@@ -354,7 +354,7 @@ def a_list_with_an_item_per_row():
 
 
 @scenario(
-    differs="a number of a field of numbers stays one without batch dims, too",
+    reason="a number of a field of numbers stays one without batch dims, too",
     ours=lambda result: result == (3, 3, 3, 4, [3, 3]),
 )
 def a_number_field_with_and_without_batch_dims():
@@ -509,7 +509,7 @@ def dataclass_functions():
 
 
 @scenario(
-    differs="the release gives the copy the batch size []",
+    reason="the release gives the copy the batch size []",
     ours=lambda result: (
         result[0].batch_size == (2,)
         and result[0].label is None
@@ -530,7 +530,7 @@ def dataclasses_replace_with_another_batch_size():
 
 
 @scenario(
-    differs="the release gives the copy the batch size []",
+    reason="the release gives the copy the batch size []",
     ours=lambda result: (
         result.batch_size == (2,) and list(result.inputs.keys()) == ["b"]
     ),
@@ -574,7 +574,7 @@ def arrays_are_tensors():
 
 
 @scenario(
-    differs="an array of text is a column: in the release each row has all of it",
+    reason="an array of text is a column: in the release each row has all of it",
     ours=lambda result: result == (["a", "bb"], "bb", ["c", "d"]),
 )
 def arrays_of_text_are_columns():

@@ -147,7 +147,7 @@ def stacks_of_stacks():
     return again(stack).batch_size, again(stack).tolist()
 
 
-@scenario(differs=SAFE_ONLY_HERE, ours=lambda found: found == ("m", "MetaData"))
+@scenario(reason=SAFE_ONLY_HERE, ours=lambda found: found == ("m", "MetaData"))
 def metadata():
     loaded = again(TensorDict(m=MetaData("m"), batch_size=[2]))
     return loaded["m"], type(loaded.get("m")).__name__
@@ -172,7 +172,7 @@ def a_ragged_lazy_stack():
     return [member["a"] for member in again(stack).tensordicts]
 
 
-@scenario(differs=SAFE_ONLY_HERE, ours=lambda names: names == ["a", "n.b"])
+@scenario(reason=SAFE_ONLY_HERE, ours=lambda names: names == ["a", "n.b"])
 def parameters():
     loaded = again(TensorDictParams(data()))
     return [name for name, _ in loaded.named_parameters()]
@@ -191,12 +191,12 @@ def parameters_of_a_plain_one():
     return type(loaded["p"]), loaded["p"].requires_grad
 
 
-@scenario(differs=SAFE_ONLY_HERE, ours=lambda found: found.tolist() == [1] * 7)
+@scenario(reason=SAFE_ONLY_HERE, ours=lambda found: found.tolist() == [1] * 7)
 def an_unbatched_tensor():
     return again(TensorDict(u=UnbatchedTensor(torch.ones(7)), batch_size=[3]))["u"]
 
 
-@scenario(differs=SAFE_ONLY_HERE, ours=lambda part: part["a"].shape == (2, 2))
+@scenario(reason=SAFE_ONLY_HERE, ours=lambda part: part["a"].shape == (2, 2))
 def a_part():
     return again(data()._get_sub_tensordict(slice(0, 2)))
 
@@ -277,7 +277,7 @@ def a_memory_mapped_stack_without_weights_only(tmp_path):
 
 
 @scenario(
-    differs="the release cannot pickle what was mapped without a path",
+    reason="the release cannot pickle what was mapped without a path",
     ours=lambda found: found[0].sum() == 15 and found[1:] == (True, "text"),
 )
 def mapped_without_a_path():

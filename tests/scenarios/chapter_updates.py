@@ -81,7 +81,7 @@ def update_of_keys_that_are_missing():
 
 
 @scenario(
-    differs="the release stores all of a nested collection that was not there",
+    reason="the release stores all of a nested collection that was not there",
     ours=lambda td: sorted(td["m"].keys()) == ["x"],
 )
 def update_of_a_nested_key_without_a_parent():

@@ -573,7 +573,7 @@ def linked_lists():
 
 
 @scenario(
-    differs="here a tensorclass of both forms is a TensorCollection",
+    reason="here a tensorclass of both forms is a TensorCollection",
     ours=lambda result: result == (True, True, True, False, True, True),
 )
 def classes_and_bases():

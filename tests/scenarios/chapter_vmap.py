@@ -57,7 +57,7 @@ def a_function_that_writes():
 
 
 @scenario(
-    differs="the release takes -1 for a dim of the leaves, not of the batch",
+    reason="the release takes -1 for a dim of the leaves, not of the batch",
     ours=lambda found: found[0] == found[2] == (3, 2) and found[3] == (2, 3),
 )
 def other_dims():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import sys
 import tempfile
 import warnings
@@ -14,13 +15,27 @@ from typing import Any
 
 import torch
 
+__all__ = [
+    "Scenario",
+    "cases_of",
+    "differences",
+    "read_answers",
+    "run",
+    "scenario",
+    "topics",
+    "unescaped",
+    "without_order",
+    "write_answers",
+]
+
 FOLDER = Path(__file__).parent
 # Results are described as those of the parity cases are.
 for folder in (FOLDER, FOLDER.parent / "parity"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
-from describe import Origins, describe, describe_error  # noqa: E402
+from describe import Origins, describe, describe_error, unescaped  # noqa: E402
+from frame import differences, without_order  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -29,7 +44,7 @@ class Scenario:
 
     Attributes:
         program: the function that is run.
-        differs: why our answer is not the release's; empty where it is the same.
+        reason: why our answer is not the release's; empty where it is the same.
         ours: what is true of our result, or of the exception that we raise.
         warned: whether warnings are part of the answer.
         ordered: whether the order of entries is.
@@ -38,7 +53,7 @@ class Scenario:
     """
 
     program: Callable[..., Any]
-    differs: str = ""
+    reason: str = ""
     ours: Callable[[Any], bool] | None = None
     warned: bool = False
     ordered: bool = True
@@ -58,8 +73,8 @@ def scenario(program: Callable[..., Any] | None = None, **options: Any) -> Any:
     if program is None:
         return lambda function: scenario(function, **options)
     found = Scenario(program, **options)
-    if bool(found.differs) != bool(found.ours):
-        msg = f"{found.name}: a difference has a reason (differs=) and ours=."
+    if bool(found.reason) != bool(found.ours):
+        msg = f"{found.name}: a difference has a reason and ours=."
         raise ValueError(msg)
     chapter = _found.setdefault(program.__module__, {})
     if found.name in chapter:
@@ -69,21 +84,37 @@ def scenario(program: Callable[..., Any] | None = None, **options: Any) -> Any:
     return program
 
 
-def chapters() -> list[str]:
+def topics() -> list[str]:
     """Return the chapters that there are."""
     return sorted(path.stem[8:] for path in FOLDER.glob("chapter_*.py"))
 
 
-def scenarios_of(chapter: str) -> list[Scenario]:
+def cases_of(chapter: str) -> list[Scenario]:
     """Return the scenarios of ``chapter_<chapter>.py``, in their order."""
     module = f"chapter_{chapter}"
     importlib.import_module(module)
     return list(_found.get(module, {}).values())
 
 
-def answers_path(chapter: str) -> Path:
-    """Return where the recorded answers of a chapter are."""
+def _answers_path(chapter: str) -> Path:
     return FOLDER / "answers" / f"{chapter}.json"
+
+
+def read_answers(chapter: str) -> dict[str, Any]:
+    """Read what the release answers to the scenarios of a chapter, by their names."""
+    path = _answers_path(chapter)
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def write_answers(chapter: str, answers: list[tuple[Scenario, Any]]) -> None:
+    """Write what the release answers, a line each."""
+    lines = ",\n".join(
+        f"{json.dumps(case.name)}: {json.dumps(answer, separators=(',', ':'))}"
+        for case, answer in answers
+    )
+    path = _answers_path(chapter)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 
 def run(case: Scenario) -> tuple[dict[str, Any], Any]:
@@ -107,7 +138,7 @@ def run(case: Scenario) -> tuple[dict[str, Any], Any]:
             # Folders have another name each time.
             message = answer["raises"]["message"].replace(folder, "FOLDER")
             answer["raises"]["message"] = message
-        if case.differs and case.ours is not None:
+        if case.reason and case.ours is not None:
             answer["ours"] = _holds(case.ours, result)
     if case.warned:
         answer["warns"] = sorted(

@@ -6,22 +6,21 @@ import json
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from torch.distributions import Distribution
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "parity"))
 
-from describe import unescaped  # noqa: E402
-from frame import differences, without_order  # noqa: E402
 from scenario import (  # noqa: E402
     Scenario,
-    answers_path,
-    chapters,
+    cases_of,
+    differences,
+    read_answers,
     run,
-    scenarios_of,
+    topics,
+    unescaped,
+    without_order,
 )
 
 BY_ACCIDENT = {"TypeError", "AttributeError", "UnboundLocalError", "AssertionError"}
@@ -37,25 +36,22 @@ def distributions_validate():
     Distribution.set_default_validate_args(before)
 
 
-@cache
-def recorded(chapter: str) -> dict[str, Any]:
-    path = answers_path(chapter)
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+recorded = cache(read_answers)
 
 
 @pytest.mark.parametrize(
     ("chapter", "case"),
     [
         pytest.param(chapter, case, id=f"{chapter}-{case.name}")
-        for chapter in chapters()
-        for case in scenarios_of(chapter)
+        for chapter in topics()
+        for case in cases_of(chapter)
     ],
 )
 def test_scenario_answers_as_recorded(chapter: str, case: Scenario) -> None:
     expected = recorded(chapter).get(case.name)
-    assert expected is not None, "not recorded: run tests/scenarios/record.py"
+    assert expected is not None, "not recorded: run tests/record.py scenarios"
     answer, result = run(case)
-    if case.differs:
+    if case.reason:
         assert answer["ours"], f"what ours= claims is not true of {result!r}"
         return
     found = json.loads(json.dumps(answer))
