@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from compiled_together import in_groups, on_one
 from tensordict import NonTensorData, TensorDict, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictModule, set_interaction_type
 
@@ -118,9 +119,9 @@ ONCE = {"error_on_recompile": True}
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_compiled_is_eager(name, nested):
-    function = FUNCTIONS[name]
+@pytest.mark.parametrize("functions", in_groups(FUNCTIONS))
+def test_compiled_is_eager(functions, nested):
+    function = on_one(functions)
     compiled = torch.compile(function, fullgraph=True, backend="eager")
     assert_same(compiled(make(nested=nested)), function(make(nested=nested)))
     with torch._dynamo.config.patch(ONCE):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from compiled_together import in_groups, on_one
 from tensordict import LazyStackedTensorDict, TensorDict, lazy_stack
 
 FUNCTIONS = {
@@ -87,10 +88,10 @@ def assert_same(result, expected):
         assert result == expected
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_compiled_stack_agrees_with_eager(name):
+@pytest.mark.parametrize("functions", in_groups(FUNCTIONS))
+def test_compiled_stack_agrees_with_eager(functions):
     torch._dynamo.reset()
-    function = FUNCTIONS[name]
+    function = on_one(functions)
     compiled = torch.compile(function, fullgraph=True, backend="eager")
     assert_same(compiled(make()), function(make()))
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from compiled_together import on_each
 from tensordict import LazyStackedTensorDict, TensorDict, lazy_stack
 
 
@@ -48,14 +49,15 @@ def locks(td: Any) -> list[bool]:
 
 
 @pytest.mark.parametrize("make", [dense, lazy, locked_dense, locked_lazy])
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_locks_are_those_of_eager_code(make: Any, name: str) -> None:
+def test_locks_are_those_of_eager_code(make: Any) -> None:
     torch._dynamo.reset()
-    program, eager, compiled = PROGRAMS[name], make(), make()
+    program = on_each(PROGRAMS)
+    eager, compiled = [[make() for _ in PROGRAMS] for _ in range(2)]
     expected = program(eager)
     found = torch.compile(program, fullgraph=True, backend="eager")(compiled)
     assert found == expected
-    assert locks(compiled) == locks(eager)
+    for name, one, other in zip(PROGRAMS, compiled, eager, strict=True):
+        assert locks(one) == locks(other), name
 
 
 def test_members_of_two_locked_stacks_refer_to_both() -> None:

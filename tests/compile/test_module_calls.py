@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch._dynamo.variables.builder import VariableBuilder
 
+from compiled_together import in_groups, on_each
 from tensordict import NonTensorData, TensorDict, UnbatchedTensor, lazy_stack
 from tensordict.nn import (
     InteractionType,
@@ -169,27 +170,33 @@ def rules(request, monkeypatch):
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_compiled_calls_are_as_eager_ones(name, rules):
-    module = MODULES[name]
-    compiled = torch.compile(lambda td: module(td), backend="eager", fullgraph=True)
-    td, other = dense(), dense()
-    result, expected = compiled(td), module(other)
-    assert_same(result, expected)
-    assert_same(td, other)
-    assert (result is td) == (expected is other)
+@pytest.mark.parametrize("modules", in_groups(MODULES, 8))
+def test_compiled_calls_are_as_eager_ones(modules, rules):
+    program = on_each(modules)
+    compiled = torch.compile(program, backend="eager", fullgraph=True)
+    tds, others = [[dense() for _ in modules] for _ in range(2)]
+    results, all_expected = compiled(tds), program(others)
+    for name, td, other in zip(modules, tds, others, strict=True):
+        result, expected = results[name], all_expected[name]
+        assert_same(result, expected)
+        assert_same(td, other)
+        assert (result is td) == (expected is other), name
     with torch.compiler.set_stance("fail_on_recompile"):
-        assert_same(compiled(dense()), module(dense()))
+        again = compiled([dense() for _ in modules])
+    for name, module in modules.items():
+        assert_same(again[name], module(dense()))
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-@pytest.mark.parametrize("name", ["linear", "function", "sequence", "policy"])
-def test_compiled_calls_with_all_containers(name, kind, rules):
-    module = MODULES[name]
-    compiled = torch.compile(lambda td: module(td), backend="eager", fullgraph=True)
-    td, other = INPUTS[kind](), INPUTS[kind]()
-    assert_same(compiled(td), module(other))
-    assert_same(td, other)
+def test_compiled_calls_with_all_containers(kind, rules):
+    names = ("linear", "function", "sequence", "policy")
+    program = on_each({name: MODULES[name] for name in names})
+    compiled = torch.compile(program, backend="eager", fullgraph=True)
+    tds, others = [[INPUTS[kind]() for _ in names] for _ in range(2)]
+    results, expected = compiled(tds), program(others)
+    for name, td, other in zip(names, tds, others, strict=True):
+        assert_same(results[name], expected[name])
+        assert_same(td, other)
 
 
 def code_followed(function, *args) -> set[str]:

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 import pytest
 import torch
 
+from compiled_together import in_groups, on_one
 from tensordict import (
     TensorClass,
     TensorDict,
@@ -276,15 +277,16 @@ def described(value):
 
 
 @pytest.mark.parametrize(
-    ("make", "program"),
+    ("make", "programs"),
     [
-        pytest.param(make, program, id=name)
+        pytest.param(make, *group.values, id=group.id)
         for make, programs in PROGRAMS.items()
-        for name, program in programs.items()
+        for group in in_groups(programs)
     ],
 )
-def test_compiled_as_eager(make, program):
+def test_compiled_as_eager(make, programs):
     torch._dynamo.reset()
+    program = on_one(programs)
     argument = make()
     compiled = torch.compile(program, backend="eager", fullgraph=True)
     assert described(compiled(argument)) == described(program(argument))
