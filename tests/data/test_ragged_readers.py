@@ -1,5 +1,8 @@
 """Every reader takes what every writer made of rows that differ in shape."""
 
+import inspect
+from typing import NamedTuple
+
 import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -136,14 +139,41 @@ WRITERS = {
 }
 
 
-@pytest.fixture(params=CLASSES)
-def rows(request):
-    return [CLASSES[request.param](length) for length in LENGTHS]
+class Written(NamedTuple):
+    """The rows of a class, and what each writer made of them, read again."""
+
+    rows: list
+    data: dict
+    folders: dict
 
 
-@pytest.fixture(params=WRITERS)
-def data(request, rows, tmp_path):
-    return WRITERS[request.param](tmp_path / "data", rows)
+@pytest.fixture(scope="module", params=CLASSES)
+def written_rows(request, tmp_path_factory):
+    rows = [CLASSES[request.param](length) for length in LENGTHS]
+    folders = {name: tmp_path_factory.mktemp("rows") / "data" for name in WRITERS}
+    data = {name: write(folders[name], rows) for name, write in WRITERS.items()}
+    return Written(rows, data, folders)
+
+
+def of_every_writer(check):
+    """Make a test of a check of data and rows, and of the folder where asked for."""
+    given = inspect.signature(check).parameters
+
+    def test(written_rows, subtests, **options):
+        for name, data in written_rows.data.items():
+            with subtests.test(writer=name):
+                if "folder" in given:
+                    options["folder"] = written_rows.folders[name]
+                check(data, written_rows.rows, **options)
+
+    own = [
+        each for name, each in given.items() if name not in ("data", "rows", "folder")
+    ]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    fixtures = [inspect.Parameter(n, kind) for n in ("written_rows", "subtests")]
+    test.__signature__ = inspect.Signature([*fixtures, *own])
+    test.__name__ = check.__name__
+    return test
 
 
 def tensors(row) -> dict:
@@ -236,34 +266,40 @@ FORMS = {
 
 
 @pytest.mark.parametrize("ragged", FORMS)
+@of_every_writer
 def test_gather(data, rows, ragged):
     found = gather(data, torch.tensor(CHOSEN), ragged=ragged)
     FORMS[ragged](found, [rows[at] for at in CHOSEN])
 
 
 @pytest.mark.parametrize("ragged", FORMS)
+@of_every_writer
 def test_a_batch_loader(data, rows, ragged):
     first, second = BatchLoader(data, 3, ragged=ragged)
     FORMS[ragged](first, rows[:3])
     FORMS[ragged](second, rows[3:])
 
 
+@of_every_writer
 def test_an_index(data, rows):
     check_rows(data[CHOSEN], [rows[at] for at in CHOSEN])
     check_rows(data[1:3], rows[1:3])
 
 
-def test_a_reader(data, rows, tmp_path):
-    if (tmp_path / "data" / "meta.json").exists():
-        reader = DatasetReader(tmp_path / "data")
+@of_every_writer
+def test_a_reader(data, rows, folder):
+    if (folder / "meta.json").exists():
+        reader = DatasetReader(folder)
         check_rows(reader[CHOSEN], [rows[at] for at in CHOSEN])
 
 
+@of_every_writer
 def test_a_data_loader_of_torch(data, rows):
     for at, found in enumerate(torch.utils.data.DataLoader(data, 2)):
         check_rows(found, rows[2 * at : 2 * at + 2])
 
 
+@of_every_writer
 def test_get_pads(data, rows):
     if is_dense(data):
         return
@@ -274,6 +310,7 @@ def test_get_pads(data, rows):
             assert torch.equal(found, pad_sequence(values, True, -1))
 
 
+@of_every_writer
 def test_densify(data, rows):
     check_jagged(data.densify(layout=torch.jagged), rows)
 
@@ -290,6 +327,7 @@ def test_rows_of_one_shape(tmp_path, ragged):
             FORMS[ragged](found, rows[:2])
 
 
+@of_every_writer
 def test_an_index_of_two_dims_and_one_of_no_rows(data, rows):
     index = torch.tensor([[2, 0], [0, 1]])
     form = {"ragged": "padded", "padding_value": -1}
@@ -309,6 +347,7 @@ PADDED = {"ragged": "padded"}
 MASK = [[True, True, False], [True, True, True]]
 
 
+@of_every_writer
 def test_a_mask(data, rows):
     """The mask is beside the entry: in a tensorclass in a field of it."""
     keys = {key: (*key[:-1], "mask") for key in tensors(rows[0]) if key[-1] == "tokens"}
@@ -326,6 +365,7 @@ def test_a_mask(data, rows):
         check_padded(batch.exclude(*keys.values()), [rows[at] for at in CHOSEN], -1)
 
 
+@of_every_writer
 def test_a_mask_of_the_one_ragged_entry(data, rows):
     if len({key[-1] for key in tensors(rows[0])} & {"tokens", "pixels"}) > 1:
         pytest.skip("two entries are ragged")
