@@ -117,4 +117,4 @@ from_arrow(to_arrow(TensorDict(a=torch.arange(3),n={"x":torch.ones(3,2)},s=["a",
 ]
 
 HELPERS = (WRITE, READ)
-"""What programs begin with: answers are kept without it."""
+"""The beginnings of programs: answers go by what follows them."""

@@ -224,4 +224,4 @@ CASES = [
 ]
 
 HELPERS = (LONG, ONE, TWO, S2)
-"""What programs begin with: answers are kept without it."""
+"""The beginnings of programs: answers go by what follows them."""

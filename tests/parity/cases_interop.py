@@ -111,4 +111,4 @@ CASES = [
 ]
 
 HELPERS = (SPEC,)
-"""What programs begin with: answers are kept without it."""
+"""The beginnings of programs: answers go by what follows them."""

@@ -379,4 +379,4 @@ CASES += cases(
 )
 
 HELPERS = (RAGGED,)
-"""What programs begin with: answers are kept without it."""
+"""The beginnings of programs: answers go by what follows them."""

@@ -1415,4 +1415,4 @@ CASES = differing(
 )
 
 HELPERS = (SETUP,)
-"""What programs begin with: answers are kept without it."""
+"""The beginnings of programs: answers go by what follows them."""

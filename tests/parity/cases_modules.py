@@ -150,4 +150,4 @@ CASES = [
 ]
 
 HELPERS = (DEEP, PARAMS, LINEAR)
-"""What programs begin with: answers are kept without it."""
+"""The beginnings of programs: answers go by what follows them."""

@@ -438,4 +438,4 @@ CASES = [
 ]
 
 HELPERS = (SETUP,)
-"""What programs begin with: answers are kept without it."""
+"""The beginnings of programs: answers go by what follows them."""

@@ -82,4 +82,4 @@ CASES = [
 ]
 
 HELPERS = (PREFIX,)
-"""What programs begin with: answers are kept without it."""
+"""The beginnings of programs: answers go by what follows them."""

@@ -242,4 +242,4 @@ CASES += cases(
 )
 
 HELPERS = (PREFIX,)
-"""What programs begin with: answers are kept without it."""
+"""The beginnings of programs: answers go by what follows them."""

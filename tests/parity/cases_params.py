@@ -134,4 +134,4 @@ CASES = [
 ]
 
 HELPERS = (PLAIN,)
-"""What programs begin with: answers are kept without it."""
+"""The beginnings of programs: answers go by what follows them."""

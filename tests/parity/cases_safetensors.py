@@ -48,4 +48,4 @@ CASES = [
 ]
 
 HELPERS = (PATH,)
-"""What programs begin with: answers are kept without it."""
+"""The beginnings of programs: answers go by what follows them."""

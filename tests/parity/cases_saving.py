@@ -323,4 +323,4 @@ CASES = differing(
 )
 
 HELPERS = (D,)
-"""What programs begin with: answers are kept without it."""
+"""The beginnings of programs: answers go by what follows them."""

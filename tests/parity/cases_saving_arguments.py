@@ -132,4 +132,4 @@ CASES = [
 ]
 
 HELPERS = (V, M, D)
-"""What programs begin with: answers are kept without it."""
+"""The beginnings of programs: answers go by what follows them."""

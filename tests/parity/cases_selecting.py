@@ -143,4 +143,4 @@ y.backward(); (q["bias"].grad,type(m.weight).__name__)
 ]
 
 HELPERS = (SETUP,)
-"""What programs begin with: answers are kept without it."""
+"""The beginnings of programs: answers go by what follows them."""

@@ -323,4 +323,4 @@ q.icdf(torch.tensor(.1)), q.icdf(torch.tensor(1.)), q.auc, q.mean
 ]
 
 HELPERS = (SETUP,)
-"""What programs begin with: answers are kept without it."""
+"""The beginnings of programs: answers go by what follows them."""

@@ -306,4 +306,4 @@ CASES = [
 ]
 
 HELPERS = (U,)
-"""What programs begin with: answers are kept without it."""
+"""The beginnings of programs: answers go by what follows them."""

@@ -110,4 +110,4 @@ CASES = [
 ]
 
 HELPERS = (OUTSIDE,)
-"""What programs begin with: answers are kept without it."""
+"""The beginnings of programs: answers go by what follows them."""
