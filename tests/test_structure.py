@@ -9,6 +9,7 @@ import re
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -190,6 +191,18 @@ def test_few_parameters_are_any() -> None:
 LONGEST_FILE = 600
 """The most lines of a file of the package that are not blank."""
 
+LONGEST_CLASS_FILE = 1100
+"""The most lines of a file that is one class: two thirds of its lines are of it."""
+
+LONGEST_CLASS = 2800
+"""The most lines of a class, over all files that it is spread over. It only goes down."""
+
+MOST_FILES = 4
+"""The most files that a class is spread over."""
+
+SPREAD = {"LazyStackedTensorDict": 10, "TensorAttrs": 7}
+"""The classes that are spread over more, each with the most files. It only goes down."""
+
 LONGEST_FUNCTION = 60
 """The most lines of the body of a function, without its docstring and comments."""
 
@@ -212,12 +225,79 @@ def long_functions(path: Path) -> Iterator[str]:
                 yield f"{path.name}: {node.name}"
 
 
+class Slice(NamedTuple):
+    """A class of the package: a file of its own, or a part of a class of more files."""
+
+    path: Path
+    bases: list[str]
+    lines: int
+
+
+def classes_of(path: Path) -> Iterator[tuple[str, Slice]]:
+    """Yield the classes of a file by their names."""
+    lines = path.read_text("utf-8").splitlines()
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            bases = [ast.unparse(base).partition("[")[0] for base in node.bases]
+            length = num_lines(lines[node.lineno - 1 : node.end_lineno])
+            yield node.name, Slice(path, bases, length)
+
+
+def is_short(path: Path) -> bool:
+    """Return whether a file is short, or one class that is not too long."""
+    length = num_lines(path.read_text("utf-8").splitlines())
+    longest = max((each.lines for _, each in classes_of(path)), default=0)
+    is_one_class = 3 * longest >= 2 * length
+    return length <= (LONGEST_CLASS_FILE if is_one_class else LONGEST_FILE)
+
+
+def spread_of(name: str, classes: dict[str, Slice]) -> list[Slice]:
+    """Return a class, and those of its folder that only it inherits: its slices."""
+    folder = classes[name].path.parent
+    found = {name}
+    while True:
+        bases = {base for each in found for base in classes[each].bases} - found
+        more = {
+            base
+            for base in bases & classes.keys()
+            if classes[base].path.parent == folder
+            and all(
+                heir in found for heir, each in classes.items() if base in each.bases
+            )
+        }
+        if not more:
+            return [classes[each] for each in found]
+        found |= more
+
+
+def test_a_class_counts_whole() -> None:
+    paths = sorted((ROOT / "python" / "tensordict").rglob("*.py"))
+    classes = dict(pair for path in paths for pair in classes_of(path))
+    spread = {name: spread_of(name, classes) for name in classes}
+    assert len(spread["LazyStackedTensorDict"]) > 3
+    assert [
+        name
+        for name, parts in spread.items()
+        if sum(part.lines for part in parts) > LONGEST_CLASS
+    ] == []
+    numbers = {
+        name: len({part.path for part in parts}) for name, parts in spread.items()
+    }
+    slices = {
+        name
+        for name, each in classes.items()
+        for parts in spread.values()
+        if each in parts and parts is not spread[name]
+    }
+    assert [
+        name
+        for name, number in numbers.items()
+        if number > SPREAD.get(name, MOST_FILES) and name not in slices
+    ] == []
+
+
 def test_files_and_functions_are_short() -> None:
     paths = sorted((ROOT / "python" / "tensordict").rglob("*.py"))
     assert len(paths) > 400
-    assert [
-        path.name
-        for path in paths
-        if num_lines(path.read_text("utf-8").splitlines()) > LONGEST_FILE
-    ] == []
+    assert [path.name for path in paths if not is_short(path)] == []
     assert [name for path in paths for name in long_functions(path)] == []
