@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -161,6 +162,12 @@ def test_no_docstring_or_comment_begins_with_a_riddle(folder: str) -> None:
     ] == []
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """Parse a file of the package, once for all laws."""
+    return ast.parse(path.read_text("utf-8"))
+
+
 MOST_UNTYPED = 0.12
 """The share of the parameters that may be `Any`. It only goes down."""
 
@@ -168,7 +175,7 @@ MOST_UNTYPED = 0.12
 def annotations_of(path: Path) -> list[str]:
     """The annotations of all parameters of a file, save those of `self` and `cls`."""
     found: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         given = node.args
@@ -215,7 +222,7 @@ def num_lines(lines: list[str]) -> int:
 def long_functions(path: Path) -> Iterator[str]:
     """Yield the functions of a file whose bodies are too long."""
     lines = [line.partition("#")[0] for line in path.read_text("utf-8").splitlines()]
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             has_docstring = ast.get_docstring(node) is not None
             start = (
@@ -233,20 +240,23 @@ class Slice(NamedTuple):
     lines: int
 
 
-def classes_of(path: Path) -> Iterator[tuple[str, Slice]]:
-    """Yield the classes of a file by their names."""
+@functools.cache
+def classes_of(path: Path) -> dict[str, Slice]:
+    """Return the classes of a file by their names."""
     lines = path.read_text("utf-8").splitlines()
-    for node in ast.parse(path.read_text("utf-8")).body:
+    found = {}
+    for node in parsed(path).body:
         if isinstance(node, ast.ClassDef):
             bases = [ast.unparse(base).partition("[")[0] for base in node.bases]
             length = num_lines(lines[node.lineno - 1 : node.end_lineno])
-            yield node.name, Slice(path, bases, length)
+            found[node.name] = Slice(path, bases, length)
+    return found
 
 
 def is_short(path: Path) -> bool:
     """Return whether a file is short, or one class that is not too long."""
     length = num_lines(path.read_text("utf-8").splitlines())
-    longest = max((each.lines for _, each in classes_of(path)), default=0)
+    longest = max((each.lines for each in classes_of(path).values()), default=0)
     is_one_class = 3 * longest >= 2 * length
     return length <= (LONGEST_CLASS_FILE if is_one_class else LONGEST_FILE)
 
@@ -272,7 +282,7 @@ def spread_of(name: str, classes: dict[str, Slice]) -> list[Slice]:
 
 def test_a_class_counts_whole() -> None:
     paths = sorted((ROOT / "python" / "tensordict").rglob("*.py"))
-    classes = dict(pair for path in paths for pair in classes_of(path))
+    classes = {name: each for path in paths for name, each in classes_of(path).items()}
     spread = {name: spread_of(name, classes) for name in classes}
     assert len(spread["LazyStackedTensorDict"]) > 3
     assert [
