@@ -147,7 +147,7 @@ def _is_wrapped(name: str, member: object) -> bool:
 def _delegate() -> None:
     """Give :class:`Linked` what dense collections have, from the source."""
     members: dict[str, Any] = dict.fromkeys(_WALKS)
-    members |= dict.fromkeys(_STATE, property(fset=setattr))
+    members |= dict.fromkeys(_STATE, property(fset=lambda _this, _value: None))
     members |= dict(members_of(TensorDict.__mro__[:-1]))
     taken = {name: each for name, each in members.items() if name not in _OWN}
     bare = {name for name, each in taken.items() if not _is_wrapped(name, each)}
