@@ -11,6 +11,7 @@ from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict, lazy_stack
 from tensordict.containers.numbered import NumberedTensorDict as _NumberedTensorDict
 from tensordict.containers.params import TensorDictParams
+from tensordict.entries.unbatched import UnbatchedTensor
 from tensordict.functional import (
     collate,
     group_by,
@@ -73,7 +74,6 @@ from tensordict.primitives.options import (
     set_lazy_legacy,
     set_list_to_stack,
 )
-from tensordict.primitives.unbatched import UnbatchedTensor
 from tensordict.storage.functions import (
     from_consolidated,
     from_safetensors,

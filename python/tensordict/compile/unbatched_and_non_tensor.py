@@ -14,8 +14,8 @@ import torch
 from tensordict import _rust
 from tensordict.containers.nontensor import base, positions
 from tensordict.containers.nontensor.positions import _has_modes
+from tensordict.entries.unbatched import _BARE, UnbatchedTensor, _bare, _wrap
 from tensordict.primitives.index import index_plan, known_plan
-from tensordict.primitives.unbatched import _BARE, UnbatchedTensor, _bare, _wrap
 
 MSG_UNKNOWN = (
     "Compiled code cannot move non-tensor data by tensors, whose elements the compiler does "

@@ -26,7 +26,7 @@ from tensordict.primitives.protocol import (
     CollectionProtocol,
     PartsProtocol,
 )
-from tensordict.primitives.unbatched import is_unbatched
+from tensordict.primitives.special import is_shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -663,4 +663,4 @@ _SubTensorDict.__module__ = "tensordict._td"
 
 def _is_whole(entry: Any, value: Any) -> bool:
     """Return whether ``value`` is what all elements share, and not the part of one."""
-    return is_unbatched(entry) and is_unbatched(value) and value.shape == entry.shape
+    return is_shared(entry) and is_shared(value) and value.shape == entry.shape

@@ -20,10 +20,10 @@ from tensordict.containers.nontensor import (
 )
 from tensordict.containers.params import TensorDictParams
 from tensordict.containers.view import _SubTensorDict
+from tensordict.entries.unbatched import UnbatchedTensor
 from tensordict.interop import collate, distributions, pytree, vmap
 from tensordict.primitives.after_import import after_import
 from tensordict.primitives.registry import register_class, register_family
-from tensordict.primitives.unbatched import UnbatchedTensor
 from tensordict.storage import pickles
 from tensordict.storage.tensors import processes
 from tensordict.storage.tensors.mapped import loaded_copy

@@ -25,11 +25,11 @@ import torch
 from torch.utils import _pytree
 
 from tensordict import _rust
+from tensordict.entries.unbatched import UnbatchedTensor
 from tensordict.primitives import classes
 from tensordict.primitives.after_import import after_import
 from tensordict.primitives.deprecation import environment_flag
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from tensordict import _rust
 from tensordict.ops.families import mapping
 from tensordict.primitives.errors import absent_key
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
+from tensordict.primitives.special import results_as_sources
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,11 +82,9 @@ class AutogradOps(CollectionProtocol):
             >>> td.grad["a"]
             tensor([2., 2.])
         """
-        grads = [
-            # torch gives a plain tensor here.
-            UnbatchedTensor(grad) if is_unbatched(leaf) and grad is not None else grad
-            for leaf, grad in ((leaf, leaf.grad) for leaf in _rust.leaves(self))
-        ]
+        leaves = _rust.leaves(self)
+        # torch gives plain tensors here.
+        grads = results_as_sources([leaf.grad for leaf in leaves], leaves)
         result = _rust.rebuild(self, grads)._without_none()
         if all(grad is None for grad in grads) and result.is_empty():
             return None

@@ -11,7 +11,7 @@ from tensordict import _rust
 from tensordict.primitives.errors import at_key, keyed
 from tensordict.primitives.protocol import CollectionProtocol, PartsProtocol
 from tensordict.primitives.ragged_leaves import regular_shape
-from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
+from tensordict.primitives.special import fits, leading_shape, resized
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,8 +82,9 @@ class BatchOps(CollectionProtocol):
         self._batch_size = size
         if self._is_dense:
             for key, value in list(self._tensordict.items()):
-                if isinstance(value, UnbatchedTensor):
-                    self._tensordict[key] = value._with_batch_size(size)
+                kept = None if type(value) is torch.Tensor else resized(value, size)
+                if kept is not None:
+                    self._tensordict[key] = kept
 
     @property
     @_rust.call_natively
@@ -210,10 +211,10 @@ class BatchOps(CollectionProtocol):
                     continue
                 if is_kept and len(sizes) > known:
                     sizes.pop()
-            elif is_unbatched(value):
-                continue
             else:
-                size = regular_shape(value) if value.is_nested else value.shape
+                size = regular_shape(value) if value.is_nested else leading_shape(value)
+                if size is None:
+                    continue
             # Most shapes are equal, which one comparison says.
             if common is None:
                 common = size
@@ -389,7 +390,7 @@ def _collect_resized(
                     _collect_resized(value, size, changed)
                 except RuntimeError as error:
                     raise at_key(error, key) from None
-        elif value.shape[:ndim] != size and not is_unbatched(value):
+        elif value.shape[:ndim] != size and not fits(value, size):
             name = type(value).__name__
             msg = MSG_INCOMPATIBLE.format(name, key, value.shape, size)
             raise keyed(RuntimeError(msg), key)

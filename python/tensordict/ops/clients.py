@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tensordict.primitives import special
 from tensordict.primitives.checks import (
     default_is_leaf,
     is_non_tensor,
     is_tensor_collection,
 )
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.unbatched import is_unbatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,9 +44,9 @@ class ClientOps(CollectionProtocol):
         """
         size = self.batch_size
         for key, value in list(self.items()):
-            if is_non_tensor(value) or is_unbatched(value):
+            if is_non_tensor(value):
                 continue
-            if value.shape[: len(size)] != size:
+            if not special.fits(value, size):
                 if not raise_exception:
                     return False
                 raise RuntimeError(MSG_BATCH_SIZE.format(value.shape, size, key))

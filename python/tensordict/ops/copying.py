@@ -15,7 +15,7 @@ from tensordict.primitives import classes
 from tensordict.primitives.common import MSG_BAD_KEY
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, _NoDefault
-from tensordict.primitives.unbatched import is_unbatched
+from tensordict.primitives.special import mapped
 
 if TYPE_CHECKING:
     from tensordict.primitives.protocol import NestedKeyLike
@@ -364,10 +364,8 @@ class CopyingOps(CollectionProtocol):
         for key, value in list(self._entries().items()):
             if isinstance(value, CollectionProtocol):
                 entries[key] = value._resized(op, size)
-            elif is_unbatched(value):
-                entries[key] = value._with_batch_size(size)
             else:
-                entries[key] = op(value)
+                entries[key] = mapped(value, op, (), size)
         return _rust.new(self._dense_type(), entries, size, None, None)
 
     def _new_tensors_from(self, data: Any, options: dict[str, Any]) -> Self:
@@ -376,10 +374,9 @@ class CopyingOps(CollectionProtocol):
             source = _rust.get(data, key)
             if isinstance(value, CollectionProtocol):
                 entries[key] = value._new_tensors_from(source, options)
-            elif is_unbatched(value):
-                entries[key] = value._with_batch_size(data.batch_size)
             else:
-                entries[key] = value.new_tensor(source, **options)
+                op = functools.partial(torch.Tensor.new_tensor, data=source, **options)
+                entries[key] = mapped(value, op, (), data.batch_size)
         return _rust.new(self._dense_type(), entries, data.batch_size, None, None)
 
     # Variations ------------------------------------------------------------------

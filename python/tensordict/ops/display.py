@@ -14,7 +14,7 @@ from torch.utils._contextlib import _DecoratorContextManager
 
 from tensordict.primitives.metatensor import MetaTensor
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.unbatched import UnbatchedTensor
+from tensordict.primitives.special import is_shared_class
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -409,7 +409,7 @@ class PrintedEntry:
 def _is_whole(value: object) -> bool:
     """Return whether the shape of an entry is its own, without batch dims."""
     kind = value._class if isinstance(value, MetaTensor) else type(value)
-    return issubclass(kind, UnbatchedTensor)
+    return is_shared_class(kind)
 
 
 def _compact_leaf(

@@ -23,7 +23,7 @@ from tensordict.primitives.errors import locked_error
 from tensordict.primitives.index_items import fills, refuse_cast
 from tensordict.primitives.index_writes import fit_source
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.primitives.unbatched import is_unbatched
+from tensordict.primitives.special import is_shared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,8 +88,7 @@ class IndexWritesOps(CollectionProtocol):
             _rust.index_plan(target.shape, index)
             value = _tensor_of(value, target, key)
         parent: Any = self if len(path) == 1 else _rust.get(self, path[:-1])
-        at = _all_of(parent, target, index) if is_unbatched(target) else index
-        parent._write_at(path[-1], target, at, value)
+        parent._write_at(path[-1], target, _index_of(parent, target, index), value)
         return self
 
     def _set_at_str(
@@ -227,7 +226,7 @@ def _collect_writes(
         if not isinstance(target, CollectionProtocol) or target._is_non_tensor:
             path = _rust.unravel_key_to_tuple(key)
             parent = td if len(path) == 1 else _rust.get(td, path[:-1])
-            at = _all_of(parent, target, index) if is_unbatched(target) else index
+            at = _index_of(parent, target, index)
             if isinstance(target, CollectionProtocol):
                 target._check_item(_rust.index_shape(target.batch_size, index), value)
                 checked = value
@@ -251,13 +250,15 @@ def _collect_writes(
             _collect_writes(target, spread, index, asked, writes, fresh)
 
 
-def _all_of(td: TensorCollection, shared: torch.Tensor, index: Any) -> Any:
-    """The index of what all elements of ``td`` share, which is written whole.
+def _index_of(td: TensorCollection, entry: Any, index: Any) -> Any:
+    """The index of an entry of ``td``; what all elements share is written whole.
 
     Raises:
         IndexError: ``index`` is none of the batch dims.
     """
-    _ = torch.zeros((), device=shared.device).expand(td.batch_size)[index]
+    if not is_shared(entry):
+        return index
+    _ = torch.zeros((), device=entry.device).expand(td.batch_size)[index]
     return ...
 
 

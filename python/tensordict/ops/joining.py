@@ -11,7 +11,7 @@ from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.primitives.unbatched import UnbatchedTensor
+from tensordict.primitives.special import is_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -597,7 +597,7 @@ def _is_nested(value: object) -> bool:
 
 def _is_whole(value: object) -> bool:
     """Return whether an entry is replaced: it has no elements to write into."""
-    return isinstance(value, UnbatchedTensor) or (
+    return is_shared(value) or (
         isinstance(value, CollectionProtocol) and value._is_non_tensor
     )
 

@@ -13,7 +13,7 @@ from tensordict.primitives import classes
 from tensordict.primitives.checks import is_tensorclass
 from tensordict.primitives.errors import absent_key
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.unbatched import all_unbatched
+from tensordict.primitives.special import is_shared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -170,7 +170,7 @@ def pad_sequence(
     ndim = len(size) - 1
     for key in keys:
         leaves = [_rust.get(td, key) for td in tds]
-        if all_unbatched(leaves):
+        if all(map(is_shared, leaves)):
             _store(target, key, leaves[0], given=out is not None)
             continue
         value = values.get(key, 0.0) if values else padding_value

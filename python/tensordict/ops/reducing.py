@@ -16,7 +16,7 @@ import torch
 from tensordict import _rust
 from tensordict.primitives.checks import is_tensorclass
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
+from tensordict.primitives.special import is_shared, resized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -161,7 +161,7 @@ def reduce_leaves(
         for collection in _rust.containers(td):
             collection._check_reduces(op)
         values = [
-            leaf if is_unbatched(leaf) else op(_with_features_last(leaf, ndim), -1)
+            leaf if is_shared(leaf) else op(_with_features_last(leaf, ndim), -1)
             for leaf, ndim in zip(
                 _rust.leaves(td), _rust.leaf_batch_dims(td), strict=True
             )
@@ -240,8 +240,8 @@ def _keep_all_dims(
     """Reduce every leaf to one number, with as many dims as it had."""
 
     def each(leaf: torch.Tensor) -> Any:
-        if isinstance(leaf, UnbatchedTensor):
-            return leaf._with_batch_size(torch.Size([1] * len(leaf.batch_size)))
+        if is_shared(leaf):
+            return resized(leaf, torch.Size([1] * len(leaf.batch_size)))
         return op(leaf, tuple(range(leaf.dim())), keepdim=True)
 
     result = _rust.map_leaves(td, each)

@@ -25,7 +25,7 @@ from tensordict.ops.reducing import (
 from tensordict.primitives.common import MSG_OUT_BATCH_SIZE
 from tensordict.primitives.errors import MSG_LOCKED, locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.primitives.unbatched import UnbatchedTensor
+from tensordict.primitives.special import resized
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -601,9 +601,7 @@ class ReductionsOps(CollectionProtocol):
                 values = torch._foreach_norm(leaves, 2, dtype)
         if {*map(type, leaves)} - {torch.Tensor}:
             values = [
-                leaf._with_batch_size(NO_DIMS)
-                if isinstance(leaf, UnbatchedTensor)
-                else value
+                value if (kept := resized(leaf, NO_DIMS)) is None else kept
                 for leaf, value in zip(leaves, values, strict=True)
             ]
         lock = key_transform is None

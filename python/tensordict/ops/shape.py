@@ -16,7 +16,7 @@ from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
 from tensordict.primitives.common import MSG_BATCH_MISMATCH, as_size
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.primitives.unbatched import is_unbatched
+from tensordict.primitives.special import fits, mapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -510,11 +510,9 @@ def _viewed_as(td: Any, dtype: torch.dtype, size: torch.Size) -> Any:
     entries: dict[str, Any] = {}
     for key, value in list(td._entries().items()):
         nested: Any = value
-        if is_unbatched(value):
-            entries[key] = value._with_batch_size(size)
-        elif not isinstance(value, CollectionProtocol):
-            leaf = value.view(dtype)
-            if leaf.shape[: len(size)] != size:
+        if not isinstance(value, CollectionProtocol):
+            leaf = mapped(value, "view", (dtype,), size)
+            if not fits(leaf, size):
                 raise RuntimeError(MSG_BATCH_MISMATCH.format(size, leaf.shape, key))
             entries[key] = leaf
         elif not value._is_non_tensor:
@@ -533,7 +531,7 @@ def _check_leading(td: CollectionProtocol) -> None:
     for key, value in list(td._entries().items()):
         if isinstance(value, CollectionProtocol):
             _check_leading(value)
-        elif value.shape[: len(size)] != size and not is_unbatched(value):
+        elif not fits(value, size):
             raise RuntimeError(MSG_BATCH_MISMATCH.format(size, value.shape, key))
 
 

@@ -11,8 +11,8 @@ from tensordict.primitives.errors import missing_key
 from tensordict.primitives.leaf_loops import all_begin_with, on_plain, special_keys
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.set import validate
+from tensordict.primitives.special import resized
 from tensordict.primitives.tree import new
-from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,9 +138,9 @@ def _apply_any(
         None if names is None else list(names),
     )
     entries, size = result._tensordict, result._batch_size
-    keeps_unbatched = batch_size is not None and not on_unbatched
+    keeps_shared = batch_size is not None and not on_unbatched
     # Nothing but the leaf is looked at before the call, and nothing else is passed.
-    is_bare = is_leaf is None and len(others) == 0 and not named and not keeps_unbatched
+    is_bare = is_leaf is None and len(others) == 0 and not named and not keeps_shared
     ndim, is_free, plain = len(size), result._device is None, torch.Tensor
     for key, value in list(td._tensordict.items()):
         if is_leaf is None:
@@ -151,8 +151,8 @@ def _apply_any(
         if leaf:
             if is_bare:
                 item = fn(value)
-            elif keeps_unbatched and isinstance(value, UnbatchedTensor):
-                entries[key] = value._with_batch_size(size)
+            elif keeps_shared and (kept := resized(value, size)) is not None:
+                entries[key] = kept
                 continue
             elif named:
                 name = (*prefix, key) if nested_keys and prefix else key

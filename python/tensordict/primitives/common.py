@@ -11,7 +11,7 @@ import torch
 # The native code looks for these two here.
 from tensordict.primitives.errors import MSG_LOCKED, missing_key  # noqa: F401
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.unbatched import is_unbatched
+from tensordict.primitives.special import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -136,7 +136,7 @@ def refused_first(writes: list[Any], position: int) -> list[Any]:
     def is_safe(write: Any) -> bool:
         target = write[position]
         return not isinstance(target, torch.Tensor) or not (
-            is_unbatched(target) or (target.requires_grad and target.is_leaf)
+            kind_of(target) or (target.requires_grad and target.is_leaf)
         )
 
     return sorted(writes, key=is_safe)
@@ -269,11 +269,18 @@ def _call(
     value: Any, op: str | Callable[..., Any], args: tuple[Any, ...], tail: int, k: int
 ) -> Any:
     if tail:
-        first = [*args[0], *tail_of(value, tail, k)]
-        args = (torch.Size(first) if tail == SHAPE_TAIL else tuple(first), *args[1:])
+        args = with_tail(value, args, tail, k)
     if isinstance(op, str):
         return getattr(value, op)(*args)
     return op(value, *args)
+
+
+def with_tail(value: Any, args: tuple[Any, ...], tail: int, k: int) -> tuple[Any, ...]:
+    """The arguments for a leaf, of which the first one ends with a tail of its shape."""
+    if not tail:
+        return args
+    first = [*args[0], *tail_of(value, tail, k)]
+    return (torch.Size(first) if tail == SHAPE_TAIL else tuple(first), *args[1:])
 
 
 def shape_of_lists(data: list[Any]) -> list[int]:

@@ -26,7 +26,6 @@ from tensordict.primitives.protocol import (
 )
 from tensordict.primitives.set import check_batch, set_entry, validate
 from tensordict.primitives.tree import leaves
-from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -168,8 +167,7 @@ def fit_inplace(td: Any, key: str, value: Any, present: torch.Tensor) -> torch.T
             return value
         if value.shape == present.shape:
             return value
-        if not isinstance(value, UnbatchedTensor):
-            check_batch(td, key, value)
+        check_batch(td, key, value)
     else:
         value = validate(td, key, value)
         if isinstance(value, CollectionProtocol):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
+from tensordict.primitives import special
 from tensordict.primitives.common import check_number
 from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.index_items import (
@@ -24,8 +25,8 @@ from tensordict.primitives.index_items import (
     sorted_out,
 )
 from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.special import kind_of
 from tensordict.primitives.tree import new
-from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
     from tensordict.primitives.protocol import BatchIndex
@@ -140,7 +141,7 @@ def _first_leaf(td: CollectionProtocol) -> Any:
         found = value
         if isinstance(value, CollectionProtocol):
             found = None if value._is_non_tensor else _first_leaf(value)
-        elif isinstance(value, UnbatchedTensor):
+        elif kind_of(value):
             found = None
         if found is not None:
             return found
@@ -160,11 +161,9 @@ def _part(
     entries: dict[str, Any] = {}
     held: list[tuple[str, Any]] = list(td._tensordict.items())
     for key, value in held:
-        if isinstance(value, UnbatchedTensor):
-            entries[key] = value._with_batch_size(size)
-        elif not isinstance(value, CollectionProtocol) or (
-            own is not None and len(value.batch_size) >= own
-        ):
+        if not isinstance(value, CollectionProtocol):
+            entries[key] = special.at(value, at, size)
+        elif own is not None and len(value.batch_size) >= own:
             entries[key] = value[at]
         elif value._is_dense:
             entries[key] = _part(value, at, batch_size, size, error, own)
@@ -189,7 +188,7 @@ def _gather(
             if value._is_non_tensor or hasattr(value, "tensordicts"):
                 raise error
             _gather(value, ndim, leaves, error)
-        elif isinstance(value, UnbatchedTensor) or value.is_nested:
+        elif kind_of(value) or value.is_nested:
             raise error
         else:
             leaves.append(value)

@@ -17,8 +17,8 @@ from tensordict.primitives.align import align, rebuild_as
 from tensordict.primitives.common import check_results
 from tensordict.primitives.lock import lock_tree
 from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.special import results_as_sources
 from tensordict.primitives.tree import leaves, new, rebuild
-from tensordict.primitives.unbatched import results_as_sources
 
 
 def is_shared_tensor(operand: object) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tensordict import _rust
-from tensordict.primitives import ragged_leaves
+from tensordict.primitives import ragged_leaves, special
 from tensordict.primitives.common import (
     NO_TAIL,
     _spliced_names,
@@ -47,8 +47,8 @@ from tensordict.primitives.index_writes import (
 )
 from tensordict.primitives.leaf_loops import on_plain
 from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.special import kind_of
 from tensordict.primitives.tree import new
-from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -339,8 +339,8 @@ def at_plan(
                 if nested._is_dense
                 else nested._index(index)
             )
-        elif isinstance(value, UnbatchedTensor):
-            entries[key] = value._with_batch_size(own)
+        elif kind_of(value):
+            entries[key] = special.at(value, index, own)
         else:
             entries[key] = ragged_leaves.at_index(value, index)
     if own_names is not None:
@@ -409,7 +409,7 @@ def set_index(td: Any, index: Any, value: object) -> None:
         elif isinstance(entry, torch.Tensor) and entry.is_nested:
             ragged_leaves.write_rows(entry, at, item)
         else:
-            entry[... if isinstance(entry, UnbatchedTensor) else at] = item
+            special.write_at(entry, at, item)
     for parent, key, item in fresh:
         parent._set_entry(key, item)
 

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict.primitives import ragged_leaves
+from tensordict.primitives import ragged_leaves, special
 from tensordict.primitives.arrays import as_tensor
 from tensordict.primitives.common import not_a_value
 from tensordict.primitives.errors import at_key, locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.tree import new
-from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
     from tensordict.primitives.protocol import BatchIndex
@@ -20,12 +19,6 @@ if TYPE_CHECKING:
 MSG_INDEXED_SIZE = (
     "indexed destination TensorDict batch size is {} (batch_size = {}, index={}), "
     "which differs from the source batch size {}"
-)
-
-
-MSG_EXPANDED = (
-    "The expanded size of the tensor ({}) must match the existing size ({}) at "
-    "non-singleton dimension {}.  Target sizes: {}.  Tensor sizes: {}"
 )
 
 
@@ -73,31 +66,6 @@ def _broadcasts(source: torch.Size, size: torch.Size) -> bool:
     )
 
 
-def _check_fits(item: Any, leaf: torch.Tensor, size: torch.Size, k: int) -> None:
-    """Raise where ``item`` does not broadcast to what is written of ``leaf``."""
-    target = [*size, *leaf.shape[k:]]
-    shape = list(item.shape)
-    if shape == target:
-        return
-    while len(shape) > len(target) and shape[0] == 1:
-        del shape[0]
-    offset = len(target) - len(shape)
-    if offset < 0:
-        msg = (
-            f"expand(source of shape {list(item.shape)}, size={target}): the number of "
-            "sizes provided must be greater or equal to the number of dimensions in "
-            "the tensor."
-        )
-        raise RuntimeError(msg)
-    for dim, length in enumerate(shape):
-        if length not in (1, target[dim + offset]):
-            raise RuntimeError(
-                MSG_EXPANDED.format(
-                    target[dim + offset], length, dim + offset, target, shape
-                )
-            )
-
-
 def plan_fill(
     td: CollectionProtocol,
     at: Any,
@@ -120,12 +88,10 @@ def plan_fill(
             continue
         if not isinstance(value, (int, float, complex, torch.Tensor)):
             raise not_a_value(key, entry, value)
-        if is_tensor and isinstance(entry, UnbatchedTensor):
-            _check_fits(value, entry, torch.Size([]), 0)
-        elif not isinstance(entry, CollectionProtocol) and entry.is_nested:
+        if not isinstance(entry, CollectionProtocol) and entry.is_nested:
             ragged_leaves.check_rows(entry, at, value)
         elif is_tensor and not isinstance(entry, CollectionProtocol):
-            _check_fits(value, entry, size, k)
+            special.check_write(entry, value, at, size, k)
         writes.append((td, key, entry, value))
 
 
@@ -169,13 +135,10 @@ def plan_collection(
             raise not_a_value(key, entry, item)
         else:
             try:
-                if isinstance(entry, UnbatchedTensor):
-                    # All elements share it: it is written whole.
-                    _check_fits(item, entry, torch.Size([]), 0)
-                elif entry.is_nested:
+                if entry.is_nested:
                     ragged_leaves.check_rows(entry, at, item)
                 else:
-                    _check_fits(item, entry, size, k)
+                    special.check_write(entry, item, at, size, k)
             except RuntimeError as error:
                 raise at_key(error, key) from None
             writes.append((td, key, entry, item))
@@ -190,9 +153,10 @@ def preallocated(
     """
     batch_size, extra = td.batch_size, len(size)
     device = td.device
-    if isinstance(item, UnbatchedTensor):
-        return item._with_batch_size(torch.Size([*batch_size[:k]]))
     if not isinstance(item, CollectionProtocol):
+        kept = special.resized(item, torch.Size([*batch_size[:k]]))
+        if kept is not None:
+            return kept
         shape = torch.Size([*batch_size[:k], *item.shape[extra:]])
         entry = item.new_zeros(shape, device=device)
         entry[at] = item
@@ -295,11 +259,7 @@ def pair_fitting(
 
 def is_plain(value: object) -> bool:
     """Return whether it is a tensor of which the index means the first dims."""
-    return (
-        isinstance(value, torch.Tensor)
-        and not isinstance(value, UnbatchedTensor)
-        and not value.is_nested
-    )
+    return special.has_index(value) and not value.is_nested
 
 
 def filled_with(value: object) -> Any:

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import has_torch_function_variadic as any_special
 
-from tensordict.primitives import ragged_leaves
+from tensordict.primitives import ragged_leaves, special
 from tensordict.primitives.common import NO_TAIL
 from tensordict.primitives.errors import absent_key, at_key, keyed
 from tensordict.primitives.leaf_loops import on_plain
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.tree import new
-from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["cat", "joined_leaves", "stack"]
+__all__ = ["cat", "stack"]
 
 MSG_EXCLUSIVE = (
     "The sets of keys in the tensordicts to stack are exclusive. Consider using "
@@ -149,7 +148,7 @@ def _stack_entry(key: str, group: Sequence[Any], dim: int, size: torch.Size) -> 
                 raise keyed(RuntimeError(msg), key)
         raise AttributeError(MSG_STACK_KIND.format(key))
     try:
-        return joined_leaves(group, dim, size, torch.stack)
+        return special.joined(group, dim, size, torch.stack)
     except RuntimeError as error:
         raise _not_stacked(key, group, error) from None
 
@@ -164,27 +163,6 @@ def _not_stacked(key: str, group: Sequence[Any], error: RuntimeError) -> Runtime
             msg = MSG_STACK_SHAPES.format(item.shape, shape, key)
             return keyed(RuntimeError(msg), key)
     return error
-
-
-def joined_leaves(group: Sequence[Any], dim: int, size: torch.Size, join: Any) -> Any:
-    """``join`` of leaves; those that are all held whole are one, in a result of ``size``.
-
-    What only some collections hold whole is joined as the tensors that they are.
-    """
-    whole = [isinstance(item, UnbatchedTensor) for item in group]
-    if not all(whole):
-        tensors = [
-            item._data if isinstance(item, UnbatchedTensor) else item for item in group
-        ]
-        return join(tensors, dim)
-    first = group[0]
-    for item in group:
-        if item.shape != first.shape:
-            msg = (
-                f"the shapes {item.shape} and {first.shape} of a shared tensor differ."
-            )
-            raise RuntimeError(msg)
-    return first._with_batch_size(size)
 
 
 def cat(tds: Any, dim: int) -> Any:
@@ -250,7 +228,7 @@ def cat(tds: Any, dim: int) -> Any:
 def _cat_entry(key: str, group: Sequence[Any], dim: int, size: torch.Size) -> Any:
     if any([isinstance(item, CollectionProtocol) for item in group]):
         raise AttributeError(MSG_STACK_KIND.format(key))
-    return joined_leaves(group, dim, size, ragged_leaves.cat_leaves)
+    return special.joined(group, dim, size, ragged_leaves.cat_leaves)
 
 
 def _no_cat_key(key: str, all_entries: list[dict[str, Any]]) -> KeyError:

@@ -11,6 +11,7 @@ from tensordict.primitives.align import _rebuild_as
 from tensordict.primitives.leaf_loops import special_keys
 from tensordict.primitives.map_leaves import map_leaves
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.special import kind_of
 from tensordict.primitives.tree import (
     _drop_empty,
     _rebuild,
@@ -18,7 +19,6 @@ from tensordict.primitives.tree import (
     leaves,
     new,
 )
-from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ def stacked_values(
     """The leaves of all members at ``path`` in one tensor, stacked along ``dim``.
 
     None where that takes more than ``torch.stack``: a member has none there, or a
-    collection, or one that is held whole, or they do not fit.
+    collection, or a special entry, or they do not fit.
     """
     values = member_values(members, path)
     return None if values is None else _stacked_leaves(values, dim)
@@ -56,7 +56,7 @@ def stacked_values(
 
 def _stacked_leaves(values: list[Any], dim: int) -> torch.Tensor | None:
     if any_special(*values) and any(
-        [isinstance(value, (CollectionProtocol, UnbatchedTensor)) for value in values]
+        [isinstance(value, CollectionProtocol) or kind_of(value) for value in values]
     ):
         return None
     shape = values[0].shape

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from tensordict.primitives.common import (
     NO_TAIL,
-    _call,
     _spliced_names,
     _spliced_size,
+    with_tail,
 )
 from tensordict.primitives.leaf_loops import on_plain
 from tensordict.primitives.lock import lock_tree
 from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.special import mapped
 from tensordict.primitives.tree import new
-from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,6 +92,5 @@ def _map_unusual(
     k: int,
 ) -> Any:
     """:func:`map_leaves` of a leaf that is no plain tensor."""
-    if prefix is not None and isinstance(value, UnbatchedTensor):
-        return value._with_batch_size(size)
-    return _call(value, op, args, tail, k)
+    args = with_tail(value, args, tail, k)
+    return mapped(value, op, args, None if prefix is None else size)

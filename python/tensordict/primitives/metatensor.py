@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tensordict.primitives.unbatched import UnbatchedTensor
+from tensordict.primitives.special import is_shared_class
 
 __all__ = ["MetaTensor", "merged_shape"]
 
@@ -88,7 +88,7 @@ class MetaTensor:
         for value in values:
             if value.dtype != meta.dtype:
                 meta.dtype = torch.promote_types(meta.dtype, value.dtype)
-        if not issubclass(meta._class, UnbatchedTensor):
+        if not is_shared_class(meta._class):
             meta.shape = merged_shape([value.shape for value in values], dim)
         return meta
 

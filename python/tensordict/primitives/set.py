@@ -13,7 +13,7 @@ from tensordict.primitives.nested_key import unravel_key_to_tuple
 from tensordict.primitives.protocol import (
     CollectionProtocol,
 )
-from tensordict.primitives.unbatched import UnbatchedTensor
+from tensordict.primitives.special import leading_shape, resized
 
 MSG_SCALAR = (
     " Python scalars are stored as 0-dim tensors: to store a scalar in a tensordict "
@@ -25,7 +25,7 @@ MSG_SCALAR = (
 def check_batch(td: CollectionProtocol, key: object, value: torch.Tensor) -> None:
     """Raise where a tensor does not have the batch size as its leading dims."""
     batch_size = td.batch_size
-    if not batch_size:
+    if not batch_size or leading_shape(value) is None:
         return
     if value.is_nested and value.layout is torch.strided:
         # A nested tensor of the old layout has no shape, but a size for even dims.
@@ -67,8 +67,9 @@ def validate(td: Any, key: str, value: Any, non_blocking: bool = False) -> Any:
     # An attribute costs less to compile than a property.
     is_dense = td._is_dense
     batch_size = td._batch_size if is_dense else td.batch_size
-    if isinstance(value, UnbatchedTensor):
-        value = value._with_batch_size(batch_size)
+    kept = resized(value, batch_size)
+    if kept is not None:
+        value = kept
     elif batch_size and (
         value.is_nested or value.shape[: len(batch_size)] != batch_size
     ):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tensordict.primitives import special
 from tensordict.primitives.common import (
     NO_TAIL,
-    _call,
     _spliced_names,
     _spliced_size,
 )
@@ -14,7 +14,6 @@ from tensordict.primitives.leaf_loops import on_plain
 from tensordict.primitives.lock import lock_tree
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.tree import new
-from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
     import torch
@@ -49,10 +48,8 @@ def split_leaves(
         if isinstance(value, CollectionProtocol):
             alone = lock and not locked
             parts: Any = split_leaves(value, op, args, prefixes, names, alone, k)
-        elif isinstance(value, UnbatchedTensor):
-            parts = [value._with_batch_size(size) for size in sizes]
         else:
-            parts = _call(value, op, args, NO_TAIL, k)
+            parts = special.split(value, op, args, sizes)
         columns[key] = parts
     rows: Any = [()] * len(sizes)
     if columns:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
-from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
+from tensordict.primitives.special import is_shared, is_shared_class, kind_of
 from tensordict.storage.devices import DeviceReader, is_elsewhere
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ def refuse_unbatched(td: CollectionProtocol, message: str) -> None:
 
     The formats of files have no word for such a leaf: it would come back as another.
     """
-    if _has_unbatched(td):
+    if _has_shared(td):
         for key, value in td.items(True, True):
-            if is_unbatched(value):
+            if is_shared(value):
                 raise NotImplementedError(message.format(key))
 
 
@@ -139,18 +139,18 @@ def with_batch_dims(td: CollectionProtocol) -> Any:
     Raises:
         RuntimeError: such a leaf is not of the batch size that it would need then.
     """
-    if not _has_unbatched(td):
+    if not _has_shared(td):
         return td
     made = td.clone(False)
     for key, value in list(td.items(True, True)):
-        if is_unbatched(value):
-            made.set(key, value._data)
+        kind = kind_of(value)
+        if kind is not None and kind.is_shared:
+            made.set(key, kind.plain(value))
     return made
 
 
-def _has_unbatched(td: CollectionProtocol) -> bool:
-    kinds = {*map(type, _rust.leaves(td))}
-    return any(issubclass(kind, UnbatchedTensor) for kind in kinds)
+def _has_shared(td: CollectionProtocol) -> bool:
+    return any(map(is_shared_class, {*map(type, _rust.leaves(td))}))
 
 
 def prepare(

@@ -20,7 +20,7 @@ import torch
 from tensordict import _rust
 from tensordict.primitives import registry
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.unbatched import UnbatchedTensor
+from tensordict.primitives.special import fits, kind_marked, kind_of
 from tensordict.storage import extra_metadata
 
 if TYPE_CHECKING:
@@ -128,9 +128,10 @@ class Writer:
                 layout += f" (quantized, {value.dtype})"
             raise TypeError(MSG_DENSE.format(path=path, layout=layout))
         name = ".".join(path)
-        if isinstance(value, UnbatchedTensor):
-            self.take(name, value._data.detach())
-            return {"tensor": name, "unbatched": True}
+        kind = kind_of(value)
+        if kind is not None:
+            self.take(name, kind.plain(value).detach())
+            return {"tensor": name, kind.name: True}
         self.take(name, value.detach())
         return {"tensor": name}
 
@@ -252,7 +253,7 @@ def _parts_of_members(
     leaves = list(_rust.leaves(stack))
     num_bytes = 0
     for leaf in leaves:
-        if isinstance(leaf, UnbatchedTensor) or leaf.is_nested or leaf.is_sparse:
+        if kind_of(leaf) or leaf.is_nested or leaf.is_sparse:
             return None
         num_bytes += count_bytes(leaf)
     if num_bytes < STREAMED_FROM and not writer.streams:
@@ -330,12 +331,12 @@ class Reader:
                 value = self.collection(entry["td"], inner, is_part)
             elif "tensor" in entry:
                 value = self._tensor(entry["tensor"], inner)
-                if entry.get("unbatched"):
-                    found[key] = UnbatchedTensor(value, size)
-                    continue
+                kind = kind_marked({mark for mark, is_set in entry.items() if is_set})
+                if kind is not None:
+                    value = kind.of_plain(value, size)
             else:
                 value = self._value(entry, size)
-            if value.shape[: len(size)] != size:
+            if not fits(value, size):
                 raise self.damaged(
                     inner, f"its shape {value.shape} does not begin with {size}"
                 )

@@ -294,7 +294,7 @@ impl<'py> Apply<'py> {
         if is_leaf
             && !self.on_unbatched
             && let Some(size) = &self.batch_size
-            && let Some(whole) = collection::resized_unbatched(imports, value, size)?
+            && let Some(whole) = collection::resized(imports, value, size)?
         {
             return Ok((Some(whole), false));
         }

@@ -102,26 +102,51 @@ pub(crate) fn is_dense(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<boo
     Ok(is_dense)
 }
 
-/// Returns whether the leaf `value` is held whole, whatever the batch size.
+/// The kind of the special entry `value`, which answers for it: see
+/// `tensordict.primitives.special`. None for any other leaf.
 #[inline]
-pub(crate) fn is_unbatched(imports: &Imports, value: &Bound<'_, PyAny>) -> bool {
-    !std::ptr::addr_eq(value.get_type_ptr(), imports.tensor.as_ptr())
-        && ffi::is_subtype(value, &imports.unbatched)
+pub(crate) fn entry_kind<'py>(
+    imports: &Imports,
+    value: &Bound<'py, PyAny>,
+) -> Option<Bound<'py, PyAny>> {
+    if is_plain_leaf(imports, value) {
+        return None;
+    }
+    entry_kind_of_other(imports, value)
 }
 
-/// The leaf `value` in a collection of batch size `size`, if it is held whole: what changes
-/// the batch size does not change its data. None where it is any other leaf.
+fn entry_kind_of_other<'py>(
+    imports: &Imports,
+    value: &Bound<'py, PyAny>,
+) -> Option<Bound<'py, PyAny>> {
+    let py = value.py();
+    let classes = imports.entry_classes.bind(py);
+    let at = classes
+        .iter()
+        .position(|class| ffi::is_subclass(value.get_type().as_any(), &class))?;
+    imports.entry_kinds.bind(py).get_item(at).ok()
+}
+
+/// Returns whether the leaf `value` is a special entry.
 #[inline]
-pub(crate) fn resized_unbatched<'py>(
+pub(crate) fn is_special(imports: &Imports, value: &Bound<'_, PyAny>) -> bool {
+    entry_kind(imports, value).is_some()
+}
+
+/// The leaf `value` in a collection of batch size `size`, if it keeps its elements then.
+/// None where it is any other leaf.
+#[inline]
+pub(crate) fn resized<'py>(
     imports: &Imports,
     value: &Bound<'py, PyAny>,
     size: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
-    if !is_unbatched(imports, value) {
+    let Some(kind) = entry_kind(imports, value) else {
         return Ok(None);
-    }
-    let name = imports.names.method_with_batch_size.bind(value.py());
-    value.call_method1(name, (size,)).map(Some)
+    };
+    let name = imports.names.method_resized.bind(value.py());
+    let kept = kind.call_method1(name, (value, size))?;
+    Ok((!kept.is_none()).then_some(kept))
 }
 
 /// Returns whether the leaf `value`, of a type of its own, is a nested tensor.

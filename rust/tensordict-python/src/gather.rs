@@ -287,7 +287,7 @@ impl<'py> WriteInto<'_, 'py> {
 
     /// Tells whether `target` has the shape of the rows of `leaf`.
     fn fits(&self, leaf: &Bound<'py, PyAny>, target: &Bound<'py, PyAny>) -> bool {
-        if collection::is_unbatched(self.imports, leaf) {
+        if collection::is_special(self.imports, leaf) {
             return false;
         }
         let own = shape_of(leaf);

@@ -5,7 +5,7 @@
 //! Python imports: two threads may both resolve, and the first result stays.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyType};
+use pyo3::types::{PyList, PyString, PyType};
 
 use crate::ffi::Resolved;
 use crate::shortcuts::attributes;
@@ -114,7 +114,10 @@ names! {
     flatten = "flatten",
     reshape = "reshape",
     unbind = "unbind",
-    method_with_batch_size = "_with_batch_size",
+    method_at = "at",
+    method_mapped = "mapped",
+    method_resized = "resized",
+    method_split = "split",
 }
 
 /// The classes and constants of torch and of the protocol.
@@ -135,7 +138,9 @@ pub(crate) struct Imports {
     pub(crate) is_batched: Py<PyAny>,
     pub(crate) forward_grad: Py<PyAny>,
     pub(crate) protocol: Py<PyType>,
-    pub(crate) unbatched: Py<PyType>,
+    /// The kinds of special entries, and the class of each.
+    pub(crate) entry_kinds: Py<PyList>,
+    pub(crate) entry_classes: Py<PyList>,
     pub(crate) no_default: Py<PyAny>,
     pub(crate) none_if_missing: Py<PyAny>,
     pub(crate) names: Names,
@@ -147,6 +152,7 @@ impl Imports {
     fn resolve(py: Python<'_>) -> PyResult<Self> {
         let torch = py.import("torch")?;
         let protocol = py.import("tensordict.primitives.protocol")?;
+        let special = py.import("tensordict.primitives.special")?;
         Ok(Self {
             tensor: class(&torch, "Tensor")?,
             parameter: class(&py.import("torch.nn")?, "Parameter")?,
@@ -167,10 +173,8 @@ impl Imports {
             cat: torch.getattr("cat")?.unbind(),
             forward_grad: py.import("torch.autograd.forward_ad")?.into_any().unbind(),
             protocol: class(&protocol, "CollectionProtocol")?,
-            unbatched: class(
-                &py.import("tensordict.primitives.unbatched")?,
-                "UnbatchedTensor",
-            )?,
+            entry_kinds: special.getattr("KINDS")?.cast_into()?.unbind(),
+            entry_classes: special.getattr("CLASSES")?.cast_into()?.unbind(),
             no_default: protocol.getattr("NO_DEFAULT")?.unbind(),
             none_if_missing: protocol.getattr("NONE_IF_MISSING")?.unbind(),
             names: Names::intern(py),

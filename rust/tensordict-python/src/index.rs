@@ -307,8 +307,11 @@ impl<'py> ReadAt<'_, 'py> {
         let entries = ffi::copy_dict(&state.entries)?;
         ffi::replace_values(&entries, |value| {
             Ok(Some(match kind(imports, value)? {
-                Kind::Leaf => match collection::resized_unbatched(imports, value, &size)? {
-                    Some(whole) => whole,
+                Kind::Leaf => match collection::entry_kind(imports, value) {
+                    Some(kind) => {
+                        let name = imports.names.method_at.bind(py);
+                        kind.call_method1(name, (value, self.place, &size))?
+                    }
                     None => match self.leaf(value) {
                         Ok(part) => part,
                         Err(error) => {
@@ -415,7 +418,7 @@ impl<'py> WriteAt<'py> {
         let _guard = RecursionGuard::enter(td.py())?;
         for entry in ffi::dict_values(&collection::entries(self.imports, td)?) {
             match kind(self.imports, &entry)? {
-                Kind::Leaf if collection::is_unbatched(self.imports, &entry) => return Ok(false),
+                Kind::Leaf if collection::is_special(self.imports, &entry) => return Ok(false),
                 Kind::Leaf if collection::is_nested(self.imports, &entry)? => return Ok(false),
                 Kind::Leaf => self.writes.push((entry, value.clone())),
                 Kind::Dense => {
@@ -492,7 +495,7 @@ impl<'py> WriteAt<'py> {
         }
         // A subclass, such as a mapped tensor.
         let has_dims = ffi::is_subtype(leaf, &imports.tensor)
-            && !collection::is_unbatched(imports, leaf)
+            && !collection::is_special(imports, leaf)
             && !collection::is_nested(imports, leaf)?;
         if !has_dims {
             return Ok(None);

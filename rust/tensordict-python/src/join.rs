@@ -159,7 +159,7 @@ impl<'py> Joining<'py> {
         let is_leaf = kind(imports, &group[0])? == Kind::Leaf;
         for item in group {
             if (kind(imports, item)? == Kind::Leaf) != is_leaf
-                || (is_leaf && collection::is_unbatched(imports, item))
+                || (is_leaf && collection::is_special(imports, item))
             {
                 return Ok(None);
             }

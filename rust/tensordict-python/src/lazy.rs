@@ -73,7 +73,7 @@ fn column<'py>(
     Ok((!values.is_empty()).then_some(values))
 }
 
-/// `torch.stack` of leaves; None where one is none, or is held whole, or they do not fit.
+/// `torch.stack` of leaves; None where one is none, or is special, or they do not fit.
 fn stacked_leaves<'py>(
     imports: &Imports,
     py: Python<'py>,
@@ -81,7 +81,7 @@ fn stacked_leaves<'py>(
     dim: usize,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     for value in &values {
-        if kind(imports, value)? != Kind::Leaf || collection::is_unbatched(imports, value) {
+        if kind(imports, value)? != Kind::Leaf || collection::is_special(imports, value) {
             return Ok(None);
         }
     }

@@ -12,7 +12,7 @@ use pyo3::types::PyTuple;
 
 use crate::collection::{self, Kind, Names, Splice, State, kind};
 use crate::ffi::{self, RecursionGuard};
-use crate::imports::{Imports, imports};
+use crate::imports::{Imports, from_twin, imports};
 use crate::leaf_call::{LeafCall, Tail};
 use crate::lock;
 
@@ -48,8 +48,8 @@ impl<'py> MapLeaves<'_, 'py> {
         let entries = ffi::copy_dict(&state.entries)?;
         ffi::replace_values(&entries, |value| {
             Ok(Some(match kind(imports, value)? {
-                Kind::Leaf => match self.whole(value, &size)? {
-                    Some(whole) => whole,
+                Kind::Leaf => match collection::entry_kind(imports, value) {
+                    Some(kind) => self.special(&kind, value, &size)?,
                     None => self.call.call(value)?,
                 },
                 Kind::Dense => {
@@ -76,16 +76,20 @@ impl<'py> MapLeaves<'_, 'py> {
         collection::new_like(imports, td, values)
     }
 
-    /// Calls the operation on a leaf that is held whole, where batch sizes change.
-    fn whole(
+    /// Lets the kind of a special entry call the operation.
+    #[cold]
+    fn special(
         &self,
+        kind: &Bound<'py, PyAny>,
         value: &Bound<'py, PyAny>,
         size: &Bound<'py, PyAny>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        if self.prefix.is_none() {
-            return Ok(None);
-        }
-        collection::resized_unbatched(self.imports, value, size)
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = value.py();
+        let tail = (value, self.args, self.tail.code(), self.k);
+        let args = from_twin(py, "common", "with_tail", tail)?;
+        let size = self.prefix.map(|_| size);
+        let name = self.imports.names.method_mapped.bind(py);
+        kind.call_method1(name, (value, self.op, args, size))
     }
 }
 

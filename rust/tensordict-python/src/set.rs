@@ -272,7 +272,7 @@ impl<'py> Target<'py> {
                 return Ok((value, Kind::Foreign));
             }
         }
-        if let Some(whole) = collection::resized_unbatched(imports, &value, &self.batch_size)? {
+        if let Some(whole) = collection::resized(imports, &value, &self.batch_size)? {
             value = whole;
         } else if self.batch_size.len()? != 0 {
             let fits = match value.getattr(names.shape.bind(py)) {

@@ -102,15 +102,18 @@ impl<'py> SplitLeaves<'_, 'py> {
     fn parts(&mut self, value: &Bound<'py, PyAny>, state: &State<'py>) -> PyResult<Parts<'py>> {
         let imports = self.imports;
         let given = match kind(imports, value)? {
-            Kind::Leaf if collection::is_unbatched(imports, value) => {
-                let mut parts = Results::with_capacity(self.prefixes.len());
-                for prefix in self.prefixes.iter() {
-                    let size = self.splice.size(Some(&prefix), &state.batch_size)?;
-                    parts.extend(collection::resized_unbatched(imports, value, &size)?);
+            Kind::Leaf => match collection::entry_kind(imports, value) {
+                Some(kind) => {
+                    let sizes = self
+                        .prefixes
+                        .iter()
+                        .map(|prefix| self.splice.size(Some(&prefix), &state.batch_size))
+                        .collect::<PyResult<Results<'py>>>()?;
+                    let name = imports.names.method_split.bind(value.py());
+                    kind.call_method1(name, (value, self.op, self.args, sizes))?
                 }
-                return Ok(Parts::Others(parts.into_iter()));
-            }
-            Kind::Leaf => self.call.call(value)?,
+                None => self.call.call(value)?,
+            },
             Kind::Dense => {
                 let parts = self.walk(value)?;
                 if self.lock {

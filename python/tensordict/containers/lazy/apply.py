@@ -11,9 +11,9 @@ from tensordict.containers.lazy import shapes
 from tensordict.containers.lazy.state import StackState
 from tensordict.containers.lazy.update import MSG_PARTS
 from tensordict.ops.autograd import AutogradOps
+from tensordict.primitives import special
 from tensordict.primitives.join import MSG_STACK_BATCH
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.primitives.unbatched import is_unbatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -179,7 +179,7 @@ class CombiningOps(StackState):
         first = values[0].shape
         return (
             -1 in first
-            or is_unbatched(values[0])
+            or special.is_shared(values[0])
             or any(value.shape != first for value in values)
         )
 
@@ -361,7 +361,7 @@ class CombiningOps(StackState):
         size = _rust.index_shape(self.batch_size, mask)
         try:
             entries = {
-                key: value if is_unbatched(value) else value[mask]
+                key: special.at(value, mask, size)
                 for key, value in self._entries().items()
             }
         except RuntimeError:

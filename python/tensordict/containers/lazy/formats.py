@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from tensordict.primitives.join import joined_leaves
+from tensordict.primitives import special
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,23 +49,16 @@ def stack_leaves(key: object, values: list[torch.Tensor], dim: int) -> torch.Ten
     first = values[0]
     if first.is_nested:
         return _stack_nested(key, values, dim)
-    has_unbatched = any(is_unbatched(value) for value in values)
-    if has_unbatched:
+    if any(map(special.kind_of, values)):
         check_tensors(key, values)
     try:
-        if has_unbatched:
-            size = list(first._batch_size) if isinstance(first, UnbatchedTensor) else []
-            size.insert(dim, len(values))
-            joined: torch.Tensor = joined_leaves(
-                values, dim, torch.Size(size), torch.stack
-            )
-            return joined
-        return torch.stack(values, dim)
+        joined: torch.Tensor = special.joined(values, dim, None, torch.stack)
     except RuntimeError:
         shapes = list(dict.fromkeys(value.shape for value in values))
         if len(shapes) > 1:
             raise RuntimeError(MSG_STACK.format(key, shapes)) from None
         raise
+    return joined
 
 
 def _stack_nested(key: object, values: list[torch.Tensor], dim: int) -> torch.Tensor:

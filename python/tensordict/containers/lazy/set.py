@@ -17,7 +17,7 @@ from tensordict.primitives.copy import copy_all
 from tensordict.primitives.index_items import fills, refuse_cast
 from tensordict.primitives.metatensor import merged_shape
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
+from tensordict.primitives.special import is_shared, resized
 
 if TYPE_CHECKING:
     from tensordict.primitives.protocol import BatchIndex
@@ -46,10 +46,8 @@ class WritingOps(MembersOps):
             value = hook(value)
         if isinstance(value, MembersOps) and value.stack_dim == self.stack_dim:
             return list(value.tensordicts)
-        if isinstance(value, UnbatchedTensor):
-            return [
-                value._with_batch_size(member.batch_size) for member in self.tensordicts
-            ]
+        if is_shared(value):
+            return [resized(value, member.batch_size) for member in self.tensordicts]
         parts = list(value.unbind(self.stack_dim))
         if -1 in self._batch_size and isinstance(value, CollectionProtocol):
             pairs = zip(parts, self.tensordicts, strict=True)
@@ -231,8 +229,8 @@ class WritingOps(MembersOps):
                     target.set_at_(key, part, at)
             return
         values: Any = self._group(key)
-        if is_unbatched(values[0]):
-            self._write_unbatched(key, self._plan(index), value)
+        if is_shared(values[0]):
+            self._write_shared(key, self._plan(index), value)
             return
         shape = merged_shape([each.shape for each in values], self.stack_dim)
         if len(shape) < len(self._batch_size):
@@ -261,8 +259,8 @@ class WritingOps(MembersOps):
         value: object,
     ) -> None:
         """Write into part of the entry at ``key``: ``target`` is a copy of it."""
-        if is_unbatched(target):
-            self._write_unbatched(key, None, value)
+        if is_shared(target):
+            self._write_shared(key, None, value)
             return
         _assign_at(target, index, value)
         self._take_back(key, target, index, value)
@@ -285,7 +283,7 @@ class WritingOps(MembersOps):
                 found.add(member._get_entry(key, NO_DEFAULT).dtype)
         return found
 
-    def _write_unbatched(self, key: str, plan: Any, value: object) -> None:
+    def _write_shared(self, key: str, plan: Any, value: object) -> None:
         """Write what has no batch dims, whole, into each member that a plan picks."""
         members = self.tensordicts
         if plan is not None:
@@ -470,7 +468,7 @@ class WritingOps(MembersOps):
         index = without_ellipsis(index, len(self._batch_size))
         if not self._casts_at(index) and not fills(index, value):
             for leaf in () if self._has_exclusive_keys else _rust.leaves(self):
-                if leaf.dtype != value.dtype and not is_unbatched(leaf):
+                if leaf.dtype != value.dtype and not is_shared(leaf):
                     refuse_cast([[0]], leaf, value)
         ragged = [key for key in self._common_keys() if self._is_ragged(key)]
         copies = [
@@ -536,7 +534,7 @@ def refuse_casts(target: CollectionProtocol, value: Any) -> None:
             elif (
                 isinstance(entry, torch.Tensor)
                 and isinstance(item, torch.Tensor)
-                and not is_unbatched(item)
+                and not is_shared(item)
                 and entry.dtype != item.dtype
             ):
                 refuse_cast([[0]], entry, item)

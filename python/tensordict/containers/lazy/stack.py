@@ -36,7 +36,7 @@ from tensordict.primitives import classes
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.index_items import refuse_fractions, refuse_types
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.unbatched import is_unbatched
+from tensordict.primitives.special import is_shared
 from tensordict.storage.stacks import (
     load_stack,
     plan_stack,
@@ -648,12 +648,10 @@ def _copied(part: CollectionProtocol) -> Any:
     """A copy of a part; what has no batch dims is shared, as at an index of any tensor."""
     copy = part.clone()
     leaves = _rust.leaves(part)
-    if not any(map(is_unbatched, leaves)):
+    if not any(map(is_shared, leaves)):
         return copy
     pairs = zip(leaves, _rust.leaves(copy), strict=True)
-    return _rust.rebuild(
-        copy, [own if is_unbatched(own) else new for own, new in pairs]
-    )
+    return _rust.rebuild(copy, [own if is_shared(own) else new for own, new in pairs])
 
 
 LazyStackedTensorDict.__module__ = "tensordict._lazy"

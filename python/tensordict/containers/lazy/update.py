@@ -27,7 +27,7 @@ from tensordict.primitives.common import MSG_BAD_KEY
 from tensordict.primitives.copy import copy_all
 from tensordict.primitives.metatensor import MetaTensor
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.unbatched import UnbatchedTensor
+from tensordict.primitives.special import is_shared_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -223,7 +223,7 @@ class UpdatingOps(StackState):
         """
         shape, dim = entry.shape, self.stack_dim
         kind = entry._class if isinstance(entry, MetaTensor) else type(entry)
-        if issubclass(kind, UnbatchedTensor):
+        if is_shared_class(kind):
             return [value] * len(self.tensordicts)
         rest = torch.Size([*shape[:dim], *shape[dim + 1 :]])
         try:

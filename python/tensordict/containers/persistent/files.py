@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.unbatched import is_unbatched
+from tensordict.primitives.special import kind_of
 from tensordict.storage.arrays.interface import (
+    KIND,
     STACK,
-    UNBATCHED,
     Content,
     numpy_of,
 )
@@ -115,7 +115,7 @@ def _common(
         if array is None:
             child = td._child(key)
             shape = None if child is None else _common(child, limit, keep, found)
-        elif UNBATCHED in array.attributes:
+        elif array.kind is not None and array.kind.is_shared:
             continue
         elif STACK in array.attributes:
             shape = tuple(int(size) for size in array.attributes[STACK])
@@ -163,8 +163,9 @@ def content_of(file: ArrayFile, key: Any, value: object) -> Content:
     if not isinstance(value, torch.Tensor):
         return file.encode(key, value)
     content = numpy_of(key, value, file.kind)
-    if is_unbatched(value):
-        content.attributes[UNBATCHED] = True
+    kind = kind_of(value)
+    if kind is not None:
+        content.attributes[KIND.format(kind.name)] = True
     return content
 
 

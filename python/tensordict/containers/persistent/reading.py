@@ -9,14 +9,13 @@ import torch
 from tensordict import _rust
 from tensordict.containers.persistent.state import PersistentState
 from tensordict.containers.view import _SubTensorDict
+from tensordict.primitives import special
 from tensordict.primitives.protocol import NO_DEFAULT
-from tensordict.primitives.unbatched import UnbatchedTensor
 from tensordict.storage.arrays.interface import (
     ENCODING,
     NUMBER,
     STACK,
     TEXT,
-    UNBATCHED,
 )
 from tensordict.storage.arrays.selection import read_part
 from tensordict.storage.arrays.values import Stack
@@ -80,7 +79,7 @@ class Reading(PersistentState):
                     child._check_sizes((*path, key))
             elif (
                 not array.is_value
-                and UNBATCHED not in array.attributes
+                and not (array.kind is not None and array.kind.is_shared)
                 and torch.Size(array.shape[: len(size)]) != size
             ):
                 where = f" for the entry {(*path, key)} of {self._file.name}"
@@ -101,14 +100,17 @@ class Reading(PersistentState):
     def _read_array(self, key: str, array: Array, index: object) -> Any:
         if array.is_value:
             return self._value_of(key, array)
-        leaf = read_part(array, () if UNBATCHED in array.attributes else index)
+        leaf = read_part(array, index)
         if leaf.dtype is not array.dtype:
             leaf = leaf.to(array.dtype)
         if self._device is not None:
             leaf = leaf.to(self._device)
-        if UNBATCHED in array.attributes:
-            return UnbatchedTensor(leaf, self._batch_size)
-        return leaf
+        return self._entry_of(array, leaf)
+
+    def _entry_of(self, array: Array, leaf: torch.Tensor) -> Any:
+        """Make the entry that an array holds of all of its tensor."""
+        kind = array.kind
+        return leaf if kind is None else kind.of_plain(leaf, self._batch_size)
 
     def _value_of(self, key: str, array: Array, rows: slice | None = None) -> Any:
         """Read the value that an array holds, or the stack of those, or ``rows`` of it."""
@@ -151,10 +153,9 @@ class Reading(PersistentState):
         if array.is_value:
             rows = _rows_of_stack(array, index)
             return NO_DEFAULT if rows is None else self._value_of(key, array, rows)
-        if UNBATCHED in array.attributes:
+        if array.kind is not None:
             whole = self._read_array(key, array, ())
-            whole.batch_size = _rust.index_shape(self._batch_size, index)
-            return whole
+            return special.at(whole, index, _rust.index_shape(self._batch_size, index))
         return self._read_array(key, array, index)
 
     def _sample_entries(self) -> dict[str, Any]:
@@ -171,9 +172,7 @@ class Reading(PersistentState):
             return self._unread_value(array)
         stand_in = torch.empty((), dtype=array.dtype, device=self._device)
         stand_in = stand_in.expand(array.shape)
-        if UNBATCHED in array.attributes:
-            return UnbatchedTensor(stand_in, self._batch_size)
-        return stand_in
+        return self._entry_of(array, stand_in)
 
     def _index(self, index: object) -> Any:
         return _SubTensorDict(self, (index,) if isinstance(index, list) else index)

@@ -17,8 +17,7 @@ from tensordict.primitives.arrays import as_tensor
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.index_writes import fit_source
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.primitives.unbatched import is_unbatched
-from tensordict.storage.arrays.interface import UNBATCHED
+from tensordict.primitives.special import is_shared
 from tensordict.storage.arrays.selection import write_part
 
 if TYPE_CHECKING:
@@ -91,9 +90,9 @@ class Writing(PersistentState):
     def _write_part(self, key: str, index: object, value: object) -> None:
         self._file.check_writable(key)
         array: Any = self._group.array(key)
-        if UNBATCHED in array.attributes:
+        if array.kind is not None:
             whole = self._get_entry(key, NO_DEFAULT)
-            whole[... if is_unbatched(value) else index] = value
+            whole[... if is_shared(value) else index] = value
             self._set_entry(key, whole)
             return
         if not isinstance(value, torch.Tensor):

@@ -232,7 +232,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
     def _decoded_below(
         self, path: str, meta: Meta, data: dict[str, Any], tree: Tree
     ) -> Any:
-        if meta.is_tensor and not meta.is_unbatched:
+        if meta.has_rows:
             return self._decoded(path, meta, data[path])
         # Non-tensor data has the batch size of the collection that it is an entry of.
         parent = path.rpartition(KEY_SEPARATOR)[0]

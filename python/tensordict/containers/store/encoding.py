@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.unbatched import UnbatchedTensor, is_unbatched
+from tensordict.primitives.special import EntryKind, kind_marked, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,9 +63,14 @@ class Meta:
         return self.shape is not None
 
     @property
-    def is_unbatched(self) -> bool:
-        """True if it is a tensor without the batch dims."""
-        return self.fields.get("unbatched") == "1"
+    def kind(self) -> EntryKind | None:
+        """The kind of a special entry; None for a plain tensor or non-tensor data."""
+        return kind_marked({name for name, mark in self.fields.items() if mark == "1"})
+
+    @property
+    def has_rows(self) -> bool:
+        """True if it is a plain tensor, whose rows are read and written alone."""
+        return self.shape is not None and self.kind is None
 
 
 class Encoded(NamedTuple):
@@ -93,10 +98,11 @@ def encode(path: str, value: Any) -> Encoded:
         TypeError: neither JSON nor pickle can write the value, or the tensor has no
             strides.
     """
-    if is_unbatched(value):
-        tensor = value.data
+    kind = kind_of(value)
+    if kind is not None:
+        tensor = kind.plain(value)
         fields = tensor_fields(path, tensor)
-        return Encoded({**fields, "unbatched": "1"}, bytes_of(tensor))
+        return Encoded({**fields, kind.name: "1"}, bytes_of(tensor))
     if isinstance(value, torch.Tensor):
         return Encoded(tensor_fields(path, value), bytes_of(value))
     fields = {"is_non_tensor": "1"}
@@ -205,10 +211,8 @@ def decode(
     device = owner.device
     if meta.dtype is not None:
         tensor = tensor_of_bytes(path, data, meta.shape, meta.dtype, device)
-        if meta.is_unbatched:
-            made: Any = UnbatchedTensor(tensor)
-            return made._with_batch_size(owner.batch_size)
-        return tensor
+        kind = meta.kind
+        return tensor if kind is None else kind.of_plain(tensor, owner.batch_size)
     encoding = meta.fields.get("encoding")
     if data is None or encoding not in ("json", "json_array", "pickle"):
         raise RuntimeError(MSG_META.format(path, meta.fields))

@@ -12,7 +12,6 @@ from tensordict.containers.store.ranges import Rows
 from tensordict.containers.store.scripts import get_pieces
 from tensordict.containers.store.tree import KEY_SEPARATOR, Tree
 from tensordict.containers.store.writes import collect, is_nested, without
-from tensordict.primitives.unbatched import UnbatchedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +57,7 @@ class PartialReads(StoreBase):
             commands = []
             for path, meta in tree.below(prefix).items():
                 key = self._server.data_key(path)
-                if meta.shape is None or meta.is_unbatched:
+                if not meta.has_rows:
                     commands.append(("GET", key))
                 else:
                     pieces = rows.pieces(_row_bytes(meta, ndim))
@@ -72,7 +71,7 @@ class PartialReads(StoreBase):
         parts = []
         for key, path in without(prefix, metas).items():
             meta = metas[path]
-            if meta.shape is None or meta.is_unbatched:
+            if not meta.has_rows:
                 whole[key] = self._decoded_below(path, meta, data, tree)
             else:
                 whole[key] = sample(meta, expanded, self)
@@ -108,7 +107,7 @@ class PartialReads(StoreBase):
 
         def plan(tree: Tree) -> list[tuple[Any, ...]]:
             meta = tree.metas.get(path)
-            if meta is None or meta.shape is None or meta.is_unbatched:
+            if meta is None or not meta.has_rows:
                 return []
             pieces = rows.pieces(_row_bytes(meta, ndim))
             return [get_pieces(self._server.data_key(path), pieces)]
@@ -146,7 +145,7 @@ class PartialReads(StoreBase):
             for key, value in entries.items():
                 path = self._path(key)
                 meta = tree.metas.get(path)
-                if meta is None or meta.shape is None or meta.is_unbatched:
+                if meta is None or not meta.has_rows:
                     done = False
                     return []
                 shape = torch.Size([*rows.shape, *meta.shape[ndim:]])
@@ -189,10 +188,8 @@ def sample(
     """Let ``make`` make a tensor of the shape and dtype of an entry."""
     shape: Any = meta.shape
     tensor = make(torch.Size(shape), dtype=meta.dtype, device=owner.device)
-    if not meta.is_unbatched:
-        return tensor
-    made: Any = UnbatchedTensor(tensor)
-    return made._with_batch_size(owner.batch_size)
+    kind = meta.kind
+    return tensor if kind is None else kind.of_plain(tensor, owner.batch_size)
 
 
 def expanded(shape: torch.Size, **options: Any) -> torch.Tensor:

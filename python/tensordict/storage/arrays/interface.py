@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 import torch
 
+from tensordict.primitives.special import EntryKind, kind_marked
+
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
@@ -16,11 +18,11 @@ if TYPE_CHECKING:
 __all__ = [
     "DTYPE",
     "ENCODING",
+    "KIND",
     "METADATA",
     "NUMBER",
     "STACK",
     "TEXT",
-    "UNBATCHED",
     "Array",
     "ArrayFile",
     "Content",
@@ -48,8 +50,8 @@ NUMBER = "__tensordict_type__"
 """On a value that is stored as an array: what it was."""
 DTYPE = "__tensordict_dtype__"
 """On a tensor whose dtype the file does not have: what it was."""
-UNBATCHED = "__tensordict_unbatched__"
-"""On a tensor without batch dims."""
+KIND = "__tensordict_{}__"
+"""On a special entry, with the name of its kind."""
 
 WIDER = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 """The dtypes, without a loss, in place of those that files do not have."""
@@ -98,6 +100,11 @@ class Array(abc.ABC):
     """The dtype of a tensor of it; None where there is none."""
     is_value: bool
     """True where it holds no tensor."""
+
+    @property
+    def kind(self) -> EntryKind | None:
+        """The kind of the special entry that it holds; None for any other."""
+        return kind_marked(self.attributes, KIND)
 
     @abc.abstractmethod
     def read(self, selection: tuple[slice, ...]) -> np.ndarray[Any, Any]:

@@ -9,7 +9,7 @@ import torch
 
 from tensordict.primitives import registry
 from tensordict.primitives.checks import inside, is_tensorclass
-from tensordict.primitives.unbatched import is_unbatched
+from tensordict.primitives.special import is_shared
 from tensordict.storage.growing.text import empty_shape
 from tensordict.storage.leaves import MSG_DTYPE as MSG_FILE_DTYPE
 from tensordict.storage.leaves import has_file_dtype
@@ -30,7 +30,7 @@ __all__ = [
     "rows_of",
 ]
 
-MSG_UNBATCHED = "The entry {!r} is an UnbatchedTensor, which has no rows."
+MSG_SHARED = "All rows share the entry {!r}, so that none can be added to it."
 MSG_KEYS = (
     "Rows must have the same keys, and one has {}, another {}{}. Give each row a value "
     "for every key."
@@ -110,8 +110,8 @@ def level_of_rows(td: Any, key: tuple[str, ...] = ()) -> Level:
     level = Level(type(td), size[1:], len(size) - 1, {}, names and list(names))
     for name, value in td._entries().items():
         path = (*key, name)
-        if is_unbatched(value):
-            raise NotImplementedError(MSG_UNBATCHED.format(_shown(path)))
+        if is_shared(value):
+            raise NotImplementedError(MSG_SHARED.format(_shown(path)))
         level.entries[name] = rows_of(value, path)
     return level
 
@@ -225,8 +225,8 @@ def _joined(values: list[Any], path: tuple[str, ...]) -> Any:
     if kind == "collection":
         return level_of_members(values, path)
     for value in values:
-        if is_unbatched(value):
-            raise NotImplementedError(MSG_UNBATCHED.format(_shown(path)))
+        if is_shared(value):
+            raise NotImplementedError(MSG_SHARED.format(_shown(path)))
     return _joined_tensors(values, path)
 
 

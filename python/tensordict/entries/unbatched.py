@@ -1,7 +1,6 @@
 """A tensor that the elements of a collection share: it has no batch dims.
 
-Pickles name the class as ``tensordict._unbatched.UnbatchedTensor``. Nothing here knows of
-collections: the walks know of :class:`UnbatchedTensor`.
+Pickles name the class as ``tensordict._unbatched.UnbatchedTensor``.
 """
 
 from __future__ import annotations
@@ -12,11 +11,14 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict.primitives.arrays import as_tensor
+from tensordict.primitives.special import EntryKind, check_fits, results_as_sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["UnbatchedTensor", "all_unbatched", "is_unbatched", "results_as_sources"]
+    from tensordict.primitives.protocol import BatchIndex
+
+__all__ = ["Unbatched", "UnbatchedTensor"]
 
 _NO_DIMS = torch.Size([])
 _BARE = torch._C.DisableTorchFunctionSubclass
@@ -173,16 +175,6 @@ class UnbatchedTensor(torch.Tensor):
         return format(self._data, spec)
 
 
-def results_as_sources(results: Any, sources: Any) -> list[Any]:
-    """One result for each of a list of tensors: unbatched where the tensor is."""
-    return [
-        _wrap(result, source._batch_size)
-        if isinstance(source, UnbatchedTensor) and type(result) is torch.Tensor
-        else result
-        for result, source in zip(results, sources, strict=True)
-    ]
-
-
 def _wrap(data: torch.Tensor, size: torch.Size) -> Any:
     """An unbatched alias of a tensor."""
     with _BARE():
@@ -213,14 +205,103 @@ def _batch_size_of(arguments: object) -> torch.Size:
     return _NO_DIMS
 
 
-def is_unbatched(value: object) -> bool:
-    """Return whether ``value`` is a tensor without batch dims."""
-    return isinstance(value, UnbatchedTensor)
+class Unbatched(EntryKind):
+    """The kind of :class:`UnbatchedTensor`: all elements share it, whatever their number."""
 
+    name = "unbatched"
+    cls = UnbatchedTensor
+    is_shared = True
 
-def all_unbatched(values: list[Any]) -> bool:
-    """Return whether all ``values`` are tensors without batch dims."""
-    return all(isinstance(value, UnbatchedTensor) for value in values)
+    def leading_shape(self, entry: Any) -> None:
+        """No dim is a batch dim: any batch size fits."""
+        return
+
+    def resized(self, entry: Any, size: torch.Size) -> Any:
+        """Give the same data in a collection of batch size ``size``."""
+        return entry._with_batch_size(size)
+
+    def at(self, entry: Any, index: BatchIndex, size: torch.Size) -> Any:
+        """Give the same data: an index of the elements is none of it."""
+        return entry._with_batch_size(size)
+
+    def check_write(
+        self, entry: Any, value: Any, index: BatchIndex, size: torch.Size, k: int
+    ) -> None:
+        """Raise where ``value`` cannot be written into all of the data."""
+        _ = index, size, k
+        check_fits(value, entry, _NO_DIMS, 0)
+
+    def write_at(self, entry: Any, index: BatchIndex, value: Any) -> None:
+        """Write a value into all of the data, which all elements share."""
+        _ = index
+        entry[...] = value
+
+    def mapped(
+        self,
+        entry: Any,
+        op: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        size: torch.Size | None,
+    ) -> Any:
+        """Keep the data where the batch size changes; call ``op`` where it does not."""
+        if size is not None:
+            return entry._with_batch_size(size)
+        return super().mapped(entry, op, args, size)
+
+    def split(
+        self,
+        entry: Any,
+        op: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        sizes: Sequence[torch.Size],
+    ) -> Sequence[Any]:
+        """Give all of the data to each part."""
+        _ = op, args
+        return [entry._with_batch_size(size) for size in sizes]
+
+    def joined(
+        self,
+        group: Sequence[Any],
+        dim: int,
+        size: torch.Size | None,
+        join: Callable[..., Any],
+    ) -> Any:
+        """Keep the data of the first if all are unbatched; join them as tensors if not.
+
+        Raises:
+            RuntimeError: the shapes of those that are shared differ.
+        """
+        whole = [isinstance(item, UnbatchedTensor) for item in group]
+        if not all(whole):
+            tensors = [
+                item._data if isinstance(item, UnbatchedTensor) else item
+                for item in group
+            ]
+            return join(tensors, dim)
+        first = group[0]
+        for item in group:
+            if item.shape != first.shape:
+                msg = (
+                    f"the shapes {item.shape} and {first.shape} of a shared tensor "
+                    "differ."
+                )
+                raise RuntimeError(msg)
+        if size is None:
+            own = first._batch_size
+            size = torch.Size([*own[:dim], len(group), *own[dim:]])
+        return first._with_batch_size(size)
+
+    def like(self, entry: Any, result: Any) -> Any:
+        """Make a plain result unbatched, with the batch size of its source."""
+        return _wrap(result, entry._batch_size)
+
+    def plain(self, entry: Any) -> torch.Tensor:
+        """Give the data as a plain tensor."""
+        return _bare(entry)
+
+    def of_plain(self, data: torch.Tensor, size: torch.Size) -> Any:
+        """Make data unbatched, in a collection of batch size ``size``."""
+        return UnbatchedTensor(data, size)
 
 
 UnbatchedTensor.__module__ = "tensordict._unbatched"
