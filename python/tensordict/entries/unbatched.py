@@ -216,6 +216,11 @@ class Unbatched(EntryKind):
         """No dim is a batch dim: any batch size fits."""
         return
 
+    def fits(self, entry: Any, size: torch.Size) -> bool:
+        """Any batch size fits."""
+        _ = entry, size
+        return True
+
     def resized(self, entry: Any, size: torch.Size) -> Any:
         """Give the same data in a collection of batch size ``size``."""
         return entry._with_batch_size(size)

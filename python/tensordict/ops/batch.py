@@ -10,7 +10,6 @@ import torch
 from tensordict import _rust
 from tensordict.primitives.errors import at_key, keyed
 from tensordict.primitives.protocol import CollectionProtocol, PartsProtocol
-from tensordict.primitives.ragged_leaves import regular_shape
 from tensordict.primitives.special import fits, leading_shape, resized
 
 if TYPE_CHECKING:
@@ -212,7 +211,7 @@ class BatchOps(CollectionProtocol):
                 if is_kept and len(sizes) > known:
                     sizes.pop()
             else:
-                size = regular_shape(value) if value.is_nested else leading_shape(value)
+                size = leading_shape(value)
                 if size is None:
                     continue
             # Most shapes are equal, which one comparison says.

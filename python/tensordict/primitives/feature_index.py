@@ -25,7 +25,6 @@ from tensordict.primitives.index_items import (
     sorted_out,
 )
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.special import kind_of
 from tensordict.primitives.tree import new
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ def _first_leaf(td: CollectionProtocol) -> Any:
         found = value
         if isinstance(value, CollectionProtocol):
             found = None if value._is_non_tensor else _first_leaf(value)
-        elif kind_of(value):
+        elif special.is_shared(value):
             found = None
         if found is not None:
             return found
@@ -188,7 +187,7 @@ def _gather(
             if value._is_non_tensor or hasattr(value, "tensordicts"):
                 raise error
             _gather(value, ndim, leaves, error)
-        elif kind_of(value) or value.is_nested:
+        elif special.kind_of(value):
             raise error
         else:
             leaves.append(value)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tensordict import _rust
-from tensordict.primitives import ragged_leaves, special
+from tensordict.primitives import special
 from tensordict.primitives.common import (
     NO_TAIL,
     _spliced_names,
@@ -47,7 +47,6 @@ from tensordict.primitives.index_writes import (
 )
 from tensordict.primitives.leaf_loops import on_plain
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.special import kind_of
 from tensordict.primitives.tree import new
 
 if TYPE_CHECKING:
@@ -339,10 +338,8 @@ def at_plan(
                 if nested._is_dense
                 else nested._index(index)
             )
-        elif kind_of(value):
-            entries[key] = special.at(value, index, own)
         else:
-            entries[key] = ragged_leaves.at_index(value, index)
+            entries[key] = special.at(value, index, own)
     if own_names is not None:
         own_names = _spliced_names(own_names, names, len(batch_size), own)
     return new(td.__class__, entries, own, td._device, own_names)
@@ -406,8 +403,6 @@ def set_index(td: Any, index: Any, value: object) -> None:
             written = entry._written_at(at, item)
             if written is not entry:
                 parent._set_entry(key, written)
-        elif isinstance(entry, torch.Tensor) and entry.is_nested:
-            ragged_leaves.write_rows(entry, at, item)
         else:
             special.write_at(entry, at, item)
     for parent, key, item in fresh:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict.primitives import ragged_leaves, special
+from tensordict.primitives import special
 from tensordict.primitives.arrays import as_tensor
 from tensordict.primitives.common import not_a_value
 from tensordict.primitives.errors import at_key, locked_error
@@ -75,7 +75,6 @@ def plan_fill(
     writes: list[tuple[Any, str, Any, Any]],
 ) -> None:
     """Add to ``writes`` each entry of ``td`` with what fills it, or raise."""
-    is_tensor = isinstance(value, torch.Tensor) and value.dim() > 0
     for key, entry in list(td._entries().items()):
         if isinstance(entry, CollectionProtocol) and entry._is_dense:
             plan_fill(entry, at, size, k, value, writes)
@@ -88,9 +87,7 @@ def plan_fill(
             continue
         if not isinstance(value, (int, float, complex, torch.Tensor)):
             raise not_a_value(key, entry, value)
-        if not isinstance(entry, CollectionProtocol) and entry.is_nested:
-            ragged_leaves.check_rows(entry, at, value)
-        elif is_tensor and not isinstance(entry, CollectionProtocol):
+        if not isinstance(entry, CollectionProtocol):
             special.check_write(entry, value, at, size, k)
         writes.append((td, key, entry, value))
 
@@ -135,10 +132,7 @@ def plan_collection(
             raise not_a_value(key, entry, item)
         else:
             try:
-                if entry.is_nested:
-                    ragged_leaves.check_rows(entry, at, item)
-                else:
-                    special.check_write(entry, item, at, size, k)
+                special.check_write(entry, item, at, size, k)
             except RuntimeError as error:
                 raise at_key(error, key) from None
             writes.append((td, key, entry, item))
@@ -259,7 +253,7 @@ def pair_fitting(
 
 def is_plain(value: object) -> bool:
     """Return whether it is a tensor of which the index means the first dims."""
-    return special.has_index(value) and not value.is_nested
+    return special.has_index(value)
 
 
 def filled_with(value: object) -> Any:

@@ -228,7 +228,7 @@ def cat(tds: Any, dim: int) -> Any:
 def _cat_entry(key: str, group: Sequence[Any], dim: int, size: torch.Size) -> Any:
     if any([isinstance(item, CollectionProtocol) for item in group]):
         raise AttributeError(MSG_STACK_KIND.format(key))
-    return special.joined(group, dim, size, ragged_leaves.cat_leaves)
+    return special.joined(group, dim, size, torch.cat)
 
 
 def _no_cat_key(key: str, all_entries: list[dict[str, Any]]) -> KeyError:

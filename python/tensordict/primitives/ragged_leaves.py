@@ -31,6 +31,7 @@ __all__ = [
     "map_leaf",
     "padded",
     "regular_shape",
+    "rows_fit",
     "where_leaf",
     "with_rows_of",
     "write_rows",
@@ -58,6 +59,18 @@ def regular_shape(leaf: torch.Tensor) -> torch.Size:
         return torch.Size([leaf.size(0)])
     ragged: int = leaf._ragged_idx  # type: ignore[attr-defined]
     return torch.Size(list(leaf.shape[:ragged]))
+
+
+def rows_fit(value: torch.Tensor, batch_size: torch.Size) -> bool:
+    """Return whether rows of a strided nested tensor have all later batch dims."""
+    if value.dim() < len(batch_size):
+        return False
+    rows: Any = value._nested_tensor_size()[:, : len(batch_size) - 1]
+    return all(
+        length in (-1, size)
+        for row in rows.tolist()
+        for length, size in zip(batch_size[1:], row, strict=True)
+    )
 
 
 def at_index(leaf: torch.Tensor, index: BatchIndex) -> Any:

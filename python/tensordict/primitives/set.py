@@ -13,7 +13,7 @@ from tensordict.primitives.nested_key import unravel_key_to_tuple
 from tensordict.primitives.protocol import (
     CollectionProtocol,
 )
-from tensordict.primitives.special import leading_shape, resized
+from tensordict.primitives.special import fits, leading_shape, resized
 
 MSG_SCALAR = (
     " Python scalars are stored as 0-dim tensors: to store a scalar in a tensordict "
@@ -25,30 +25,12 @@ MSG_SCALAR = (
 def check_batch(td: CollectionProtocol, key: object, value: torch.Tensor) -> None:
     """Raise where a tensor does not have the batch size as its leading dims."""
     batch_size = td.batch_size
-    if not batch_size or leading_shape(value) is None:
-        return
-    if value.is_nested and value.layout is torch.strided:
-        # A nested tensor of the old layout has no shape, but a size for even dims.
-        if value.size(0) == batch_size[0] and _fits_rows(value, batch_size):
-            return
-        raise RuntimeError(MSG_BATCH_MISMATCH.format(batch_size, value.size(0), key))
-    if value.shape[: len(batch_size)] != batch_size:
-        msg = MSG_BATCH_MISMATCH.format(batch_size, value.shape, key)
-        if not value.shape:
+    if batch_size and not fits(value, batch_size):
+        shape: Any = leading_shape(value)
+        msg = MSG_BATCH_MISMATCH.format(batch_size, shape, key)
+        if not shape:
             msg += MSG_SCALAR
         raise keyed(RuntimeError(msg), key)
-
-
-def _fits_rows(value: torch.Tensor, batch_size: torch.Size) -> bool:
-    """Return whether rows of a strided nested tensor have all later batch dims."""
-    if value.dim() < len(batch_size):
-        return False
-    rows: Any = value._nested_tensor_size()[:, : len(batch_size) - 1]
-    return all(
-        length in (-1, size)
-        for row in rows.tolist()
-        for length, size in zip(batch_size[1:], row, strict=True)
-    )
 
 
 def validate(td: Any, key: str, value: Any, non_blocking: bool = False) -> Any:

@@ -29,6 +29,7 @@ __all__ = [
     "has_index",
     "is_shared",
     "is_shared_class",
+    "is_special_class",
     "joined",
     "kind_marked",
     "kind_of",
@@ -58,15 +59,26 @@ class EntryKind:
     name: str
     """The name of the kind, with which formats of files mark an entry."""
 
-    cls: type[torch.Tensor]
-    """The class whose instances are of the kind."""
+    cls: type[torch.Tensor] | None = None
+    """The class whose instances are of the kind; None for one that overrides `holds`."""
 
     is_shared: bool = False
     """True if all elements of a collection share an entry, which has no batch dims."""
 
+    has_file: bool = False
+    """True if directories, archives and consolidated files keep an entry as what it is."""
+
+    def holds(self, entry: object) -> bool:
+        """Return whether an entry is of the kind."""
+        return self.cls is not None and isinstance(entry, self.cls)
+
     def leading_shape(self, entry: Any) -> torch.Size | None:
         """Give the dims of which the first may be batch dims; None where any fit."""
         return entry.shape
+
+    def fits(self, entry: Any, size: torch.Size) -> bool:
+        """Return whether an entry may be one of a collection of batch size ``size``."""
+        return entry.shape[: len(size)] == size
 
     def resized(self, entry: Any, size: torch.Size) -> Any:
         """Give the entry of a collection of batch size ``size``, whose elements it keeps.
@@ -158,7 +170,8 @@ class EntryKind:
 
     def of_plain(self, data: torch.Tensor, size: torch.Size) -> Any:
         """Make the entry of a collection of batch size ``size`` of its plain tensor."""
-        return data.as_subclass(self.cls)
+        cls: Any = self.cls
+        return data.as_subclass(cls)
 
 
 def _called(entry: Any, op: str | Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -171,7 +184,10 @@ KINDS: list[EntryKind] = []
 """The kinds that are registered, in that order."""
 
 CLASSES: list[type] = []
-"""The class of each kind, for the native walks."""
+"""The classes of kinds, for the native walks, which leave others to the functions here."""
+
+KINDS_OF_CLASSES: list[EntryKind] = []
+"""The kind of each of :data:`CLASSES`."""
 
 
 def register_entry_kind(kind: EntryKind) -> None:
@@ -181,20 +197,24 @@ def register_entry_kind(kind: EntryKind) -> None:
         ValueError: a kind of that name, or for that class, is registered.
     """
     for known in KINDS:
-        if known.name == kind.name or known.cls is kind.cls:
+        if known.name == kind.name or (kind.cls and known.cls is kind.cls):
             msg = (
                 f"the entry kind {kind.name!r} of {kind.cls} cannot be registered: "
                 f"{known.name!r} of {known.cls} is. Give it a class and a name of its own."
             )
             raise ValueError(msg)
     KINDS.append(kind)
-    CLASSES.append(kind.cls)
+    if kind.cls is not None:
+        KINDS_OF_CLASSES.append(kind)
+        CLASSES.append(kind.cls)
 
 
 def kind_of(entry: object) -> EntryKind | None:
     """Return the kind of a special entry; None for a plain tensor or anything else."""
+    if type(entry) is torch.Tensor and not entry.is_nested:
+        return None
     for kind in KINDS:
-        if isinstance(entry, kind.cls):
+        if kind.holds(entry):
             return kind
     return None
 
@@ -216,9 +236,17 @@ def is_shared(entry: object) -> bool:
     return kind is not None and kind.is_shared
 
 
+def is_special_class(cls: type) -> bool:
+    """Return whether the instances of a class are of a kind that has a class."""
+    return any(issubclass(cls, known) for known in CLASSES)
+
+
 def is_shared_class(cls: type) -> bool:
     """Return :func:`is_shared` of the instances of a class."""
-    return any(kind.is_shared and issubclass(cls, kind.cls) for kind in KINDS)
+    return any(
+        kind.is_shared and issubclass(cls, known)
+        for kind, known in zip(KINDS_OF_CLASSES, CLASSES, strict=False)
+    )
 
 
 def leading_shape(entry: Any) -> torch.Size | None:
@@ -229,8 +257,10 @@ def leading_shape(entry: Any) -> torch.Size | None:
 
 def fits(entry: Any, size: torch.Size) -> bool:
     """Return whether a tensor may be an entry of a collection of batch size ``size``."""
-    shape = leading_shape(entry)
-    return shape is None or shape[: len(size)] == size
+    kind = kind_of(entry)
+    if kind is None:
+        return entry.shape[: len(size)] == size
+    return kind.fits(entry, size)
 
 
 def resized(entry: Any, size: torch.Size) -> Any:
@@ -263,6 +293,8 @@ def check_write(
 
 def check_fits(item: Any, leaf: torch.Tensor, size: torch.Size, k: int) -> None:
     """Raise where ``item`` does not broadcast to what is written of ``leaf``."""
+    if not isinstance(item, torch.Tensor):
+        return
     target = [*size, *leaf.shape[k:]]
     shape = list(item.shape)
     if shape == target:

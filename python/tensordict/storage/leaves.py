@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
-from tensordict.primitives.special import is_shared, is_shared_class, kind_of
+from tensordict.primitives.special import is_special_class, kind_of
 from tensordict.storage.devices import DeviceReader, is_elsewhere
 
 if TYPE_CHECKING:
@@ -27,17 +27,15 @@ __all__ = [
     "nested_table",
     "prepare",
     "prepare_to_write",
-    "refuse_unbatched",
+    "refuse_special",
     "with_batch_dims",
 ]
 
 MSG_MEMORY_MAPPED = (
-    "UnbatchedTensor entries cannot be memory-mapped yet, but {0!r} is one. Exclude it "
+    "{1} entries cannot be memory-mapped yet, but {0!r} is one. Exclude it "
     "first, e.g. with td.exclude({0!r})."
 )
-MSG_CONSOLIDATED = (
-    "UnbatchedTensor entries cannot be consolidated yet, but {0!r} is one."
-)
+MSG_CONSOLIDATED = "{1} entries cannot be consolidated yet, but {0!r} is one."
 
 
 MSG_DTYPE = (
@@ -59,15 +57,16 @@ def has_file_dtype(tensor: torch.Tensor) -> bool:
     return str(tensor.dtype).removeprefix("torch.") in FILE_DTYPES
 
 
-def refuse_unbatched(td: CollectionProtocol, message: str) -> None:
-    """Raise ``message`` with the key of the first leaf that has no batch dims.
+def refuse_special(td: CollectionProtocol, message: str) -> None:
+    """Raise ``message`` with key and class of the first special entry without a file.
 
-    The formats of files have no word for such a leaf: it would come back as another.
+    The formats have no word for such an entry: it would come back as a plain tensor.
     """
-    if _has_shared(td):
+    if _has_special(td):
         for key, value in td.items(True, True):
-            if is_shared(value):
-                raise NotImplementedError(message.format(key))
+            kind = kind_of(value)
+            if kind is not None and not kind.has_file:
+                raise NotImplementedError(message.format(key, type(value).__name__))
 
 
 @contextmanager
@@ -139,7 +138,7 @@ def with_batch_dims(td: CollectionProtocol) -> Any:
     Raises:
         RuntimeError: such a leaf is not of the batch size that it would need then.
     """
-    if not _has_shared(td):
+    if not _has_special(td):
         return td
     made = td.clone(False)
     for key, value in list(td.items(True, True)):
@@ -149,8 +148,8 @@ def with_batch_dims(td: CollectionProtocol) -> Any:
     return made
 
 
-def _has_shared(td: CollectionProtocol) -> bool:
-    return any(map(is_shared_class, {*map(type, _rust.leaves(td))}))
+def _has_special(td: CollectionProtocol) -> bool:
+    return any(map(is_special_class, {*map(type, _rust.leaves(td))}))
 
 
 def prepare(

@@ -253,7 +253,7 @@ def _parts_of_members(
     leaves = list(_rust.leaves(stack))
     num_bytes = 0
     for leaf in leaves:
-        if kind_of(leaf) or leaf.is_nested or leaf.is_sparse:
+        if kind_of(leaf) or leaf.is_sparse:
             return None
         num_bytes += count_bytes(leaf)
     if num_bytes < STREAMED_FROM and not writer.streams:

@@ -173,7 +173,7 @@ impl Imports {
             cat: torch.getattr("cat")?.unbind(),
             forward_grad: py.import("torch.autograd.forward_ad")?.into_any().unbind(),
             protocol: class(&protocol, "CollectionProtocol")?,
-            entry_kinds: special.getattr("KINDS")?.cast_into()?.unbind(),
+            entry_kinds: special.getattr("KINDS_OF_CLASSES")?.cast_into()?.unbind(),
             entry_classes: special.getattr("CLASSES")?.cast_into()?.unbind(),
             no_default: protocol.getattr("NO_DEFAULT")?.unbind(),
             none_if_missing: protocol.getattr("NONE_IF_MISSING")?.unbind(),

@@ -47,27 +47,16 @@ def stack_leaves(key: object, values: list[torch.Tensor], dim: int) -> torch.Ten
         RuntimeError: their shapes differ.
     """
     first = values[0]
-    if first.is_nested:
-        return _stack_nested(key, values, dim)
     if any(map(special.kind_of, values)):
         check_tensors(key, values)
     try:
         joined: torch.Tensor = special.joined(values, dim, None, torch.stack)
     except RuntimeError:
         shapes = list(dict.fromkeys(value.shape for value in values))
-        if len(shapes) > 1:
+        if len(shapes) > 1 or special.kind_of(first):
             raise RuntimeError(MSG_STACK.format(key, shapes)) from None
         raise
     return joined
-
-
-def _stack_nested(key: object, values: list[torch.Tensor], dim: int) -> torch.Tensor:
-    """Nested tensors can be stacked only where they have the same raggedness."""
-    try:
-        return torch.stack(values, dim)
-    except RuntimeError as error:
-        shapes = list(dict.fromkeys(value.shape for value in values))
-        raise RuntimeError(MSG_STACK.format(key, shapes)) from error
 
 
 def as_padded(values: list[torch.Tensor], padding: float, side: str) -> torch.Tensor:

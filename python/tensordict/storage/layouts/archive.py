@@ -24,7 +24,7 @@ from tensordict.storage.layouts.interface import MSG_CUT_OFF, Entry
 from tensordict.storage.leaves import (
     MSG_MEMORY_MAPPED,
     naming_the_entry,
-    refuse_unbatched,
+    refuse_special,
     with_batch_dims,
 )
 from tensordict.storage.locations import local
@@ -71,7 +71,7 @@ class ArchiveLayout(DirectoryLayout):
 
     def save(self, td: CollectionProtocol, path: Any, options: SaveOptions) -> Any:
         """Write to an archive: a plain collection over it."""
-        refuse_unbatched(td, MSG_MEMORY_MAPPED)
+        refuse_special(td, MSG_MEMORY_MAPPED)
         return _save(td, path, options, is_sparse=False)
 
     def make_like(

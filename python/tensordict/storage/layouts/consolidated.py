@@ -67,7 +67,7 @@ from tensordict.storage.layouts.interface import Entry, NativeLayout, short
 from tensordict.storage.leaves import (
     MSG_CONSOLIDATED,
     naming_the_entry,
-    refuse_unbatched,
+    refuse_special,
 )
 from tensordict.storage.locations import local
 from tensordict.storage.paths import nested_at
@@ -213,7 +213,7 @@ def described(td: Any, *, inplace: bool = False) -> Described:
         td: the collection.
         inplace: whether the description is to be of it and not of one like it.
     """
-    refuse_unbatched(td, MSG_CONSOLIDATED)
+    refuse_special(td, MSG_CONSOLIDATED)
     leaves = _rust.leaves(td)
     with naming_the_entry(td):
         rows = lay_out(leaves)

@@ -38,7 +38,7 @@ from tensordict.storage.leaves import (
     naming_the_entry,
     naming_the_target,
     nested_from_flat,
-    refuse_unbatched,
+    refuse_special,
     with_batch_dims,
 )
 from tensordict.storage.paths import SavedPath, from_one_save, subpath_parts
@@ -97,7 +97,7 @@ class DirectoryLayout(NativeLayout):
 
     def save(self, td: Any, path: Any, options: SaveOptions) -> Any:
         """Write to a directory, or without ``path`` to shared memory without a name."""
-        refuse_unbatched(td, MSG_MEMORY_MAPPED)
+        refuse_special(td, MSG_MEMORY_MAPPED)
         inplace = options.inplace
         if inplace:
             if td._is_shared:

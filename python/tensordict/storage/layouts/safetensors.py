@@ -33,7 +33,7 @@ from tensordict.storage.layouts.interface import Entry, NativeLayout, Report, sh
 from tensordict.storage.leaves import (
     MSG_MEMORY_MAPPED,
     naming_the_entry,
-    refuse_unbatched,
+    refuse_special,
 )
 from tensordict.storage.locations import local
 from tensordict.storage.paths import nested_at
@@ -114,7 +114,7 @@ class SafetensorsLayout(NativeLayout):
         if shards == (None, None):
             if is_index_name(path):
                 raise ValueError(MSG_INDEX.format(path))
-            refuse_unbatched(td, MSG_MEMORY_MAPPED)
+            refuse_special(td, MSG_MEMORY_MAPPED)
         path = td._memmap_prefix if path is None else path
         target = _without_index(os.path.abspath(path))
         progress = _rust.SaveProgress()

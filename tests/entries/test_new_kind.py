@@ -1,0 +1,204 @@
+"""A kind of special entry of a program's own: a column of texts.
+
+It is registered while the tests of this file run, and it is all that there is of it.
+"""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+
+from tensordict import (
+    LazyStackedTensorDict,
+    TensorDict,
+    from_h5,
+    from_safetensors,
+    lazy_stack,
+    to_safetensors,
+)
+from tensordict.primitives import special
+from tensordict.primitives.special import EntryKind, register_entry_kind
+
+
+class Text(torch.Tensor):
+    """Texts as rows of bytes, ``[*B, width]``, filled up with zeros."""
+
+    @classmethod
+    def of(cls, *texts):
+        rows = [text.encode() for text in texts]
+        width = max(map(len, rows))
+        data = [list(row.ljust(width, b"\0")) for row in rows]
+        return torch.tensor(data, dtype=torch.uint8).as_subclass(cls)
+
+    def texts(self):
+        rows = self.as_subclass(torch.Tensor).reshape(-1, self.shape[-1]).tolist()
+        return [bytes(row).rstrip(b"\0").decode() for row in rows]
+
+
+class TextKind(EntryKind):
+    """What is other than with plain tensors: columns of several widths can be joined."""
+
+    name = "text"
+    cls = Text
+
+    def joined(self, group, dim, size, join):
+        width = max(item.shape[-1] for item in group)
+        return join([_widened(item, width) for item in group], dim)
+
+
+def _widened(item, width):
+    gap = item.new_zeros([*item.shape[:-1], width - item.shape[-1]])
+    return torch.cat([item, gap], -1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _registered():
+    kind = TextKind()
+    register_entry_kind(kind)
+    yield
+    special.KINDS.remove(kind)
+    special.KINDS_OF_CLASSES.remove(kind)
+    special.CLASSES.remove(Text)
+
+
+def collection(*texts):
+    nested = TensorDict(text=Text.of(*texts), batch_size=[len(texts)])
+    return TensorDict(
+        text=Text.of(*texts),
+        a=torch.arange(len(texts)),
+        n=nested,
+        batch_size=[len(texts)],
+    )
+
+
+def texts_of(td):
+    for key in ("text", ("n", "text")):
+        assert type(td[key]) is Text
+        assert td[key].shape[:-1] == td.batch_size
+    assert td["text"].texts() == td["n", "text"].texts()
+    return td["text"].texts()
+
+
+TAKEN = {
+    "slice": (lambda td: td[1:], ["bc", "d"]),
+    "rows": (lambda td: td[[2, 0]], ["d", "a"]),
+    "mask": (lambda td: td[torch.tensor([True, False, True])], ["a", "d"]),
+    "number": (lambda td: td[1], ["bc"]),
+    "masked_select": (lambda td: td.masked_select(td["a"] > 0), ["bc", "d"]),
+    "unbind": (lambda td: td.unbind(0)[1], ["bc"]),
+    "split": (lambda td: td.split(2)[0], ["a", "bc"]),
+    "gather": (lambda td: td.gather(0, torch.tensor([1])), ["bc"]),
+    "unsqueeze": (lambda td: td.unsqueeze(0), ["a", "bc", "d"]),
+    "reshape": (lambda td: td.reshape(1, 3), ["a", "bc", "d"]),
+    "flip": (lambda td: td.flip(0), ["d", "bc", "a"]),
+    "expand": (lambda td: td.expand(2, 3), ["a", "bc", "d"] * 2),
+    "apply": (lambda td: td.apply(torch.clone), ["a", "bc", "d"]),
+    "clone": (lambda td: td.clone(), ["a", "bc", "d"]),
+    "to": (lambda td: td.to("cpu"), ["a", "bc", "d"]),
+    "contiguous": (lambda td: td.contiguous(), ["a", "bc", "d"]),
+    "select": (lambda td: td.select("text", "n"), ["a", "bc", "d"]),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_the_elements_of_a_column_are_a_column(name, is_lazy):
+    take, expected = TAKEN[name]
+    td = collection("a", "bc", "d")
+    if is_lazy:
+        td = lazy_stack(list(td.unbind(0)))
+    assert texts_of(take(td)) == expected
+
+
+@pytest.mark.parametrize("join", [torch.stack, torch.cat, lazy_stack])
+def test_columns_of_several_widths_are_joined(join):
+    joined = join([collection("a", "b"), collection("long", "c")], 0)
+    assert texts_of(joined) == ["a", "b", "long", "c"]
+    assert joined["text"].shape[-1] == 4
+
+
+def test_a_lazy_stack_of_columns_is_made_dense():
+    stack = lazy_stack([collection("a", "b"), collection("long", "c")])
+    assert isinstance(stack, LazyStackedTensorDict)
+    assert texts_of(stack.contiguous()) == ["a", "b", "long", "c"]
+
+
+def test_elements_are_written():
+    td = collection("a", "bc", "d")
+    td[0] = collection("xy")[0]
+    assert texts_of(td) == ["xy", "bc", "d"]
+    td[1:] = collection("pq", "rs")
+    assert texts_of(td) == ["xy", "pq", "rs"]
+
+
+def test_a_column_must_have_the_batch_dims():
+    with pytest.raises(RuntimeError, match="batch dimension mismatch"):
+        collection("a", "bc").set("other", Text.of("a"))
+
+
+def _through_torch_save(td):
+    buffer = io.BytesIO()
+    torch.save(td, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
+
+
+COPIES = {
+    "pickle": lambda td: pickle.loads(pickle.dumps(td)),
+    "torch_save": _through_torch_save,
+    "deepcopy": copy.deepcopy,
+    "tree_map": lambda td: torch.utils._pytree.tree_map(torch.clone, td),
+    "dict": lambda td: TensorDict.from_dict(td.to_dict(), batch_size=td.batch_size),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_keeps_the_kind(name):
+    assert texts_of(COPIES[name](collection("a", "bc"))) == ["a", "bc"]
+
+
+def test_a_safetensors_file_keeps_the_kind(tmp_path):
+    path = tmp_path / "texts.safetensors"
+    to_safetensors(collection("a", "bc"), path)
+    assert texts_of(from_safetensors(path)) == ["a", "bc"]
+
+
+def test_a_file_of_hdf5_keeps_the_kind(tmp_path):
+    pytest.importorskip("h5py")
+    file = collection("a", "bc", "d").to_h5(tmp_path / "texts.h5")
+    assert texts_of(file) == ["a", "bc", "d"]
+    read = from_h5(tmp_path / "texts.h5")
+    assert texts_of(read) == ["a", "bc", "d"]
+    assert texts_of(read[1:]) == ["bc", "d"]
+
+
+def test_what_has_no_word_for_the_kind_refuses_it(tmp_path):
+    with pytest.raises(
+        NotImplementedError, match="Text entries cannot be memory-mapped"
+    ):
+        collection("a").memmap(tmp_path / "texts")
+    with pytest.raises(
+        NotImplementedError, match="Text entries cannot be consolidated"
+    ):
+        collection("a").consolidate()
+
+
+def test_the_walks_of_compiled_code_ask_the_kind():
+    @torch.compile(fullgraph=True, backend="eager")
+    def joined(first, second):
+        return torch.cat([first[:1], second], 0)
+
+    assert texts_of(joined(collection("a", "b"), collection("long"))) == ["a", "long"]
+
+
+def test_vmap_shows_the_elements():
+    td = collection("a", "bc")
+    result = torch.vmap(lambda each: each.clone())(td)
+    assert result["text"].tolist() == td["text"].tolist()
+
+
+def test_a_class_has_one_kind():
+    with pytest.raises(ValueError, match="'text' of .*Text.* cannot be registered"):
+        register_entry_kind(TextKind())
