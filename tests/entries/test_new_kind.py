@@ -38,7 +38,7 @@ class Text(torch.Tensor):
 
 
 class TextKind(EntryKind):
-    """What is other than with plain tensors: columns of several widths can be joined."""
+    """The kind of columns, which can be joined whatever their widths."""
 
     name = "text"
     cls = Text
