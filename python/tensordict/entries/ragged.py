@@ -16,8 +16,6 @@ from tensordict.primitives.special import EntryKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tensordict.primitives.protocol import BatchIndex
-
 __all__ = ["Ragged"]
 
 
@@ -43,19 +41,19 @@ class Ragged(EntryKind):
             entry.size(0) == size[0] and ragged_leaves.rows_fit(entry, size)
         )
 
-    def at(self, entry: Any, index: BatchIndex, size: torch.Size) -> Any:
+    def at(self, entry: Any, index: Any, size: torch.Size) -> Any:
         """Take rows, of which torch takes one alone."""
         _ = size
         return ragged_leaves.at_index(entry, index)
 
     def check_write(
-        self, entry: Any, value: Any, index: BatchIndex, size: torch.Size, k: int
+        self, entry: Any, value: Any, index: Any, size: torch.Size, k: int
     ) -> None:
         """Raise where a value does not fit the rows at an index."""
         _ = size, k
         ragged_leaves.check_rows(entry, index, value)
 
-    def write_at(self, entry: Any, index: BatchIndex, value: Any) -> None:
+    def write_at(self, entry: Any, index: Any, value: Any) -> None:
         """Write into the rows at an index, one by one."""
         ragged_leaves.write_rows(entry, index, value)
 

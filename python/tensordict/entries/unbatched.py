@@ -16,8 +16,6 @@ from tensordict.primitives.special import EntryKind, check_fits, results_as_sour
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tensordict.primitives.protocol import BatchIndex
-
 __all__ = ["Unbatched", "UnbatchedTensor"]
 
 _NO_DIMS = torch.Size([])
@@ -225,18 +223,18 @@ class Unbatched(EntryKind):
         """Give the same data in a collection of batch size ``size``."""
         return entry._with_batch_size(size)
 
-    def at(self, entry: Any, index: BatchIndex, size: torch.Size) -> Any:
+    def at(self, entry: Any, index: Any, size: torch.Size) -> Any:
         """Give the same data: an index of the elements is none of it."""
         return entry._with_batch_size(size)
 
     def check_write(
-        self, entry: Any, value: Any, index: BatchIndex, size: torch.Size, k: int
+        self, entry: Any, value: Any, index: Any, size: torch.Size, k: int
     ) -> None:
         """Raise where ``value`` cannot be written into all of the data."""
         _ = index, size, k
         check_fits(value, entry, _NO_DIMS, 0)
 
-    def write_at(self, entry: Any, index: BatchIndex, value: Any) -> None:
+    def write_at(self, entry: Any, index: Any, value: Any) -> None:
         """Write a value into all of the data, which all elements share."""
         _ = index
         entry[...] = value

@@ -241,7 +241,8 @@ def _keep_all_dims(
 
     def each(leaf: torch.Tensor) -> Any:
         if is_shared(leaf):
-            return resized(leaf, torch.Size([1] * len(leaf.batch_size)))
+            shared: Any = leaf
+            return resized(leaf, torch.Size([1] * len(shared.batch_size)))
         return op(leaf, tuple(range(leaf.dim())), keepdim=True)
 
     result = _rust.map_leaves(td, each)

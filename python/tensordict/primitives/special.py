@@ -14,11 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.overrides import has_torch_function_unary as takes_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tensordict.primitives.protocol import BatchIndex
 
 __all__ = [
     "EntryKind",
@@ -88,7 +88,7 @@ class EntryKind:
         """
         return None
 
-    def at(self, entry: Any, index: BatchIndex, size: torch.Size) -> Any:
+    def at(self, entry: Any, index: Any, size: torch.Size) -> Any:
         """Take the elements at an index of the batch dims, of which ``size`` is left."""
         return entry[index]
 
@@ -96,7 +96,7 @@ class EntryKind:
         self,
         entry: Any,
         value: Any,
-        index: BatchIndex,
+        index: Any,
         size: torch.Size,
         k: int,
     ) -> None:
@@ -114,7 +114,7 @@ class EntryKind:
         """
         check_fits(value, entry, size, k)
 
-    def write_at(self, entry: Any, index: BatchIndex, value: Any) -> None:
+    def write_at(self, entry: Any, index: Any, value: Any) -> None:
         """Write a value that was checked into the elements at an index."""
         entry[index] = value
 
@@ -211,7 +211,8 @@ def register_entry_kind(kind: EntryKind) -> None:
 
 def kind_of(entry: object) -> EntryKind | None:
     """Return the kind of a special entry; None for a plain tensor or anything else."""
-    if type(entry) is torch.Tensor and not entry.is_nested:
+    # The compiler cannot always ask the class of a tensor that it made, but this.
+    if not takes_part(entry) and not getattr(entry, "is_nested", False):
         return None
     for kind in KINDS:
         if kind.holds(entry):
@@ -269,7 +270,7 @@ def resized(entry: Any, size: torch.Size) -> Any:
     return None if kind is None else kind.resized(entry, size)
 
 
-def at(entry: Any, index: BatchIndex, size: torch.Size) -> Any:
+def at(entry: Any, index: Any, size: torch.Size) -> Any:
     """Take the elements of a tensor at an index, of which the batch size ``size`` is left."""
     kind = kind_of(entry)
     return entry[index] if kind is None else kind.at(entry, index, size)
@@ -280,9 +281,7 @@ def has_index(entry: object) -> bool:
     return isinstance(entry, torch.Tensor) and kind_of(entry) is None
 
 
-def check_write(
-    entry: Any, value: Any, index: BatchIndex, size: torch.Size, k: int
-) -> None:
+def check_write(entry: Any, value: Any, index: Any, size: torch.Size, k: int) -> None:
     """Raise where a value cannot be written into a tensor: :meth:`EntryKind.check_write`."""
     kind = kind_of(entry)
     if kind is None:
@@ -318,7 +317,7 @@ def check_fits(item: Any, leaf: torch.Tensor, size: torch.Size, k: int) -> None:
             )
 
 
-def write_at(entry: Any, index: BatchIndex, value: Any) -> None:
+def write_at(entry: Any, index: Any, value: Any) -> None:
     """Write a value into the elements of a tensor at an index."""
     kind = kind_of(entry)
     if kind is None:

@@ -148,7 +148,8 @@ class PartialReads(StoreBase):
                 if meta is None or not meta.has_rows:
                     done = False
                     return []
-                shape = torch.Size([*rows.shape, *meta.shape[ndim:]])
+                own: Any = meta.shape
+                shape = torch.Size([*rows.shape, *own[ndim:]])
                 pieces += rows.written(path, value.expand(shape), meta, ndim)
             return pieces
 
