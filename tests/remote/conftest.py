@@ -17,15 +17,25 @@ def s3() -> Iterator[S3Server]:
     server.stop()
 
 
-@pytest.fixture(params=["file", "memory", "s3"])
-def url(request, tmp_path, monkeypatch) -> str:
-    """Return a URL below which nothing is; its credentials are in the environment."""
+def _place(kind, request, tmp_path, monkeypatch) -> str:
     unique = f"{tmp_path.parent.name}-{tmp_path.name}"
-    if request.param == "file":
+    if kind == "file":
         return (tmp_path / "store").as_uri()
-    if request.param == "memory":
+    if kind == "memory":
         return f"memory:///{unique}"
     server = request.getfixturevalue("s3")
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
     return f"s3://{BUCKET}/{unique}"
+
+
+@pytest.fixture(params=["file", "memory", "s3"])
+def url(request, tmp_path, monkeypatch) -> str:
+    """Return a URL below which nothing is; its credentials are in the environment."""
+    return _place(request.param, request, tmp_path, monkeypatch)
+
+
+@pytest.fixture(params=["memory", "s3"])
+def remote(request, tmp_path, monkeypatch) -> str:
+    """Return a URL of an object store below which nothing is."""
+    return _place(request.param, request, tmp_path, monkeypatch)

@@ -53,6 +53,7 @@ class SavingOps(CollectionProtocol):
         pbar: bool = False,
         checks: bool = True,
         ragged: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
         """Save to a directory and return a new collection over its files.
 
@@ -63,8 +64,9 @@ class SavingOps(CollectionProtocol):
         laid out once) and those of other devices.
 
         Args:
-            prefix: the directory. Default: where this collection was saved before, or
-                shared memory without a name.
+            prefix: the directory, or the URL of a place in an object store
+                (``"s3://bucket/data"``): see the guide on object stores. Default: where
+                this collection was saved before, or shared memory without a name.
             copy_existing: whether tensors that are mapped from other files are copied.
             num_threads: the most native threads to write with. Default: the cores that
                 this process may use, at most 8.
@@ -96,6 +98,9 @@ class SavingOps(CollectionProtocol):
                 :class:`~tensordict.data.DatasetWriter`. What is loaded is a lazy stack
                 whose members are made when they are asked for. Default: a lazy stack
                 gets a directory for each member.
+            storage_options: where ``prefix`` is a URL of an object store, the options of
+                ``obstore``: ``{"aws_region": "eu-central-1"}``. What is not there comes
+                from the environment.
 
         Returns:
             A locked collection on the CPU, whose tensors are
@@ -135,6 +140,7 @@ class SavingOps(CollectionProtocol):
             checks=checks,
             share_non_tensor=share_non_tensor,
             ragged=ragged,
+            storage_options=storage_options,
         )
         return _layouts.save(self, prefix, options)
 
@@ -260,6 +266,7 @@ class SavingOps(CollectionProtocol):
         pbar: bool = False,
         checks: bool = True,
         ragged: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
         """Save to a directory. As :meth:`memmap`; :meth:`load` reads it.
 
@@ -284,6 +291,7 @@ class SavingOps(CollectionProtocol):
             pbar=pbar,
             checks=checks,
             ragged=ragged,
+            storage_options=storage_options,
         )
 
     dumps = save

@@ -44,6 +44,7 @@ def memmap(
     pbar: bool = False,
     checks: bool = True,
     ragged: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Save a collection: :meth:`TensorDictBase.memmap` as a function."""
     return data.memmap(
@@ -61,6 +62,7 @@ def memmap(
         pbar=pbar,
         checks=checks,
         ragged=ragged,
+        storage_options=storage_options,
     )
 
 
@@ -80,6 +82,7 @@ def save(
     pbar: bool = False,
     checks: bool = True,
     ragged: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Save a collection: :meth:`TensorDictBase.save` as a function."""
     return memmap(
@@ -97,6 +100,7 @@ def save(
         pbar=pbar,
         checks=checks,
         ragged=ragged,
+        storage_options=storage_options,
     )
 
 

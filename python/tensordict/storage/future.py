@@ -5,24 +5,41 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tensordict.storage.devices import settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensordict._rust import SaveProgress
     from tensordict.primitives.protocol import CollectionProtocol
     from tensordict.storage.layouts import SaveOptions
 
-__all__ = ["TensorDictFuture", "in_background", "now_or_later", "of_now", "with_bar"]
+__all__ = [
+    "Progress",
+    "TensorDictFuture",
+    "in_background",
+    "now_or_later",
+    "of_now",
+    "with_bar",
+]
 
 
 MSG_CHILD = (
     "The save runs in the process that this one was forked from: ask for its result "
     "there."
 )
+
+
+class Progress(Protocol):
+    """The progress of a save, which can be cancelled."""
+
+    def bytes(self) -> tuple[int, int]:
+        """Bytes written, and bytes to write; both 0 before that is known."""
+        ...
+
+    def cancel(self) -> None:
+        """Have the save stop soon."""
 
 
 class TensorDictFuture:
@@ -43,7 +60,7 @@ class TensorDictFuture:
     def __init__(self, futures: list[Future[Any]], resulting_td: Any = None) -> None:
         self.futures = futures
         self.resulting_td: Any = resulting_td
-        self._progress: SaveProgress | None = None
+        self._progress: Progress | None = None
         self._process = os.getpid()
 
     def result(self) -> Any:
@@ -85,7 +102,7 @@ TensorDictFuture.__module__ = "tensordict.utils"
 
 
 def in_background(
-    td: CollectionProtocol, work: Callable[[], Any], progress: SaveProgress
+    td: CollectionProtocol, work: Callable[[], Any], progress: Progress
 ) -> TensorDictFuture:
     """Do ``work``, which saves ``td``, in a thread that ends with it."""
     settle(td)
@@ -97,9 +114,7 @@ def in_background(
     return made
 
 
-def with_bar(
-    work: Callable[[], Any], progress: SaveProgress, doing: str = "saving"
-) -> Any:
+def with_bar(work: Callable[[], Any], progress: Progress, doing: str = "saving") -> Any:
     """Do ``work`` and show how far it is."""
     from tqdm.auto import tqdm
 
@@ -132,7 +147,7 @@ def now_or_later(
     td: CollectionProtocol,
     work: Callable[[], Any],
     options: SaveOptions,
-    progress: SaveProgress,
+    progress: Progress,
 ) -> Any:
     """Do ``work``, which saves ``td``, in the way that the options say."""
     if options.share_non_tensor:

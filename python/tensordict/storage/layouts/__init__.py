@@ -129,6 +129,8 @@ class SaveOptions(NamedTuple):
     shards: int | None = None
     ragged: str | None = None
     """``"columns"``: rows that differ in shape become columns of values and shapes."""
+    storage_options: Any = None
+    """The options of an object store that ``prefix`` is in."""
 
     @property
     def escapes_keys(self) -> bool:
@@ -201,6 +203,10 @@ def save(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Any:
     Without ``prefix``: to the directory where it was saved before, or to shared memory
     without a name.
     """
+    if is_remote(prefix):
+        from tensordict.storage.remote.saving import save as save_remotely
+
+        return save_remotely(td, prefix, options)
     prefix = local(prefix)
     if options.ragged is not None:
         return _save_columns(td, prefix, options)
@@ -250,6 +256,10 @@ def chosen(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Layo
 
 def make_like(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Any:
     """Save zeros of the shapes of ``td``, which take no space until they are stored to."""
+    if is_remote(prefix):
+        from tensordict.storage.remote.saving import refuse_mapping
+
+        refuse_mapping(prefix, "memmap_like")
     prefix = local(prefix)
     is_anonymous = prefix is None and not options.archive
     layout = DIRECTORY if is_anonymous else chosen(td, prefix, options)

@@ -167,6 +167,10 @@ def consolidate(td: CollectionProtocol, options: Options) -> Any:
         return td
     if options.inplace and td.is_locked:
         raise locked_error(td)
+    if is_remote(options.filename):
+        from tensordict.storage.remote.saving import save_consolidated
+
+        return save_consolidated(td, options)
     if options.filename is not None:
         # Now: the working directory may be another one when the work is done.
         path = os.path.abspath(local(options.filename))

@@ -37,11 +37,11 @@ from tensordict.storage.leaves import (
 )
 from tensordict.storage.locations import local
 from tensordict.storage.paths import nested_at
-from tensordict.storage.remote.place import is_remote
+from tensordict.storage.remote.place import is_remote, place_of
 from tensordict.storage.safetensors_levels import Reader, Stacked, Writer, count_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tensordict.storage.layouts import LoadOptions, SaveOptions
@@ -168,6 +168,7 @@ def to_safetensors(
     durable: bool = False,
     checks: bool = True,
     pbar: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Save a collection as a safetensors file, or as several with an index.
 
@@ -190,6 +191,7 @@ def to_safetensors(
         durable: whether the save is on the disk when this returns.
         checks: whether checksums are kept. See :func:`tensordict.storage.verify`.
         pbar: whether a progress bar is shown.
+        storage_options: where ``path`` is a URL, the options of its object store.
 
     Raises:
         ValueError: two keys have one name when they are joined.
@@ -211,6 +213,12 @@ def to_safetensors(
         >>> from_safetensors(path)["layer", "weight"].sum()
         tensor(6.)
     """
+    if is_remote(path):
+        from tensordict.storage.remote.saving import save_safetensors
+
+        place, limits = place_of(path, storage_options), (max_shard_size, shards)
+        save_safetensors(data, place, limits, pbar=pbar)
+        return
     path = local(path)
     if is_index_name(path):
         path = _without_index(os.fspath(path))

@@ -1,0 +1,116 @@
+"""Bring what is in a store to this machine, and to other places."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tensordict.storage.remote.errors import naming
+from tensordict.storage.remote.options import obstore
+from tensordict.storage.remote.publishing import (
+    OWN,
+    RECORD,
+    SWITCH,
+    Uploads,
+    in_threads,
+    read_manifest,
+    read_record,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tensordict.storage.remote.place import Place
+
+__all__ = ["Saved", "download_file", "download_folder", "saved_at"]
+
+_CHUNK: Final = 8 << 20
+
+_GENERATION: Final = re.compile(re.escape(OWN) + "[0-9a-f]{16}")
+
+MSG_CUT: Final = "{} has {} bytes, and {} of them came: read it again."
+MSG_NO_SAVE: Final = "There is no save in {}: it has no {}."
+
+
+class Saved(NamedTuple):
+    """The objects of a save of several objects."""
+
+    place: Place
+    objects: dict[str, tuple[str, int | None]]
+    """By the name of each file, its object as a path from the place, and its size."""
+    switch: bytes
+    """The content of the file :data:`SWITCH`, which is not among them."""
+
+    def at(self, name: str) -> Place:
+        """Return the place of the object of a file."""
+        return below(self.place, self.objects[name][0])
+
+
+def below(place: Place, key: str) -> Place:
+    """Return the place of a path from another one, which may go up by ``../``."""
+    while key.startswith("../"):
+        place, key = place.parent, key[3:]
+    return place / key
+
+
+def saved_at(place: Place) -> Saved:
+    """Return the objects of the save at a place, plain or by its manifest.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    content = place.get(SWITCH)
+    manifest = read_manifest(content)
+    if manifest is not None:
+        objects: dict[str, Any] = dict(manifest.objects)
+        return Saved(place, objects, manifest.text.encode())
+    record = read_record(place, RECORD)
+    if record is not None:
+        return Saved(place, {name: (name, None) for name in record["objects"]}, content)
+    found = {each.name: (each.name, each.size) for each in place.list()}
+    plain = {
+        name: each
+        for name, each in found.items()
+        if name != SWITCH and not _GENERATION.match(name.partition("/")[0])
+    }
+    return Saved(place, dict(plain), content)
+
+
+def download_file(place: Place, path: Path, progress: Uploads | None = None) -> None:
+    """Bring an object to a file, a part at a time.
+
+    Raises:
+        OSError: the store does not give all of it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with naming(place):
+        answer = obstore(place).get(place.store, place.root)
+        size = answer.meta["size"]
+        with path.open("wb") as file:
+            for chunk in answer.stream(min_chunk_size=_CHUNK):
+                file.write(chunk)
+                if progress is not None:
+                    progress.done += len(chunk)
+                    progress.check()
+            found = file.tell()
+    if found != size:
+        raise OSError(MSG_CUT.format(place, size, found))
+
+
+def download_folder(
+    place: Place, folder: Path, progress: Uploads | None = None
+) -> None:
+    """Bring the save of several objects at a place to a folder, which then is a save.
+
+    Raises:
+        FileNotFoundError: there is no save.
+        OSError: the store does not give all of it.
+    """
+    saved = saved_at(place)
+    if progress is not None:
+        progress.total += sum(size or 0 for _, size in saved.objects.values())
+    in_threads(
+        download_file,
+        [(saved.at(name), folder / name, progress) for name in saved.objects],
+    )
+    (folder / SWITCH).write_bytes(saved.switch)

@@ -1,0 +1,396 @@
+"""Bring the files of a save to a store so that it is there whole, or not there.
+
+A save of several objects is there when its *switch* is: ``meta.json``, which goes up last and
+under a condition, so that of two writers at the same time one gets an error. Its objects are
+
+- plain, under the names of the files, where nothing is at the place. A *record*
+  (:data:`RECORD`), which is made under a condition, keeps other writers from the same names
+  and says which objects a writer that was killed has left.
+- below ``.tensordict-<token>/`` where a save is there already, or another writer is at work.
+  The switch is a *manifest* then, which leads to them. What the save before had is deleted
+  after the switch.
+
+A save in one object is its own switch. ``docs/dev/object_stores.md`` has the format.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tensordict import _rust
+from tensordict.storage.remote.errors import explained
+from tensordict.storage.remote.options import obstore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from tensordict.storage.remote.place import Place
+
+__all__ = [
+    "MANIFEST",
+    "RECORD",
+    "SWITCH",
+    "Manifest",
+    "Uploads",
+    "files_below",
+    "forget",
+    "in_threads",
+    "put_switch",
+    "read_manifest",
+    "read_record",
+    "upload_file",
+    "upload_folder",
+]
+
+SWITCH: Final = "meta.json"
+"""The name of the object that a save is there with."""
+
+RECORD: Final = ".tensordict-objects"
+"""The name of the object that lists the objects of a writer."""
+
+MANIFEST: Final = "tensordict.objects"
+"""The key of a switch that leads to the objects of a save."""
+
+OWN: Final = ".tensordict-"
+"""The beginning of names that no save of others has."""
+
+THREADS: Final = 4
+PARTS: Final = 6
+PART: Final = 8 << 20
+"""So many objects go up at a time, each in so many parts at a time, of so many bytes: 48 MiB
+of memory a thread."""
+
+_MOST_PARTS: Final = 9_000
+"""S3 takes 10,000 parts of an object: those of a larger one are larger."""
+
+_UNKNOWN: Final = ("NotImplementedError", "NotSupportedError")
+"""The errors of stores that put without conditions."""
+
+_REFUSED: Final = ("AlreadyExistsError", "PreconditionError", "NotFoundError")
+"""The errors of a put whose condition does not hold."""
+
+MSG_LOST: Final = (
+    "Another writer has saved to {url} meanwhile, and its save is there: this one was not "
+    "published, and is removed. Save to a place of its own, or again."
+)
+MSG_CANCELLED: Final = "The save was cancelled: nothing of it is there."
+
+
+class Uploads:
+    """The progress of a save that goes up, as :class:`TensorDictFuture` asks for it."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.total = 0
+        self.is_cancelled = False
+
+    def bytes(self) -> tuple[int, int]:
+        """Bytes that are up, and bytes that have to go there."""
+        return self.done, self.total
+
+    def cancel(self) -> None:
+        """Have the save stop before its next object."""
+        self.is_cancelled = True
+
+    def check(self) -> None:
+        """Stop if that was asked for.
+
+        Raises:
+            RuntimeError: it was.
+        """
+        if self.is_cancelled:
+            raise RuntimeError(MSG_CANCELLED)
+
+
+class Manifest:
+    """The objects of a save whose switch leads to them.
+
+    Args:
+        objects: by the name of each file, where its object is from the place of the save,
+            and its size.
+        text: the content of the file that the switch stands for.
+    """
+
+    def __init__(self, objects: dict[str, tuple[str, int]], text: str) -> None:
+        self.objects = objects
+        self.text = text
+
+    def to_bytes(self) -> bytes:
+        """Return the switch."""
+        content = {
+            MANIFEST: 1,
+            "objects": {name: list(each) for name, each in self.objects.items()},
+            "text": self.text,
+        }
+        return json.dumps(content).encode()
+
+
+def read_manifest(content: bytes) -> Manifest | None:
+    """Return the manifest that a switch is; None for the plain file.
+
+    Raises:
+        RuntimeError: it is of a newer version.
+    """
+    if not content.startswith(b'{"' + MANIFEST.encode() + b'"'):
+        return None
+    found = json.loads(content)
+    if found[MANIFEST] > 1:
+        msg = "The save is of a newer version of the format: upgrade tensordict to read it."
+        raise RuntimeError(msg)
+    objects = {name: (key, size) for name, (key, size) in found["objects"].items()}
+    return Manifest(objects, found["text"])
+
+
+def files_below(folder: Path) -> dict[str, Path]:
+    """The files below a folder, by their names from there."""
+    found = {}
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent) / name
+            found[path.relative_to(folder).as_posix()] = path
+    return found
+
+
+def upload_file(place: Place, file: Path, name: str = "") -> str | None:
+    """Bring a file up as one object, in parts if it is large; return its tag."""
+    size = file.stat().st_size
+    part = max(PART, -(-size // _MOST_PARTS))
+    return place.put(name, file, chunk_size=part, max_concurrency=PARTS)
+
+
+def upload_folder(
+    folder: Path,
+    place: Place,
+    *,
+    switch: str = SWITCH,
+    references: Mapping[str, str] | None = None,
+    progress: Uploads | None = None,
+    may_replace: bool = True,
+    kept: Collection[str] = (),
+) -> dict[str, str]:
+    """Bring the files of a folder up, and the switch when they are there.
+
+    Args:
+        folder: the folder.
+        place: what it becomes.
+        switch: the name of the file that goes last.
+        references: objects that are there already, as a path from ``place``, by the names
+            of the files that they are the content of.
+        progress: is told how far it is.
+        may_replace: whether a save that is there may be replaced.
+        kept: objects of the save before that stay, as a path from ``place``.
+
+    Returns:
+        The objects of the files, as a path from ``place``, by their names.
+
+    Raises:
+        FileExistsError: there is a save and ``may_replace`` is not set; or another writer
+            was faster.
+        OSError: the store could not be written to.
+        RuntimeError: it was cancelled.
+    """
+    progress = progress or Uploads()
+    references = references or {}
+    files = files_below(folder)
+    last = files.pop(switch)
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    before = _switch_at(place, switch)
+    if before is not None and not may_replace:
+        raise explained(FileExistsError(), place)
+    own = {name: path for name, path in files.items() if name not in references}
+    progress.total += sum(sizes[name] for name in own)
+    prefix, record = _claimed(place, before is None and not references, own)
+    objects = {name: f"{prefix}{name}" for name in own} | dict(references)
+    written = [*(objects[name] for name in own), record]
+    try:
+        _upload_all(
+            place, {objects[name]: path for name, path in own.items()}, progress
+        )
+    except BaseException:
+        forget(place, written)
+        raise
+    content = last.read_bytes()
+    if prefix or references:
+        placed = {name: (objects[name], sizes[name]) for name in files}
+        content = Manifest(placed, content.decode()).to_bytes()
+    try:
+        put_switch(place, switch, content, before)
+    except FileExistsError:
+        # After any other error nobody knows whether the save is there.
+        forget(place, written)
+        raise
+    if before is not None or prefix:
+        _remove_the_one_before(
+            place, before and before[0], {*objects.values(), *kept}, prefix
+        )
+    return objects
+
+
+def _switch_at(place: Place, switch: str) -> tuple[bytes, str | None] | None:
+    """The switch that is there, with its tag."""
+    try:
+        content, found = place.get_with_tag(switch)
+    except FileNotFoundError:
+        return None
+    return content, found.e_tag
+
+
+def _claimed(place: Place, is_empty: bool, files: Iterable[str]) -> tuple[str, str]:
+    """Decide the names of the objects of a save, and say that they are being written.
+
+    Returns:
+        What their names begin with, and the name of the record.
+    """
+    about = {
+        "format": MANIFEST,
+        "version": 1,
+        "host": socket.gethostname(),
+        "process": _rust.process_name(),
+        "time": time.time(),
+        "objects": sorted(files),
+    }
+    text = json.dumps(about).encode()
+    if is_empty and _is_created(place, RECORD, text):
+        return "", RECORD
+    prefix = f"{OWN}{uuid.uuid4().hex[:16]}/"
+    place.put(f"{prefix}{RECORD}", text)
+    return prefix, f"{prefix}{RECORD}"
+
+
+def _is_created(place: Place, name: str, content: bytes) -> bool:
+    """Make an object that is not there; return False if it is, or stores cannot tell."""
+    try:
+        obstore(place).put(place.store, place.key(name), content, mode="create")
+    except Exception as error:
+        kind = type(error).__name__
+        if kind in _UNKNOWN:
+            return False
+        if kind != "AlreadyExistsError":
+            raise explained(error, place / name) from error
+        # The answer to this very request may have been lost, and it was tried again.
+        return place.get(name) == content
+    return True
+
+
+def put_switch(
+    place: Place, name: str, content: bytes, before: tuple[bytes, str | None] | None
+) -> None:
+    """Put the object that makes a save be there, if nobody else has done so meanwhile.
+
+    Args:
+        place: the save.
+        name: the name of the object.
+        content: its content, which no other writer has.
+        before: content and tag of the one that it replaces; None where there is none.
+
+    Raises:
+        FileExistsError: somebody has.
+    """
+    mode: Any = "create"
+    if before is not None:
+        mode = "overwrite" if before[1] is None else {"e_tag": before[1]}
+    try:
+        obstore(place).put(place.store, place.key(name), content, mode=mode)
+    except Exception as error:
+        kind = type(error).__name__
+        if kind in _UNKNOWN:
+            place.put(name, content)
+            return
+        if kind not in _REFUSED and not isinstance(error, FileNotFoundError):
+            raise explained(error, place / name) from error
+        # A request whose answer was lost is tried again, and meets its own object.
+        found = _switch_at(place, name)
+        if found is None or found[0] != content:
+            raise FileExistsError(17, MSG_LOST.format(url=place / name)) from error
+
+
+def _upload_all(place: Place, files: Mapping[str, Path], progress: Uploads) -> None:
+    """Bring files up, the largest first, some at a time."""
+
+    def upload(name: str, path: Path) -> None:
+        progress.check()
+        upload_file(place, path, name)
+        progress.done += path.stat().st_size
+
+    in_order = sorted(files, key=lambda name: -files[name].stat().st_size)
+    in_threads(upload, [(name, files[name]) for name in in_order])
+    progress.check()
+
+
+def in_threads(work: Callable[..., object], calls: Iterable[tuple[Any, ...]]) -> None:
+    """Make calls in a few threads; after one that raises no other begins.
+
+    A pool of ``concurrent.futures`` takes no work when the interpreter is about to end,
+    which waits for steps that go up in the background.
+    """
+    waiting = deque(calls)
+    errors: list[BaseException] = []
+
+    def take() -> None:
+        while waiting and not errors:
+            try:
+                call = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                work(*call)
+            except BaseException as error:  # noqa: BLE001 (it is raised below)
+                errors.append(error)
+
+    threads = [
+        threading.Thread(target=take, name="tensordict-upload")
+        for _ in range(min(THREADS, len(waiting)) - 1)
+    ]
+    for thread in threads:
+        thread.start()
+    take()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def forget(place: Place, names: Iterable[str]) -> None:
+    """Remove what a save that failed has brought up, where that is possible."""
+    # The error is raised; `tensordict clean` finds what could not be removed.
+    with suppress(Exception):
+        place.delete(list(names))
+
+
+def _remove_the_one_before(
+    place: Place, switch: bytes | None, kept: set[str], prefix: str
+) -> None:
+    """Delete the objects of the save that was replaced, and of one that was given up.
+
+    Those that are not known to be of a save stay.
+    """
+    gone: set[str] = set()
+    manifest = None if switch is None else read_manifest(switch)
+    if manifest is not None:
+        gone.update(key for key, _ in manifest.objects.values())
+        folders = {key.partition("/")[0] for key in gone if key.startswith(OWN)}
+        gone.update(f"{folder}/{RECORD}" for folder in folders)
+    record = read_record(place, RECORD)
+    if record is not None and manifest is None:
+        gone.update([*record["objects"], RECORD])
+    # Objects of other saves, to which the manifest of this one leads, are theirs.
+    gone = {name for name in gone if not name.startswith("../")}
+    place.delete(sorted(gone - kept - {f"{prefix}{RECORD}"}))
+
+
+def read_record(place: Place, name: str) -> dict[str, Any] | None:
+    """Return what a writer says of the objects that it writes; None where nothing does."""
+    try:
+        found: dict[str, Any] = json.loads(place.get(name))
+    except (FileNotFoundError, ValueError):
+        return None
+    return found if found.get("format") == MANIFEST else None
