@@ -78,6 +78,9 @@ _UNKNOWN: Final = ("NotImplementedError", "NotSupportedError")
 _REFUSED: Final = ("AlreadyExistsError", "PreconditionError", "NotFoundError")
 """The errors of a put whose condition does not hold."""
 
+_ATTEMPTS: Final = 10
+"""So often a put under a condition is made whose answer is lost."""
+
 MSG_LOST: Final = (
     "Another writer has saved to {url} meanwhile, and its save is there: this one was not "
     "published, and is removed. Save to a place of its own, or again."
@@ -269,15 +272,11 @@ def _claimed(place: Place, is_empty: bool, files: Iterable[str]) -> tuple[str, s
 def _is_created(place: Place, name: str, content: bytes) -> bool:
     """Make an object that is not there; return False if it is, or stores cannot tell."""
     try:
-        obstore(place).put(place.store, place.key(name), content, mode="create")
-    except Exception as error:
-        kind = type(error).__name__
-        if kind in _UNKNOWN:
-            return False
-        if kind != "AlreadyExistsError":
-            raise explained(error, place / name) from error
-        # The answer to this very request may have been lost, and it was tried again.
-        return place.get(name) == content
+        _put_under_a_condition(place, name, content, None)
+    except FileExistsError:
+        return False
+    except NotImplementedError:
+        return False
     return True
 
 
@@ -295,22 +294,46 @@ def put_switch(
     Raises:
         FileExistsError: somebody has.
     """
+    try:
+        _put_under_a_condition(place, name, content, before)
+    except NotImplementedError:
+        place.put(name, content)
+
+
+def _put_under_a_condition(
+    place: Place, name: str, content: bytes, before: tuple[bytes, str | None] | None
+) -> None:
+    """Put an object if there is none, or the one that is known.
+
+    A put under a condition is not made again by the library when its answer is lost: this
+    looks whether it was made, and makes it again.
+
+    Raises:
+        FileExistsError: somebody else has put one.
+        NotImplementedError: the store puts without conditions.
+    """
     mode: Any = "create"
     if before is not None:
         mode = "overwrite" if before[1] is None else {"e_tag": before[1]}
-    try:
-        obstore(place).put(place.store, place.key(name), content, mode=mode)
-    except Exception as error:
-        kind = type(error).__name__
-        if kind in _UNKNOWN:
-            place.put(name, content)
+    for attempt in range(_ATTEMPTS):
+        try:
+            obstore(place).put(place.store, place.key(name), content, mode=mode)
+        except Exception as error:
+            kind = type(error).__name__
+            if kind in _UNKNOWN:
+                raise NotImplementedError(str(place)) from error
+            is_refused = kind in _REFUSED or isinstance(error, FileNotFoundError)
+            if not is_refused and kind != "GenericError":
+                raise explained(error, place / name) from error
+            found = _switch_at(place, name)
+            if found is not None and found[0] == content:
+                return
+            if is_refused or found != before:
+                raise FileExistsError(17, MSG_LOST.format(url=place / name)) from error
+            if attempt == _ATTEMPTS - 1:
+                raise explained(error, place / name) from error
+        else:
             return
-        if kind not in _REFUSED and not isinstance(error, FileNotFoundError):
-            raise explained(error, place / name) from error
-        # A request whose answer was lost is tried again, and meets its own object.
-        found = _switch_at(place, name)
-        if found is None or found[0] != content:
-            raise FileExistsError(17, MSG_LOST.format(url=place / name)) from error
 
 
 def _upload_all(place: Place, files: Mapping[str, Path], progress: Uploads) -> None:
