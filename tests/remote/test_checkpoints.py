@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 import torch
+
 from object_stores import Proxy
 from tensordict.checkpoint import Checkpointer
 from tensordict.checkpoint.mirror import Mirror
@@ -250,4 +251,3 @@ def test_a_flaky_network_loses_no_step(s3, tmp_path):
         assert checkpointer.steps() == [4, 5]
     assert proxy.met
     proxy.stop()
-

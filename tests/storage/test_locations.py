@@ -90,7 +90,7 @@ REMOTE = {
     *("memmap", "memmap_", "memmap_like", "save", "later", "a function", "an archive"),
     *("columns", "consolidate", "to_safetensors", "shards", "Checkpointer"),
 }
-"""What takes URLs of object stores: it refuses those of other places."""
+"""Doors that take URLs of object stores: they refuse those of other places."""
 
 
 def refusal(url):
