@@ -39,8 +39,12 @@ class Writer:
         """Write a step and return when it is there."""
         _rust.save_step(plan.arguments(), self.how, _rust.SaveProgress())
 
-    def write_later(self, plan: Plan, step: Step) -> None:
-        """Copy the values of a step, and return; a thread writes it."""
+    def write_later(self, plan: Plan, step: Step) -> Any:
+        """Copy the values of a step, and return; a thread writes it.
+
+        Returns:
+            The save, whose ``wait()`` waits for it.
+        """
         if self._staging is None:
             self._staging = _rust.StagingMemory()
         after = self._pending[-1][1] if self._pending else None
@@ -48,6 +52,7 @@ class Writer:
         save = self._staging.save(plan.arguments(), self.how, after, progress)
         self._pending.append((step, save))
         _KEPT.add(self)
+        return save
 
     def pending(self) -> list[Step]:
         """The steps that are not there yet, or not durable."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -24,9 +23,9 @@ from tensordict.checkpoint.files import StepParts
 from tensordict.checkpoint.items import describe_all
 from tensordict.checkpoint.loading import load_step
 from tensordict.checkpoint.lost_ranks import tell_process
+from tensordict.checkpoint.mirroring import Mirroring
 from tensordict.checkpoint.preemption import Preemption
 from tensordict.checkpoint.randomness import set_random_states
-from tensordict.checkpoint.reading import StepFiles
 from tensordict.checkpoint.restoring import Restored, restore_items
 from tensordict.checkpoint.save_order import SaveOrder
 from tensordict.checkpoint.steps import Step, Steps, read_meta, step_name
@@ -34,16 +33,18 @@ from tensordict.checkpoint.turns import Turn, step_fields
 from tensordict.checkpoint.writing import plan_step
 from tensordict.primitives.closing import Closing
 from tensordict.storage.encoding import Decoder
-from tensordict.storage.locations import local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+    from pathlib import Path
 
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
     from tensordict.checkpoint.distributed import Ranks
     from tensordict.checkpoint.items import Described
+    from tensordict.checkpoint.mirror import Mirror
+    from tensordict.checkpoint.reading import StepFiles
     from tensordict.checkpoint.shares import Shared, Sharer
     from tensordict.checkpoint.writing import Plan
 
@@ -68,7 +69,7 @@ _MAX_ATTEMPTS = 100
 """The number of times that a step that is replaced while it is read is read again."""
 
 
-class Checkpointer(SaveOrder, Exporting, Closing):
+class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
     """Saves the steps of a training in a folder, and restores them.
 
     A step is the directory ``step-<number>``: safetensors files under the plain names of
@@ -76,7 +77,8 @@ class Checkpointer(SaveOrder, Exporting, Closing):
     stays whole when it is copied alone or when other steps are deleted.
 
     Args:
-        directory: the folder, which is made when the first step is saved.
+        directory: the folder, which is made when the first step is saved; or the URL of one
+            in an object store (``"s3://bucket/run"``).
         keep: how many of the steps that were saved last are kept; None for all. Others
             are deleted once a new one is there.
         keep_every: steps whose number is a multiple of this are kept, too.
@@ -99,6 +101,11 @@ class Checkpointer(SaveOrder, Exporting, Closing):
             ``DeviceMesh``, such as ``mesh["dp"]``. Default: all. Every call that ranks
             make together goes over it. Groups save at the same time, each into a folder
             of its own; the parts of a ``DTensor`` are in one group.
+        mirror: the URL of a folder in an object store, to which the steps of ``directory``
+            go up behind the training. Steps that are no more here are found there.
+        staging: where the steps of a URL are made before they go up. Default: a folder
+            below ``TMPDIR``. Several ranks share it.
+        storage_options: the options of the object store, as of :meth:`TensorDict.memmap`.
 
     Raises:
         ValueError: this process is not in ``process_group``.
@@ -117,7 +124,7 @@ class Checkpointer(SaveOrder, Exporting, Closing):
 
     def __init__(
         self,
-        directory: str | Path,
+        directory: Any,
         *,
         keep: int | None = 3,
         keep_every: int | None = None,
@@ -131,6 +138,9 @@ class Checkpointer(SaveOrder, Exporting, Closing):
         rank_timeout: float = 1800.0,
         per_rank: Collection[str] = (),
         process_group: ProcessGroup | DeviceMesh | None = None,
+        mirror: object = None,
+        staging: str | Path | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         for name, count in (
             ("keep", keep),
@@ -141,12 +151,14 @@ class Checkpointer(SaveOrder, Exporting, Closing):
                 raise ValueError(MSG_KEEP.format(name, count))
         if when_busy not in ("wait", "skip", "queue"):
             raise ValueError(MSG_BUSY.format(when_busy))
-        self.directory: Path = Path(local(directory)).absolute()
+        self.keep: int | None = keep
+        self.keep_every: int | None = keep_every
+        self.directory: Path
+        self._mirror: Mirror | None
+        self._place(directory, mirror, staging, storage_options)
         for place in (self.directory, *self.directory.parents):
             if place.is_file():
                 raise NotADirectoryError(MSG_FILE.format(place))
-        self.keep = keep
-        self.keep_every = keep_every
         self.durable = durable
         self.shards = shards
         self.dedupe = dedupe
@@ -323,10 +335,13 @@ class Checkpointer(SaveOrder, Exporting, Closing):
 
     def _write(self, plan: Plan, new: Step, turn: Turn) -> None:
         """Write a step now, or in the background."""
+        save = None
         if turn.is_later:
-            self._writer.write_later(plan, new)
+            save = self._writer.write_later(plan, new)
         else:
             self._writer.write(plan)
+        if not turn.rank:
+            self._upload(new, save)
         if turn.rank:
             first = turn.processes[0], turn.members[0]
             self._published.append(Publication(new, plan.target, *first))
@@ -379,13 +394,6 @@ class Checkpointer(SaveOrder, Exporting, Closing):
             return None
         choose = min if mode == "min" else max
         return choose(found, key=lambda pair: pair[0])[1]
-
-    def _durable_steps(self) -> list[Step]:
-        pending = {step.order for step in self._writer.pending()}
-        steps = [step for step in self._steps.saved() if step.order not in pending]
-        if self.durable and steps:
-            self._steps.sync()
-        return steps
 
     # Restoring ----------------------------------------------------------------------------
 
@@ -464,7 +472,7 @@ class Checkpointer(SaveOrder, Exporting, Closing):
         number = self._agree_on_step(group, number)
         opened: tuple[StepFiles, dict[str, Any]] | Exception
         try:
-            files = StepFiles(self._steps.find(number).path, self.num_threads)
+            files = self._open(self._find(number))
         except Exception as found:  # noqa: BLE001 (it is raised on all ranks)
             return restore_items(found, items, ranks=group, **options)
         try:
@@ -496,14 +504,14 @@ class Checkpointer(SaveOrder, Exporting, Closing):
         """Read a step, also where others take its place meanwhile."""
         with self._lock:
             if not self._is_saving:
-                self._writer.wait()
+                self._wait_for_steps()
         attempts = 0
         while True:
-            step = self._steps.find(number)
+            step = self._find(number)
             attempts += 1
             try:
-                files = StepFiles(step.path, self.num_threads)
-            except OSError:
+                files = self._open(step)
+            except FileNotFoundError:
                 if attempts >= _MAX_ATTEMPTS:
                     raise
                 continue
@@ -527,6 +535,8 @@ class Checkpointer(SaveOrder, Exporting, Closing):
         """
         try:
             self._writer.wait()
+            if self._mirror is not None:
+                self._mirror.wait()
         except OSError:
             self._published.clear()
             raise

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tensordict.checkpoint.export import Export, export_step
-from tensordict.checkpoint.reading import StepFiles
 from tensordict.checkpoint.steps import read_meta
 from tensordict.storage.locations import local
 
@@ -97,7 +96,7 @@ class Exporting:
         there: list[Step] = []
         try:
             self.wait()
-            there = self._steps.saved()
+            there = self._durable_steps()
         except (OSError, RuntimeError) as found:
             error = found
         group.raise_together(error, "could not save")
@@ -109,7 +108,7 @@ class Exporting:
         """Write a step that all ranks see, each a share of it."""
         number = self._agree_on_step(group, number)
         try:
-            files = StepFiles(self._steps.find(number).path, self.num_threads)
+            files = self._open(self._find(number))
         except Exception as found:  # noqa: BLE001 (it is raised on all ranks)
             export_step(found, target, how, group)
             return

@@ -16,10 +16,12 @@ from tensordict.checkpoint.steps import Step, Steps, read_meta, retired, step_na
 from tensordict.checkpoint.turns import Turn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tensordict.checkpoint.background import Writer
     from tensordict.checkpoint.distributed import Ranks
+    from tensordict.checkpoint.mirror import Mirror
 
 __all__ = ["SaveOrder"]
 
@@ -38,16 +40,23 @@ class SaveOrder:
     _tokens: dict[int, str]
     _last_sharer: Sharer | None
     _last: tuple[Step, dict[str, Any]] | None
+    _mirror: Mirror | None
+    _is_remote: bool
+    _is_busy: Callable[[], bool]
+    _uploading: Callable[[], list[Step]]
+    _wait_for_steps: Callable[[], None]
 
     def _is_free(self, is_later: bool) -> bool:
         """Wait for the save before, if that is wished; whether this one is done."""
         self._writer.raise_errors()
-        if not self._writer.is_busy():
+        if self._mirror is not None:
+            self._mirror.raise_error()
+        if not self._is_busy():
             return True
         if self.when_busy == "skip":
             return False
         if self.when_busy == "wait" or not is_later:
-            self._writer.wait()
+            self._wait_for_steps()
         return True
 
     def _turn(
@@ -95,6 +104,8 @@ class SaveOrder:
     def _announcement(self, there: list[Step], is_free: bool) -> tuple[Any, ...]:
         """Return what rank 0 tells all: token, order, whether to save, last step."""
         orders = [self._last_order, *(each.order for each in there)]
+        if self._mirror is not None:
+            orders.append(self._mirror.last_order())
         # Nothing moves or goes until this step is there, unless another is on its way.
         before = there[-1][:2] if there and not self._writer.pending() else None
         order = max(orders) + 1
@@ -120,10 +131,15 @@ class SaveOrder:
 
     def _retired(self, there: list[Step], new: Step) -> list[Step]:
         """The steps that go when a new one is there."""
+        if self._is_remote:
+            # They go when this one is up.
+            return []
         known = {step.number: step for step in [*there, *self._writer.pending()]}
         known.pop(new.number, None)
         ordered = sorted(known.values(), key=lambda step: step.order)
-        return retired([*ordered, new], self.keep, self.keep_every)
+        gone = retired([*ordered, new], self.keep, self.keep_every)
+        uploading = {step.order for step in self._uploading()}
+        return [step for step in gone if step.order not in uploading]
 
     def _before(self, turn: Turn) -> tuple[Path, dict[str, Any]] | None:
         """The step whose files are linked where tensors did not change, of this rank's."""

@@ -21,10 +21,12 @@ __all__ = [
     "Steps",
     "is_meta",
     "meta_bytes",
+    "parse_meta",
     "read_meta",
     "retired",
     "step_name",
     "step_number",
+    "step_of",
 ]
 
 META = "meta.json"
@@ -87,15 +89,29 @@ def read_meta(directory: Path | str, name: str = META) -> dict[str, Any]:
         RuntimeError: its description is damaged.
         ValueError: it is of a newer version.
     """
-    meta: dict[str, Any] = json.loads(_read_text(Path(directory) / name)[0])
+    path = Path(directory) / name
+    return parse_meta(path.read_bytes(), path)
+
+
+def parse_meta(content: bytes, path: object) -> dict[str, Any]:
+    """Return what the description of a step says.
+
+    Args:
+        content: its bytes.
+        path: where it is, for errors.
+
+    Raises:
+        RuntimeError: it is damaged.
+        ValueError: it is of a newer version.
+    """
+    meta: dict[str, Any] = json.loads(_text_of(content, path)[0])
     if meta["version"] > VERSION:
-        raise ValueError(MSG_VERSION.format(directory, meta["version"]))
+        raise ValueError(MSG_VERSION.format(path, meta["version"]))
     return meta
 
 
-def _read_text(path: Path) -> tuple[bytes, bytes]:
+def _text_of(content: bytes, path: object) -> tuple[bytes, bytes]:
     """The text that describes a step, and its checksum, which it has."""
-    content = path.read_bytes()
     start = len(_HEAD) + 64 + len(_MIDDLE)
     text = content[start : -len(_TAIL)]
     if not content.startswith(_HEAD) or not content.endswith(_TAIL):
@@ -145,14 +161,17 @@ class Steps:
 
     def remember(self, path: Path, meta: dict[str, Any], description: bytes) -> None:
         """Know a step by its description, which then is not parsed to be found again."""
-        step = _step_of(path, meta["step"], meta)
+        step = step_of(path, meta["step"], meta)
         self._own[_checksum_in(description)] = step
         while len(self._own) > _MAX_OWN:
             self._own.pop(next(iter(self._own)))
 
     def _step_at(self, path: Path, number: int) -> Step:
-        known = self._own.get(_read_text(path / META)[1]) if self._own else None
-        return _step_of(path, number, read_meta(path)) if known is None else known
+        meta = path / META
+        known = (
+            self._own.get(_text_of(meta.read_bytes(), meta)[1]) if self._own else None
+        )
+        return step_of(path, number, read_meta(path)) if known is None else known
 
     def _scan(self) -> tuple[dict[tuple[int, int], Step], bool]:
         """The steps that are found, and whether one went meanwhile: for another, maybe."""
@@ -232,14 +251,15 @@ class Steps:
         path = self.folder / step_name(number)
         if path.is_dir():
             # Reading it says what is wrong with it.
-            return _step_of(path, number, read_meta(path))
+            return step_of(path, number, read_meta(path))
         numbers = [step.number for step in steps]
         raise FileNotFoundError(
             MSG_NO_STEP.format(number, self.folder, numbers or "none")
         )
 
 
-def _step_of(path: Path, number: int, meta: dict[str, Any]) -> Step:
+def step_of(path: Path, number: int, meta: dict[str, Any]) -> Step:
+    """Return what is known of a step by its description."""
     metrics = Decoder({}, path).decode(meta["metrics"])
     return Step(number, meta["order"], metrics, path)
 

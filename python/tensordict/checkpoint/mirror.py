@@ -1,0 +1,221 @@
+"""The steps of a checkpointer that go up to an object store, behind the training."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import shutil
+import tempfile
+import threading
+import weakref
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensordict.checkpoint.remote_steps import RemoteStepFiles, RemoteSteps
+from tensordict.checkpoint.steps import Steps, read_meta, retired, step_name
+from tensordict.storage.remote.publishing import files_below, upload_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensordict.checkpoint.steps import Step
+    from tensordict.storage.remote.place import Place
+
+__all__ = ["Mirror", "staging_folder"]
+
+_MIRRORS: weakref.WeakSet[Mirror] = weakref.WeakSet()
+
+
+def staging_folder(place: Place) -> Path:
+    """The folder in which the steps of a place are made: the same in all processes."""
+    name = hashlib.sha256(str(place).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"tensordict-steps-{os.getuid()}" / name
+
+
+class Mirror:
+    """Brings the steps of a folder up to a store, in their order, and deletes old ones there.
+
+    Args:
+        place: the place of the steps in the store.
+        folder: the folder on this machine.
+        keep: how many steps are kept there, as by ``Checkpointer``.
+        keep_every: steps whose number is a multiple of this are kept, too.
+        is_home: whether steps live in the store: here only the last one stays, of which
+            the next may have files.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        folder: Path,
+        keep: int | None,
+        keep_every: int | None,
+        *,
+        is_home: bool,
+    ) -> None:
+        self.place = place
+        self.folder = folder
+        self.keep = keep
+        self.keep_every = keep_every
+        self.is_home = is_home
+        self.steps: RemoteSteps = RemoteSteps(place)
+        self._objects: dict[Any, str] = {}
+        self._queue: deque[tuple[Step, Callable[[], object]]] = deque()
+        self._changed: threading.Condition = threading.Condition()
+        self._is_running: bool = False
+        self._error: Exception | None = None
+        self._lock: threading.RLock = threading.RLock()
+        self._last_order: int | None = None
+        _MIRRORS.add(self)
+
+    def last_order(self) -> int:
+        """The order of the last step in the store, asked for once; -1 where there is none."""
+        if self._last_order is None:
+            self._last_order = max(
+                (step.order for step in self.steps.saved()), default=-1
+            )
+        return self._last_order
+
+    def upload(self, step: Step) -> None:
+        """Bring a step up, and delete those that it makes superfluous.
+
+        Raises:
+            OSError: the store could not be written to: older steps are there still.
+        """
+        with self._lock:
+            there = self.steps.saved()
+            name = step_name(step.number)
+            files = files_below(step.path)
+            known = {
+                file: self._objects.get(_identity(path)) for file, path in files.items()
+            }
+            references = {
+                file: key.removeprefix(f"{name}/")
+                if key.startswith(f"{name}/")
+                else f"../{key}"
+                for file, key in known.items()
+                if key is not None and self.steps.has(key)
+            }
+            kept = self.steps.referenced(step.number)
+            own = [key.partition("/")[2] for key in kept if key.startswith(f"{name}/")]
+            identities = {file: _identity(path) for file, path in files.items()}
+            objects = upload_folder(
+                step.path, self.place / name, references=references, kept=own
+            )
+            self._objects = {
+                identities[file]: key[3:] if key.startswith("../") else f"{name}/{key}"
+                for file, key in objects.items()
+            }
+            others = [each for each in there if each.number != step.number]
+            gone = retired([*others, step], self.keep, self.keep_every)
+            if gone:
+                self.steps.retire([each.number for each in gone])
+            if self.is_home:
+                self._remove_before(step)
+
+    def _remove_before(self, step: Step) -> None:
+        """Remove the steps here that were saved before one that is up."""
+        for each in Steps(self.folder).saved():
+            if each.order < step.order:
+                shutil.rmtree(each.path, ignore_errors=True)
+
+    def upload_later(self, step: Step, until_there: Callable[[], object]) -> None:
+        """Bring a step up in a thread, when it is there.
+
+        Args:
+            step: the step.
+            until_there: waits until the step is in the folder here.
+        """
+        with self._changed:
+            self._queue.append((step, until_there))
+            if not self._is_running:
+                self._is_running = True
+                # The interpreter waits for it at its end.
+                thread = threading.Thread(target=self._run, name="tensordict-mirror")
+                thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._queue:
+                    self._is_running = False
+                    self._changed.notify_all()
+                    return
+                step, until_there = self._queue[0]
+            try:
+                until_there()
+                if _is_there(step):
+                    self.upload(step)
+            except Exception as error:  # noqa: BLE001 (the next call raises it)
+                self._error = error
+            with self._changed:
+                self._queue.popleft()
+                self._changed.notify_all()
+
+    def pending(self) -> list[Step]:
+        """The steps that are not in the store yet."""
+        with self._changed:
+            return [step for step, _ in self._queue]
+
+    def raise_error(self) -> None:
+        """Raise why a step could not be brought up, once.
+
+        Raises:
+            OSError: the store could not be written to.
+        """
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def wait(self) -> None:
+        """Wait until all steps are in the store, and raise why one is not."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._queue)
+        self.raise_error()
+
+    def open(self, place: Any, num_threads: int) -> RemoteStepFiles:
+        """Return the files of a step of the store."""
+        return RemoteStepFiles(place, num_threads)
+
+    def forget(self) -> None:
+        """Forget steps that the process brings up which this was forked from."""
+        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._queue.clear()
+        self._is_running = False
+
+
+def _is_there(step: Step) -> bool:
+    """Return whether a step could be written here: else its writer says why not."""
+    try:
+        return bool(read_meta(step.path)["order"] == step.order)
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
+def _identity(path: Path) -> Any:
+    """Return what a file has in common with its other names, and with no other file."""
+    about = path.stat()
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
+
+
+def _finish() -> None:
+    errors = []
+    for mirror in list(_MIRRORS):
+        try:
+            mirror.wait()
+        except Exception as error:  # noqa: BLE001 (the others are waited for, too)
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _forget() -> None:
+    for mirror in list(_MIRRORS):
+        mirror.forget()
+
+
+atexit.register(_finish)
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,145 @@
+"""The steps of a checkpointer at two places: a folder of this machine, an object store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensordict.checkpoint.mirror import Mirror, staging_folder
+from tensordict.checkpoint.reading import StepFiles
+from tensordict.storage.locations import local
+from tensordict.storage.remote.place import is_remote, place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tensordict.checkpoint.background import Writer
+    from tensordict.checkpoint.steps import Step, Steps
+
+__all__ = ["Mirroring"]
+
+MSG_MIRROR = "mirror is the URL of a folder in an object store, got {!r}."
+MSG_BOTH = (
+    "The steps of {} live in an object store: a mirror is one of steps on this machine."
+)
+MSG_STAGING = "staging is for steps in an object store, and {!r} is on this machine."
+
+
+class Mirroring:
+    """Finds and opens steps at both places. It is a base of ``Checkpointer``."""
+
+    directory: Path
+    keep: int | None
+    keep_every: int | None
+    durable: bool
+    num_threads: int
+    _steps: Steps
+    _writer: Writer
+    _mirror: Mirror | None
+
+    def _place(
+        self,
+        directory: Any,
+        mirror: Any,
+        staging: Any,
+        storage_options: Mapping[str, Any] | None,
+    ) -> None:
+        """Decide where steps are: in a folder, in a store, or in both.
+
+        Raises:
+            ValueError: the wishes do not go together.
+        """
+        self._mirror = None
+        if not is_remote(directory):
+            if staging is not None:
+                raise ValueError(MSG_STAGING.format(directory))
+            self.directory = Path(local(directory)).absolute()
+            if mirror is None:
+                return
+            if not is_remote(mirror):
+                raise ValueError(MSG_MIRROR.format(mirror))
+            place = place_of(mirror, storage_options)
+        elif mirror is not None:
+            raise ValueError(MSG_BOTH.format(directory))
+        else:
+            place = place_of(directory, storage_options)
+            folder = staging_folder(place) if staging is None else Path(local(staging))
+            self.directory = folder.absolute()
+        is_home = is_remote(directory)
+        self._mirror = Mirror(
+            place, self.directory, self.keep, self.keep_every, is_home=is_home
+        )
+
+    @property
+    def _is_remote(self) -> bool:
+        """Return whether steps live in a store, and only pass through a folder."""
+        return self._mirror is not None and self._mirror.is_home
+
+    def _upload(self, step: Step, save: Any) -> None:
+        """Bring a step up that was written, or that ``save`` writes in the background."""
+        if self._mirror is None:
+            return
+        if save is None and self._mirror.is_home:
+            self._mirror.wait()
+            self._mirror.upload(step)
+        else:
+            self._mirror.upload_later(step, save.wait if save else lambda: None)
+
+    def _uploading(self) -> list[Step]:
+        """The steps that have to stay here until they are up."""
+        return [] if self._mirror is None else self._mirror.pending()
+
+    def _is_busy(self) -> bool:
+        """Return whether the save before is not where its step will live."""
+        return self._writer.is_busy() or (self._is_remote and bool(self._uploading()))
+
+    def _wait_for_steps(self) -> None:
+        """Wait until all steps are where they will live.
+
+        Raises:
+            OSError: one could not be written.
+        """
+        self._writer.wait()
+        if self._mirror is not None and self._mirror.is_home:
+            self._mirror.wait()
+
+    def _durable_steps(self) -> list[Step]:
+        """The steps that a power cut does not take back, in the order of saving."""
+        if self._mirror is not None and self._mirror.is_home:
+            return self._mirror.steps.saved()
+        pending = {step.order for step in self._writer.pending()}
+        steps = [step for step in self._steps.saved() if step.order not in pending]
+        if self.durable and steps:
+            self._steps.sync()
+        if self._mirror is None:
+            return steps
+        try:
+            remote = self._mirror.steps.saved()
+        except OSError:
+            if not steps:
+                raise
+            return steps
+        there = {step.number for step in steps}
+        others = [step for step in remote if step.number not in there]
+        return sorted([*others, *steps], key=lambda step: (step.order, step.number))
+
+    def _find(self, number: int | None) -> Step:
+        """A step by its number, or the one that was saved last, here or in the store.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        if self._mirror is None:
+            return self._steps.find(number)
+        if self._mirror.is_home:
+            return self._mirror.steps.find(number)
+        for step in reversed(self._durable_steps()):
+            if number in (None, step.number):
+                return step
+        return self._steps.find(number)
+
+    def _open(self, step: Step) -> StepFiles:
+        """Return the files of a step."""
+        if self._mirror is None or isinstance(step.path, Path):
+            return StepFiles(step.path, self.num_threads)
+        return self._mirror.open(step.path, self.num_threads)
