@@ -26,7 +26,12 @@ from tensordict.checkpoint.steps import (
     step_number,
     step_of,
 )
-from tensordict.storage.remote.fetching import Saved, below, download_file
+from tensordict.storage.remote.fetching import (
+    Saved,
+    below,
+    download_file,
+    fetch_head,
+)
 from tensordict.storage.remote.publishing import (
     Manifest,
     in_threads,
@@ -42,9 +47,6 @@ __all__ = ["RETIRED", "RemoteStepFiles", "RemoteSteps"]
 
 RETIRED = ".tensordict-retired"
 """The name of the object of a step that is deleted."""
-
-HEAD = 64 << 10
-"""The bytes of a safetensors file that are read to know its tensors, if they are enough."""
 
 
 class _Known:
@@ -251,29 +253,12 @@ class RemoteStepFiles(StepFiles):
 
     def _fetch_one(self, name: str) -> None:
         path = self._folder / name
-        half = path.with_name(f".{name}.half")
+        half = path.with_name(f".half-{name}")
         if self.heads_only and name.endswith(".safetensors"):
-            self._fetch_head(self._object(name), half)
+            fetch_head(self._object(name), half)
         else:
             download_file(self._object(name), half)
         half.rename(path)
-
-    def _fetch_head(self, place: Place, path: Path) -> None:
-        from tensordict.storage.remote.options import obstore
-
-        size = place.head().size
-        library = obstore(place)
-        content = bytes(
-            library.get_range(place.store, place.root, start=0, end=min(HEAD, size))
-        )
-        needed = 8 + int.from_bytes(content[:8], "little")
-        if len(content) < needed <= size:
-            content = bytes(
-                library.get_range(place.store, place.root, start=0, end=needed)
-            )
-        with path.open("wb") as file:
-            file.write(content)
-            file.truncate(size)
 
     def mapped_tensor(self, stored: Any) -> Any:
         """A tensor over the file that has come; stores stay in this process."""

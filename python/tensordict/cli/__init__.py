@@ -41,6 +41,11 @@ COMMANDS: Final = {
     "seal": ("cli.seal", "take the checksums of a finished dataset, for verify"),
     "convert": ("cli.convert", "save again in another layout"),
     "diff": ("cli.diff", "compare two saves: keys, metadata, values"),
+    "cp": ("cli.cp", "copy a save or a folder of steps between two places"),
+    "clean": (
+        "cli.clean",
+        "remove what writers that were killed have left in an object store",
+    ),
     "doctor": (
         "cli.doctor",
         "show versions, limits of the machine, and whether this package is whole",
@@ -67,8 +72,21 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
         if name == chosen:
             module = importlib.import_module(f"tensordict.{module_name}")
             module.add_arguments(command)
+            if name not in ("doctor", "demo"):
+                from tensordict.cli import places
+
+                places.add_options(command)
             command.set_defaults(run=module.run)
     return result
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if hasattr(arguments, "option"):
+        from tensordict.cli import places
+
+        return places.run_here(arguments)
+    status: int = arguments.run(arguments)
+    return status
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The options of the program itself end it, so otherwise a command comes first.
     arguments = parser(argv[0] if argv else None).parse_args(argv)
     try:
-        status: int = arguments.run(arguments)
+        status = _run(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         sys.stderr.write(f"tensordict {arguments.command}: interrupted\n")

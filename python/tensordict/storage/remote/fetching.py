@@ -22,9 +22,21 @@ if TYPE_CHECKING:
 
     from tensordict.storage.remote.place import Place
 
-__all__ = ["Saved", "download_file", "download_folder", "saved_at"]
+__all__ = [
+    "Saved",
+    "below",
+    "download_file",
+    "download_folder",
+    "fetch_head",
+    "saved_at",
+]
 
 _CHUNK: Final = 8 << 20
+
+HEAD: Final = 64 << 10
+"""The bytes of the beginning of a file, if they are enough."""
+
+_TENSORS: Final = (".memmap", ".safetensors")
 
 _GENERATION: Final = re.compile(re.escape(OWN) + "[0-9a-f]{16}")
 
@@ -65,15 +77,24 @@ def saved_at(place: Place) -> Saved:
         objects: dict[str, Any] = dict(manifest.objects)
         return Saved(place, objects, manifest.text.encode())
     record = read_record(place, RECORD)
-    if record is not None:
+    try:
+        found = {each.name: (each.name, each.size) for each in place.list()}
+    except OSError:
+        # A server of HTTP lists nothing: a record says what there is.
+        if record is None:
+            raise
         return Saved(place, {name: (name, None) for name in record["objects"]}, content)
-    found = {each.name: (each.name, each.size) for each in place.list()}
     plain = {
         name: each
         for name, each in found.items()
-        if name != SWITCH and not _GENERATION.match(name.partition("/")[0])
+        if (name in record["objects"] if record is not None else _is_plain(name))
     }
     return Saved(place, dict(plain), content)
+
+
+def _is_plain(name: str) -> bool:
+    """Return whether an object beside a switch without a record is of its save."""
+    return name != SWITCH and not _GENERATION.match(name.partition("/")[0])
 
 
 def download_file(place: Place, path: Path, progress: Uploads | None = None) -> None:
@@ -98,9 +119,19 @@ def download_file(place: Place, path: Path, progress: Uploads | None = None) -> 
 
 
 def download_folder(
-    place: Place, folder: Path, progress: Uploads | None = None
+    place: Place,
+    folder: Path,
+    progress: Uploads | None = None,
+    *,
+    heads: bool = False,
 ) -> None:
     """Bring the save of several objects at a place to a folder, which then is a save.
+
+    Args:
+        place: the save.
+        folder: the folder.
+        progress: is told how far it is.
+        heads: whether of large files of tensors only the beginnings come.
 
     Raises:
         FileNotFoundError: there is no save.
@@ -109,8 +140,38 @@ def download_folder(
     saved = saved_at(place)
     if progress is not None:
         progress.total += sum(size or 0 for _, size in saved.objects.values())
-    in_threads(
-        download_file,
-        [(saved.at(name), folder / name, progress) for name in saved.objects],
-    )
+
+    def bring(name: str) -> None:
+        size = saved.objects[name][1]
+        if heads and name.endswith(_TENSORS) and (size or 0) > HEAD:
+            fetch_head(saved.at(name), folder / name)
+        else:
+            download_file(saved.at(name), folder / name, progress)
+
+    in_threads(bring, [(name,) for name in saved.objects])
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / SWITCH).write_bytes(saved.switch)
+
+
+def fetch_head(place: Place, path: Path) -> None:
+    """Bring the beginning of an object to a file of its size, the rest of which is a hole.
+
+    Of a safetensors file it is all that says which tensors it has.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    size = place.head().size
+    with naming(place):
+        content = _beginning(place, min(HEAD, size))
+        needed = 8 + int.from_bytes(content[:8], "little")
+        if place.name.endswith(".safetensors") and len(content) < needed <= size:
+            content = _beginning(place, needed)
+    with path.open("wb") as file:
+        file.write(content)
+        file.truncate(size)
+
+
+def _beginning(place: Place, count: int) -> bytes:
+    if not count:
+        return b""
+    library = obstore(place)
+    return bytes(library.get_range(place.store, place.root, start=0, end=count))

@@ -1,0 +1,202 @@
+"""Find what writers that were killed have left in a store, and remove it."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tensordict import _rust
+from tensordict.storage.remote.errors import naming
+from tensordict.storage.remote.options import obstore
+from tensordict.storage.remote.publishing import (
+    OWN,
+    RECORD,
+    SWITCH,
+    read_manifest,
+    read_record,
+)
+
+if TYPE_CHECKING:
+    from tensordict.storage.remote.place import Place
+
+__all__ = ["Leftover", "find_leftovers", "remove_leftovers"]
+
+RETIRED: Final = ".tensordict-retired"
+
+_GENERATION: Final = re.compile(re.escape(OWN) + "[0-9a-f]{16}")
+_SHARD: Final = re.compile(r"(.+)-[0-9a-f]{16}-[0-9]{5}-of-[0-9]{5}(\.safetensors)")
+
+
+class Leftover(NamedTuple):
+    """Objects that no save has."""
+
+    name: str
+    """The folder that they are in, or the save that was to be."""
+    reason: str
+    objects: list[str]
+    num_bytes: int
+
+
+class _Listed(NamedTuple):
+    size: int
+    time: float
+
+
+def find_leftovers(place: Place, older_than: float = 24.0) -> list[Leftover]:
+    """List what no save has, and no writer that still runs.
+
+    Args:
+        place: the folder that is looked through, at any depth.
+        older_than: the hours after which a writer is taken to be gone. One of this machine
+            that has ended is gone at once.
+
+    Raises:
+        OSError: the store cannot be read.
+    """
+    objects = _listed(place)
+    used, switches = _used(place, objects)
+    found = []
+    for name in objects:
+        folder, _, file = name.rpartition("/")
+        if file == RECORD:
+            found.append(_of_record(place, name, objects, switches, older_than))
+        elif file == RETIRED and _below(folder, SWITCH) not in objects:
+            own = [each for each in objects if each.startswith(f"{folder}/")]
+            # The marker goes when nothing else is left.
+            rest = [each for each in own if each not in used]
+            if rest != [name] or len(own) == 1:
+                found.append((folder, "a step that was deleted", rest))
+    found += _of_shards(place, objects, older_than)
+    taken: set[str] = set()
+    leftovers = []
+    for about in found:
+        if about is None:
+            continue
+        folder, reason, names = about
+        rest = [each for each in names if each in objects and each not in used | taken]
+        if any(each in used for each in names) and reason == "a step that was deleted":
+            rest = [each for each in rest if not each.endswith(RETIRED)]
+        taken.update(rest)
+        if rest:
+            size = sum(objects[each].size for each in rest)
+            leftovers.append(Leftover(folder, reason, sorted(rest), size))
+    return leftovers
+
+
+def remove_leftovers(place: Place, leftovers: list[Leftover]) -> None:
+    """Delete what was found.
+
+    Raises:
+        OSError: the store cannot be written to.
+    """
+    for leftover in leftovers:
+        # Records and markers go last: what is left is found again.
+        first = [name for name in leftover.objects if f"/{OWN}" not in f"/{name}"]
+        place.delete(first)
+        place.delete([name for name in leftover.objects if name not in first])
+
+
+def _listed(place: Place) -> dict[str, _Listed]:
+    cut = len(place.root) + 1 if place.root else 0
+    found = {}
+    with naming(place):
+        for part in obstore(place).list(place.store, place.key() or None):
+            for each in part:
+                moment = each["last_modified"].timestamp()
+                found[each["path"][cut:]] = _Listed(each["size"], moment)
+    return found
+
+
+def _below(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _used(
+    place: Place, objects: dict[str, _Listed]
+) -> tuple[set[str], dict[str, bool]]:
+    """The objects of saves, and of each switch whether it is a manifest."""
+    used: set[str] = set()
+    switches: dict[str, bool] = {}
+    for name in objects:
+        folder, _, file = name.rpartition("/")
+        if file != SWITCH or _GENERATION.search(f"/{folder}/"):
+            continue
+        try:
+            manifest = read_manifest(place.get(name))
+        except (FileNotFoundError, ValueError):
+            continue
+        switches[name] = manifest is not None
+        used.add(name)
+        if manifest is None:
+            record = read_record(place, _below(folder, RECORD))
+            own = [] if record is None else record["objects"]
+            used.update(_below(folder, each) for each in [*own, RECORD])
+            continue
+        for key, _ in manifest.objects.values():
+            path = folder.split("/") if folder else []
+            while key.startswith("../"):
+                path, key = path[:-1], key[3:]
+            full = "/".join([*path, key])
+            used.add(full)
+            generation = _GENERATION.search(full)
+            if generation:
+                used.add(f"{full[: generation.end()]}/{RECORD}")
+    return used, switches
+
+
+def _of_record(
+    place: Place,
+    name: str,
+    objects: dict[str, _Listed],
+    switches: dict[str, bool],
+    older_than: float,
+) -> tuple[str, str, list[str]] | None:
+    """What a writer has left by its record, if it is gone and its save is not there."""
+    folder = name.rpartition("/")[0]
+    is_generation = bool(_GENERATION.fullmatch(folder.rpartition("/")[2]))
+    record = read_record(place, name)
+    if record is None or not _is_gone(record, older_than):
+        return None
+    if is_generation:
+        names = [each for each in objects if each.startswith(f"{folder}/")]
+        return folder, "a save that was not finished, or was replaced", names
+    if switches.get(_below(folder, SWITCH)) is False:
+        return None
+    names = [*(_below(folder, each) for each in record["objects"]), name]
+    return folder, "a save that was not finished, or was replaced", names
+
+
+def _is_gone(record: dict[str, Any], older_than: float) -> bool:
+    if record.get("host") == socket.gethostname() and _rust.process_has_ended(
+        str(record.get("process"))
+    ):
+        return True
+    return time.time() - float(record.get("time", 0)) > older_than * 3600
+
+
+def _of_shards(
+    place: Place, objects: dict[str, _Listed], older_than: float
+) -> list[tuple[str, str, list[str]]]:
+    """Shards of safetensors that no index names."""
+    by_index: dict[str, list[str]] = {}
+    for name in objects:
+        shard = _SHARD.fullmatch(name)
+        if shard:
+            by_index.setdefault(f"{shard[1]}{shard[2]}.index.json", []).append(name)
+    found = []
+    limit = time.time() - older_than * 3600
+    for index, shards in by_index.items():
+        named: set[str] = set()
+        if index in objects:
+            folder = index.rpartition("/")[0]
+            weights = json.loads(place.get(index)).get("weight_map", {})
+            named = {_below(folder, each) for each in weights.values()}
+        rest = [
+            name for name in shards if name not in named and objects[name].time < limit
+        ]
+        if rest:
+            found.append((index, "shards that no index names", rest))
+    return found

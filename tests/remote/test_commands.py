@@ -1,0 +1,210 @@
+"""The commands on places in object stores."""
+
+import json
+
+import pytest
+import torch
+
+from tensordict import TensorDict, cli, from_safetensors
+from tensordict.checkpoint import Checkpointer
+from tensordict.storage.functions import to_safetensors
+from tensordict.storage.remote import Place, place_of
+from tensordict.storage.remote.leftovers import find_leftovers
+
+
+def sample(value=0.0):
+    return TensorDict(a=torch.full((300, 4), value), n={"b": torch.ones(300)})
+
+
+@pytest.fixture
+def command(capsys):
+    def run(*arguments, status=0):
+        found = cli.main([*map(str, arguments)])
+        said = capsys.readouterr()
+        assert found == status, said
+        return said.out + said.err
+
+    return run
+
+
+def names(url):
+    return {found.name for found in place_of(url).list()}
+
+
+SAVES = {
+    "tree": ("data", lambda url: sample().save(url)),
+    "archive": ("data.tdz", lambda url: sample().save(url)),
+    "safetensors": ("data.safetensors", lambda url: to_safetensors(sample(), url)),
+    "shards": ("d.safetensors", lambda url: to_safetensors(sample(), url, shards=2)),
+}
+
+
+@pytest.mark.parametrize("layout", SAVES)
+def test_a_save_is_inspected_verified_shown_and_compared(
+    remote, layout, command, tmp_path
+):
+    name, save = SAVES[layout]
+    url = f"{remote}/{name}"
+    save(url)
+    said = command("inspect", url)
+    assert "300" in said
+    assert "/tmp" not in said
+    assert url in said
+    assert json.loads(command("inspect", url, "--json"))["path"] == url
+    command("verify", url)
+    page = tmp_path / "page.html"
+    command("show", url, "--output", page)
+    assert "300" in page.read_text()
+    other = tmp_path / "other"
+    sample().save(other)
+    command("diff", url, other, "--quiet")
+    sample(1.0).save(other)
+    command("diff", url, other, "--quiet", status=1)
+
+
+def test_a_save_is_converted_to_another_place(remote, command, tmp_path):
+    sample().save(f"{remote}/data")
+    target = f"{remote}/data.safetensors"
+    command("convert", f"{remote}/data", target)
+    assert "already" in command("convert", f"{remote}/data", target, status=2)
+    command("convert", target, tmp_path / "back.tdz", "--force")
+    assert (TensorDict.load(tmp_path / "back.tdz")["a"] == 0).all()
+
+
+@pytest.mark.parametrize("layout", SAVES)
+def test_a_save_is_copied_between_any_two_places(remote, layout, command, tmp_path):
+    name, save = SAVES[layout]
+    save(str(tmp_path / name))
+    source = tmp_path / name
+    if layout == "shards":
+        source = tmp_path
+        command("cp", source, f"{remote}/up", "--quiet")
+        command("cp", f"{remote}/up", f"{remote}/over")
+        command("cp", f"{remote}/over", tmp_path / "down")
+        found = from_safetensors(tmp_path / "down" / name)
+    else:
+        command("cp", source, f"{remote}/up/{name}", "--quiet")
+        command("cp", f"{remote}/up/{name}", f"{remote}/over/{name}")
+        command("cp", f"{remote}/over/{name}", tmp_path / "down" / name)
+        found = TensorDict.load(tmp_path / "down" / name)
+    assert (found["n", "b"] == 1).all()
+
+
+def test_a_copy_replaces_only_by_force(remote, command, tmp_path):
+    sample().save(tmp_path / "data")
+    command("cp", tmp_path / "data", f"{remote}/data")
+    said = command("cp", tmp_path / "data", f"{remote}/data", status=2)
+    assert "--force" in said
+    sample(1.0).save(tmp_path / "data")
+    command("cp", tmp_path / "data", f"{remote}/data", "--force")
+    command("cp", f"{remote}/data", tmp_path / "data", "--force")
+    assert (TensorDict.load(tmp_path / "data")["a"] == 1).all()
+    assert "nothing at" in command("cp", f"{remote}/none", tmp_path / "x", status=2)
+    assert not (tmp_path / "x").exists()
+
+
+def test_steps_are_listed_verified_and_copied_whole(remote, command, tmp_path):
+    frozen = torch.nn.Linear(100, 100)
+    with Checkpointer(
+        remote, dedupe=True, keep=2, staging=tmp_path / "staging"
+    ) as checkpointer:
+        for step in range(4):
+            checkpointer.save(step, frozen=frozen, epoch=step)
+    assert "step-3" in command("inspect", remote)
+    command("verify", remote)
+    command("cp", remote, tmp_path / "steps")
+    local = Checkpointer(tmp_path / "steps")
+    assert local.steps() == [2, 3]
+    new = torch.nn.Linear(100, 100)
+    assert local.restore(frozen=new)["epoch"] == 3
+    assert torch.equal(new.weight, frozen.weight)
+    command("cp", tmp_path / "steps", f"{remote}-copy")
+    copied = Checkpointer(f"{remote}-copy", staging=tmp_path / "other")
+    assert copied.steps() == [2, 3]
+
+
+def test_a_damaged_save_is_reported_by_its_url(remote, command):
+    sample().save(f"{remote}/data")
+    place = place_of(f"{remote}/data")
+    content = bytearray(place.get("a.memmap"))
+    content[7] ^= 255
+    place.put("a.memmap", bytes(content))
+    said = command("verify", f"{remote}/data", status=1)
+    assert "a.memmap" in said
+    assert "/tmp/" not in said
+
+
+def fail_at(monkeypatch, name):
+    """Have a writer end, as by a kill, when it puts an object of this name."""
+    from tensordict.storage.remote import publishing
+
+    real = Place.put
+
+    def put(self, *args, **options):
+        if args[0].endswith(name):
+            raise KeyboardInterrupt
+        return real(self, *args, **options)
+
+    monkeypatch.setattr(Place, "put", put)
+    monkeypatch.setattr(publishing, "forget", lambda *_: None)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_what_a_killed_writer_left_is_found_and_removed(
+    remote, command, monkeypatch, is_there
+):
+    url = f"{remote}/data"
+    if is_there:
+        sample(5.0).save(url)
+    before = names(remote)
+    with monkeypatch.context() as patched:
+        fail_at(patched, "b.memmap")
+        with pytest.raises(KeyboardInterrupt):
+            sample().save(url)
+    left = names(remote) - before
+    assert left
+    # This process still runs: its objects stay until they are old.
+    assert "nothing is left over" in command("clean", remote)
+    assert "not finished" in command("clean", remote, "--older-than", -1, "--dry-run")
+    assert names(remote) == before | left
+    command("clean", remote, "--older-than", -1)
+    assert names(remote) == before
+    sample(6.0).save(url)
+    assert find_leftovers(place_of(remote), -1) == []
+
+
+def test_clean_takes_nothing_that_a_save_needs(remote, command, tmp_path):
+    for value in range(2):
+        sample(value).save(f"{remote}/twice")
+    sample().save(f"{remote}/nested/once")
+    to_safetensors(sample(), f"{remote}/d.safetensors", shards=2)
+    place_of(remote).put("notes.txt", b"mine")
+    frozen = torch.nn.Linear(100, 100)
+    with Checkpointer(
+        f"{remote}/run", dedupe=True, keep=1, staging=tmp_path
+    ) as checkpointer:
+        for step in range(3):
+            checkpointer.save(step, frozen=frozen, epoch=step)
+    before = names(remote)
+    assert "nothing is left over" in command("clean", remote, "--older-than", -1)
+    assert names(remote) == before
+
+
+def test_shards_that_no_index_names_are_left_over(remote, command):
+    to_safetensors(sample(), f"{remote}/d.safetensors", shards=2)
+    place_of(remote).delete(["d.safetensors.index.json"])
+    command("clean", remote)
+    assert len(names(remote)) == 2
+    command("clean", remote, "--older-than", -1)
+    assert not names(remote)
+
+
+def test_options_of_the_command_line_reach_the_store(s3, command, tmp_path):
+    url = f"s3://bucket/{tmp_path.name}"
+    options = [f"--option={key}={value}" for key, value in s3.options().items()]
+    sample().save(tmp_path / "data")
+    command("cp", tmp_path / "data", url, *options)
+    assert "300" in command("inspect", url, *options)
+    assert "key=value" in command("inspect", url, "--option", "wrong", status=2)
+    assert "on this machine" in command("clean", tmp_path, status=2)
+    assert "seal it here" in command("seal", url, *options, status=2)
