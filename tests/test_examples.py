@@ -16,6 +16,7 @@ SMALL = {
     "streaming_video": "--videos 8 --epochs 4",
     "many_ranks": "--steps 8",
     "ensemble": "--members 6 --steps 100",
+    "remote_checkpoints": "--steps 40",
 }
 
 
@@ -95,3 +96,14 @@ def test_a_training_goes_on_after_a_rank_was_killed(run, capsys):
 def test_an_ensemble_disagrees_where_there_was_no_data(run):
     inside, outside = run("ensemble")
     assert outside > 1.5 * inside
+
+
+def test_a_training_goes_on_from_an_object_store(run, capsys):
+    pytest.importorskip("obstore")
+    losses = run("remote_checkpoints")
+    assert list(losses) == list(range(40))
+    assert losses[39] < 0.7 * losses[0]
+    out = capsys.readouterr().out
+    assert "steps [29, 39] are there" in out
+    # The backbone is there once: the other step leads to its object.
+    assert len(re.findall(r"backbone\S*[.]safetensors$", out, re.MULTILINE)) == 1

@@ -110,7 +110,7 @@ def test_steps_are_listed_verified_and_copied_whole(remote, command, tmp_path):
     ) as checkpointer:
         for step in range(4):
             checkpointer.save(step, frozen=frozen, epoch=step)
-    assert "step-3" in command("inspect", remote)
+    assert "step 3" in command("inspect", remote)
     command("verify", remote)
     command("cp", remote, tmp_path / "steps")
     local = Checkpointer(tmp_path / "steps")

@@ -154,7 +154,7 @@ def _of_record(
     switches: dict[str, bool],
     older_than: float,
 ) -> tuple[str, str, list[str]] | None:
-    """What a writer has left by its record, if it is gone and its save is not there."""
+    """Return the objects of a writer by its record, if it is gone and its save is not there."""
     folder = name.rpartition("/")[0]
     is_generation = bool(_GENERATION.fullmatch(folder.rpartition("/")[2]))
     record = read_record(place, name)
