@@ -26,6 +26,9 @@ class Exporting:
     durable: bool
     _steps: Steps
     _read: Callable[..., Any]
+    _durable_steps: Callable[[], list[Step]]
+    _find: Callable[[int | None], Step]
+    _open: Callable[[Step], StepFiles]
     wait: Callable[[], None]
     _ranks: Callable[[], Ranks | None]
 
