@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tensordict.checkpoint.distributed import Ranks
+    from tensordict.checkpoint.reading import StepFiles
     from tensordict.checkpoint.steps import Step, Steps
 
 __all__ = ["Exporting"]
