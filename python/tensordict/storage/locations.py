@@ -26,8 +26,8 @@ MSG_HOST: Final = (
     "such as 'file:///data/a'."
 )
 REMEDY_ELSEWHERE: Final = (
-    "Save to a path such as '/tmp/save' and upload that, download what is to be loaded, "
-    "or mount the place as a file system."
+    "Write to a path such as '/tmp/save' and bring that up with `tensordict cp`, which also "
+    "brings here what is to be read; or mount the place as a file system."
 )
 MSG_SUFFIX: Final = (
     "This writes a directory of memory-mapped files, and {path!r} is the name of a {kind}: "
