@@ -92,6 +92,22 @@ def test_what_is_saved_is_loaded(url, layout, tmp_path):
     td = sample()
     save(td, f"{url}/{name}")
     assert same(fetched(f"{url}/{name}", tmp_path / "there"), td, layout)
+    for offset in range(2):
+        # What takes the place of another is read as what was there first.
+        save(sample(offset), f"{url}/{name}")
+        loaded = TensorDict.load(f"{url}/{name}")
+        rows = torch.tensor([2, 0])
+        assert (loaded[rows]["a"] == sample(offset)["a"][rows]).all()
+        whole = loaded if layout == "columns" else loaded.to_tensordict()
+        assert same(whole, sample(offset), layout)
+
+
+def test_a_save_returns_the_collection_over_what_is_there(remote):
+    saved = sample().memmap(remote)
+    assert saved.batch_size == (3,)
+    assert (saved[1]["nested", "b"] == 1).all()
+    later = sample(1).memmap(f"{remote}/later", num_threads=2, return_early=True)
+    assert (later.result()[1]["nested", "b"] == 2).all()
 
 
 @EVERY
@@ -236,7 +252,7 @@ def test_objects_of_others_stay(remote):
 
 def test_a_save_goes_on_behind_the_call_and_says_how_far_it_is(remote, tmp_path):
     future = sample().memmap(remote, num_threads=2, return_early=True)
-    assert future.result().is_locked
+    assert future.result().batch_size == (3,)
     done, total = future.progress()
     assert done == total > 0
     assert same(fetched(remote, tmp_path / "there"), sample(), "tree")

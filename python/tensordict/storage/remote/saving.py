@@ -66,7 +66,7 @@ def refuse_mapping(path: object, call: str) -> None:
 
 
 def save(td: CollectionProtocol, path: Any, options: SaveOptions) -> Any:
-    """Save to an object store: a locked copy that shares leaves, or a future of it.
+    """Save to an object store: the collection over what is there, or a future of it.
 
     The files are made in the folder of temporary files (``TMPDIR``) first.
 
@@ -103,8 +103,7 @@ def save(td: CollectionProtocol, path: Any, options: SaveOptions) -> Any:
             progress,
             may_replace=options.existsok,
         )
-        saved: Any = source.clone(False)
-        return saved.lock_()
+        return layouts.load(None, place)
 
     return now_or_later(td, work, options, progress)
 
