@@ -93,7 +93,7 @@ def test_what_is_saved_is_loaded(url, layout, tmp_path):
     save(td, f"{url}/{name}")
     assert same(fetched(f"{url}/{name}", tmp_path / "there"), td, layout)
     for offset in range(2):
-        # What takes the place of another is read as what was there first.
+        # A save that takes the place of another is read in the same way.
         save(sample(offset), f"{url}/{name}")
         loaded = TensorDict.load(f"{url}/{name}")
         rows = torch.tensor([2, 0])
