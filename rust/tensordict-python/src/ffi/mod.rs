@@ -12,7 +12,7 @@ mod resolved;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PySlice, PyString, PyTuple, PyType};
+use pyo3::types::{PyList, PySlice, PyString, PyTuple, PyType};
 
 pub(crate) use calls::{Callee, Getter, Operation, RepeatedCall, call, call_method};
 pub(crate) use dicts::{
