@@ -12,7 +12,7 @@ use crate::imports::{Imports, imports};
 use crate::items::{containers, entry_pairs};
 use crate::lock;
 use crate::set::batch_size_of;
-use crate::shortcuts::dictionaries::NextPair;
+use crate::ffi::NextPair;
 use crate::tree::{NewLeaves, refill};
 
 /// The entries of any collection, as it gives them.

@@ -4,12 +4,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyTuple};
 
 use crate::collection::{self, Kind, State, kind};
-use crate::ffi::{self, Callee, Filling, RecursionGuard};
+use crate::ffi::{self, Callee, RecursionGuard};
 use crate::flags::{truth, truth_or_none};
 use crate::imports::{Imports, from_twin, imports};
 use crate::items::appended;
 use crate::set::Target;
-use crate::shortcuts::dictionaries;
 
 /// An argument whose default is the marker of one that was not given.
 struct Optional<'py>(Option<Bound<'py, PyAny>>);
@@ -83,16 +82,6 @@ impl<'py> Made<'py> {
 /// The result for a value, None for nothing, with true if it must be checked.
 type Item<'py> = (Option<Bound<'py, PyAny>>, bool);
 
-/// The extent to which the entries of a copy were replaced in their places.
-enum Filled<'py> {
-    All,
-    /// The next is that at `at`, for which the function has been called: it gave `item`.
-    UpTo {
-        at: usize,
-        item: Item<'py>,
-    },
-}
-
 impl<'py> Apply<'py> {
     /// Walks the dense `td`; returns the result, or None if nothing is left.
     fn walk(
@@ -109,38 +98,18 @@ impl<'py> Apply<'py> {
         // Most results take the places of their leaves in a copy.
         let entries = ffi::copy_dict(&state.entries)?;
         let mut made = self.made_of(state, names)?;
-        let is_plain = names.is(&imports.no_default)
-            && matches!(self.is_leaf, IsLeaf::Tensors)
-            && self.keeps_places()
-            && dictionaries::can_replace(&entries);
-        let (first, mut called) = if is_plain {
-            match self.fill(td, others, &entries, &made, prefix)? {
-                Filled::All => {
-                    let is_empty = entries.is_empty();
-                    let result = collection::new_like(imports, td, made.around(entries))?;
-                    return self.kept(td, is_empty, result);
-                }
-                Filled::UpTo { at, item } => (at, Some(item)),
-            }
-        } else {
-            (0, None)
-        };
-        let mut filling = Filling::new(&entries);
         let mut gone = ffi::Values::new();
         let mut fast = None;
         // The result, once there was a value that has to be converted or looked at.
         let mut target: Option<Target<'py>> = None;
         let pairs = ffi::dict_pairs(&entries);
         let mut values = ffi::Values::with_capacity(others.len());
-        for (at, (key, value)) in pairs.iter().enumerate().skip(first) {
+        for (at, (key, value)) in pairs.iter().enumerate() {
             values.clear();
             for other in others {
                 values.push(self.other_entry(other, key)?);
             }
-            let (item, must_be_checked) = match called.take() {
-                Some(called) => called,
-                None => self.item(&made, key, value, &mut values, prefix)?,
-            };
+            let (item, must_be_checked) = self.item(&made, key, value, &mut values, prefix)?;
             if let Some(target) = &target {
                 match item {
                     Some(item) if must_be_checked => {
@@ -173,7 +142,7 @@ impl<'py> Apply<'py> {
                     fast.takes(&item)
                 });
             if fits {
-                filling.put(key, item)?;
+                entries.set_item(key, item)?;
                 continue;
             }
             // From here on the general way, for which the result is as far as it has come.
@@ -196,65 +165,6 @@ impl<'py> Apply<'py> {
             None => self.result(td, &entries, &made)?,
         };
         self.kept(td, entries.is_empty(), result)
-    }
-
-    /// Puts what becomes of each of `entries`, a copy of those of `td`, in its place, as far
-    /// as it fits there.
-    fn fill(
-        &self,
-        td: &Bound<'py, PyAny>,
-        others: &[Bound<'py, PyAny>],
-        entries: &Bound<'py, PyDict>,
-        made: &Made<'py>,
-        prefix: &Bound<'py, PyTuple>,
-    ) -> PyResult<Filled<'py>> {
-        let imports = self.imports;
-        let mut values = ffi::Values::new();
-        let mut target = None;
-        let mut from = 0;
-        for at in 0.. {
-            let Some((place, key, value)) = dictionaries::entry_from(entries, from) else {
-                break;
-            };
-            from = place + 1;
-            values.clear();
-            for other in others {
-                values.push(self.other_entry(other, &key)?);
-            }
-            let is_leaf = collection::is_plain_leaf(imports, &value);
-            let (item, must_be_checked) = if is_leaf {
-                let item = self.call(&key, &value, &mut values, prefix)?;
-                (item, !self.is_checked)
-            } else {
-                self.item(made, &key, &value, &mut values, prefix)?
-            };
-            let Some(item) = item else {
-                let item = (None, must_be_checked);
-                return Ok(Filled::UpTo { at, item });
-            };
-            if is_leaf && item.is(&value) {
-                continue;
-            }
-            let fits = !must_be_checked
-                || (item.get_type().is(&imports.tensor) && {
-                    let target = match &target {
-                        Some(target) => target,
-                        None => target.insert(Target::with(
-                            imports,
-                            td,
-                            made.batch_size.clone(),
-                            made.device.clone(),
-                        )?),
-                    };
-                    target.takes(&item)
-                });
-            if !fits {
-                let item = (Some(item), must_be_checked);
-                return Ok(Filled::UpTo { at, item });
-            }
-            dictionaries::put(entries, place, item);
-        }
-        Ok(Filled::All)
     }
 
     /// `result`, which may be empty, or None where it is filtered out.

@@ -10,7 +10,6 @@ use smallvec::SmallVec;
 
 use crate::ffi;
 use crate::imports::{Imports, from_twin};
-use crate::shortcuts::attributes;
 use crate::shortcuts::sizes;
 
 /// The kind of a value of a collection, for a walk.
@@ -196,7 +195,8 @@ pub(crate) fn entries<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    Ok(attributes::get(td, 0, &imports.names.entries)?.cast_into::<PyDict>()?)
+    let entries = td.getattr(imports.names.entries.bind(td.py()))?;
+    Ok(entries.cast_into::<PyDict>()?)
 }
 
 #[inline]
@@ -204,7 +204,8 @@ pub(crate) fn batch_size<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    Ok(attributes::get(td, 1, &imports.names.batch_size)?.cast_into::<PyTuple>()?)
+    let size = td.getattr(imports.names.batch_size.bind(td.py()))?;
+    Ok(size.cast_into::<PyTuple>()?)
 }
 
 #[inline]
@@ -212,7 +213,7 @@ pub(crate) fn device<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    attributes::get(td, 2, &imports.names.device)
+    td.getattr(imports.names.device.bind(td.py()))
 }
 
 #[inline]
@@ -220,18 +221,10 @@ pub(crate) fn dim_names<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    attributes::get(td, 3, &imports.names.dim_names)
+    td.getattr(imports.names.dim_names.bind(td.py()))
 }
 
 pub(crate) fn is_locked(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> {
-    if is_plain(imports, td) {
-        match attributes::own(td, &imports.names.is_locked) {
-            attributes::Own::Value(value) => return value.is_truthy(),
-            // The class says no.
-            attributes::Own::Absent => return Ok(false),
-            attributes::Own::Unknown => {}
-        }
-    }
     td.getattr(imports.names.is_locked.bind(td.py()))?
         .is_truthy()
 }
@@ -244,6 +237,9 @@ pub(crate) fn has_storage(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<
             || td.getattr(names.shared.bind(td.py()))?.is_truthy()?))
 }
 
+/// The number of attributes that a tensordict is made of.
+const NUM_ATTRIBUTES: usize = 4;
+
 /// The four attributes of a tensordict, read at once.
 pub(crate) struct State<'py> {
     pub(crate) entries: Bound<'py, PyDict>,
@@ -254,13 +250,11 @@ pub(crate) struct State<'py> {
 
 impl<'py> State<'py> {
     pub(crate) fn of(imports: &Imports, td: &Bound<'py, PyAny>) -> PyResult<Self> {
-        let [entries, batch_size, device, dim_names] =
-            attributes::get_all(td, state_names(imports))?;
         Ok(Self {
-            entries: entries.cast_into()?,
-            batch_size: batch_size.cast_into()?,
-            device,
-            dim_names,
+            entries: self::entries(imports, td)?,
+            batch_size: self::batch_size(imports, td)?,
+            device: self::device(imports, td)?,
+            dim_names: self::dim_names(imports, td)?,
         })
     }
 }
@@ -282,13 +276,13 @@ pub(crate) fn new<'py>(
 pub(crate) fn new_of<'py>(
     imports: &Imports,
     class: &Bound<'py, PyType>,
-    values: [Bound<'py, PyAny>; attributes::COUNT],
+    values: [Bound<'py, PyAny>; NUM_ATTRIBUTES],
 ) -> PyResult<Bound<'py, PyAny>> {
     let td = match ffi::allocate(class)? {
         Some(td) => td,
         None => class.call_method1(imports.names.method_new.bind(class.py()), (class,))?,
     };
-    attributes::set_all(&td, state_names(imports), values)?;
+    set_state(imports, &td, values)?;
     Ok(td)
 }
 
@@ -297,11 +291,11 @@ pub(crate) fn new_of<'py>(
 pub(crate) fn new_like<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
-    values: [Bound<'py, PyAny>; attributes::COUNT],
+    values: [Bound<'py, PyAny>; NUM_ATTRIBUTES],
 ) -> PyResult<Bound<'py, PyAny>> {
     match ffi::allocate_like(td)? {
         Some(made) => {
-            attributes::set_all(&made, state_names(imports), values)?;
+            set_state(imports, &made, values)?;
             Ok(made)
         }
         None => new_of(imports, &td.get_type(), values),
@@ -317,15 +311,26 @@ pub(crate) fn fill<'py>(
     device: &Bound<'py, PyAny>,
     dim_names: &Bound<'py, PyAny>,
 ) -> PyResult<()> {
-    attributes::set_all(
+    set_state(
+        imports,
         td,
-        state_names(imports),
         [entries, batch_size, device, dim_names].map(Clone::clone),
     )
 }
 
+fn set_state<'py>(
+    imports: &Imports,
+    td: &Bound<'py, PyAny>,
+    values: [Bound<'py, PyAny>; NUM_ATTRIBUTES],
+) -> PyResult<()> {
+    for (name, value) in state_names(imports).into_iter().zip(values) {
+        td.setattr(name.bind(td.py()), value)?;
+    }
+    Ok(())
+}
+
 /// The names of the four attributes, in the order in which they are set.
-fn state_names(imports: &Imports) -> [&Py<PyString>; attributes::COUNT] {
+fn state_names(imports: &Imports) -> [&Py<PyString>; NUM_ATTRIBUTES] {
     let names = &imports.names;
     [
         &names.entries,
@@ -341,7 +346,7 @@ pub(crate) fn state_of<'py>(
     td: &Bound<'py, PyAny>,
     place: usize,
 ) -> PyResult<Bound<'py, PyAny>> {
-    attributes::get(td, place, state_names(imports)[place])
+    td.getattr(state_names(imports)[place].bind(td.py()))
 }
 
 /// Returns whether `td` is of the plain dense class itself, whose methods are known.

@@ -8,7 +8,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyType};
 
 use crate::ffi::Resolved;
-use crate::shortcuts::attributes;
 use crate::shortcuts::tensors;
 
 /// The attribute and method names of the protocol, interned.
@@ -192,9 +191,7 @@ impl Imports {
         }
         let class = self.protocol.bind(py).getattr("_plain_type").ok()?;
         PLAIN_TYPE.set(py, class.cast_into::<PyType>().ok()?.unbind());
-        PLAIN_TYPE
-            .get(py)
-            .inspect(|class| attributes::remember(class))
+        PLAIN_TYPE.get(py)
     }
 }
 

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::collection::{self, Kind, State, kind};
 use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall, Resolved};
 use crate::imports::{Imports, from_twin, imports};
-use crate::shortcuts::dictionaries::NextPair;
+use crate::ffi::NextPair;
 use crate::shortcuts::sizes;
 
 #[derive(Clone, Copy, PartialEq, Eq)]

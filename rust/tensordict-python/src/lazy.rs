@@ -18,8 +18,6 @@ use crate::collection::{self, Kind, Names, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
 use crate::map_leaves;
-use crate::shortcuts::attributes;
-use crate::shortcuts::dictionaries;
 use crate::shortcuts::sizes;
 use crate::tree::{self, NewLeaves};
 
@@ -62,9 +60,8 @@ fn column<'py>(
     // One level of all members after the other: short steps wait for memory together.
     let mut values: Vec<_> = members.iter().collect();
     for part in path.iter_borrowed() {
-        let mut place = None;
         for value in &mut values {
-            match entry(imports, value, &part, &mut place)? {
+            match entry(imports, value, &part)? {
                 Some(next) => *value = next,
                 None => return Ok(None),
             }
@@ -94,28 +91,17 @@ fn stacked_leaves<'py>(
     }
 }
 
-/// The entry of one member at a direct key; None where it has none. Members that were made
-/// alike have it at the same `place`, which is that of the first one.
+/// The entry of one member at a direct key; None where it has none.
 fn entry<'py>(
     imports: &Imports,
     td: &Bound<'py, PyAny>,
     key: &Bound<'py, PyAny>,
-    place: &mut Option<usize>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = td.py();
     Ok(match kind(imports, td)? {
         Kind::Leaf => None,
         Kind::Dense => {
-            if let Some(place) = *place
-                && let Some(entries) = attributes::lent(td, 0)
-                && let Ok(entries) = entries.cast::<PyDict>()
-                && let Some(value) = dictionaries::value_under(&entries, place, key)
-            {
-                return Ok(Some(value));
-            }
-            let entries = collection::entries(imports, td)?;
-            let place = *place.get_or_insert_with(|| dictionaries::place_of(&entries, key));
-            under(&entries, place, key)?
+            collection::entries(imports, td)?.get_item(key)?
         }
         Kind::Foreign => {
             let _guard = RecursionGuard::enter(py)?;
@@ -124,19 +110,6 @@ fn entry<'py>(
             Some(td.call_method1(name, (key, missing))?).filter(|value| !value.is(missing))
         }
     })
-}
-
-/// The value under `key`, which is looked for at `place` first.
-#[inline]
-fn under<'py>(
-    entries: &Bound<'py, PyDict>,
-    place: usize,
-    key: &Bound<'py, PyAny>,
-) -> PyResult<Option<Bound<'py, PyAny>>> {
-    match dictionaries::value_under(entries, place, key) {
-        Some(value) => Ok(Some(value)),
-        None => entries.get_item(key),
-    }
 }
 
 /// A dictionary with the direct keys of a member, whose values say nothing.
@@ -238,21 +211,16 @@ fn stacked<'py>(
             return Ok(None);
         }
         all_entries.push(collection::entries(imports, member)?);
-        // A value that is only looked at is not owned.
-        let has_names = match attributes::lent(member, 3) {
-            Some(names) => !names.is_none(),
-            None => !collection::dim_names(imports, member)?.is_none(),
-        };
-        if has_names {
+        if !collection::dim_names(imports, member)?.is_none() {
             return Ok(None);
         }
+        let own = collection::batch_size(imports, member)?;
         if let Some((shape, last)) = &mut size
-            && attributes::lent(member, 1).is_some_and(|own| are_alike(last, &own))
+            && are_alike(last, &own)
         {
             shape.repeat();
             continue;
         }
-        let own = collection::batch_size(imports, member)?;
         match &mut size {
             None => size = Some((MergedShape::of(&dims_of(&own)?), own)),
             Some((shape, last)) => {
@@ -270,9 +238,8 @@ fn stacked<'py>(
     let mut groups = Vec::new();
     'keys: for key in all_entries[0].keys() {
         let mut group = Vec::with_capacity(members.len());
-        let place = dictionaries::place_of(&all_entries[0], &key);
         for entries in &all_entries {
-            match under(entries, place, &key)? {
+            match entries.get_item(&key)? {
                 Some(value) => group.push(value),
                 None => continue 'keys,
             }

@@ -4,17 +4,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::shortcuts::attributes::copied;
-
 /// A copy of the instance dictionary, in the order in which the attributes were set.
-///
-/// `__dict__` is the last resort: asking for it moves the attributes of an instance out of their
-/// fast places for good.
 #[pyfunction]
 fn attributes<'py>(td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
-    if let Some(copy) = copied(td)? {
-        return Ok(copy);
-    }
     let attributes = td.getattr(intern!(td.py(), "__dict__"))?;
     attributes.cast_into::<PyDict>()?.copy()
 }

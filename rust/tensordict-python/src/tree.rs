@@ -19,7 +19,6 @@ use crate::ffi::{self, Getter, Operation, RecursionGuard, RepeatedCall};
 use crate::imports::{Imports, from_twin, imports};
 use crate::items::entry_pairs;
 use crate::lock;
-use crate::shortcuts::dictionaries::{self, Found};
 use crate::shortcuts::tensors::Tensor;
 
 // Collecting --------------------------------------------------------------------------
@@ -136,16 +135,6 @@ impl<'py> NewLeaves<'py> {
             Self::Iterator(leaves) => leaves.next().transpose()?,
         };
         leaf.ok_or_else(|| PyStopIteration::new_err(()))
-    }
-
-    /// The next leaf, unless taking it may run Python code, or there is none.
-    #[inline]
-    fn take_quickly(&mut self) -> Option<Bound<'py, PyAny>> {
-        match self {
-            Self::List(leaves) => leaves.next(),
-            Self::Tuple(leaves) => leaves.next(),
-            Self::Iterator(_) => None,
-        }
     }
 
     /// Returns what is left, for a collection that takes its own part of it.
@@ -296,28 +285,12 @@ pub(crate) fn refill<'py>(
     mut rebuild: impl FnMut(&mut NewLeaves<'py>, &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<()> {
     let is_leaf = |value: &_| collection::is_plain_leaf(imports, value);
-    if !dictionaries::can_replace(entries) {
-        return ffi::replace_entries(entries, |_, value| {
-            if is_leaf(value) {
-                return leaves.take().map(Some);
-            }
-            rebuild(leaves, value).map(Some)
-        });
-    }
-    let mut place = 0;
-    loop {
-        place = dictionaries::put_leaves(entries, place, is_leaf, || leaves.take_quickly());
-        match dictionaries::leaf_at(entries, place, is_leaf) {
-            Found::Leaf => dictionaries::put(entries, place, leaves.take()?),
-            Found::Other(value) => {
-                let new = rebuild(leaves, &value)?;
-                dictionaries::replace(entries, place, &value, new);
-            }
-            Found::Hole => {}
-            Found::End => return Ok(()),
+    ffi::replace_entries(entries, |_, value| {
+        if is_leaf(value) {
+            return leaves.take().map(Some);
         }
-        place += 1;
-    }
+        rebuild(leaves, value).map(Some)
+    })
 }
 
 struct Rebuild {

@@ -8,8 +8,6 @@ use pyo3::sync::critical_section::{with_critical_section, with_critical_section2
 use pyo3::types::{PyDict, PyList};
 use smallvec::SmallVec;
 
-use crate::shortcuts::dictionaries::{self, NextPair, Place};
-
 /// The number of entries of one collection that fit on the stack of a walk.
 const INLINE_ENTRIES: usize = 16;
 
@@ -56,6 +54,16 @@ pub(crate) fn paired_values<'py>(
     matches!(end, NextPair::End).then_some(pairs)
 }
 
+/// The next step of two dictionaries that are walked side by side.
+pub(crate) enum NextPair<'py> {
+    /// Two values at the same key.
+    Pair(Bound<'py, PyAny>, Bound<'py, PyAny>),
+    /// Both are at their ends.
+    End,
+    /// The keys are other ones.
+    Differ,
+}
+
 /// A walk over two dicts side by side.
 pub(crate) struct PairWalk<'a, 'py> {
     first: &'a Bound<'py, PyDict>,
@@ -88,19 +96,6 @@ impl<'a, 'py> PairWalk<'a, 'py> {
         if self.first.len() != self.second.len() {
             return NextPair::Differ;
         }
-        match dictionaries::other_pair(self.first, self.second, &mut self.seen, &mut accept) {
-            Ok(next) => {
-                self.places = [self.seen.cast_signed(); 2];
-                next
-            }
-            Err(dictionaries::Unknown) => self.next_by_name(accept),
-        }
-    }
-
-    fn next_by_name(
-        &mut self,
-        mut accept: impl FnMut(Borrowed<'_, 'py, PyAny>, Borrowed<'_, 'py, PyAny>) -> bool,
-    ) -> NextPair<'py> {
         let (first, second) = (self.first, self.second);
         let (seen, [place, other_place]) = (&mut self.seen, &mut self.places);
         let null = std::ptr::null_mut;
@@ -146,9 +141,6 @@ pub(crate) fn other_value<'py>(
     place: &mut usize,
     mut accept: impl FnMut(&Bound<'py, PyAny>) -> bool,
 ) -> Option<Bound<'py, PyAny>> {
-    if let Ok(found) = dictionaries::other_value(dict, place, |value| accept(&value)) {
-        return found;
-    }
     let mut position = place.cast_signed();
     let (null, mut value) = (std::ptr::null_mut(), std::ptr::null_mut());
     let found = with_critical_section(dict, || {
@@ -172,7 +164,7 @@ pub(crate) fn other_value<'py>(
 ///
 /// # Safety
 /// Both are objects that are alive.
-pub(crate) unsafe fn is_same_key(key: *mut ffi::PyObject, other: *mut ffi::PyObject) -> bool {
+unsafe fn is_same_key(key: *mut ffi::PyObject, other: *mut ffi::PyObject) -> bool {
     if key == other {
         return true;
     }
@@ -233,9 +225,6 @@ fn visit<'py>(
     dict: &Bound<'py, PyDict>,
     mut visit: impl FnMut(Borrowed<'_, 'py, PyAny>, Borrowed<'_, 'py, PyAny>) -> bool,
 ) -> bool {
-    if let Some(answer) = dictionaries::visit(dict, &mut visit) {
-        return answer;
-    }
     let mut position = 0;
     let mut key = std::ptr::null_mut();
     let mut value = std::ptr::null_mut();
@@ -276,18 +265,6 @@ pub(crate) fn value_at<'py>(
     dict: &Bound<'py, PyDict>,
     place: &mut isize,
 ) -> Option<Bound<'py, PyAny>> {
-    loop {
-        let found = dictionaries::value_at(dict, place.cast_unsigned());
-        if matches!(found, Place::Value(_) | Place::Hole) {
-            *place += 1;
-        }
-        match found {
-            Place::Value(value) => return Some(value),
-            Place::Hole => {}
-            Place::End => return None,
-            Place::Unknown => break,
-        }
-    }
     let mut value = std::ptr::null_mut();
     let null = std::ptr::null_mut();
     with_critical_section(dict, || {
@@ -306,22 +283,7 @@ pub(crate) fn replace_values<'py>(
     dict: &Bound<'py, PyDict>,
     mut replace: impl FnMut(&Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>>,
 ) -> PyResult<()> {
-    if !dictionaries::can_replace(dict) {
-        return replace_entries(dict, |_, value| replace(value));
-    }
-    let mut place = 0;
-    loop {
-        match dictionaries::value_at(dict, place) {
-            Place::Value(value) => {
-                if let Some(replacement) = replace(&value)? {
-                    dictionaries::replace(dict, place, &value, replacement);
-                }
-            }
-            Place::Hole => {}
-            Place::End | Place::Unknown => return Ok(()),
-        }
-        place += 1;
-    }
+    replace_entries(dict, |_, value| replace(value))
 }
 
 /// Does the work of [`replace_values`], but keeps the values that `is_leaf` accepts.
@@ -331,22 +293,12 @@ pub(crate) fn replace_others<'py>(
     is_leaf: impl Fn(&Bound<'py, PyAny>) -> bool,
     mut replace: impl FnMut(&Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>>,
 ) -> PyResult<()> {
-    if !dictionaries::can_replace(dict) {
-        return replace_entries(dict, |_, value| {
-            if is_leaf(value) {
-                return Ok(None);
-            }
-            replace(value)
-        });
-    }
-    let mut next = 0;
-    while let Some((place, value)) = dictionaries::other_from(dict, next, &is_leaf) {
-        if let Some(new) = replace(&value)? {
-            dictionaries::replace(dict, place, &value, new);
+    replace_entries(dict, |_, value| {
+        if is_leaf(value) {
+            return Ok(None);
         }
-        next = place + 1;
-    }
-    Ok(())
+        replace(value)
+    })
 }
 
 /// Does the work of [`replace_values`] for a function that needs the key, too.
@@ -388,47 +340,7 @@ pub(crate) fn put_values<'py>(
     dict: &Bound<'py, PyDict>,
     mut values: impl Iterator<Item = Bound<'py, PyAny>>,
 ) -> PyResult<()> {
-    if !dictionaries::can_replace(dict) {
-        return replace_entries(dict, |_, _| Ok(values.next()));
-    }
-    let mut place = 0;
-    loop {
-        let next = dictionaries::put_leaves(dict, place, |_| true, || values.next());
-        if next == place {
-            return Ok(());
-        }
-        place = next;
-    }
-}
-
-/// A dict that nobody else knows yet, whose values are replaced in the order of its keys.
-pub(crate) struct Filling<'a, 'py> {
-    dict: &'a Bound<'py, PyDict>,
-    is_in_place: bool,
-    place: usize,
-}
-
-impl<'a, 'py> Filling<'a, 'py> {
-    pub(crate) fn new(dict: &'a Bound<'py, PyDict>) -> Self {
-        Self {
-            dict,
-            is_in_place: dictionaries::can_replace(dict),
-            place: 0,
-        }
-    }
-
-    /// Stores `value` under `key`, one of the dict's own, behind those that had a turn.
-    pub(crate) fn put(
-        &mut self,
-        key: &Bound<'py, PyAny>,
-        value: Bound<'py, PyAny>,
-    ) -> PyResult<()> {
-        if !self.is_in_place {
-            return self.dict.set_item(key, value);
-        }
-        dictionaries::replace_next(self.dict, &mut self.place, key, value)
-            .or_else(|value| self.dict.set_item(key, value))
-    }
+    replace_entries(dict, |_, _| Ok(values.next()))
 }
 
 /// A new dict with the entries of `dict`, laid out alike: cheaper than inserting them.

@@ -16,8 +16,8 @@ use pyo3::types::{PyList, PySlice, PyString, PyTuple, PyType};
 
 pub(crate) use calls::{Callee, Getter, Operation, RepeatedCall, call, call_method};
 pub(crate) use dicts::{
-    Filling, Leaves, PairWalk, Pairs, Values, all_entries, copy_dict, dict_pairs, dict_values,
-    is_same_key, list_of, other_value, paired_values, put_values, replace_entries, replace_others,
+    Leaves, NextPair, PairWalk, Pairs, Values, all_entries, copy_dict, dict_pairs, dict_values,
+    list_of, other_value, paired_values, put_values, replace_entries, replace_others,
     replace_values, value_at,
 };
 pub(crate) use recursion::RecursionGuard;

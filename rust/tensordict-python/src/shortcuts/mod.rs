@@ -8,9 +8,7 @@
 //! all but those. An interpreter without a global lock turns all of them off, since most rely
 //! on it.
 
-pub(crate) mod attributes;
 pub(crate) mod calls;
-pub(crate) mod dictionaries;
 pub(crate) mod sizes;
 pub(crate) mod tensors;
 
@@ -24,8 +22,6 @@ use crate::imports::imports;
 /// A shortcut, by its place in the table of [`NAMES`].
 #[derive(Clone, Copy)]
 pub(crate) enum Shortcut {
-    Attributes,
-    Dictionaries,
     Calls,
     Tensors,
     Signs,
@@ -33,9 +29,7 @@ pub(crate) enum Shortcut {
     Sizes,
 }
 
-const NAMES: [&str; 7] = [
-    "attributes",
-    "dictionaries",
+const NAMES: [&str; 5] = [
     "calls",
     "tensors",
     "signs",
@@ -61,8 +55,6 @@ fn shortcuts(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     imports(py)?;
     let [tensors, signs, graphs] = tensors::are_known(py);
     let are_taken = [
-        attributes::is_known(),
-        dictionaries::is_known(),
         Shortcut::Calls.is_allowed(),
         tensors,
         signs,
@@ -93,7 +85,5 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         .fold(0, |allowed, (place, _)| allowed | (1 << place));
     ALLOWED.store(allowed, Ordering::Relaxed);
     module.add_function(wrap_pyfunction!(shortcuts, module)?)?;
-    dictionaries::learn(module.py())?;
-    attributes::learn(module.py())?;
     calls::register(module)
 }
