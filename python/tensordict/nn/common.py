@@ -230,7 +230,6 @@ class TensorDictModule(TensorDictModuleBase):
             return module(*tensors, **kwargs, **self.method_kwargs)
         return module(*tensors, **kwargs)
 
-    @_rust.call_natively
     @dispatch(auto_batch_size=False)
     def forward(
         self,

@@ -261,7 +261,6 @@ class TensorDictSequential(TensorDictModule):
             raise
         return tensordict
 
-    @_rust.call_natively
     @dispatch(auto_batch_size=False)
     def forward(
         self, tensordict: Any = None, tensordict_out: Any = None, **kwargs: object

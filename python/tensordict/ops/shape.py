@@ -243,7 +243,6 @@ class ShapeOps(SplittingOps, RearrangingOps):
 
     # Dims of one -----------------------------------------------------------------
 
-    @_rust.call_natively
     def squeeze(self, *args: Any, **kwargs: Any) -> Self:
         """Remove batch dims of size 1. As :meth:`torch.Tensor.squeeze`.
 
@@ -269,7 +268,6 @@ class ShapeOps(SplittingOps, RearrangingOps):
             return _squeezed_lazily(self, dim)
         return _rust.squeeze(self, dim, ("squeeze", args, kwargs))
 
-    @_rust.call_natively
     def unsqueeze(self, *args: Any, **kwargs: Any) -> Self:
         """Add a batch dim of size 1. As :meth:`torch.Tensor.unsqueeze`.
 

@@ -7,12 +7,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyType};
 
 use crate::collection::{self, Kind, State, is_non_tensor, kind};
+use crate::ffi::NextPair;
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
 use crate::items::{containers, entry_pairs};
 use crate::lock;
 use crate::set::batch_size_of;
-use crate::ffi::NextPair;
 use crate::tree::{NewLeaves, refill};
 
 /// The entries of any collection, as it gives them.

@@ -7,10 +7,12 @@ use pyo3::ffi::PyTypeObject;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PySlice, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
+use tensordict_core::storage::source::Signs;
 
 use crate::ffi;
 use crate::imports::{Imports, from_twin};
 use crate::shortcuts::sizes;
+use crate::shortcuts::tensors::Tensor;
 
 /// The kind of a value of a collection, for a walk.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -181,6 +183,28 @@ pub(crate) fn rescued<'py>(
     }
     let made = from_twin(py, "ragged_leaves", "map_leaf", (op, leaf, arguments))?;
     if made.is_none() { Err(error) } else { Ok(made) }
+}
+
+/// Returns which values of a tensor have the other sign than in memory.
+pub(crate) fn signs_of(
+    imports: &Imports,
+    tensor: &Bound<'_, PyAny>,
+    is_complex: bool,
+) -> PyResult<Signs> {
+    let py = tensor.py();
+    let is = |method: &Py<PyAny>| method.bind(py).call1((tensor,))?.is_truthy();
+    Ok(Signs {
+        negated: is(&imports.is_neg)?,
+        conjugated: is_complex && is(&imports.is_conj)?,
+    })
+}
+
+/// Returns whether values of a tensor have the other sign than in memory; None where its dtype has no
+/// form in memory.
+pub(crate) fn has_signs(imports: &Imports, tensor: &Tensor<'_, '_>) -> Option<bool> {
+    let is_complex = tensor.dtype_name()?.contains("complex");
+    let signs = signs_of(imports, tensor.object(), is_complex).ok()?;
+    Some(signs != Signs::default())
 }
 
 /// Returns whether a foreign collection is one value that is no tensor.

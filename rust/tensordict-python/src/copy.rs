@@ -12,7 +12,7 @@ use crate::collection::{self, Kind, kind};
 use crate::ffi::{self, Getter, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
 use crate::set::{self, Target, or_false};
-use crate::shortcuts::tensors::{Tensor, have_one_shape};
+use crate::shortcuts::tensors::have_one_shape;
 use crate::tree::plain_leaves;
 
 /// Entries and the values that are copied into them, side by side.
@@ -147,9 +147,6 @@ fn have_gradients(imports: &Imports, lists: [&Bound<'_, PyList>; 2]) -> PyResult
     let descriptor = imports.tensor.bind(py).getattr(name)?;
     let getter = Getter::of(descriptor);
     for value in lists.into_iter().flat_map(PyListMethods::iter) {
-        if Tensor::of(&value).is_some_and(|tensor| tensor.is_outside_of_graphs()) {
-            continue;
-        }
         let answer = match &getter {
             Some(getter) => getter.get(&value)?,
             None => value.getattr(name)?,

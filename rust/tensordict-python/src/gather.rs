@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use tensordict_core::batch::Dims;
 use tensordict_core::gather::{self, Leaf, OwnedLeaf, Prefetcher, Run, Ticket};
 
-use crate::collection::{self, Kind, kind};
+use crate::collection::{self, Kind, has_signs, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
 use crate::shortcuts::tensors::{Tensor, shape_of};
@@ -92,12 +92,10 @@ impl Rows {
 /// that are in memory.
 pub(crate) fn plain_memory(tensor: &Bound<'_, PyAny>) -> Option<Memory> {
     let ordinary = Tensor::of_plain_or_mapped(tensor)?;
-    if !ordinary.is_outside_of_graphs() && takes_part_in_graphs(tensor) {
+    if takes_part_in_graphs(tensor) || has_signs(imports(tensor.py()).ok()?, &ordinary)? {
         return None;
     }
-    let signs = ordinary.signs()?;
-    let memory = dlpack::strided_memory_of(tensor).ok()??;
-    (signs == memory.signs).then_some(memory)
+    dlpack::strided_memory_of(tensor).ok()?
 }
 
 /// Tells whether gradients are followed through a tensor, forwards or backwards. A view has the

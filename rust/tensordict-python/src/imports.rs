@@ -136,6 +136,8 @@ pub(crate) struct Imports {
     pub(crate) foreach_zero: Py<PyAny>,
     pub(crate) is_batched: Py<PyAny>,
     pub(crate) forward_grad: Py<PyAny>,
+    pub(crate) is_neg: Py<PyAny>,
+    pub(crate) is_conj: Py<PyAny>,
     pub(crate) protocol: Py<PyType>,
     /// The kinds of special entries, and the class of each.
     pub(crate) entry_kinds: Py<PyList>,
@@ -171,6 +173,8 @@ impl Imports {
                 .unbind(),
             cat: torch.getattr("cat")?.unbind(),
             forward_grad: py.import("torch.autograd.forward_ad")?.into_any().unbind(),
+            is_neg: torch.getattr("Tensor")?.getattr("is_neg")?.unbind(),
+            is_conj: torch.getattr("Tensor")?.getattr("is_conj")?.unbind(),
             protocol: class(&protocol, "CollectionProtocol")?,
             entry_kinds: special.getattr("KINDS_OF_CLASSES")?.cast_into()?.unbind(),
             entry_classes: special.getattr("CLASSES")?.cast_into()?.unbind(),

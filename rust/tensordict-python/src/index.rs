@@ -15,7 +15,7 @@ use crate::collection::{self, Kind, Names, Order, Splice, State, kind};
 use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall};
 use crate::gather::{Jobs, Rows};
 use crate::imports::{Imports, from_twin, imports};
-use crate::shortcuts::tensors::{Tensor, shape_of};
+use crate::shortcuts::tensors::shape_of;
 
 /// An index planned against a batch size.
 enum Plan<'py> {
@@ -612,18 +612,14 @@ fn set_index<'py>(
 
 /// Do all `writes` at an index. Those that torch refuses come first: nothing is written then.
 fn write_all(imports: &Imports, mut writes: Writes<'_>, at: &Bound<'_, PyAny>) -> PyResult<()> {
-    if writes.iter().any(|(entry, _)| may_be_of_a_graph(entry)) {
-        let names = &imports.names;
+    let mut are_any_trained = false;
+    for (entry, _) in &writes {
+        are_any_trained |= requires_grad(imports, entry)?;
+    }
+    if are_any_trained {
+        let is_leaf = imports.names.is_leaf.bind(at.py());
         let is_trained = |entry: &Bound<'_, PyAny>| -> PyResult<bool> {
-            let py = entry.py();
-            if !may_be_of_a_graph(entry) {
-                return Ok(false);
-            }
-            // A leaf need not be a tensor.
-            let Some(tracked) = entry.getattr_opt(names.requires_grad.bind(py))? else {
-                return Ok(false);
-            };
-            Ok(tracked.is_truthy()? && entry.getattr(names.is_leaf.bind(py))?.is_truthy()?)
+            Ok(requires_grad(imports, entry)? && entry.getattr(is_leaf)?.is_truthy()?)
         };
         let mut others = Vec::new();
         let mut trained = Vec::new();
@@ -643,9 +639,12 @@ fn write_all(imports: &Imports, mut writes: Writes<'_>, at: &Bound<'_, PyAny>) -
     Ok(())
 }
 
-/// Returns whether a tensor may take part in a graph, as far as that is known without torch.
-fn may_be_of_a_graph(entry: &Bound<'_, PyAny>) -> bool {
-    Tensor::of(entry).is_none_or(|tensor| !tensor.is_outside_of_graphs())
+/// Returns whether gradients are followed through an entry, which need not be a tensor.
+fn requires_grad(imports: &Imports, entry: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match entry.getattr_opt(imports.names.requires_grad.bind(entry.py()))? {
+        Some(answer) => answer.is_truthy(),
+        None => Ok(false),
+    }
 }
 
 /// Returns whether an index has an ellipsis, which each tensor reads in its own way.
@@ -710,8 +709,10 @@ fn write_members<'py>(
         else {
             return Ok(false);
         };
-        if writes.iter().any(|(entry, _)| may_be_of_a_graph(entry)) {
-            return Ok(false);
+        for (entry, _) in &writes {
+            if requires_grad(imports, entry)? {
+                return Ok(false);
+            }
         }
         let [at, _] = place;
         planned.push((at, writes, values));

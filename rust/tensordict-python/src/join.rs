@@ -10,9 +10,9 @@ use pyo3::types::{PyDict, PyInt, PyList, PySequence, PyTuple};
 use smallvec::SmallVec;
 
 use crate::collection::{self, Kind, State, kind};
+use crate::ffi::NextPair;
 use crate::ffi::{self, Operation, RecursionGuard, RepeatedCall, Resolved};
 use crate::imports::{Imports, from_twin, imports};
-use crate::ffi::NextPair;
 use crate::shortcuts::sizes;
 
 #[derive(Clone, Copy, PartialEq, Eq)]

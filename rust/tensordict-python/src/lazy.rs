@@ -100,9 +100,7 @@ fn entry<'py>(
     let py = td.py();
     Ok(match kind(imports, td)? {
         Kind::Leaf => None,
-        Kind::Dense => {
-            collection::entries(imports, td)?.get_item(key)?
-        }
+        Kind::Dense => collection::entries(imports, td)?.get_item(key)?,
         Kind::Foreign => {
             let _guard = RecursionGuard::enter(py)?;
             let missing = imports.no_default.bind(py);

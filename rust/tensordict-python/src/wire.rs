@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
-use crate::collection;
+use crate::collection::{self, has_signs};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
 use crate::shortcuts::tensors::Tensor;
@@ -16,9 +16,9 @@ use crate::storage::dlpack::DataType;
 /// A tensor whose bytes lie on the CPU in a row, with the signs that are in memory.
 fn as_bytes<'a, 'py>(object: &'a Bound<'py, PyAny>) -> Option<Tensor<'a, 'py>> {
     let tensor = Tensor::of(object)?;
-    let signs = tensor.signs()?;
-    let is_plain =
-        tensor.is_on_cpu()? && tensor.is_contiguous()? && !signs.negated && !signs.conjugated;
+    let is_plain = tensor.is_on_cpu()?
+        && tensor.is_contiguous()?
+        && !has_signs(imports(object.py()).ok()?, &tensor)?;
     is_plain.then_some(tensor)
 }
 

@@ -155,33 +155,6 @@ pub(crate) fn plain_attribute<'py>(
     }
 }
 
-unsafe extern "C" {
-    /// Runs a frame of Python where nothing else was put in its place.
-    fn _PyEval_EvalFrameDefault();
-}
-
-/// Returns whether frames are watched (PEP 523), as the compiler does where compiled code runs:
-/// what runs natively then is code that it does not see.
-pub(crate) fn frames_are_watched(_: Python<'_>) -> bool {
-    // SAFETY: the thread is attached, so that it has an interpreter.
-    unsafe {
-        let run = ffi::_PyInterpreterState_GetEvalFrameFunc(ffi::PyInterpreterState_Get());
-        run as usize != _PyEval_EvalFrameDefault as *const () as usize
-    }
-}
-
-/// The dict of an instance's own attributes; None where it has none.
-pub(crate) fn instance_dict<'py>(
-    value: &Bound<'py, PyAny>,
-) -> PyResult<Option<Bound<'py, PyDict>>> {
-    // SAFETY: the instance is alive for the call, and no closure is asked for.
-    let found = unsafe {
-        let dict = ffi::PyObject_GenericGetDict(value.as_ptr(), std::ptr::null_mut());
-        Bound::from_owned_ptr_or_err(value.py(), dict)?
-    };
-    Ok(found.cast_into::<PyDict>().ok())
-}
-
 /// `value.name = attribute`, as `object.__setattr__` does it.
 pub(crate) fn set_plain_attribute<'py>(
     value: &Bound<'py, PyAny>,

@@ -24,18 +24,10 @@ use crate::imports::imports;
 pub(crate) enum Shortcut {
     Calls,
     Tensors,
-    Signs,
-    Graphs,
     Sizes,
 }
 
-const NAMES: [&str; 5] = [
-    "calls",
-    "tensors",
-    "signs",
-    "graphs",
-    "sizes",
-];
+const NAMES: [&str; 3] = ["calls", "tensors", "sizes"];
 
 /// A bit for each that may be taken.
 static ALLOWED: AtomicU8 = AtomicU8::new(0);
@@ -53,12 +45,9 @@ impl Shortcut {
 fn shortcuts(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     // Those of torch are tried with the first primitive that needs them.
     imports(py)?;
-    let [tensors, signs, graphs] = tensors::are_known(py);
     let are_taken = [
         Shortcut::Calls.is_allowed(),
-        tensors,
-        signs,
-        graphs,
+        tensors::are_known(py),
         Shortcut::Sizes.is_allowed(),
     ];
     let taken = PyDict::new(py);

@@ -24,7 +24,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 use smallvec::SmallVec;
 use tensordict_core::storage::region;
-use tensordict_core::storage::source::Signs;
 
 use super::Shortcut;
 use crate::ffi::Resolved;
@@ -56,11 +55,6 @@ struct Access {
     place: usize,
     /// The table of virtual functions of an ordinary tensor.
     table: usize,
-    /// The place of its dispatch keys, if that was found.
-    keys: Option<Keys>,
-    /// The offset, in words, of the word that is null in a tensor that never took part in a graph,
-    /// if that was found.
-    graph: Option<usize>,
 }
 
 /// The functions for the memory that a tensor lies in.
@@ -102,19 +96,6 @@ impl Drop for HeldStorage {
     }
 }
 
-/// The dispatch keys of a tensor: a word whose bits say, among other things, which signs it shows
-/// the other way round.
-struct Keys {
-    /// The offset of the word in the tensor, in words.
-    place: usize,
-    negative: u64,
-    conjugate: u64,
-}
-
-/// So many words belong to every tensor: torch is not built where its own count of them is
-/// another one, and the keys come last.
-const TENSOR_WORDS: usize = 22;
-
 static ACCESS: Resolved<Option<Access>> = Resolved::new();
 
 /// An ordinary tensor that can be asked, while the Python object lives.
@@ -141,6 +122,11 @@ impl<'a, 'py> Tensor<'a, 'py> {
                 object.get_type().is(class) && unsafe { Self::is_ordinary(access, object) };
             is_ordinary.then_some(Self { access, object })
         })
+    }
+
+    /// The object of Python.
+    pub(crate) fn object(&self) -> &'a Bound<'py, PyAny> {
+        self.object
     }
 
     #[inline]
@@ -261,30 +247,6 @@ impl<'a, 'py> Tensor<'a, 'py> {
         })?
     }
 
-    /// Returns which of its values have the other sign than in memory. Torch's own methods give the
-    /// interpreter's lock away to answer, and take it again.
-    #[inline]
-    pub(crate) fn signs(&self) -> Option<Signs> {
-        let keys = self.access.keys.as_ref()?;
-        // SAFETY: the word belongs to the tensor, which the Python object keeps alive; torch
-        // writes it when it makes a tensor, and with the interpreter's lock.
-        let word = unsafe { tensor_word(self.object, self.access.place, keys.place) };
-        Some(Signs {
-            negated: word & keys.negative != 0,
-            conjugated: word & keys.conjugate != 0,
-        })
-    }
-
-    /// Returns whether it never took part in a graph, so that it requires no gradient; false where
-    /// that is not known without asking torch.
-    #[inline]
-    pub(crate) fn is_outside_of_graphs(&self) -> bool {
-        self.access.graph.is_some_and(|place| {
-            // SAFETY: as in `signs`.
-            unsafe { tensor_word(self.object, self.access.place, place) == 0 }
-        })
-    }
-
     /// `torch.float32`; None for a dtype that this package does not read as memory.
     #[inline]
     pub(crate) fn dtype_name(&self) -> Option<&'static str> {
@@ -319,18 +281,6 @@ pub(crate) fn number_of_dtype(py: Python<'_>, name: &str) -> Option<i32> {
 unsafe fn word(object: &Bound<'_, PyAny>, place: usize) -> *const usize {
     // SAFETY: as the caller says.
     unsafe { object.as_ptr().cast::<usize>().cast_const().add(place) }
-}
-
-/// A word of the tensor whose address is at `place` of a Python object.
-///
-/// # Safety
-/// The address is that of a tensor, which has more than `number` words.
-unsafe fn tensor_word(object: &Bound<'_, PyAny>, place: usize, number: usize) -> u64 {
-    // SAFETY: as the caller says; the tensor begins at a multiple of a word.
-    unsafe {
-        let tensor = *word(object, place).cast::<*const u64>();
-        *tensor.add(number)
-    }
 }
 
 /// Asks the processor to fetch the tensor behind a Python object, which is fetched.
@@ -375,15 +325,9 @@ pub(crate) fn learn(py: Python<'_>) {
     ACCESS.set(py, access);
 }
 
-/// Returns which questions tensors can be asked here: for their shape and its like, for the signs
-/// of their values, and whether they are outside of graphs.
-pub(crate) fn are_known(py: Python<'_>) -> [bool; 3] {
-    let access = ACCESS.get(py).and_then(Option::as_ref);
-    [
-        access.is_some(),
-        access.is_some_and(|access| access.keys.is_some()),
-        access.is_some_and(|access| access.graph.is_some()),
-    ]
+/// Returns whether tensors can be asked here.
+pub(crate) fn are_known(py: Python<'_>) -> bool {
+    ACCESS.get(py).is_some_and(Option::is_some)
 }
 
 /// The functions, if they give the right answers.
@@ -437,8 +381,6 @@ fn found(py: Python<'_>) -> PyResult<Option<Access>> {
                 .unbind(),
             place,
             table: **word(&probes[0], place).cast::<*const usize>(),
-            keys: None,
-            graph: None,
         }
     };
     let mut dtypes = Vec::new();
@@ -482,13 +424,6 @@ fn found(py: Python<'_>) -> PyResult<Option<Access>> {
         return Ok(None);
     }
     learn_storages(&mut access, address, &probes[2])?;
-    // Torch is asked in another way where it has no such thing.
-    if Shortcut::Signs.is_allowed() {
-        access.keys = place_of_keys(&access, &probes[0]).ok().flatten();
-    }
-    if Shortcut::Graphs.is_allowed() {
-        access.graph = place_of_graph(&access, &probes[0]).ok().flatten();
-    }
     Ok(Some(access))
 }
 
@@ -539,78 +474,6 @@ fn holds_storages(access: &Access, real: &Bound<'_, PyAny>) -> PyResult<bool> {
     };
     let are_inside = has_all(&tensor, 8) == Some(true) && has_all(&row, 8) == Some(true);
     Ok(are_inside && has_all(&tensor, 16) == Some(false))
-}
-
-/// Finds the place of the word that torch prints for the dispatch keys of tensors, and which bits
-/// of it are the signs.
-fn place_of_keys(access: &Access, real: &Bound<'_, PyAny>) -> PyResult<Option<Keys>> {
-    let torch = real.py().import("torch")?;
-    let keys_of = torch.getattr("_C")?.getattr("_dispatch_keys")?;
-    let complex = real.call_method1("to", (torch.getattr("complex64")?,))?;
-    let probes = [
-        real.clone(),
-        real.call_method0("_neg_view")?,
-        complex.clone(),
-        complex.call_method0("conj")?,
-        complex.call_method0("conj")?.getattr("imag")?,
-    ];
-    let mut keys = Vec::new();
-    for probe in &probes {
-        if Tensor::by(access, probe).is_none() {
-            return Ok(None);
-        }
-        let text = keys_of.call1((probe,))?.call_method0("raw_repr")?;
-        keys.push(text.extract::<u64>()?);
-    }
-    let is_at = |number: usize| {
-        probes.iter().zip(&keys).all(|(probe, keys)| {
-            // SAFETY: these are tensors, and the word is one that every tensor has.
-            unsafe { tensor_word(probe, access.place, number) == *keys }
-        })
-    };
-    let (negative, conjugate) = (keys[0] ^ keys[1], keys[2] ^ keys[3]);
-    let is_right = negative.is_power_of_two()
-        && conjugate.is_power_of_two()
-        && negative != conjugate
-        && keys[0] & (negative | conjugate) == 0
-        && keys[2] & (negative | conjugate) == 0
-        && keys[4] & (negative | conjugate) == negative;
-    let place = (0..TENSOR_WORDS).find(|&number| is_at(number));
-    Ok(place.filter(|_| is_right).map(|place| Keys {
-        place,
-        negative,
-        conjugate,
-    }))
-}
-
-/// Finds the place of the word that is null until tensors are made to require a gradient, and is
-/// not in what is computed from those.
-fn place_of_graph(access: &Access, real: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-    let words_of = |tensor: &Bound<'_, PyAny>| -> Vec<u64> {
-        let numbers = 0..TENSOR_WORDS;
-        // SAFETY: it is a tensor, and the words are those that every tensor has.
-        numbers
-            .map(|number| unsafe { tensor_word(tensor, access.place, number) })
-            .collect()
-    };
-    let probe = real.call_method0("clone")?;
-    if Tensor::by(access, &probe).is_none() {
-        return Ok(None);
-    }
-    let before = words_of(&probe);
-    probe.call_method0("requires_grad_")?;
-    let after = words_of(&probe);
-    let mut changed = (0..TENSOR_WORDS).filter(|&number| before[number] != after[number]);
-    let (Some(place), None) = (changed.next(), changed.next()) else {
-        return Ok(None);
-    };
-    let computed = probe.call_method0("exp")?;
-    let is_right = before[place] == 0
-        && Tensor::by(access, &computed).is_some()
-        && computed.getattr("requires_grad")?.is_truthy()?
-        && words_of(&computed)[place] != 0
-        && words_of(real)[place] == 0;
-    Ok(is_right.then_some(place))
 }
 
 /// Finds the place where all of `tensors` have the address that torch gives for them.

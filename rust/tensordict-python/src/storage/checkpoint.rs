@@ -126,7 +126,14 @@ fn tensor_digests(
 
 /// `(name, dtype, shape, first byte, number of bytes, tensor of bytes that takes them)`. Without a
 /// tensor they are only compared with their checksums.
-type Range<'py> = (String, String, Vec<i64>, usize, usize, Option<Bound<'py, PyAny>>);
+type Range<'py> = (
+    String,
+    String,
+    Vec<i64>,
+    usize,
+    usize,
+    Option<Bound<'py, PyAny>>,
+);
 
 /// A file, and the ranges of its tensors that are read.
 type Filled<'py> = (PathBuf, Vec<Range<'py>>);
@@ -144,26 +151,31 @@ fn read_safetensors_into(
 ) -> PyResult<()> {
     let mut wanted = Vec::with_capacity(files.len());
     for (path, tensors) in &files {
-        let tensors = tensors.iter().map(|(name, dtype, shape, start, length, tensor)| {
-            let target = tensor.as_ref().map(|tensor| {
-                let memory = memory_of(tensor)?.filter(|memory| memory.num_bytes == *length);
-                let memory = memory.ok_or_else(|| {
-                    let text = format!("the tensor for {name:?} is not {length} bytes of memory");
-                    PyValueError::new_err(text)
-                })?;
-                // SAFETY: `files` holds the tensors during the call; that nobody else uses their
-                // memory meanwhile is for the caller, as with any tensor that is written to.
-                Ok::<_, PyErr>(unsafe { Target::new(memory.pointer.cast_mut(), memory.num_bytes) })
+        let tensors = tensors
+            .iter()
+            .map(|(name, dtype, shape, start, length, tensor)| {
+                let target = tensor.as_ref().map(|tensor| {
+                    let memory = memory_of(tensor)?.filter(|memory| memory.num_bytes == *length);
+                    let memory = memory.ok_or_else(|| {
+                        let text =
+                            format!("the tensor for {name:?} is not {length} bytes of memory");
+                        PyValueError::new_err(text)
+                    })?;
+                    // SAFETY: `files` holds the tensors during the call; that nobody else uses their
+                    // memory meanwhile is for the caller, as with any tensor that is written to.
+                    Ok::<_, PyErr>(unsafe {
+                        Target::new(memory.pointer.cast_mut(), memory.num_bytes)
+                    })
+                });
+                Ok(Wanted {
+                    name: name.clone(),
+                    dtype: dtype.clone(),
+                    shape: shape.clone(),
+                    start: *start,
+                    length: *length,
+                    target: target.transpose()?,
+                })
             });
-            Ok(Wanted {
-                name: name.clone(),
-                dtype: dtype.clone(),
-                shape: shape.clone(),
-                start: *start,
-                length: *length,
-                target: target.transpose()?,
-            })
-        });
         wanted.push((path.clone(), tensors.collect::<PyResult<Vec<_>>>()?));
     }
     py.detach(|| {

@@ -9,12 +9,13 @@ use pyo3::types::{PyString, PyType};
 use tensordict_core::storage::dtype;
 use tensordict_core::storage::metadata::{LeafMeta, Shape};
 use tensordict_core::storage::region::Region;
-use tensordict_core::storage::source::{Remote, Signs, Source};
+use tensordict_core::storage::source::{Remote, Source};
 
 use super::devices::DeviceBytes;
 use super::dlpack::{self, Memory};
 use super::load::num_bytes;
 use super::mapped::{cut_file_at, mapped_class};
+use crate::collection::{has_signs, signs_of};
 use crate::ffi::Resolved;
 use crate::shortcuts::tensors::{HeldStorage, Tensor};
 
@@ -28,9 +29,6 @@ struct Imports {
     reader: Py<PyType>,
     describe: Py<PyAny>,
     filename: Py<PyString>,
-    /// `Tensor.is_neg` and `Tensor.is_conj`: looked up once, not for each tensor.
-    is_neg: Py<PyAny>,
-    is_conj: Py<PyAny>,
 }
 
 static IMPORTS: Resolved<Imports> = Resolved::new();
@@ -47,8 +45,6 @@ fn imports(py: Python<'_>) -> PyResult<&Imports> {
         let leaves = py.import("tensordict.storage.leaves")?;
         let tensor = class("torch", "Tensor")?;
         Ok(Imports {
-            is_neg: tensor.getattr(py, "is_neg")?,
-            is_conj: tensor.getattr(py, "is_conj")?,
             tensor,
             parameter: class("torch.nn", "Parameter")?,
             prepare: leaves.getattr("prepare_to_write")?.unbind(),
@@ -237,7 +233,11 @@ pub(super) unsafe fn plain_leaf(
     last: Option<&Arc<LeafMeta>>,
 ) -> Option<PlainLeaf> {
     let tensor = Tensor::of(value)?;
-    if tensor.signs()? != Signs::default() || !tensor.is_on_cpu()? || !tensor.is_contiguous()? {
+    // Asked first: torch gives the interpreter's lock away to answer.
+    if has_signs(crate::imports::imports(value.py()).ok()?, &tensor)? {
+        return None;
+    }
+    if !tensor.is_on_cpu()? || !tensor.is_contiguous()? {
         return None;
     }
     let dtype = tensor.dtype_name()?;
@@ -317,13 +317,7 @@ fn plain_memory(value: &Bound<'_, PyAny>) -> PyResult<Option<(Memory, Kept)>> {
     let kept = held.unwrap_or_else(|| Kept::Object(value.clone().unbind()));
     // DLPack gives the bytes of such views as they lie.
     let is_complex = memory.is_complex();
-    memory.signs = match Tensor::of(value).and_then(|tensor| tensor.signs()) {
-        Some(signs) => signs,
-        None => Signs {
-            negated: imports.is_neg.bind(py).call1((value,))?.is_truthy()?,
-            conjugated: is_complex && imports.is_conj.bind(py).call1((value,))?.is_truthy()?,
-        },
-    };
+    memory.signs = signs_of(crate::imports::imports(py)?, value, is_complex)?;
     // The sign of a float is a bit; that of an integer is not.
     let can_be_negated = !memory.signs.negated || is_complex || memory.dtype.contains("float");
     Ok(can_be_negated.then_some((memory, kept)))

@@ -13,19 +13,16 @@
 //! This is one of the modules that may hold `unsafe`: it reads two attributes and a dict
 //! by the C API, as the handful of instructions that they are.
 
-mod modules;
-
 use std::panic::AssertUnwindSafe;
 use std::sync::OnceLock;
 
 use pyo3::exceptions::{PySystemError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyFunction, PyInt, PyString, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyFunction, PyString, PyTuple};
 
 use crate::access;
 use crate::collection::{self, Names};
-use crate::dims;
 use crate::ffi::{Resolved, call_method, is_subclass};
 use crate::fields;
 use crate::foreach;
@@ -52,12 +49,6 @@ fn call_natively<'py>(function: &Bound<'py, PyFunction>) -> PyResult<Bound<'py, 
         "__contains__" => contains,
         "__setitem__" => set_item,
         "__torch_function__" => torch_function,
-        "squeeze" => squeeze,
-        "unsqueeze" => unsqueeze,
-        "forward" => match function.getattr("__qualname__")?.extract::<&str>()? {
-            "TensorDictSequential.forward" => sequence_forward,
-            _ => module_forward,
-        },
         other => {
             let message = format!("there is no native form of {other}");
             return Err(PyTypeError::new_err(message));
@@ -194,36 +185,6 @@ native!(set_item, |imports, td, key, value| {
     Ok(is_done.then(|| td.py().None().into_bound(td.py())))
 });
 
-native!(squeeze, |imports, td, dim| {
-    let name = imports.names.squeeze.bind(td.py());
-    match noted(imports, name, &td, &dim)? {
-        Some(call) => dims::squeeze(&td, &dim, &call).map(Some),
-        None => Ok(None),
-    }
-});
-native!(unsqueeze, |imports, td, dim| {
-    let name = imports.names.unsqueeze.bind(td.py());
-    match noted(imports, name, &td, &dim)? {
-        Some(call) => dims::unsqueeze(&td, &dim, &call).map(Some),
-        None => Ok(None),
-    }
-});
-
-/// Returns the note of `td.name(dim)` for a number `dim`; None if views of shapes are lazy.
-fn noted<'py>(
-    imports: &Imports,
-    name: &Bound<'py, PyString>,
-    td: &Bound<'py, PyAny>,
-    dim: &Bound<'py, PyAny>,
-) -> PyResult<Option<Bound<'py, PyTuple>>> {
-    let py = td.py();
-    let is_plain = dim.is_exact_instance_of::<PyInt>() && collection::is_plain(imports, td);
-    if !is_plain || join::is_lazy_by_default(py)? {
-        return Ok(None);
-    }
-    (name, (dim,), PyDict::new(py)).into_pyobject(py).map(Some)
-}
-
 native!(foreach_alone, of function, |_imports, td| {
     foreach::foreach(&td, &first_of_closure(&function)?, None, false)
 });
@@ -245,12 +206,6 @@ fn first_of_closure<'py>(function: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Py
     }
 }
 
-native!(module_forward, |imports, module, td| {
-    modules::forward(imports, &module, &td)
-});
-native!(sequence_forward, |imports, sequence, td| {
-    modules::forward_all(imports, &sequence, &td)
-});
 native!(answer_plainly, |_imports, class, function, types, args| {
     answer(&class, &function, &types, &args, None)
 });
