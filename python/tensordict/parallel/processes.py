@@ -189,9 +189,7 @@ class _Call:
         self.is_fed: bool = job.window is not None
         self.num_workers: int = min(backend.num_workers, len(job.todo))
         # In order: a heavy chunk in the middle is begun before all others are done.
-        self.schedule: Schedule = Schedule(
-            len(job.todo), self.num_workers, in_order=True
-        )
+        self.schedule: Schedule = Schedule(len(job.todo), self.num_workers)
         self.block: int = transport.memory_file("tensordict-results")
         self.shared: transport.Shared | None = None
         self._workers: dict[int, _Worker] = {}

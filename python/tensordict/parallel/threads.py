@@ -32,7 +32,7 @@ class ThreadsBackend:
     ) -> Generator[Outcome, None, None]:
         """Give outcomes as threads come by them."""
         in_order = job.window is not None
-        schedule = Schedule(len(job.todo), self._num_workers, in_order=True)
+        schedule = Schedule(len(job.todo), self._num_workers)
         outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         credit = threading.Semaphore(job.window or 0)
         is_left = threading.Event()

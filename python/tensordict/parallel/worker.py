@@ -79,7 +79,7 @@ def serve_main(connection: Connection, preload: tuple[str, ...]) -> None:
             assignment, num_descriptors = transport.loads(content)
             described = connection.recv_bytes()
             descriptor = receive_descriptor(connection)
-            schedule = Schedule.from_descriptor(descriptor, in_order=True)
+            schedule = Schedule.from_descriptor(descriptor)
             block = receive_descriptor(connection)
             found = [receive_descriptor(connection) for _ in range(num_descriptors)]
             try:

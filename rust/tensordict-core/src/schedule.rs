@@ -1,16 +1,14 @@
 //! The schedule of tasks and workers: a block of memory that processes share.
 //!
 //! ```text
-//! header | per worker: its range, the task it is at, since when | a state byte per task
+//! header | per worker: the task it is at, since when | a state byte per task
 //! ```
 //!
-//! Each worker has a range of tasks and takes the first of it. One whose range is empty steals
-//! the later half of the longest one. A range is a single word, `first << 32 | end`, which is
-//! only changed by compare-and-swap, so that each task is taken once. No word that a thief saw can
-//! come back: its first task has been taken by then.
+//! Tasks are taken in their order, by a counter, so that each is taken once and a heavy one in
+//! the middle is begun before all others are done.
 //!
-//! Nobody waits for anybody here. Workers that die leave the block as it is: their range is
-//! there to be stolen, and the task that they were at can be read.
+//! Nobody waits for anybody here. Workers that die leave the block as it is: the task that they
+//! were at can be read.
 
 use std::fs::File;
 use std::io;
@@ -24,12 +22,12 @@ const NUM_TASKS: usize = 0;
 const NUM_WORKERS: usize = 1;
 const CANCELLED: usize = 2;
 const READY: usize = 3;
-const HEADER_WORDS: usize = 4;
+const NEXT: usize = 4;
+const HEADER_WORDS: usize = 8;
 
-const RANGE: usize = 0;
-const RUNNING: usize = 1;
-const SINCE: usize = 2;
-const WORKER_WORDS: usize = 8;
+const RUNNING: usize = 0;
+const SINCE: usize = 1;
+const WORKER_WORDS: usize = 8; // a cache line each
 
 const WORD_BYTES: usize = size_of::<u64>();
 
@@ -43,7 +41,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Gives each worker an equal range of the tasks, in a file without a name.
+    /// Makes a block for tasks that nobody has taken, in a file without a name.
     ///
     /// # Errors
     /// The error of the system if it has no memory or no descriptor left.
@@ -62,15 +60,6 @@ impl Schedule {
         schedule
             .word(NUM_WORKERS)
             .store(num_workers.into(), Ordering::Release);
-        let (share, more) = (num_tasks / num_workers, num_tasks % num_workers);
-        let mut first = 0;
-        for worker in 0..num_workers {
-            let end = first + share + u32::from(worker < more);
-            schedule
-                .range(worker)
-                .store(packed(first, end), Ordering::Release);
-            first = end;
-        }
         Ok(schedule)
     }
 
@@ -125,71 +114,20 @@ impl Schedule {
     }
 
     /// Takes the next task for a worker, `None` if all are taken or the call was cancelled.
-    ///
-    /// With `in_order`, all workers take from the range of the first one until something else is
-    /// done, so that tasks start in their order.
     #[must_use]
-    pub fn next(&self, worker: u32, in_order: bool, now: u64) -> Option<u32> {
+    pub fn next(&self, worker: u32, now: u64) -> Option<u32> {
         if self.is_cancelled() {
             return None;
         }
-        let own = if in_order { 0 } else { worker };
-        let task = self.pop(own).or_else(|| self.steal(own))?;
+        let next = self.word(NEXT).fetch_add(1, Ordering::AcqRel);
+        let task = u32::try_from(next).ok()?;
+        if task >= self.num_tasks {
+            return None;
+        }
         self.of(worker, SINCE).store(now, Ordering::Relaxed);
         self.of(worker, RUNNING)
             .store(u64::from(task) + 1, Ordering::Release);
         Some(task)
-    }
-
-    /// Puts all tasks that nobody has taken into the range of the first worker.
-    pub fn gather(&self) {
-        for worker in 1..self.num_workers {
-            self.range(worker).store(packed(0, 0), Ordering::Release);
-        }
-        self.range(0)
-            .store(packed(0, self.num_tasks), Ordering::Release);
-    }
-
-    fn pop(&self, worker: u32) -> Option<u32> {
-        let mut seen = self.range(worker).load(Ordering::Acquire);
-        loop {
-            let (first, end) = unpacked(seen);
-            if first >= end {
-                return None;
-            }
-            match self.swap(worker, seen, packed(first + 1, end)) {
-                Ok(_) => return Some(first),
-                Err(now) => seen = now,
-            }
-        }
-    }
-
-    fn steal(&self, thief: u32) -> Option<u32> {
-        loop {
-            let (length, victim, seen) = (0..self.num_workers)
-                .map(|worker| {
-                    let seen = self.range(worker).load(Ordering::Acquire);
-                    let (first, end) = unpacked(seen);
-                    (end.saturating_sub(first), worker, seen)
-                })
-                .max_by_key(|&(length, ..)| length)?;
-            if length == 0 {
-                return None;
-            }
-            let (first, end) = unpacked(seen);
-            let middle = first + length / 2;
-            if self.swap(victim, seen, packed(first, middle)).is_ok() {
-                // Only its owner fills an empty range, and nobody takes anything from one.
-                self.range(thief)
-                    .store(packed(middle + 1, end), Ordering::Release);
-                return Some(middle);
-            }
-        }
-    }
-
-    fn swap(&self, worker: u32, seen: u64, new: u64) -> Result<u64, u64> {
-        let range = self.range(worker);
-        range.compare_exchange_weak(seen, new, Ordering::AcqRel, Ordering::Acquire)
     }
 
     /// Says how a task of a worker ended. States other than 0 are the caller's.
@@ -239,10 +177,6 @@ impl Schedule {
         self.word(READY).store(number, Ordering::Release);
     }
 
-    fn range(&self, worker: u32) -> &AtomicU64 {
-        self.of(worker, RANGE)
-    }
-
     fn of(&self, worker: u32, what: usize) -> &AtomicU64 {
         assert!(worker < self.num_workers, "there is no worker {worker}");
         self.word(HEADER_WORDS + worker as usize * WORKER_WORDS + what)
@@ -289,33 +223,14 @@ fn length_of(num_tasks: u32, num_workers: u32) -> usize {
     words_before_states(num_workers) * WORD_BYTES + num_tasks as usize
 }
 
-fn packed(first: u32, end: u32) -> u64 {
-    u64::from(first) << 32 | u64::from(end)
-}
-
-fn unpacked(range: u64) -> (u32, u32) {
-    let bytes = range.to_be_bytes();
-    let half = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|more| bytes[at + more]));
-    (half(0), half(4))
-}
-
 #[cfg(test)]
 mod tests {
     use std::thread;
 
     use super::*;
 
-    fn all(schedule: &Schedule, worker: u32, in_order: bool) -> Vec<u32> {
-        std::iter::from_fn(|| schedule.next(worker, in_order, 7)).collect()
-    }
-
-    #[test]
-    fn a_lone_worker_takes_its_own_range_first_and_then_those_of_others() {
-        let schedule = Schedule::in_memory(7, 2).unwrap();
-        let mut taken = all(&schedule, 1, false);
-        assert_eq!(taken[..3], [4, 5, 6]);
-        taken.sort_unstable();
-        assert_eq!(taken, [0, 1, 2, 3, 4, 5, 6]);
+    fn all(schedule: &Schedule, worker: u32) -> Vec<u32> {
+        std::iter::from_fn(|| schedule.next(worker, 7)).collect()
     }
 
     #[test]
@@ -325,7 +240,7 @@ mod tests {
             let schedule = &schedule;
             let mut taken: Vec<u32> = thread::scope(|scope| {
                 let threads: Vec<_> = (0..num_workers)
-                    .map(|worker| scope.spawn(move || all(schedule, worker, false)))
+                    .map(|worker| scope.spawn(move || all(schedule, worker)))
                     .collect();
                 threads
                     .into_iter()
@@ -338,12 +253,11 @@ mod tests {
     }
 
     #[test]
-    fn in_order_tasks_start_in_their_order() {
+    fn tasks_start_in_their_order() {
         let schedule = Schedule::in_memory(5, 3).unwrap();
-        schedule.gather();
-        let taken: Vec<_> = [2, 0, 1, 1, 2].map(|w| schedule.next(w, true, 0)).into();
+        let taken: Vec<_> = [2, 0, 1, 1, 2].map(|w| schedule.next(w, 0)).into();
         assert_eq!(taken, [0, 1, 2, 3, 4].map(Some));
-        assert_eq!(schedule.next(0, true, 0), None);
+        assert_eq!(schedule.next(0, 0), None);
     }
 
     #[test]
@@ -351,7 +265,7 @@ mod tests {
         let ours = Schedule::in_memory(3, 1).unwrap();
         let theirs = Schedule::open(ours.file().try_clone().unwrap()).unwrap();
         assert_eq!((theirs.num_tasks(), theirs.num_workers()), (3, 1));
-        assert_eq!(theirs.next(0, false, 42), Some(0));
+        assert_eq!(theirs.next(0, 42), Some(0));
         assert_eq!(ours.running(0), Some((0, 42)));
         theirs.finish(0, 0, 9);
         theirs.set_ready(5);
@@ -360,7 +274,7 @@ mod tests {
             (None, vec![9, 0, 0], 5)
         );
         ours.cancel();
-        assert_eq!(theirs.next(0, false, 0), None);
+        assert_eq!(theirs.next(0, 0), None);
     }
 
     #[test]

@@ -13,30 +13,24 @@ use tensordict_core::schedule::{Schedule, now_ns};
 #[pyclass(module = "tensordict._rust", name = "Schedule", frozen)]
 pub(crate) struct PySchedule {
     schedule: Schedule,
-    in_order: bool,
 }
 
 #[pymethods]
 impl PySchedule {
     #[new]
-    #[pyo3(signature = (num_tasks, num_workers, in_order = false))]
-    fn new(num_tasks: u32, num_workers: u32, in_order: bool) -> PyResult<Self> {
+    fn new(num_tasks: u32, num_workers: u32) -> PyResult<Self> {
         if num_workers == 0 {
             return Err(PyValueError::new_err(
                 "the number of workers must be positive",
             ));
         }
         let schedule = Schedule::in_memory(num_tasks, num_workers)?;
-        if in_order {
-            schedule.gather();
-        }
-        Ok(Self { schedule, in_order })
+        Ok(Self { schedule })
     }
 
     /// Opens the block of a descriptor, which belongs to the result from now on.
     #[staticmethod]
-    #[pyo3(signature = (descriptor, in_order = false))]
-    fn from_descriptor(descriptor: RawFd, in_order: bool) -> PyResult<Self> {
+    fn from_descriptor(descriptor: RawFd) -> PyResult<Self> {
         if descriptor < 0 {
             return Err(PyOSError::new_err("a descriptor is not negative"));
         }
@@ -44,7 +38,7 @@ impl PySchedule {
         // was received; a number that is not open is refused by the first system call.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
         let schedule = Schedule::open(file)?;
-        Ok(Self { schedule, in_order })
+        Ok(Self { schedule })
     }
 
     /// The descriptor of the file, to be sent.
@@ -55,7 +49,7 @@ impl PySchedule {
     /// Takes the next task for a worker, `None` if all are taken or the call was cancelled.
     fn next(&self, worker: u32) -> PyResult<Option<u32>> {
         self.checked_worker(worker)?;
-        Ok(self.schedule.next(worker, self.in_order, now_ns()))
+        Ok(self.schedule.next(worker, now_ns()))
     }
 
     /// Says how a task of a worker ended.
