@@ -71,6 +71,8 @@ def namespace(tree_name: str) -> dict[str, Any]:
     space["named"] = container(trees["td"], [4, 3])
     space["named"].names = ["x", "y"]
     space["up2"] = td.clone()
+    space["members"] = [td.clone() for _ in range(8)]
+    space["stacked"] = tensordict.lazy_stack(space["members"])
     space |= {
         "TensorDict": TensorDict,
         "tensordict": tensordict,

@@ -30,6 +30,8 @@ walk that turns the root's batch size into ``prefix`` turns a nested one into
 many where the others stay in their places. Names follow the same rule.
 """
 
+import os
+
 STEMS = (
     "access",
     "align",
@@ -56,3 +58,8 @@ STEMS = (
     "update",
 )
 """The files that exist in Rust and in Python."""
+
+if _setting := os.environ.get("TENSORDICT_NATIVE"):
+    from tensordict.primitives.left_out import leave_out
+
+    leave_out(_setting, STEMS)
