@@ -30,11 +30,14 @@ def leave_out(setting: str, stems: Iterable[str]) -> None:
     Raises:
         ValueError: a name has no minus before it, or is that of no primitive.
     """
-    modules = [importlib.import_module(f"tensordict.primitives.{stem}") for stem in stems]
+    modules = [
+        importlib.import_module(f"tensordict.primitives.{stem}") for stem in stems
+    ]
     twins: dict[str, dict[str, Any]] = {
         module.__name__.rpartition(".")[2]: _twins_of(module) for module in modules
     }
     every = {name: twin for found in twins.values() for name, twin in found.items()}
+    left_out: dict[str, Any] = {}
     for asked in setting.split(","):
         name = asked.strip().removeprefix("-")
         if not asked.strip().startswith("-") or name not in {*twins, *every}:
@@ -44,9 +47,9 @@ def leave_out(setting: str, stems: Iterable[str]) -> None:
                 f"TENSORDICT_NATIVE names the native primitives that are left out, each"
                 f" with a minus, and has {asked!r}; such as: {known}"
             )
-        left_out = twins[name] if name in twins else {name: every[name]}
-        for function, twin in left_out.items():
-            setattr(_rust, function, twin)
+        left_out |= twins[name] if name in twins else {name: every[name]}
+    for name, twin in left_out.items():
+        setattr(_rust, name, twin)
 
 
 def _twins_of(module: Any) -> dict[str, Any]:
