@@ -24,15 +24,7 @@ ROWS = {
     "string_keys": ["td.keys()", "list(td.keys())", "'x' in td.keys()"],
     "walk": ["list(td.keys(True, True))", "list(td.items(True, True))"],
     "containers": ["td.clone().lock_().unlock_()", "td.to('cpu')"],
-    "attributes": ["up2.__getstate__()", "pickle.dumps(up2)", "copy.copy(up2)"],
-    "first_misfit": ["tensordict.lazy_stack(members)", "torch.stack(members)"],
-    "members_with_more": [
-        "tensordict.lazy_stack(members)",
-        "tensordict.maybe_dense_stack(members)",
-        "repr(stacked)",
-    ],
     "cloned_members": ["stacked.clone(False)", "copy.copy(stacked)"],
-    "drop_empty_of_members": ["stacked.sum(0)", "stacked.apply(identity)"],
 }
 """The rows on which each primitive is asked what it gains."""
 

@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tensordict import _rust, is_tensor_collection
+from tensordict import is_tensor_collection
 
 
 def parts(thing: Any, seen: set[int] | None = None) -> Iterator[Any]:
@@ -35,7 +35,7 @@ def parts(thing: Any, seen: set[int] | None = None) -> Iterator[Any]:
         inner = list(thing)
     elif is_tensor_collection(thing):
         # Not by `vars`, which moves the attributes of an instance to another place.
-        inner = list(_rust.attributes(thing).values())
+        inner = list(vars(thing).copy().values())
     else:
         return
     yield thing
@@ -99,14 +99,14 @@ def replace(td: Any) -> None:
 
 def swap(td: Any) -> None:
     for part in some_of(td, collections):
-        for name, value in _rust.attributes(part).items():
+        for name, value in vars(part).copy().items():
             if isinstance(value, (dict, list, tuple)):
                 object.__setattr__(part, name, type(value)())
 
 
 def unset(td: Any) -> None:
     for part in some_of(td, collections):
-        for name in _rust.attributes(part):
+        for name in vars(part).copy():
             with contextlib.suppress(AttributeError):
                 object.__delattr__(part, name)
 
@@ -119,7 +119,7 @@ def forget(td: Any) -> None:
 def reshape(td: Any) -> None:
     for part in collections(td):
         for name in ("_batch_size", "_device", "_td_dim_names", "stack_dim"):
-            if name in _rust.attributes(part):
+            if name in vars(part).copy():
                 object.__setattr__(part, name, torch.Size([9, 9, 9]))
 
 
@@ -324,7 +324,7 @@ def plant_objects(td: Any) -> None:
         if random.random() < 0.5:
             part[Object() if random.random() < 0.3 else "object"] = Object()
     for part in collections(td):
-        if "_td_dim_names" in _rust.attributes(part):
+        if "_td_dim_names" in vars(part).copy():
             names = [Name("x"), Name("y"), Name("z")][: len(part._batch_size)]
             object.__setattr__(part, "_td_dim_names", names)
 

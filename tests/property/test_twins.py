@@ -32,9 +32,6 @@ from tensordict.primitives import (
     nested_key,
 )
 from tensordict.primitives import (
-    state as state_primitives,
-)
-from tensordict.primitives import (
     tree as tree_primitives,
 )
 from tensordict.primitives import (
@@ -257,9 +254,6 @@ def test_collecting(td, lock):
         [TensorDict()],
     ):
         both("holds_any", td, others)
-    assert list(_rust.attributes(td).items()) == list(
-        state_primitives.attributes(td).items()
-    )
     leaves = [*tree_primitives.leaves(td), torch.ones(2, device="meta")]
     assert _rust.on_host(leaves) == tree_primitives.on_host(leaves)
 

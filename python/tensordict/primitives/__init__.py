@@ -53,7 +53,6 @@ STEMS = (
     "nested_key",
     "set",
     "split",
-    "state",
     "tree",
     "update",
 )

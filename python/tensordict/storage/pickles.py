@@ -69,7 +69,7 @@ _LockedSchema.__module__ = "tensordict.utils"
 
 def state_of(td: CollectionProtocol) -> dict[str, Any]:
     """The part of the instance dictionary that outlives the process."""
-    state = _rust.attributes(td)
+    state = td.__dict__.copy()
     if len(state) > len(_ALWAYS):
         for name in _OF_THIS_PROCESS.intersection(state):
             del state[name]

@@ -142,41 +142,6 @@ fn common_keys<'py>(members: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>
     PyList::new(py, keys)
 }
 
-/// The positions of the members that have direct keys that not all have.
-#[pyfunction]
-fn members_with_more(members: &Bound<'_, PyList>, num_common: usize) -> PyResult<Vec<usize>> {
-    let imports = imports(members.py())?;
-    let mut out = Vec::new();
-    for (position, member) in members.iter().enumerate() {
-        if sampled(imports, &member)?.len() > num_common {
-            out.push(position);
-        }
-    }
-    Ok(out)
-}
-
-/// The position of the first member that is no collection, or that is on another device
-/// than the first; None where there is none.
-#[pyfunction]
-fn first_misfit(members: &Bound<'_, PyList>) -> PyResult<Option<usize>> {
-    let py = members.py();
-    let imports = imports(py)?;
-    let mut device: Option<Bound<'_, PyAny>> = None;
-    for (position, member) in members.iter().enumerate() {
-        let own = match kind(imports, &member)? {
-            Kind::Leaf => return Ok(Some(position)),
-            Kind::Dense => collection::device(imports, &member)?,
-            Kind::Foreign => member.getattr(imports.names.property_device.bind(py))?,
-        };
-        match &device {
-            None => device = Some(own),
-            Some(device) if device.is(&own) || device.eq(&own)? => {}
-            Some(_) => return Ok(Some(position)),
-        }
-    }
-    Ok(None)
-}
-
 /// A tensordict of the entries that all members have, stacked along `dim`.
 ///
 /// None where that takes more than stacking tensors: members that are not dense or have
@@ -390,28 +355,15 @@ fn cloned_members<'py>(members: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyLi
     Ok(out)
 }
 
-/// Takes the collections that hold nothing out of each of the members, which are new.
-#[pyfunction]
-fn drop_empty_of_members(members: &Bound<'_, PyList>) -> PyResult<()> {
-    let imports = imports(members.py())?;
-    for member in members {
-        tree::drop_empty_below(imports, &member)?;
-    }
-    Ok(())
-}
-
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(member_values, module)?)?;
     module.add_function(wrap_pyfunction!(stacked_values, module)?)?;
     module.add_function(wrap_pyfunction!(common_keys, module)?)?;
     module.add_function(wrap_pyfunction!(merged_size, module)?)?;
-    module.add_function(wrap_pyfunction!(members_with_more, module)?)?;
-    module.add_function(wrap_pyfunction!(first_misfit, module)?)?;
     module.add_function(wrap_pyfunction!(stacked_members, module)?)?;
     module.add_function(wrap_pyfunction!(member_leaves, module)?)?;
     module.add_function(wrap_pyfunction!(rebuilt_members, module)?)?;
     module.add_function(wrap_pyfunction!(map_members, module)?)?;
     module.add_function(wrap_pyfunction!(cloned_members, module)?)?;
-    module.add_function(wrap_pyfunction!(drop_empty_of_members, module)?)?;
     Ok(())
 }

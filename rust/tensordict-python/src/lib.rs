@@ -34,7 +34,6 @@ mod schedule;
 mod set;
 mod shortcuts;
 mod split;
-mod state;
 mod storage;
 mod tree;
 mod update;
@@ -49,7 +48,6 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     shortcuts::register(module)?;
-    state::register(module)?;
     build::register(module)?;
     nested_key::register(module)?;
     tree::register(module)?;

@@ -383,33 +383,6 @@ fn drop_empty(imports: &Imports, entries: &Bound<'_, PyDict>) -> PyResult<()> {
     Ok(())
 }
 
-/// Takes the collections that hold nothing out of a new collection, and of all below it.
-pub(crate) fn drop_empty_below(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<()> {
-    let py = td.py();
-    if !collection::is_dense(imports, td)? {
-        td.call_method0(imports.names.method_drop_empty.bind(py))?;
-        return Ok(());
-    }
-    let _guard = RecursionGuard::enter(py)?;
-    let entries = collection::entries(imports, td)?;
-    let (mut place, mut has_empty) = (0, false);
-    while let Some(value) = ffi::value_at(&entries, &mut place) {
-        let is_nested = match kind(imports, &value)? {
-            Kind::Leaf => false,
-            Kind::Dense => true,
-            Kind::Foreign => !collection::is_non_tensor(imports, &value)?,
-        };
-        if is_nested {
-            drop_empty_below(imports, &value)?;
-            has_empty |= holds_nothing(imports, &value)?;
-        }
-    }
-    if has_empty {
-        drop_empty(imports, &entries)?;
-    }
-    Ok(())
-}
-
 /// A collection of the structure of `td` with the leaves that `values` yields.
 #[pyfunction]
 #[pyo3(

@@ -17,6 +17,7 @@ from tensordict.containers.lazy.formats import (
 from tensordict.containers.lazy.state import StackState
 from tensordict.ops import access
 from tensordict.primitives.checks import inside
+from tensordict.primitives.lazy import first_misfit
 from tensordict.primitives.metatensor import MetaTensor
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -140,7 +141,7 @@ class ReadingOps(StackState):
     def _sampled(self, values: list[Any]) -> Any:
         first = values[0]
         if isinstance(first, CollectionProtocol):
-            if _rust.first_misfit(values) is not None:
+            if first_misfit(values) is not None:
                 for value in values:
                     if not isinstance(value, CollectionProtocol):
                         # Collections here and tensors there count as a leaf.

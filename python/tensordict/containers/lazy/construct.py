@@ -9,6 +9,7 @@ import torch
 from tensordict import _rust
 from tensordict.containers.lazy.formats import as_nested, as_padded
 from tensordict.primitives import classes
+from tensordict.primitives.lazy import first_misfit, members_with_more
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def checked_dim(members: list[Any], stack_dim: int) -> int:
 
 def check_members(members: list[Any]) -> None:
     """Raise where one is no collection, or on another device than the first."""
-    misfit = _rust.first_misfit(members)
+    misfit = first_misfit(members)
     if misfit is None:
         return
     for member in members:
@@ -149,7 +150,7 @@ def _have_same_keys(members: list[Any]) -> bool:
     if not all(kind._is_dense for kind in kinds):
         return False
     common = _rust.common_keys(members)
-    if _rust.members_with_more(members, len(common)):
+    if members_with_more(members, len(common)):
         return False
     for key in common:
         values = _rust.member_values(members, (key,))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tensordict import _rust
 from tensordict.ops import display
+from tensordict.primitives.lazy import members_with_more
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def exclusive_entries(
     """For each member that has some, the entries that not all members have."""
     common = set(td._common_keys())
     out = []
-    for position in _rust.members_with_more(td.tensordicts, len(common)):
+    for position in members_with_more(td.tensordicts, len(common)):
         member = td.tensordicts[position]
         own = [
             (key, value)

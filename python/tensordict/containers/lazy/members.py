@@ -11,6 +11,7 @@ from tensordict import _rust
 from tensordict.containers.lazy import shapes
 from tensordict.containers.lazy.state import StackState
 from tensordict.primitives.common import more_refs
+from tensordict.primitives.lazy import drop_empty_of_members
 from tensordict.primitives.operations import (
     ALONG_DIMS,
     COMPUTES,
@@ -248,7 +249,7 @@ class MembersOps(StackState):
         return self._like(_rust.rebuilt_members(self.tensordicts, values, None))
 
     def _drop_empty(self) -> None:
-        _rust.drop_empty_of_members(self.tensordicts)
+        drop_empty_of_members(self.tensordicts)
 
     def _without_none(self) -> Any:
         return self._like([member._without_none() for member in self.tensordicts])

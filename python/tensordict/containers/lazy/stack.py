@@ -35,6 +35,7 @@ from tensordict.ops.locking import LockingOps
 from tensordict.primitives import classes
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.index_items import refuse_fractions, refuse_types
+from tensordict.primitives.lazy import first_misfit
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.special import is_shared
 from tensordict.storage.stacks import (
@@ -222,7 +223,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         if not self.tensordicts:
             return self.__dict__.get("_device")
         first: torch.device | None = self.tensordicts[0].device
-        if first is None or _rust.first_misfit(self.tensordicts) is None:
+        if first is None or first_misfit(self.tensordicts) is None:
             return first
         # One was put on a device by itself.
         return None
