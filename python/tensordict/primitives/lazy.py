@@ -211,15 +211,13 @@ def drop_empty_of_members(members: list[Any]) -> None:
             _drop_empty(member)
 
 
+# The primitives; the other functions are of Python alone.
 __all__ = [
     "cloned_members",
     "common_keys",
-    "drop_empty_of_members",
-    "first_misfit",
     "map_members",
     "member_leaves",
     "member_values",
-    "members_with_more",
     "merged_size",
     "rebuilt_members",
     "stacked_members",
