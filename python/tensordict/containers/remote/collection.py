@@ -60,7 +60,7 @@ def shown_as(template: Any, limit: int) -> Any:
 
 
 @classes.provided
-class RemoteTensorDict(KeptOutside):  # type: ignore[misc]
+class RemoteTensorDict(KeptOutside):
     """A collection whose tensors are in an object store, and are read when they are used.
 
     :meth:`TensorDict.load_memmap` makes one of a URL. Its batch size, and the shapes and
@@ -121,6 +121,8 @@ class RemoteTensorDict(KeptOutside):  # type: ignore[misc]
         """The objects that its entries are in, in their order.
 
         Examples:
+            >>> import obstore, tempfile
+            >>> from tensordict import TensorDict
             >>> td = TensorDict(a=torch.arange(3), batch_size=[3])
             >>> path = tempfile.mkdtemp() + "/data"
             >>> _ = td.memmap(path)
@@ -281,7 +283,7 @@ class RemoteTensorDict(KeptOutside):  # type: ignore[misc]
         """Return whether there is no entry."""
         return bool(self._template.is_empty())
 
-    def clone(self, recurse: bool = True) -> Any:
+    def clone(self, recurse: bool = True, **_: object) -> Any:
         """Read all entries up to the limit; without ``recurse``, another remote one."""
         return self._shown() if recurse else self._clone_structure()
 

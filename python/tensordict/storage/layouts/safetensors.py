@@ -443,7 +443,8 @@ def from_safetensors(path: str | Path, *, device: object = None) -> Any:
     if is_remote(path):
         from tensordict.storage import layouts
 
-        return layouts.load(None, path, device)
+        place: Any = device
+        return layouts.load(None, path, place)
     return load(_in_directory(os.fspath(local(path))), device)
 
 

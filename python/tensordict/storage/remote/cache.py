@@ -19,7 +19,7 @@ import time
 import zlib
 from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -142,7 +142,7 @@ class BlockCache:
             if opened is None:
                 return False
             descriptor, length = opened
-            view = memoryview(out)
+            view = memoryview(cast("Any", out))
             for inside, size, at in parts:
                 place = _HEAD.size + inside
                 if inside + size > length:
@@ -165,6 +165,10 @@ class BlockCache:
         if known is not None:
             self._open.move_to_end(name)
             descriptor, length, touched = known
+            if self._checked.get(name) != _identity(descriptor):
+                # Somebody wrote to it: its checksum is compared anew.
+                self._drop(name)
+                return self._opened(name)
             if now - touched > _TOUCH_S:
                 self._open[name] = descriptor, length, now
                 _touch(descriptor)
@@ -190,11 +194,11 @@ class BlockCache:
     def _length_if_good(self, name: str, descriptor: int) -> int | None:
         """Return the bytes of a block, whose checksum is compared once a process."""
         try:
-            found = os.fstat(descriptor)
-            identity = found.st_ino, found.st_mtime_ns, found.st_size
+            identity = _identity(descriptor)
+            size = identity[2]
             if self._checked.get(name) == identity:
-                return found.st_size - _HEAD.size
-            content = os.pread(descriptor, found.st_size, 0)
+                return size - _HEAD.size
+            content = os.pread(descriptor, size, 0)
         except OSError:
             return None
         if len(content) < _HEAD.size:
@@ -294,15 +298,24 @@ class BlockCache:
         try:
             path.parent.mkdir(exist_ok=True)
             with work.open("wb") as file:
-                view = memoryview(np.ascontiguousarray(data))
+                view = memoryview(cast("Any", np.ascontiguousarray(data)))
                 file.write(_HEAD.pack(_MAGIC, zlib.crc32(view), len(view)))
                 file.write(view)
+                file.flush()
+                # Its checksum is of now.
+                self._checked[name] = _identity(file.fileno())
             work.replace(path)
         except OSError:
             with contextlib.suppress(OSError):
                 work.unlink()
             return False
         return True
+
+
+def _identity(descriptor: int) -> tuple[int, int, int]:
+    """Return what changes when somebody writes to a file."""
+    found = os.fstat(descriptor)
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _touch(descriptor: int) -> None:

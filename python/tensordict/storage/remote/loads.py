@@ -135,4 +135,4 @@ def _fill(outline: Outline) -> None:
                     [Segments(plain, whole + start, whole + count, memory, whole)]
                 )
                 file.seek(start)
-                file.write(memory)
+                file.write(memory.data)

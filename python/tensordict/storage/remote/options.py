@@ -151,7 +151,9 @@ def _new_store(base: str, options: Mapping[str, Any], url: str) -> Any:
     if base == "memory://":
         return _memory(library)
     given: dict[str, Any] = dict(options)
-    passed = {name: given.pop(name) for name in _OF_FROM_URL if name in given}
+    passed: dict[str, Any] = {
+        name: given.pop(name) for name in _OF_FROM_URL if name in given
+    }
     client: dict[str, Any] = dict(passed.pop("client_options", None) or {})
     for name in list(given):
         plain = name.lower().removeprefix("aws_").removeprefix("azure_")

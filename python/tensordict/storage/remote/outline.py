@@ -122,7 +122,9 @@ def _fetch(outline: Outline) -> None:
             raise
         try:
             _fetch_one(outline)
-        except FileNotFoundError:
+        except FileNotFoundError as missing:
+            if "no bucket" in str(missing):
+                raise
             message = MSG_NO_SAVE.format(url=place)
             raise FileNotFoundError(2, message) from error
 
@@ -260,11 +262,11 @@ def _walk(outline: Outline, root: bytes) -> None:
         files += _whole_files(levels)
         found = in_threads(lambda name: _got(place, name), [*below, *files])
         levels = {}
-        for name, content in zip([*below, *files], found, strict=True):
-            if content is not None and name in below:
-                levels[name] = content
-            elif content is not None:
-                outline.write(name, content)
+        for name, got in zip([*below, *files], found, strict=True):
+            if got is not None and name in below:
+                levels[name] = got
+            elif got is not None:
+                outline.write(name, got)
     for name, content in contents.items():
         _add_leaves(outline, name.removesuffix(META), json.loads(content))
 

@@ -86,8 +86,8 @@ def _rows_of(
             return None, None
         if picked.ndim == 1:
             return picked.nonzero().flatten().numpy(), None
-        rows = picked.flatten(1).any(1).nonzero().flatten()
-        return rows.numpy(), picked[rows]
+        some = picked.flatten(1).any(1).nonzero().flatten()
+        return some.numpy(), picked[some]
     if picked.dtype.is_floating_point or picked.dtype.is_complex:
         return None, None
     rows = picked.to(torch.int64).flatten().numpy()

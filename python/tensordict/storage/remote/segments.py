@@ -24,6 +24,9 @@ GAP: Final = 64 << 10
 PART: Final = 8 << 20
 """About the most bytes of one request."""
 
+_FEW: Final = 16
+_SHARE: Final = 16
+
 _Array = np.ndarray[Any, Any]
 
 
@@ -109,6 +112,21 @@ class Span:
             given.out[at : at + size] = data[start : start + size]
 
 
+def _read_through(gaps: _Array, wanted: int) -> _Array:
+    """Tell which gaps between segments are read with these.
+
+    Where most are small, or there are few segments, all small ones are: each saves a request.
+    Where few are, they save few, and are read as long as that adds a sixteenth to the bytes.
+    """
+    small: _Array = gaps <= GAP
+    if len(gaps) < _FEW or 2 * np.count_nonzero(small) >= len(gaps):
+        return small
+    order = np.argsort(gaps, kind="stable")
+    costs = np.cumsum(np.maximum(gaps[order], 0))
+    small[order[costs > wanted // _SHARE]] = False
+    return small
+
+
 def spans_of(wanted: Segments) -> Iterator[Span]:
     """Merge the segments that are neighbours.
 
@@ -127,7 +145,7 @@ def spans_of(wanted: Segments) -> Iterator[Span]:
     stops = starts + wanted.lengths[order]
     reached = np.maximum.accumulate(stops)
     is_first = np.ones(len(starts), bool)
-    is_first[1:] = starts[1:] > reached[:-1] + GAP
+    is_first[1:] = ~_read_through(starts[1:] - reached[:-1], int(wanted.lengths.sum()))
     # Those of many neighbours are cut where a request has had enough.
     begins = np.repeat(
         starts[is_first], np.diff(np.flatnonzero(is_first), append=len(starts))

@@ -82,7 +82,7 @@ class RemoteTensor(torch.Tensor):
         limit: int = READ_LIMIT,
     ) -> RemoteTensor:
         """Make the tensor of some bytes of an object, row-major and without gaps."""
-        made: Any = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: Any = _Tensor._make_wrapper_subclass(
             RemoteTensor, shape, dtype=dtype, device="cpu", requires_grad=False
         )
         made._object, made._offset, made._limit = source, offset, limit
@@ -192,7 +192,7 @@ class RemoteTensor(torch.Tensor):
         return _on_values(func, args, kwargs or {})
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls,
         func: Any,
         types: Any,
