@@ -15,7 +15,9 @@ from torch import nn
 from ranks import Raised, Ranks
 from tensordict.checkpoint import Checkpointer
 from tensordict.checkpoint.distributed import PARTS
+from tensordict.checkpoint.steps import read_meta
 from tensordict.checkpoint.tools import verify
+from tensordict.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -189,6 +191,195 @@ def test_who_is_not_in_the_group_is_refused(four: Ranks, tmp_path: Path) -> None
     found = four.all(refuse, str(tmp_path / "run"))
     (text,) = found[3]
     assert "This process, rank 3 of 4, is not in the process_group" in text
+    assert os.listdir(tmp_path / "run") == []
+
+
+# Folders that are not shared ----------------------------------------------------------
+
+
+def spread(rank: int, value: float) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model that is sharded over pairs and replicated, sharded over all, and plain."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    flat = init_device_mesh("cpu", (4,))
+    values = torch.arange(8.0).reshape(4, 2) + value
+    model = holding(
+        all=distribute_tensor(values, flat, [Shard(0)]),
+        pairs=distribute_tensor(values, mesh, [Replicate(), Shard(0)]),
+        copies=distribute_tensor(values, mesh, [Shard(0), Replicate()]),
+        plain=torch.full((3,), value),
+        # Values that differ by rank: those of the lowest rank of a folder.
+        own=torch.full((2,), value + rank),
+    )
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return model, optimizer
+
+
+def locals_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    found = {}
+    for name, each in model.named_parameters():
+        momentum = optimizer.state[each]["momentum_buffer"]
+        for key, value in ((name, each.detach()), (f"{name}.momentum", momentum)):
+            local = value.to_local() if isinstance(value, DTensor) else value
+            found[key] = local.tolist()
+    return found
+
+
+def folder_of(rank: int, folder: str, per_folder: int) -> str:
+    return f"{folder}/{rank // per_folder}"
+
+
+def save_locally(
+    rank: int, folder: str, per_folder: int, options: dict[str, Any]
+) -> dict[str, Any]:
+    model, optimizer = spread(rank, 1.0)
+    place = folder_of(rank, folder, per_folder)
+    with Checkpointer(
+        place, shared=False, durable=False, keep=2, **options
+    ) as checkpointer:
+        for step in range(4):
+            checkpointer.save(
+                step, model=model, optimizer=optimizer, loader={"rank": rank}
+            )
+        checkpointer.wait()
+        assert checkpointer.steps() == [2, 3]
+    return locals_of(model, optimizer)
+
+
+def restore_locally(
+    rank: int, folder: str, per_folder: int, step: int | None = None
+) -> dict[str, Any]:
+    model, optimizer = spread(rank, 50.0)
+    place = folder_of(rank, folder, per_folder)
+    checkpointer = Checkpointer(place, shared=False)
+    restored = checkpointer.restore(step, model=model, optimizer=optimizer)
+    assert restored["loader"] == {"rank": rank}
+    checkpointer.restore_random_states(step)
+    return {**locals_of(model, optimizer), "step": restored.step}
+
+
+@pytest.mark.parametrize(
+    ("per_folder", "options"),
+    [(1, {}), (1, {"background": True, "dedupe": True}), (2, {"dedupe": True})],
+)
+def test_folders_of_nodes(
+    four: Ranks, tmp_path: Path, capsys: Any, per_folder: int, options: dict[str, Any]
+) -> None:
+    # What a save that was killed has left.
+    (tmp_path / "0" / f"{PARTS}old").mkdir(parents=True)
+    expected = four.all(save_locally, str(tmp_path), per_folder, options)
+    folders = sorted(tmp_path.iterdir())
+    assert len(folders) == WORLD // per_folder
+    for number, folder in enumerate(folders):
+        assert sorted(os.listdir(folder)) == ["step-2", "step-3"]
+        meta = read_meta(folder / "step-3")
+        first = number * per_folder
+        here = list(range(first, first + per_folder))
+        assert meta["ranks"] == [*here, *(set(range(WORLD)) - set(here))]
+        assert verify(folder / "step-3") == []
+        if options.get("dedupe"):
+            for file in (folder / "step-3").glob("*.safetensors"):
+                assert file.stat().st_nlink == 2
+    assert main(["verify", str(folders[0])]) == 0
+    others = ", ".join(map(str, range(per_folder, WORLD)))
+    assert f"are elsewhere (shared=False): {others}" in capsys.readouterr().out
+    answers = four.all(restore_locally, str(tmp_path), per_folder)
+    for rank, (answer, known) in enumerate(zip(answers, expected, strict=True)):
+        lowest = rank // per_folder * per_folder
+        known["own"] = expected[lowest]["own"]
+        assert answer == {**known, "step": 3}
+    # A process alone gets what is here, and is told what is not.
+    checkpointer = Checkpointer(folders[1])
+    with pytest.raises(RuntimeError, match="'all', which is elsewhere: in the folder"):
+        checkpointer.load()
+    model = holding(plain=torch.zeros(3))
+    checkpointer.restore(model=model, strict=False)
+    assert model.plain.tolist() == expected[0]["plain"]
+    # A folder that lacks the newest step, one that changed its place, and a new one.
+    (folders[1] / "step-3").rename(tmp_path / "kept")
+    assert {
+        each["step"] for each in four.all(restore_locally, str(tmp_path), per_folder)
+    } == {2}
+    (folders[0] / "step-2").rename(tmp_path / "other")
+    for answer in four.try_all(restore_locally, str(tmp_path), per_folder):
+        assert isinstance(answer, Raised)
+        assert "see no step" in answer.text
+        assert "0: [3]" in answer.text
+    (tmp_path / "other").rename(folders[1] / "step-3")
+    (folders[1] / "step-2").rename(folders[0] / "step-2")
+    for rank, answer in enumerate(
+        four.try_all(restore_locally, str(tmp_path), per_folder)
+    ):
+        assert isinstance(answer, Raised)
+        assert "elsewhere" in answer.text or "see no step" in answer.text, rank
+
+
+def restore_on_another_mesh(rank: int, folder: str) -> None:
+    model = holding(all=torch.zeros(4, 2))
+    checkpointer = Checkpointer(folder_of(rank, folder, 1), shared=False)
+    try:
+        checkpointer.restore(model=model, strict=False)
+    finally:
+        assert not model.all.any()
+
+
+def test_a_part_that_is_elsewhere_is_named_on_all_ranks(
+    four: Ranks, tmp_path: Path
+) -> None:
+    four.all(save_locally, str(tmp_path), 1, {})
+    for rank, answer in enumerate(four.try_all(restore_on_another_mesh, str(tmp_path))):
+        assert isinstance(answer, Raised)
+        assert "a part of the tensor 'all', which is elsewhere" in answer.text
+        assert "in the folder of rank" in answer.text, rank
+
+
+def fail_on_one(rank: int, folder: str) -> list[Any]:
+    """A save that one folder cannot take: the step before stays the newest of all."""
+    place = folder_of(rank, folder, 1)
+    checkpointer = Checkpointer(place, shared=False, durable=False, keep=1)
+    checkpointer.save(1, x=rank)
+    if rank == 2:
+        (Path(place) / "step-2").touch()
+    with pytest.raises((OSError, RuntimeError), match="step-2"):
+        checkpointer.save(2, x=rank)
+    found = checkpointer.restore()
+    checkpointer.save(3, x=rank)
+    return [
+        found.step,
+        found["x"],
+        checkpointer.steps()[-1],
+        checkpointer.restore()["x"],
+    ]
+
+
+def test_a_folder_that_fails_is_an_error_on_all(four: Ranks, tmp_path: Path) -> None:
+    answers = four.all(fail_on_one, str(tmp_path))
+    assert answers == [[1, rank, 3, rank] for rank in range(WORLD)]
+
+
+def share_by_mistake(rank: int, folder: str) -> None:
+    """Say that folders are not shared where they are, by what looks like other machines."""
+    from tensordict.checkpoint import distributed
+
+    told = distributed.Ranks.call
+
+    def call(self: Any, what: str, value: Any) -> Any:
+        is_identity = isinstance(value, tuple) and len(value) == 3
+        return told(self, what, (rank, *value[1:]) if is_identity else value)
+
+    distributed.Ranks.call = call  # type: ignore[method-assign]
+    try:
+        Checkpointer(folder, shared=False, durable=False).save(1, x=1)
+    finally:
+        distributed.Ranks.call = told  # type: ignore[method-assign]
+
+
+def test_a_folder_that_is_shared_is_found(four: Ranks, tmp_path: Path) -> None:
+    for answer in four.try_all(share_by_mistake, str(tmp_path / "run")):
+        assert isinstance(answer, Raised)
+        assert "without shared=False" in answer.text
     assert os.listdir(tmp_path / "run") == []
 
 

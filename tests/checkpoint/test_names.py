@@ -112,6 +112,36 @@ def test_a_step_of_before_with_names_of_wrappers(tmp_path: Path) -> None:
     checkpointer.restore(model=nn.DataParallel(fresh))
 
 
+class Wrapper(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+
+@pytest.mark.parametrize("saved", [bare, Wrapper, parallel])
+@pytest.mark.parametrize("restored", [bare, Wrapper, parallel])
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_wrapper_of_the_user(
+    tmp_path: Path, saved: Any, restored: Any, strict: bool
+) -> None:
+    model, fresh = Own(), Own()
+    items = {}
+    for module, wrap in ((model, saved), (fresh, restored)):
+        wrapped = wrap(module)
+        optimizer = torch.optim.Adam(wrapped.parameters())
+        for parameter in module.parameters():
+            parameter.grad = torch.full_like(parameter, 2.0 if module is model else 0.0)
+        optimizer.step()
+        items[module] = {"model": wrapped, "optimizer": optimizer}
+    checkpointer = Checkpointer(tmp_path, durable=False)
+    checkpointer.save(1, **items[model])
+    result = checkpointer.restore(strict=strict, **items[fresh])
+    assert result.missing == result.unexpected == []
+    assert values(fresh) == values(model)
+    new: Any = items[fresh]["optimizer"]
+    assert all(state["exp_avg"].ne(0).all() for state in new.state.values())
+
+
 def test_parts_of_names() -> None:
     assert bare_text("a._orig_mod.b._checkpoint_wrapped_module.c") == "a.b.c"
     assert bare_text("orig_mod.b") == "orig_mod.b"
@@ -120,4 +150,6 @@ def test_parts_of_names() -> None:
         "module.a": "a",
         "module.module.b": "module.b",
     }
+    assert bare_wrapper_names(["a"], ["module.a"]) == {"a": "module.a"}
+    assert bare_wrapper_names(["a"], ["module.a", "b"]) == {"a": "a"}
     assert bare_wrapper_names(saved, ["module.a"]) == {name: name for name in saved}

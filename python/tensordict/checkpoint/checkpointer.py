@@ -101,6 +101,11 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
             ``DeviceMesh``, such as ``mesh["dp"]``. Default: all. Every call that ranks
             make together goes over it. Groups save at the same time, each into a folder
             of its own; the parts of a ``DTensor`` are in one group.
+        shared: whether all ranks have the directory. With False, for the local disks of
+            nodes, each folder gets steps of its own with the parts of the ranks that have
+            it, which are restored from there by the same ranks. What several folders need
+            is in each. :meth:`steps` and :meth:`latest` are those of this folder;
+            :meth:`restore` takes the newest step that all folders have.
         mirror: the URL of a folder in an object store, to which the steps of ``directory``
             go up behind the training. Steps that are no more here are found there.
         staging: where the steps of a URL are made before they go up. Default: a folder
@@ -138,6 +143,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         rank_timeout: float = 1800.0,
         per_rank: Collection[str] = (),
         process_group: ProcessGroup | DeviceMesh | None = None,
+        shared: bool = True,
         mirror: object = None,
         staging: str | Path | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -168,6 +174,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         self.rank_timeout = rank_timeout
         self.per_rank = per_rank
         self.process_group: Any = group_of(process_group)
+        self.shared = shared
         found = ranks(self.process_group)
         if found is not None:
             tell_process(found.members[found.rank])
@@ -241,7 +248,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
             self._is_saving = True
             try:
                 is_later = self.background if background is None else background
-                turn = self._turn(step, self._ranks(), is_later)
+                turn = self._turn(step, self._saving_ranks(step), is_later)
                 if not turn.is_free:
                     return None
                 return self._save(step, fields, items, trainable_only, turn)
@@ -266,8 +273,8 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
             described = describe_all(
                 items, self.per_rank, trainable_only=trainable_only
             )
-            if rank and not self._is_shared:
-                refuse_unshared(self.directory, turn.token, rank, turn.host)
+            if group is not None:
+                refuse_unshared(self.directory, turn, is_known=self._is_shared)
         except Exception as found:
             error = found
             if group is None:
@@ -275,7 +282,9 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         shared = self._share(group, described, error)
         own, others = turn.places(self.directory)
         if group is not None:
-            fields = {**fields, "world": group.world}
+            fields = {**fields, "world": group.here or group.world}
+            if group.here:
+                fields["ranks"] = list(group.order)
         try:
             if rank:
                 self._is_free(turn.is_later)
@@ -287,7 +296,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
                 shared,
                 {"order": turn.order, **fields},
                 shards=self.shards,
-                retired=[] if rank else self._retired(turn.there, new),
+                retired=[] if rank else self._retired(turn, new),
                 before=self._before(turn) if self.dedupe else None,
                 dedupe=self.dedupe,
                 digest_threads=self.num_threads,
@@ -318,6 +327,13 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         """Return the ranks that save and restore together; None for a process alone."""
         return ranks(self.process_group)
 
+    def _saving_ranks(self, number: int) -> Ranks | None:
+        """Return the ranks, where ``shared=False`` those with the folder of this first."""
+        found = self._ranks()
+        if found is None or self.shared:
+            return found
+        return found.by_folder(f"save({number})", self.directory)
+
     def _share(
         self, group: Ranks | None, described: list[Described], error: Exception | None
     ) -> Shared:
@@ -326,11 +342,14 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
             return self._sharer(group).share(described)
         try:
             group.raise_together(error)
-            shared = self._sharer(group).share(described)
+            shared = self._sharer(group).share_all(described)
         except Exception:
             self._sweep_failed(group)
             raise
         self._is_shared = True
+        if group.here == 1:
+            # No part comes: it has shown to all that the folder is not that of others.
+            sweep_parts(self.directory, self._pending_tokens())
         return shared
 
     def _write(self, plan: Plan, new: Step, turn: Turn) -> None:
@@ -492,7 +511,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
 
         def read(files: StepFiles, meta: dict[str, Any]) -> None:
             parts = StepParts(files, meta)
-            own = parts.of_rank(rank if rank < parts.world else 0)
+            own = parts.of_rank(parts.place_of(None if group is None else rank))
             if "rng" in own:
                 set_random_states(Decoder({}, "").decode(own["rng"]))
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tensordict.checkpoint.steps import Step
+    from tensordict.checkpoint.turns import Turn
 
 __all__ = [
     "Publication",
@@ -49,9 +50,14 @@ SEEN_WITHIN = 10.0
 MSG_UNSHARED = (
     "The ranks do not share the folder '{0}': rank {1} on {2} does not see what rank 0 on {3} "
     "writes there. The steps of several ranks need a folder on a file system that all of "
-    "them have. Nothing was saved."
+    "them have, or Checkpointer(..., shared=False), with which each keeps its parts in its own "
+    "folder. Nothing was saved."
 )
 
+MSG_SHARED = (
+    "The ranks share the folder '{}': make the checkpointer without shared=False, which is for "
+    "folders of their own. Nothing was saved."
+)
 MSG_OUTSIDE = (
     "This process, rank {} of {}, is not in the process_group of the checkpointer{}: only "
     "the ranks of that save and restore with it."
@@ -61,7 +67,10 @@ MSG_GROUP = (
     "process_group is a ProcessGroup or a DeviceMesh, such as mesh['dp'], got {!r}."
 )
 MSG_DIFFERENT = "All ranks of a group call the same, and they called {}, by rank."
-MSG_NO_COMMON = "The ranks see no step in '{}' that all of them see: do they share it?"
+MSG_NO_COMMON = (
+    "The ranks see no step in '{}' that all of them see, or other ones of one number: do they "
+    "share it? By rank they see {}."
+)
 MSG_ASKED = "All ranks restore the same step, and they asked for {}, by rank."
 MSG_UNPUBLISHED = "The step {} did not appear in '{}': rank {} could not make it{}."
 MSG_LATE = "The step {} did not appear in '{}' within {} seconds."
@@ -78,6 +87,10 @@ class Ranks(NamedTuple):
     """Their process group; None for that of all processes."""
     members: tuple[int, ...] = ()
     """The ranks of their processes among all, which errors name, by place."""
+    order: tuple[int, ...] = ()
+    """The ranks in the group, by place, where those with the folder of this come first."""
+    here: int = 0
+    """The number of these; 0 where one folder is that of all."""
 
     def gather(self, value: object) -> list[Any]:
         """Return the values of all ranks.
@@ -95,10 +108,42 @@ class Ranks(NamedTuple):
         longest = max(int(size) for size in sizes)
         padded = torch.zeros(longest, dtype=torch.uint8, device=device)
         padded[: content.numel()] = content
-        return [
+        values = [
             pickle.loads(found[: int(size)].cpu().numpy().tobytes())  # noqa: S301 (of this run)
             for size, found in zip(sizes, self._gathered(padded), strict=True)
         ]
+        return [values[rank] for rank in self.order] if self.order else values
+
+    def by_folder(self, what: str, directory: Path) -> Ranks:
+        """Put those first that have the same folder as this rank, which is made.
+
+        Args:
+            what: the call that all ranks make.
+            directory: the folder of this rank.
+
+        Raises:
+            OSError: it could not be made.
+        """
+        error: OSError | None = None
+        identity = None
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            about = directory.stat()
+            machine = _rust.process_name().partition("-")[0]
+            identity = machine, about.st_dev, about.st_ino
+        except OSError as found:
+            error = found
+        told = self.call(what, identity)
+        if None in told:
+            self.raise_together(error, "could not make its folder")
+        own = told[self.rank]
+        order = sorted(range(self.world), key=lambda rank: told[rank] != own)
+        return self._replace(
+            rank=order.index(self.rank),
+            members=tuple(self.members[rank] for rank in order),
+            order=tuple(order),
+            here=told.count(own),
+        )
 
     def _gathered(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         found = [torch.empty_like(tensor) for _ in range(self.world)]
@@ -139,24 +184,35 @@ class Ranks(NamedTuple):
         """
         known = self.gather(([(step.order, step.number) for step in there], number))
         common = set(known[0][0]).intersection(*(steps for steps, _ in known))
-        if not common and any(steps for steps, _ in known):
-            raise OSError(MSG_NO_COMMON.format(directory))
         asked = {each for _, each in known}
         if len(asked) > 1:
             raise ValueError(MSG_ASKED.format([each for _, each in known]))
+        is_unlike = (
+            number is not None
+            and len(
+                {order for steps, _ in known for order, each in steps if each == number}
+            )
+            > 1
+        )
+        if is_unlike or (not common and any(steps for steps, _ in known)):
+            seen = {
+                member: [each for _, each in steps]
+                for member, (steps, _) in zip(self.members, known, strict=True)
+            }
+            raise OSError(MSG_NO_COMMON.format(directory, seen))
         return max(common)[1] if number is None and common else number
 
-    def introduce(self, value: object, what: str) -> tuple[Any, list[str]]:
-        """Return the value of rank 0, and the names of all processes, on all ranks.
+    def introduce(self, value: object, what: str) -> tuple[list[Any], list[str]]:
+        """Return the values of all ranks, and the names of their processes.
 
         Args:
-            value: the value.
+            value: the value of this rank.
             what: the call that all ranks make.
         """
         found = self.call(what, (value, _rust.process_name()))
         names = [name for _, name in found]
         note_processes(self.members, names)
-        return found[0][0], names
+        return [each for each, _ in found], names
 
     def raise_together(
         self, error: Exception | None, what: str = "could not save its part"
@@ -259,18 +315,32 @@ def begin_parts(directory: Path, token: str) -> None:
     (directory / f"{PARTS}{token}").mkdir(parents=True)
 
 
-def refuse_unshared(directory: Path, token: str, rank: int, host: str) -> None:
+def refuse_unshared(directory: Path, turn: Turn, *, is_known: bool) -> None:
     """Look for the folder of parts that rank 0 has made, as long as a network may take.
 
+    Args:
+        directory: the folder of the steps.
+        turn: the turn of a save, of which ranks are said to share the folder or not.
+        is_known: whether it was found out before.
+
     Raises:
-        OSError: it is not there: the ranks have folders of their own under one name.
+        OSError: it is not there: the ranks have folders of their own under one name. Or
+            ranks that are said to have folders of their own share one.
     """
+    if is_known:
+        return
     limit = time.monotonic() + SEEN_WITHIN
-    while f"{PARTS}{token}" not in _names(directory):
+    while turn.rank and f"{PARTS}{turn.token}" not in _names(directory):
         if time.monotonic() > limit:
             own = socket.gethostname()
-            raise OSError(MSG_UNSHARED.format(directory, rank, own, host))
+            rank = turn.members[turn.rank]
+            raise OSError(MSG_UNSHARED.format(directory, rank, own, turn.host))
         time.sleep(0.01)
+    here = turn.ranks.here if turn.ranks is not None else 0
+    others = turn.processes[here:] if here else []
+    for name in _names(directory):
+        if name.startswith(PARTS) and name[len(PARTS) :].partition(".")[0] in others:
+            raise OSError(MSG_SHARED.format(directory))
 
 
 def _names(directory: Path) -> set[str]:

@@ -9,7 +9,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.checkpoint.distributed import rank_file
-from tensordict.checkpoint.ranges import Grid, Source, Stored
+from tensordict.checkpoint.ranges import ElsewhereError, Grid, Source, Stored
 from tensordict.checkpoint.steps import read_meta
 from tensordict.storage.encoding import dtype_of
 from tensordict.storage.sharded import is_sharded
@@ -31,6 +31,14 @@ __all__ = [
 ]
 
 MSG_PART = "'{}' is damaged: parts of the tensor {!r} are missing."
+MSG_OTHER_RANK = (
+    "'{}' has the parts of the ranks {} alone, since it was saved with shared=False, and this "
+    "is rank {}: its part is elsewhere. Restore on the ranks that saved it. Nothing was changed."
+)
+MSG_ELSEWHERE = (
+    "'{}' lacks a part of the tensor {!r}, which is elsewhere: in the folder of rank {}, since it "
+    "was saved with shared=False. Restore on the ranks that saved it. Nothing was changed."
+)
 MSG_MISSING = "'{}' is damaged: the tensor {!r} is missing."
 
 
@@ -50,9 +58,40 @@ class StepParts:
         self.meta = meta
         self.rank = rank
         self.world: int = meta.get("world", 1)
+        self.ranks: list[int] | None = meta.get("ranks")
+        """The ranks by place, where those that come first have their parts here alone."""
         self._known: dict[int, Mapping[str, Any]] = {0: meta}
         self._headers: dict[tuple[int, str], dict[str, Source]] = {}
         self._grids: dict[int, Grid] = {}
+
+    def place_of(self, rank: int | None) -> int:
+        """Return the place of a rank, or that of another one's part that it takes.
+
+        Args:
+            rank: the rank in its group; None for a process alone.
+
+        Raises:
+            ElsewhereError: its part is in another folder.
+        """
+        if self.ranks is None:
+            return rank if rank is not None and rank < self.world else 0
+        if rank is None:
+            return 0
+        here = self.ranks[: self.world]
+        if rank not in here:
+            text = MSG_OTHER_RANK.format(self.files.directory, here, rank)
+            raise ElsewhereError(text)
+        return here.index(rank)
+
+    def refuse_elsewhere(self, place: int, name: str) -> None:
+        """Raise that a part of a tensor is not here, if it is not.
+
+        Raises:
+            ElsewhereError: it is in the folder of another rank.
+        """
+        if self.ranks is not None and place >= self.world:
+            rank = self.ranks[place]
+            raise ElsewhereError(MSG_ELSEWHERE.format(self.files.directory, name, rank))
 
     def of_rank(self, rank: int) -> Mapping[str, Any]:
         """Return what a rank says of its part."""
@@ -120,7 +159,10 @@ class ItemFiles:
         if number is not None:
             # One file says what the dtype is: one that is read anyway, if there is.
             grid = self.parts.grid(number)
-            first = self._part(name, number, grid.of_rank.get(self.parts.rank, [0])[0])
+            near = grid.of_rank.get(self.parts.rank) or [
+                part for part, rank in enumerate(grid.ranks) if rank < self.parts.world
+            ]
+            first = self._part(name, number, near[0] if near else 0)
             shape = grid.shape()
             return self._divided(name, dtype_of_file(first.dtype), shape, number)
         source = self.parts.tensors(self.rank, self.item).get(name)
@@ -170,6 +212,7 @@ class ItemFiles:
         grid = self.parts.grid(number)
         box = grid.boxes[part]
         key = name if len(grid.boxes) == 1 else part_name(name, box[0])
+        self.parts.refuse_elsewhere(grid.ranks[part], name)
         source = self.parts.tensors(grid.ranks[part], self.item).get(key)
         if source is None:
             raise RuntimeError(MSG_PART.format(self.directory, name))
@@ -222,8 +265,11 @@ def missing_parts(files: StepFiles, meta: Mapping[str, Any]) -> list[str]:
             for fields in wanted:
                 try:
                     stored = item.of_fields(fields)
-                    for part in range(len(stored.grid.boxes)):
-                        stored.find(part)
+                    for part, rank in enumerate(stored.grid.ranks):
+                        if rank < parts.world:
+                            stored.find(part)
+                except ElsewhereError:
+                    continue
                 except RuntimeError as error:
                     lines.append(str(error))
     return lines

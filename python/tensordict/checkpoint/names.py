@@ -73,19 +73,31 @@ def bare_wrapper_names(saved: Iterable[str], own: Iterable[str]) -> dict[str, st
     """Return the bare name of each name of a step, which may be that of a wrapped model.
 
     All names of a model that was wrapped as a whole begin with ``module.``, and none of a
-    model that was not.
+    model that was not. Either of the two may be wrapped, by a class that nobody knows.
 
     Args:
         saved: the names of the step.
-        own: the names of the model that is restored, without those of wrappers.
+        own: the names of the model that is restored, without those of known wrappers.
     """
     found = {name: bare_text(name) for name in saved}
-    is_wrapped = found and all(name.startswith("module.") for name in found.values())
-    if is_wrapped and not any(name.startswith("module.") for name in own):
+    names, own = set(found.values()), set(own)
+    if _is_wrapped(own, names):
+        found = {name: f"module.{bare}" for name, bare in found.items()}
+    elif _is_wrapped(names, own):
         found = {name: bare.removeprefix("module.") for name, bare in found.items()}
     if len(set(found.values())) < len(found):
         return {name: name for name in found}
     return found
+
+
+def _is_wrapped(names: set[str], others: set[str]) -> bool:
+    """Return whether names are those of a wrapper of the model that has the others."""
+    if not names or not all(name.startswith("module.") for name in names):
+        return False
+    return names != others and (
+        not any(name.startswith("module.") for name in others)
+        or {name.removeprefix("module.") for name in names} == others
+    )
 
 
 def parameter_names(items: Mapping[str, Any]) -> dict[int, tuple[str, str]]:

@@ -12,7 +12,16 @@ if TYPE_CHECKING:
 
     from tensordict.storage.sharded import Box
 
-__all__ = ["Grid", "Part", "Range", "Source", "Stored", "intersection", "whole_range"]
+__all__ = [
+    "ElsewhereError",
+    "Grid",
+    "Part",
+    "Range",
+    "Source",
+    "Stored",
+    "intersection",
+    "whole_range",
+]
 
 Range: TypeAlias = "tuple[str, str, list[int], int, int, torch.Tensor | None]"
 """An argument of ``_rust.read_safetensors_into``: name, dtype and shape of a tensor of a
@@ -24,6 +33,10 @@ def whole_range(name: str, target: torch.Tensor) -> Range:
     content = target.reshape(-1).view(torch.uint8)
     shape = list(target.shape)
     return name, str(target.dtype), shape, 0, content.numel(), content
+
+
+class ElsewhereError(RuntimeError):
+    """A part of a tensor is in the folder of another node."""
 
 
 class Source(NamedTuple):

@@ -102,9 +102,9 @@ class Restoring:
         self.values: dict[str, Any] = {}
         self.parameters: dict[int, tuple[str, str]] = {}
         """Item and name of the parameters of all modules that are restored, by ``id``."""
-        rank = 0 if ranks is None else ranks.rank
-        self.rank: int = rank if rank < meta.get("world", 1) else 0
-        self.parts: StepParts = StepParts(files, meta, self.rank)
+        self.parts: StepParts = StepParts(files, meta)
+        self.rank: int = self.parts.place_of(None if ranks is None else ranks.rank)
+        self.parts.rank = self.rank
         own = self.parts.of_rank(self.rank)
         self.rng: Any = own.get("rng")
         self.items: dict[str, Any] = dict(meta["items"])
@@ -284,7 +284,9 @@ class Restoring:
         """
         needing = self._reads.needing
         if self.ranks is not None and needing is not None:
-            needing.agree(self.ranks.gather(needing.told()))
+            told = self.ranks.gather(needing.told())
+            # Files in folders of their own are compared by each that reads them.
+            needing.agree(told if self.parts.ranks is None else ())
         try:
             self._reads.fetch()
         except RuntimeError as error:

@@ -13,7 +13,7 @@ from tensordict.checkpoint.distributed import (
 )
 from tensordict.checkpoint.shares import Sharer
 from tensordict.checkpoint.steps import Step, Steps, read_meta, retired, step_name
-from tensordict.checkpoint.turns import Turn
+from tensordict.checkpoint.turns import Announcement, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,24 +76,51 @@ class SaveOrder:
                 there = self._steps.saved()
                 said = self._announcement(there, is_free)
                 if found is not None and is_free:
-                    begin_parts(self.directory, said[0])
+                    begin_parts(self.directory, said.token)
             except OSError as failed:
                 if found is None:
                     raise
                 error = failed
-        processes: list[str] = []
-        if found is not None:
+        if found is None:
+            turn = Turn(found, is_later, there, [], *said)
+        else:
             try:
-                said, processes = found.introduce(said, f"save({number})")
-                if said is None:
-                    found.raise_together(error)
+                turn = self._agreed_turn(number, found, is_later, there, said, error)
             except Exception:
                 self._sweep_failed(found)
                 raise
-        turn = Turn(found, is_later, there, processes, *said)
         if turn.is_free:
             self._last_order = turn.order
         return turn
+
+    def _agreed_turn(
+        self,
+        number: int,
+        group: Ranks,
+        is_later: bool,
+        there: list[Step],
+        said: Announcement | None,
+        error: Exception | None,
+    ) -> Turn:
+        """Agree on the turn with all ranks, of which the first of each folder says one."""
+        is_first = group.rank == 0
+        told, processes = group.introduce(
+            (is_first, said, [step[:2] for step in there]), f"save({number})"
+        )
+        firsts = [(each, steps) for is_first, each, steps in told if is_first]
+        if any(each is None for each, _ in firsts):
+            group.raise_together(error)
+        own: Announcement = told[0][1]
+        kept: int | None = None
+        if group.here:
+            common = set.intersection(*(set(steps) for _, steps in firsts))
+            # Another folder may not get the new step.
+            kept = max((order for _, order in common), default=None)
+        agreed = own._replace(
+            order=max(each.order for each, _ in firsts),
+            is_free=all(each.is_free for each, _ in firsts),
+        )
+        return Turn(group, is_later, there, processes, *agreed, kept)
 
     def _sharer(self, group: Ranks | None) -> Sharer:
         """Return what divides steps over ranks; it remembers how the last one was."""
@@ -101,45 +128,48 @@ class SaveOrder:
             self._last_sharer = Sharer(group)
         return self._last_sharer
 
-    def _announcement(self, there: list[Step], is_free: bool) -> tuple[Any, ...]:
-        """Return what rank 0 tells all: token, order, whether to save, last step."""
+    def _announcement(self, there: list[Step], is_free: bool) -> Announcement:
+        """Return what rank 0 tells all."""
         orders = [self._last_order, *(each.order for each in there)]
         if self._mirror is not None:
             orders.append(self._mirror.last_order())
         # Nothing moves or goes until this step is there, unless another is on its way.
         before = there[-1][:2] if there and not self._writer.pending() else None
         order = max(orders) + 1
-        return new_token(), order, is_free, before, socket.gethostname()
+        return Announcement(new_token(), order, is_free, before, socket.gethostname())
 
     def _sweep_failed(self, group: Ranks) -> None:
         """Remove the parts of a save that came to nothing, and those of others before."""
         if group.rank == 0:
-            pending = [step.order for step in self._writer.pending()]
-            known = [self._tokens[each] for each in pending if each in self._tokens]
-            sweep_parts(self.directory, known)
+            sweep_parts(self.directory, self._pending_tokens())
 
     def _sweep_parts(self, turn: Turn) -> None:
         """Remove the parts of all saves but this one and those on their way."""
         if turn.ranks is None and self._is_swept:
             return
         self._is_swept = True
-        pending = [self._tokens.get(each.order, "") for each in self._writer.pending()]
+        pending = self._pending_tokens()
         sweep_parts(self.directory, [*pending, turn.token])
         self._tokens = {turn.order: turn.token} | {
             each: known for each, known in self._tokens.items() if known in pending
         }
 
-    def _retired(self, there: list[Step], new: Step) -> list[Step]:
+    def _pending_tokens(self) -> list[str]:
+        """Return the tokens of saves that are on their way."""
+        orders = [step.order for step in self._writer.pending()]
+        return [self._tokens[each] for each in orders if each in self._tokens]
+
+    def _retired(self, turn: Turn, new: Step) -> list[Step]:
         """The steps that go when a new one is there."""
         if self._is_remote:
             # They go when this one is up.
             return []
-        known = {step.number: step for step in [*there, *self._writer.pending()]}
+        known = {step.number: step for step in [*turn.there, *self._writer.pending()]}
         known.pop(new.number, None)
         ordered = sorted(known.values(), key=lambda step: step.order)
-        gone = retired([*ordered, new], self.keep, self.keep_every)
-        uploading = {step.order for step in self._uploading()}
-        return [step for step in gone if step.order not in uploading]
+        found = retired([*ordered, new], self.keep, self.keep_every)
+        staying = {turn.kept, *(step.order for step in self._uploading())}
+        return [step for step in found if step.order not in staying]
 
     def _before(self, turn: Turn) -> tuple[Path, dict[str, Any]] | None:
         """The step whose files are linked where tensors did not change, of this rank's."""

@@ -88,6 +88,25 @@ class Sharer:
         self.ranks = ranks
         self._known: tuple[Any, _Plan] | None = None
 
+    def share_all(self, items: list[Described]) -> Shared:
+        """Agree as :meth:`share` does; what one rank meets is raised on all.
+
+        Raises:
+            RuntimeError: two ranks have the same name for different things.
+        """
+        if self.ranks is None or not self.ranks.here:
+            return self.share(items)
+        error: Exception | None = None
+        shared: Any = None
+        try:
+            shared = self.share(items)
+        except Exception as found:  # noqa: BLE001 (it is raised on all ranks)
+            error = found
+        # Each folder has a plan of its own.
+        self.ranks.raise_together(error)
+        made: Shared = shared
+        return made
+
     def share(self, items: list[Described]) -> Shared:
         """Agree with the other ranks on what each of them writes.
 
@@ -135,13 +154,13 @@ class Sharer:
             descriptions = {}
             for number, (first, numbers) in enumerate(found):
                 lowest = layouts.index(layouts[number])
-                if first is not None:
+                if first is not None and lowest == number:
                     descriptions[number], abouts[number] = first[0], first[1]
                 known = found[lowest][0][2]
                 for name, digest in zip(known, numbers, strict=True):
                     by_name.setdefault(name, {})[number] = digest
-        members = self.ranks.members
-        plan = _Plan(descriptions, by_name, len(members), layouts, members)
+        members, here = self.ranks.members, self.ranks.here
+        plan = _Plan(descriptions, by_name, len(members), layouts, members, here)
         self._known = (layouts, plan) if is_equal else None
         _merge(items, {members[place]: about for place, about in abouts.items()})
         return plan.part_of(rank, items, threads)
@@ -219,6 +238,8 @@ class _Plan:
         world: the number of ranks.
         layouts: what tells the descriptions of ranks apart, by rank.
         members: the numbers that meshes have for the ranks. Default: the same.
+        here: the number of ranks, the first ones, that write to one folder, which is to
+            have all that they have. Default: all.
     """
 
     def __init__(
@@ -228,7 +249,9 @@ class _Plan:
         world: int,
         layouts: list[str] | None = None,
         members: Sequence[int] | None = None,
+        here: int = 0,
     ) -> None:
+        self.here: int = here or world
         self.descriptions = descriptions
         self.digests = digests
         self.world = world
@@ -323,7 +346,9 @@ class _Plan:
                         members=list(self._members),
                     )
                 )
-            self._boxes[layouts] = boxes
+            self._boxes[layouts] = {
+                box: self._of_here(ranks) for box, ranks in boxes.items()
+            }
         size = getattr(torch, dtype.removeprefix("torch.")).itemsize
         return self._boxes[layouts], size
 
@@ -339,7 +364,9 @@ class _Plan:
                 self._other(item, name, first, other, "a tensor and a DTensor")
             )
         digests = self.digests.get((item, name), {})
-        holders = sorted(rank for each in having for rank in self.members[each])
+        holders = self._of_here(
+            sorted(rank for each in having for rank in self.members[each])
+        )
         for other, found in having.items():
             why = ""
             if found[:2] != plain[:2]:
@@ -360,6 +387,10 @@ class _Plan:
     def _other(self, item: str, name: str, one: int, other: int, why: str) -> str:
         one, other = self._members[one], self._members[other]
         return MSG_OTHER.format(item=item, name=name, one=one, other=other, why=why)
+
+    def _of_here(self, holders: list[int]) -> list[int]:
+        """Return those of this folder; if it has none, one by which errors say where it is."""
+        return [rank for rank in holders if rank < self.here] or holders[:1]
 
     def _differ(self, item: str, first: int, other: int) -> bool:
         """Return whether two ranks have other names in an item: they are no replicas."""
@@ -397,7 +428,8 @@ class _Plan:
     def _key(self, boxes: Mapping[Box, list[int]], size: int) -> tuple[int, int | None]:
         """Tell the division of a tensor: the place of those who write, or None for all."""
         if id(boxes) not in self._copies:
-            copies = min(map(len, boxes.values()), default=1)
+            of_here = [ranks for ranks in boxes.values() if ranks[0] < self.here]
+            copies = min(map(len, of_here), default=1)
             (_, sizes), _ = next(iter(boxes.items()), (((), ()), None))
             self._copies[id(boxes)] = copies, tuple(sizes)
         copies, sizes = self._copies[id(boxes)]
@@ -424,7 +456,7 @@ class _Plan:
             return [[list(offsets), list(sizes), rank]]
         # Those that have least to write get what they lack of an equal share.
         holders = sorted(holders, key=lambda each: self._loads[each])[:count]
-        target = self._total / self.world
+        target = self._total / self.here
         wants = [max(0.0, target - self._loads[rank]) for rank in holders]
         if not sum(wants):
             wants = [1.0] * count
@@ -459,7 +491,7 @@ class _Plan:
             item.tensors = tensors
             if parts:
                 item.about["parts"] = parts
-        return Shared(items, self.grids, self.whole, threads)
+        return Shared(items, self.grids, self.whole, threads[: self.here])
 
 
 def _spread(boxes: Mapping[Box, list[int]], place: int | None) -> list[list[Any]]:

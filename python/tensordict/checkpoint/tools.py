@@ -90,6 +90,8 @@ def survey(path: str | Path) -> dict[str, Any]:
     items = {}
     try:
         parts = files.parts(meta)
+        if "ranks" in meta:
+            found["elsewhere"] = sorted(meta["ranks"][meta["world"] :])
         for name, about in meta["items"].items():
             headers = [
                 _rust.safetensors_header(path)

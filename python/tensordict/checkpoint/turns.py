@@ -17,12 +17,22 @@ if TYPE_CHECKING:
     from tensordict.checkpoint.distributed import Ranks
     from tensordict.checkpoint.steps import Step
 
-__all__ = ["Part", "Turn", "step_fields"]
+__all__ = ["Announcement", "Part", "Turn", "step_fields"]
 
 Part: TypeAlias = "tuple[str, str]"
 """The folder of a part, and the name of the process that writes it."""
 
 MSG_METRIC = "The metric {!r} is a number, got {!r}."
+
+
+class Announcement(NamedTuple):
+    """What rank 0 tells all of a save: the fields of :class:`Turn`."""
+
+    token: str
+    order: int
+    is_free: bool
+    before: tuple[int, int] | None
+    host: str
 
 
 class Turn(NamedTuple):
@@ -44,6 +54,8 @@ class Turn(NamedTuple):
     """The number and order of the step to whose files unchanged tensors are linked."""
     host: str
     """The name of the machine of rank 0."""
+    kept: int | None = None
+    """The order of the newest step that is in all folders, where there are several."""
 
     @property
     def rank(self) -> int:
@@ -62,13 +74,13 @@ class Turn(NamedTuple):
         """
         if self.ranks is None:
             return None, []
+        count = self.ranks.here or self.ranks.world
         folders = [
-            self.ranks.part(directory, self.token, rank)
-            for rank in range(self.ranks.world)
+            self.ranks.part(directory, self.token, rank) for rank in range(count)
         ]
         if self.rank:
             return folders[self.rank], []
-        return None, list(zip(map(str, folders), self.processes, strict=True))[1:]
+        return None, list(zip(map(str, folders), self.processes, strict=False))[1:]
 
 
 def step_fields(metrics: Mapping[str, float] | None, *, rng: bool) -> dict[str, Any]:

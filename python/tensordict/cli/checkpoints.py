@@ -65,8 +65,15 @@ def _show_step(found: dict[str, Any]) -> None:
             if item["files"]
             else f"  {name}: {item['kind']}"
         )
+    if found.get("elsewhere"):
+        print(f"  {_elsewhere(found)}")
     if "problem" in found:
         print(f"  !! {found['problem']}")
+
+
+def _elsewhere(found: dict[str, Any]) -> str:
+    shown = ", ".join(map(str, found["elsewhere"]))
+    return f"the parts of these ranks are elsewhere (shared=False): {shown}"
 
 
 def verify(arguments: argparse.Namespace) -> int:
@@ -83,6 +90,9 @@ def verify(arguments: argparse.Namespace) -> int:
             for line in lines:
                 print(f"DAMAGED   {line}")
             print(f"{place}: checkpoint, {'damaged' if lines else 'ok (every byte)'}")
+            found = tools.survey(place)
+            if found.get("elsewhere"):
+                print(f"{place}: {_elsewhere(found)}")
     return DAMAGED if any(problems.values()) else 0
 
 
