@@ -173,6 +173,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         self.num_threads = num_threads
         self.rank_timeout = rank_timeout
         self.per_rank = per_rank
+        self.handle_sigterm = handle_sigterm
         self.process_group: Any = group_of(process_group)
         self.shared = shared
         found = ranks(self.process_group)

@@ -34,6 +34,15 @@ class LoopCheckpoint:
     def _is_time(self, step: int) -> bool:
         return step % self.every_n_steps == 0
 
+    def _is_asked(self, step: int) -> bool:
+        """Return whether a process was asked to end: the same answer on all ranks.
+
+        Ranks tell each other where the signal is noted at all.
+        """
+        if not self.checkpointer.handle_sigterm:
+            return self.checkpointer.preempted
+        return self.checkpointer.reached_preemption(step)
+
     def _set_random_states(self) -> None:
         """Set those of the step that the loop goes on from, once."""
         if self._random_step is not None:

@@ -152,7 +152,7 @@ class LightningCheckpoint(LoopCheckpoint, Callback):  # type: ignore[misc]
     ) -> None:
         """Save a step if it is time; end the fit if the process was asked to end."""
         step, loop = trainer.global_step, trainer.fit_loop.epoch_loop
-        is_asked = self.checkpointer.preempted
+        is_asked = self._is_asked(step)
         if is_asked:
             trainer.should_stop = True
         if trainer.should_stop or loop._is_training_done:

@@ -101,7 +101,7 @@ class TrainerCheckpoint(LoopCheckpoint, TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: object) -> None:
         """Save a step if it is time; end the training if the process was asked to."""
-        is_asked = self.checkpointer.preempted
+        is_asked = self._is_asked(state.global_step)
         if self._is_time(state.global_step) or is_asked:
             # Loaders are ahead when the next event comes.
             self._awaited = {

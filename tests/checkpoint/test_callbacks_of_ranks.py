@@ -1,0 +1,220 @@
+"""Callbacks on two ranks: sharded by others' strategies, saved, resumed, asked to end."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+from ranks import Ranks
+from tensordict import TensorDict
+from tensordict.checkpoint import Checkpointer
+from tensordict.checkpoint.tools import verify
+from tensordict.data import BatchLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(280)]
+
+if not torch.distributed.is_available():
+    pytest.skip("this torch has no ranks", allow_module_level=True)
+
+WORLD = 2
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    ranks = Ranks(WORLD, tmp_path_factory.mktemp("two"))
+    yield ranks
+    ranks.close()
+
+
+def needs(name: str) -> None:
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed")
+
+
+def launched(rank: int) -> None:
+    """Say who this is, as ``torchrun`` does."""
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(WORLD),
+        "LOCAL_WORLD_SIZE": str(WORLD),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29499",
+        "TORCHELASTIC_RUN_ID": "run",
+    }
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+
+
+# Lightning ----------------------------------------------------------------------------
+
+
+def strategy_of(kind: str) -> Any:
+    from lightning.pytorch import strategies
+
+    if kind == "ddp":
+        return strategies.DDPStrategy()
+    if kind == "fsdp2":
+        return strategies.ModelParallelStrategy()
+
+    class OnCPU(strategies.FSDPStrategy):  # type: ignore[name-defined,misc]
+        """Lightning asks for a GPU with the class itself."""
+
+    return OnCPU(process_group_backend="gloo", use_orig_params=kind == "fsdp1 names")
+
+
+def fit(
+    rank: int, folder: str, kind: str, steps: int, asked: int | None = None
+) -> dict[str, Any]:
+    """Train by Lightning: the losses of this run, the last step, and the steps saved."""
+    launched(rank)
+    import lightning.pytorch as lightning
+
+    from tensordict.checkpoint.callbacks.lightning import LightningCheckpoint
+
+    class Module(lightning.LightningModule):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net()
+            self.losses: list[float] = []
+
+        def configure_model(self) -> None:
+            if kind == "fsdp2":
+                from torch.distributed.fsdp import fully_shard
+
+                for layer in self.net:
+                    fully_shard(layer, mesh=self.device_mesh["data_parallel"])
+                fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            if rank == 1 and self.trainer.global_step == asked:
+                # One rank is asked, and all end.
+                checkpointer._preempted.set()
+            loss = self.net(batch["x"]).square().mean()
+            self.losses.append(loss.item())
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.trainer.strategy.model.parameters(), 0.1)
+
+    module = Module()
+    checkpointer = Checkpointer(
+        folder, durable=False, keep=None, background=True, handle_sigterm=True
+    )
+    trainer = lightning.Trainer(
+        max_steps=steps,
+        max_epochs=10,
+        accelerator="cpu",
+        devices=WORLD,
+        strategy=strategy_of(kind),
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        callbacks=[LightningCheckpoint(checkpointer, every_n_steps=2)],
+    )
+    td = TensorDict(x=torch.arange(64.0).reshape(16, 4) / 64, batch_size=[16])
+    loader = BatchLoader(td, 2, shuffle=True, seed=1, rank=rank, world_size=WORLD)
+    trainer.fit(module, loader)
+    checkpointer.close()
+    return {
+        "losses": module.losses,
+        "step": trainer.global_step,
+        "steps": checkpointer.steps(),
+    }
+
+
+@pytest.mark.parametrize("kind", ["ddp"])
+def test_lightning(two: Ranks, tmp_path: Path, kind: str) -> None:
+    needs("lightning")
+    whole = two.all(fit, str(tmp_path / "whole"), kind, STEPS)
+    first = two.all(fit, str(tmp_path / "run"), kind, 4)
+    rest = two.all(fit, str(tmp_path / "run"), kind, STEPS)
+    for rank in range(WORLD):
+        assert whole[rank]["steps"] == [2, 4, 6]
+        assert rest[rank]["step"] == STEPS
+        assert first[rank]["losses"] + rest[rank]["losses"] == whole[rank]["losses"]
+    assert verify(tmp_path / "run" / "step-6") == []
+    # The bare model, in one process.
+    module = nn.Module()
+    module.net = net()
+    Checkpointer(tmp_path / "run").restore(model=module)
+    loaded = Checkpointer(tmp_path / "run").load()["model"]
+    assert torch.equal(loaded["net", "0", "weight"], module.net[0].weight)
+    if kind != "ddp":
+        return
+    asked = two.all(fit, str(tmp_path / "asked"), kind, STEPS, 2)
+    assert [each["step"] for each in asked] == [3, 3]
+    assert [each["steps"] for each in asked] == [[2, 3]] * 2
+    rest = two.all(fit, str(tmp_path / "asked"), kind, STEPS)
+    for rank in range(WORLD):
+        assert asked[rank]["losses"] + rest[rank]["losses"] == whole[rank]["losses"]
+
+
+# Accelerate ---------------------------------------------------------------------------
+
+
+def accelerate(rank: int, folder: str, kind: str) -> list[float]:
+    """Train by Accelerate from the last step, if there is one: the losses of three steps."""
+    launched(rank)
+    import accelerate
+    from accelerate.utils import FullyShardedDataParallelPlugin
+
+    from tensordict.checkpoint.callbacks.accelerate import AcceleratorCheckpoint
+
+    accelerate.state.AcceleratorState._reset_state(True)
+    plugin = None
+    if kind != "ddp":
+        plugin = FullyShardedDataParallelPlugin(
+            fsdp_version=2 if kind == "fsdp2" else 1,
+            auto_wrap_policy="size_based_wrap",
+            min_num_params=10,
+            use_orig_params=kind != "fsdp1",
+        )
+    accelerator = accelerate.Accelerator(cpu=True, fsdp_plugin=plugin)
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    callback = AcceleratorCheckpoint(accelerator, Checkpointer(folder, durable=False))
+    first = 0
+    if callback.checkpointer.latest() is not None:
+        first = callback.restore()["done"]
+    losses = []
+    for step in range(first, first + 3):
+        data = torch.arange(8.0).reshape(2, 4) * (step + rank) / 50
+        loss = model(data).square().mean()
+        optimizer.zero_grad()
+        accelerator.backward(loss)
+        optimizer.step()
+        losses.append(loss.item())
+        callback.save(step, done=step + 1)
+    return losses
+
+
+@pytest.mark.parametrize("kind", ["ddp"])
+def test_accelerate(two: Ranks, tmp_path: Path, kind: str) -> None:
+    needs("accelerate")
+    two.all(accelerate, str(tmp_path / "run"), kind)
+    whole = Path(tmp_path / "run" / "step-2")
+    expected = two.all(accelerate, str(tmp_path / "run"), kind)
+    assert sorted(os.listdir(tmp_path / "run")) == ["step-3", "step-4", "step-5"]
+    assert not whole.exists()
+    for losses in expected:
+        assert len(losses) == 3
+    model = net()
+    Checkpointer(tmp_path / "run").restore(model=model)
