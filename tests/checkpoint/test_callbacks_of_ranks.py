@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +18,7 @@ from tensordict.data import BatchLoader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(280)]
 
@@ -68,13 +68,9 @@ def strategy_of(kind: str) -> Any:
 
     if kind == "ddp":
         return strategies.DDPStrategy()
-    if kind == "fsdp2":
-        return strategies.ModelParallelStrategy()
-
-    class OnCPU(strategies.FSDPStrategy):  # type: ignore[name-defined,misc]
-        """Lightning asks for a GPU with the class itself."""
-
-    return OnCPU(process_group_backend="gloo", use_orig_params=kind == "fsdp1 names")
+    return strategies.ModelParallelStrategy(
+        data_parallel_size=WORLD, tensor_parallel_size=1
+    )
 
 
 def fit(
@@ -139,7 +135,7 @@ def fit(
     }
 
 
-@pytest.mark.parametrize("kind", ["ddp"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_lightning(two: Ranks, tmp_path: Path, kind: str) -> None:
     needs("lightning")
     whole = two.all(fit, str(tmp_path / "whole"), kind, STEPS)
@@ -169,8 +165,8 @@ def test_lightning(two: Ranks, tmp_path: Path, kind: str) -> None:
 # Accelerate ---------------------------------------------------------------------------
 
 
-def accelerate(rank: int, folder: str, kind: str) -> list[float]:
-    """Train by Accelerate from the last step, if there is one: the losses of three steps."""
+def accelerate(rank: int, folder: str, kind: str, count: int = 3) -> list[float]:
+    """Train by Accelerate from the last step, if there is one: the losses of some steps."""
     launched(rank)
     import accelerate
     from accelerate.utils import FullyShardedDataParallelPlugin
@@ -178,24 +174,25 @@ def accelerate(rank: int, folder: str, kind: str) -> list[float]:
     from tensordict.checkpoint.callbacks.accelerate import AcceleratorCheckpoint
 
     accelerate.state.AcceleratorState._reset_state(True)
-    plugin = None
-    if kind != "ddp":
-        plugin = FullyShardedDataParallelPlugin(
-            fsdp_version=2 if kind == "fsdp2" else 1,
-            auto_wrap_policy="size_based_wrap",
-            min_num_params=10,
-            use_orig_params=kind != "fsdp1",
+    accelerator = accelerate.Accelerator(cpu=True)
+    if kind == "fsdp2":
+        # Without a GPU the library takes DDP for the plugin, unless it is told.
+        state: Any = accelerate.state.AcceleratorState._shared_state
+        state["distributed_type"] = accelerate.DistributedType.FSDP
+        state["fsdp_plugin"] = FullyShardedDataParallelPlugin(
+            fsdp_version=2, auto_wrap_policy="size_based_wrap", min_num_params=10
         )
-    accelerator = accelerate.Accelerator(cpu=True, fsdp_plugin=plugin)
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), 0.1)
     model, optimizer = accelerator.prepare(model, optimizer)
+    is_sharded = any(hasattr(each, "placements") for each in model.parameters())
+    assert is_sharded == (kind == "fsdp2")
     callback = AcceleratorCheckpoint(accelerator, Checkpointer(folder, durable=False))
     first = 0
     if callback.checkpointer.latest() is not None:
         first = callback.restore()["done"]
     losses = []
-    for step in range(first, first + 3):
+    for step in range(first, first + count):
         data = torch.arange(8.0).reshape(2, 4) * (step + rank) / 50
         loss = model(data).square().mean()
         optimizer.zero_grad()
@@ -206,15 +203,15 @@ def accelerate(rank: int, folder: str, kind: str) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("kind", ["ddp"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_accelerate(two: Ranks, tmp_path: Path, kind: str) -> None:
     needs("accelerate")
-    two.all(accelerate, str(tmp_path / "run"), kind)
-    whole = Path(tmp_path / "run" / "step-2")
-    expected = two.all(accelerate, str(tmp_path / "run"), kind)
-    assert sorted(os.listdir(tmp_path / "run")) == ["step-3", "step-4", "step-5"]
-    assert not whole.exists()
-    for losses in expected:
-        assert len(losses) == 3
+    run, whole = str(tmp_path / "run"), str(tmp_path / "whole")
+    first = two.all(accelerate, run, kind)
+    rest = two.all(accelerate, run, kind)
+    assert sorted(os.listdir(run)) == ["step-3", "step-4", "step-5"]
+    expected = two.all(accelerate, whole, kind, 6)
+    for rank in range(WORLD):
+        assert first[rank] + rest[rank] == expected[rank]
     model = net()
-    Checkpointer(tmp_path / "run").restore(model=model)
+    Checkpointer(run).restore(model=model)

@@ -267,7 +267,7 @@ def restore_locally(
 def test_folders_of_nodes(
     four: Ranks, tmp_path: Path, capsys: Any, per_folder: int, options: dict[str, Any]
 ) -> None:
-    # What a save that was killed has left.
+    # A save that was killed has left this.
     (tmp_path / "0" / f"{PARTS}old").mkdir(parents=True)
     expected = four.all(save_locally, str(tmp_path), per_folder, options)
     folders = sorted(tmp_path.iterdir())
@@ -381,6 +381,72 @@ def test_a_folder_that_is_shared_is_found(four: Ranks, tmp_path: Path) -> None:
         assert isinstance(answer, Raised)
         assert "without shared=False" in answer.text
     assert os.listdir(tmp_path / "run") == []
+
+
+# The class before fully_shard ---------------------------------------------------------
+
+
+def flat(rank: int, folder: str, is_original: bool) -> list[Any]:
+    """Save and restore with FullyShardedDataParallel; return what is refused."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    def make(seed: int) -> tuple[Any, Any, torch.optim.Optimizer]:
+        torch.manual_seed(seed)
+        inner = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+        model = FullyShardedDataParallel(
+            inner, device_id=torch.device("cpu"), use_orig_params=is_original
+        )
+        return inner, model, torch.optim.AdamW(model.parameters(), 0.1)
+
+    def train(model: Any, optimizer: Any) -> float:
+        loss = model(torch.ones(2, 4) * (rank + 1)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return float(loss.item())
+
+    inner, model, optimizer = make(0)
+    train(model, optimizer)
+    checkpointer = Checkpointer(folder, durable=False)
+    refused = []
+    for items in ({"model": model, "optimizer": optimizer}, {"model": inner}):
+        with pytest.raises(TypeError, match="in flat pieces") as raised:
+            checkpointer.save(1, **items)
+        refused.append(str(raised.value))
+    states = FullyShardedDataParallel.optim_state_dict(model, optimizer)
+    checkpointer.save(1, model=model, optimizer=states)
+    expected = [train(model, optimizer) for _ in range(2)]
+    _, model, optimizer = make(1)
+    with pytest.raises(RuntimeError, match="a value was saved"):
+        checkpointer.restore(model=model, optimizer=optimizer)
+    plain = nn.Linear(1, 1)
+    checkpointer.save(2, optimizer=torch.optim.AdamW(plain.parameters()))
+    with pytest.raises(TypeError, match="in flat pieces"):
+        checkpointer.restore(2, optimizer=optimizer)
+    state = checkpointer.restore(1, model=model)["optimizer"]
+    optimizer.load_state_dict(
+        FullyShardedDataParallel.optim_state_dict_to_load(model, optimizer, state)
+    )
+    found = [train(model, optimizer) for _ in range(2)]
+    # With the original parameters torch itself goes on otherwise from the second step.
+    assert found[0] == expected[0]
+    assert is_original or found == expected
+    return refused
+
+
+@pytest.mark.parametrize("is_original", [True, False])
+def test_fully_sharded_data_parallel(
+    four: Ranks, tmp_path: Path, is_original: bool
+) -> None:
+    for optimizer, inner in four.all(flat, str(tmp_path), is_original):
+        assert "'optimizer'" in optimizer
+        assert "fully_shard" in optimizer
+        assert "not the model within" in inner
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    Checkpointer(tmp_path).restore(1, model=model)
+    saved = Checkpointer(tmp_path).load(1)["model"]
+    assert torch.equal(saved["0", "weight"], model[0].weight)
+    assert verify(tmp_path / "step-1") == []
 
 
 # Ranks that die -----------------------------------------------------------------------

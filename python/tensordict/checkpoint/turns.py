@@ -26,7 +26,7 @@ MSG_METRIC = "The metric {!r} is a number, got {!r}."
 
 
 class Announcement(NamedTuple):
-    """What rank 0 tells all of a save: the fields of :class:`Turn`."""
+    """The fields of a :class:`Turn` that rank 0 tells all."""
 
     token: str
     order: int

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from tensordict.checkpoint.kinds.flat_parameters import refuse_flat_module
 from tensordict.checkpoint.kinds.interface import Kind, Saving
 from tensordict.checkpoint.names import bare_names, bare_wrapper_names
 from tensordict.storage.sharded import is_sharded
@@ -47,6 +48,7 @@ class ModuleKind(Kind):
 
     def describe(self, item: Item, saving: Saving) -> dict[str, Any]:
         """Take the tensors under their plain names, and say the rest of the state."""
+        refuse_flat_module(saving.name, item)
         frozen: set[str] = set()
         if saving.trainable_only:
             frozen = {
@@ -64,6 +66,7 @@ class ModuleKind(Kind):
         self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
     ) -> None:
         """Compare names and shapes, and have the tensors read into their place."""
+        refuse_flat_module(name, item)
         filling = _Filling(item, name, about, restoring)
         if filling.is_plain():
             filling.fill()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict.checkpoint.files import fields_in
+from tensordict.checkpoint.kinds.flat_parameters import refuse_flat_optimizer
 from tensordict.checkpoint.kinds.interface import Kind, Saving
 from tensordict.checkpoint.kinds.optimizer_groups import Parameters, SavedGroups
 from tensordict.checkpoint.placing import placed_like
@@ -46,6 +47,7 @@ class OptimizerKind(Kind):
 
     def describe(self, item: Item, saving: Saving) -> dict[str, Any]:
         """Take the state of each parameter under its name."""
+        refuse_flat_optimizer(saving.name, item)
         encoder, state = saving.encoder, item.state_dict()
         if not _is_usual(state):
             return {"value": encoder.encode(state)}
@@ -82,6 +84,7 @@ class OptimizerKind(Kind):
         self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
     ) -> None:
         """Match the parameters, and compare groups and shapes."""
+        refuse_flat_optimizer(name, item)
         value = about["value"]
         if not _is_usual(value) or not _is_usual(item.state_dict()):
             state = restoring.value(name, about, like=item.state_dict())
