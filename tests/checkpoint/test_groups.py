@@ -15,7 +15,7 @@ from torch import nn
 from ranks import Raised, Ranks
 from tensordict.checkpoint import Checkpointer
 from tensordict.checkpoint.distributed import PARTS
-from tensordict.checkpoint.steps import read_meta
+from tensordict.checkpoint.steps import META, read_meta
 from tensordict.checkpoint.tools import verify
 from tensordict.cli import main
 
@@ -149,6 +149,33 @@ def test_two_groups_save_and_restore_at_once(
         }
         dcp.load(state, checkpoint_id=folder / "dcp")
         assert {name: each.tolist() for name, each in state.items()} == found
+
+
+def save_in_one_folder(rank: int, folder: str) -> None:
+    """Save as two trainings that know nothing of each other: 0 and 2, 1 and 3."""
+    group = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))["a"]
+    job = rank % 2
+    with Checkpointer(
+        folder, durable=False, background=True, keep=None, process_group=group
+    ) as checkpointer:
+        for step in range(4):
+            checkpointer.save(2 * step + job, x=[job, rank])
+        for _ in range(3):
+            # Both have this number: the last one is there, whole.
+            checkpointer.save(100, x=[job, rank])
+
+
+def test_two_trainings_in_one_folder(four: Ranks, tmp_path: Path) -> None:
+    four.all(save_in_one_folder, str(tmp_path))
+    names = [f"step-{step}" for step in (*range(8), 100)]
+    assert sorted(os.listdir(tmp_path)) == sorted(names)
+    for name in names:
+        assert verify(tmp_path / name) == []
+        jobs = {
+            tuple(read_meta(tmp_path / name, file)["items"]["x"]["value"])
+            for file in (META, "rank-00001.json")
+        }
+        assert jobs in ({(0, 0), (0, 2)}, {(1, 1), (1, 3)})
 
 
 def refuse(rank: int, folder: str) -> list[str]:
