@@ -179,7 +179,7 @@ def states(hunt: Hunt) -> Iterator[Case]:
             inner = collections(td)
             for _ in range(choose.choice([1, 1, 2])):
                 broken = choose.choice(inner)
-                attributes = list(_rust.attributes(broken)) or ["_tensordict"]
+                attributes = list(vars(broken)) or ["_tensordict"]
                 attribute = choose.choice(attributes)
                 with contextlib.suppress(AttributeError):
                     if choose.random() < 0.2:

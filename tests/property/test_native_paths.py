@@ -191,8 +191,6 @@ CASES: dict[str, Any] = {
     "set_entry": lambda: (tree(), ("n", "new"), torch.ones(2, 3)),
     # split
     "split_leaves": lambda: (tree(), "unbind", (0,), [torch.Size([3])] * 2, None),
-    # state
-    "attributes": lambda: (tree(),),
     # tree
     "new": lambda: (TensorDict, {"a": torch.ones(2, 3)}, SIZE, None, None),
     "leaves": lambda: (tree(),),
