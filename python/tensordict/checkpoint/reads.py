@@ -201,7 +201,7 @@ def _add_blocks(
 ) -> None:
     """Have the whole blocks of a run read, and others copied, which ranks compare together."""
     part, size = wish.part, wish.wanted.num_bytes
-    path, *about = wish.source[:4]
+    path, about = wish.source.path, _about(wish)
     low, high = inner(part, size)
     cuts = [(part.start, part.stop)]
     if low < high:
@@ -211,7 +211,7 @@ def _add_blocks(
         if start < stop:
             edge = Part(start, stop, is_run=True)
             comparing.add(wish.wanted, edge)
-            content = _range(wish, start, stop)[-1]
+            content = _content(wish, start, stop)
             edges.setdefault(path, []).append((*about, [start], content))
 
 
@@ -222,16 +222,23 @@ def _is_run(wish: _Wish) -> bool:
 
 def _range(wish: _Wish, start: int, stop: int) -> Range:
     """Some bytes of a run, and the memory that they are read into."""
+    return *_about(wish), start, stop - start, _content(wish, start, stop)
+
+
+def _content(wish: _Wish, start: int, stop: int) -> torch.Tensor:
+    """The memory of some bytes of a run."""
     content = wish.target.reshape(-1).view(torch.uint8)
-    content = content[start - wish.part.start : stop - wish.part.start]
-    source = wish.source
-    return source.name, source.dtype, source.shape, start, stop - start, content
+    return content[start - wish.part.start : stop - wish.part.start]
+
+
+def _about(wish: _Wish) -> tuple[str, str, list[int]]:
+    """Name, dtype and shape of a tensor in its file."""
+    return wish.source.name, wish.source.dtype, wish.source.shape
 
 
 def _copy(wish: _Wish, target: torch.Tensor) -> _Copy:
     """A part of a tensor of a file, and a tensor that it is copied to."""
-    source = wish.source
-    about = source.name, source.dtype, source.shape
+    source, about = wish.source, _about(wish)
     if wish.is_kept_as_bytes:
         return (*about, [wish.part.start], target.reshape(-1).view(torch.uint8))
     places = zip(wish.box[0], source.box[0], strict=True)
@@ -243,7 +250,7 @@ def _chunks(
     wish: _Wish,
 ) -> Iterator[tuple[torch.Tensor, tuple[str, _Copy], Callable[[], torch.Tensor]]]:
     """Some rows at a time of what is converted: where to, what is copied, and its values."""
-    (path, *about), dtype = wish.source[:4], wish.dtype
+    path, about, dtype = wish.source.path, _about(wish), wish.dtype
     if not wish.box[1]:
         values = torch.empty((), dtype=dtype)
         content = values.reshape(1).view(torch.uint8)
@@ -255,13 +262,13 @@ def _chunks(
     step = max(1, CHUNK_BYTES // row)
     for start in range(0, wish.box[1][0], step):
         count = min(step, wish.box[1][0] - start)
-        yield _chunk(wish, (path, about), inside, start, count)
+        yield _chunk(wish, inside, start, count)
 
 
 def _chunk(
-    wish: _Wish, source: Any, inside: Box, start: int, count: int
+    wish: _Wish, inside: Box, start: int, count: int
 ) -> tuple[torch.Tensor, tuple[str, _Copy], Callable[[], torch.Tensor]]:
-    path, about = source
+    path, about = wish.source.path, _about(wish)
     rows = torch.empty((count, *inside[1][1:]), dtype=wish.dtype)
     places = zip(wish.box[0], wish.source.box[0], strict=True)
     first = [begin - whole for begin, whole in places]
