@@ -151,6 +151,7 @@ test-without-shortcuts: $(stamps)/extension ## run the tests near the native cod
 torture: $(stamps)/extension ## kill saves five hundred times per layout
 	TENSORDICT_KILLS=500 $(python) -m pytest -n 0 --timeout 3600 tests/storage/test_damage.py -k kill
 	TENSORDICT_KILLS=200 $(python) -m pytest -n 0 --timeout 3600 tests/data/test_dataset_writer.py -k "kill or reader"
+	TENSORDICT_RANK_KILLS=200 TENSORDICT_FLIPS=100 $(python) -m pytest -n 0 --timeout 7200 tests/checkpoint/test_kills_of_ranks.py
 
 .PHONY: doctest
 doctest: $(stamps)/extension ## run the examples of the docstrings and documents

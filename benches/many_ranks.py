@@ -8,8 +8,8 @@ is a state that ``get_state_dict`` made before, outside of what is timed. Run
 * ``fsdp``, ``hsdp``: save, stall of a save in the background, restore;
 * ``written``: bytes that the busiest rank writes over the mean;
 * ``reads``: bytes that are read and memory that is needed where ranks or placements change;
-* ``plan``: the division of a step over 4,096 ranks;
-* ``described``: what one of 1,024 ranks reads of the description of a step.
+* ``plan``: the division of a step over 1,024 and 4,096 ranks, which one process simulates, and
+  the description that each of them reads.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ import statistics
 import sys
 import tempfile
 import time
+import tracemalloc
 import warnings
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -390,7 +391,103 @@ def bench_reads(megabytes: int) -> None:
         print(f"  {title:28} {'    '.join(shown)}")
 
 
-# Descriptions -------------------------------------------------------------------------
+# Plans and descriptions ---------------------------------------------------------------
+
+NUM_TENSORS = 2000
+
+
+class _Simulated(NamedTuple):
+    """Ranks of which there is one, and the others say what it says."""
+
+    rank: int
+    world: int
+    group: Any
+    members: tuple[int, ...]
+
+    def gather(self, value: object) -> list[Any]:
+        return [value] * self.world
+
+    def raise_together(self, error: Exception | None, *_: object) -> None:
+        if error is not None:
+            raise error
+
+
+def simulated_model(world: int, *, copies: bool) -> nn.Module:
+    """A model of which one of many ranks has its part."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    shape = (world // 64, 64) if copies else (world,)
+    mesh = init_device_mesh("cpu", shape)
+    placements = [Replicate(), Shard(0)] if copies else [Shard(0)]
+    model = nn.Module()
+    for number in range(NUM_TENSORS):
+        whole = torch.empty(world, number % 10 + 1, device="meta")
+        local = torch.zeros(world // shape[-1], whole.shape[1])
+        placed = DTensor.from_local(
+            local,
+            mesh,
+            placements,
+            run_check=False,
+            shape=whole.shape,
+            stride=whole.stride(),
+        )
+        model.register_parameter(f"layer{number}", nn.Parameter(placed))
+    return model
+
+
+def plan_simulated(_: int, world: int, copies: bool, folder: str) -> str:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from tensordict.checkpoint.items import describe_all
+    from tensordict.checkpoint.shares import Sharer
+    from tensordict.checkpoint.steps import META, read_meta
+    from tensordict.checkpoint.writing import plan_step
+
+    torch.distributed.destroy_process_group()
+    torch.distributed.init_process_group(
+        "fake", store=FakeStore(), rank=0, world_size=world
+    )
+    model = simulated_model(world, copies=copies)
+    sharer = Sharer(_Simulated(0, world, None, tuple(range(world))))  # type: ignore[arg-type]
+    found, peak, plan = [], 0, None
+    for number in range(4):
+        described = describe_all({"model": model}, (), trainable_only=False)
+        if number == 3:
+            # What allocations cost in time counts in the other rounds alone.
+            tracemalloc.start()
+            sharer = Sharer(_Simulated(0, world, None, tuple(range(world))))  # type: ignore[arg-type]
+        begun = time.process_time()
+        shared = sharer.share(described)
+        fields = {"order": 0, "time": 0.0, "metrics": {}, "world": world}
+        divided = time.process_time()
+        place = Path(folder)
+        plan = plan_step(
+            place, number, shared, fields, shards=None, retired=[], target=place
+        )
+        found.append((divided - begun, time.process_time() - divided))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert plan is not None
+    (Path(folder) / META).write_bytes(plan.description)
+    begun = time.process_time()
+    read_meta(Path(folder))
+    parsed = time.process_time() - begun
+    first, second = found[0], min(found[1:3])
+    return (
+        f"first {first[0]:.2f} s, description {first[1]:.2f} s, {peak / 1e6:.0f} MB; "
+        f"again {second[0]:.3f} s, description {second[1]:.3f} s; "
+        f"{len(plan.description) / 1e6:.2f} MB, parsed in {parsed:.3f} s"
+    )
+
+
+def bench_plan() -> None:
+    print(f"\nplan and description of {NUM_TENSORS} tensors, processor time of rank 0")
+    for world in (1024, 4096):
+        for copies in (False, True):
+            with tempfile.TemporaryDirectory() as folder, ranks(1) as call:
+                (shown,) = call(plan_simulated, world, copies, folder)
+            print(f"  {world} ranks, {'HSDP' if copies else 'FSDP2'}: {shown}")
 
 
 def main() -> None:
@@ -408,6 +505,7 @@ def main() -> None:
         "hsdp": lambda: bench_speed("hsdp", size, rounds),
         "written": lambda: bench_written(size),
         "reads": lambda: bench_reads(size),
+        "plan": bench_plan,
     }
     for name, bench in benches.items():
         if arguments.only in name:

@@ -12,7 +12,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from ranks import Raised, Ranks
-from tensordict import cli, from_safetensors
+from tensordict import _rust, cli, from_safetensors
 from tensordict.checkpoint import Checkpointer
 from tensordict.checkpoint.lazy_state import LazyTensors
 
@@ -362,6 +362,70 @@ def test_ranks_write_together(two: Ranks, tmp_path: Path, spread: str) -> None:
     state = {name: torch.zeros_like(each) for name, each in names.items()}
     dcp.load(state, checkpoint_id=run.export(tmp_path / "one", format="dcp"))
     assert_equal(state, found)
+
+
+def llama() -> Any:
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=32,
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        tie_word_embeddings=True,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def export_tied(rank: int, folder: Path) -> dict[str, Any]:
+    torch.manual_seed(0)
+    model = llama()
+    mesh = init_device_mesh("cpu", (2,))
+    fully_shard(model.model.layers[0], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    checkpointer = Checkpointer(folder / "run", durable=False)
+    checkpointer.save(1, model=model)
+    checkpointer.export(folder / "hf")
+    checkpointer.export(folder / "dcp", format="dcp")
+    expected = {
+        name: each.full_tensor().clone() for name, each in model.state_dict().items()
+    }
+    nn.init.zeros_(model.lm_head.weight)
+    checkpointer.restore(model=model)
+    assert torch.equal(model.lm_head.weight.full_tensor(), expected["lm_head.weight"])
+    nn.init.zeros_(model.lm_head.weight)
+    state = model.state_dict()
+    dcp.load(state, checkpoint_id=folder / "dcp")
+    for name, each in state.items():
+        assert torch.equal(each.full_tensor(), expected[name]), name
+    return expected
+
+
+def test_tied_tensors_of_ranks_are_there_once(two: Ranks, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    expected = two.all(export_tied, tmp_path)[0]
+    names = [
+        name
+        for path in (tmp_path / "run" / "step-1").glob("*.safetensors")
+        for name, *_ in _rust.safetensors_header(str(path))[1]
+    ]
+    assert not any("lm_head" in name for name in names)
+    assert any("embed_tokens" in name for name in names)
+    index = json.loads((tmp_path / "hf/model.safetensors.index.json").read_text())
+    assert index["weight_map"].keys() == expected.keys() - {"lm_head.weight"}
+    loaded, info = transformers.LlamaForCausalLM.from_pretrained(
+        tmp_path / "hf", output_loading_info=True
+    )
+    assert not info["missing_keys"]
+    assert_equal(dict(loaded.state_dict()), expected)
+    # One process restores it, and a model that is not tied has both.
+    model = llama()
+    Checkpointer(tmp_path / "run").restore(model=model)
+    assert_equal(dict(model.state_dict()), expected)
+    state = Checkpointer(tmp_path / "run").load()["model"]
+    assert torch.equal(state["lm_head", "weight"], expected["lm_head.weight"])
 
 
 def export_damaged(rank: int, folder: Path) -> None:

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from ranks import Raised, Ranks
-from tensordict.checkpoint import Checkpointer
+from tensordict.checkpoint import Checkpointer, shares
 from tensordict.checkpoint.shares import _Plan
 from tensordict.checkpoint.steps import META, meta_bytes, read_meta
 from tensordict.checkpoint.tools import verify
-from tensordict.storage.sharded import Layout
+from tensordict.storage.sharded import Layout, layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -697,6 +697,33 @@ def test_steps_of_before_are_read(four: Ranks, tmp_path: Path) -> None:
     assert torch.equal(model.w, numbers(8))
     assert torch.equal(model.plain, numbers(3))
     assert verify(tmp_path / "step-1") == []
+
+
+def count_plans(rank: int, folder: str) -> int:
+    """Save three times; return how often the division was made."""
+    made = []
+    init = shares._Plan.__init__
+
+    def counting(self: Any, *arguments: Any, **options: Any) -> None:
+        made.append(self)
+        init(self, *arguments, **options)
+
+    model = spread((2, 2))
+    assert layout_of(model.rows, "") is layout_of(model.rows.clone(), "")
+    checkpointer = Checkpointer(folder, durable=False)
+    shares._Plan.__init__ = counting  # type: ignore[method-assign]
+    try:
+        for step in range(3):
+            with torch.no_grad():
+                model.rows.add_(1)
+            checkpointer.save(step, model=model)
+    finally:
+        shares._Plan.__init__ = init  # type: ignore[method-assign]
+    return len(made)
+
+
+def test_the_division_is_made_once(four: Ranks, tmp_path: Path) -> None:
+    assert four.all(count_plans, str(tmp_path)) == [1] * WORLD
 
 
 # The description of a step ------------------------------------------------------------

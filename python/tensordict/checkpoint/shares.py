@@ -134,7 +134,7 @@ class Sharer:
         except Exception as failed:  # noqa: BLE001 (it is raised on all ranks)
             error = failed
         self.ranks.raise_together(error)
-        layout = hashlib.sha256(repr(own).encode()).hexdigest()
+        layout = _digest(own)
         values = hashlib.sha256(repr(digests).encode()).hexdigest()
         told = self.ranks.gather((layout, values, num_threads()))
         layouts, threads = [each for each, *_ in told], [each for *_, each in told]
@@ -211,6 +211,20 @@ def _description(item: Described) -> Description:
     }
 
 
+def _digest(own: dict[str, Description]) -> str:
+    """Tell descriptions apart. Layouts list all ranks, and each counts once."""
+    layouts: dict[int, tuple[int, Any]] = {}
+    described = {}
+    for item, about in own.items():
+        sharded = []
+        for name, (layout, dtype) in about["sharded"].items():
+            place, _ = layouts.setdefault(id(layout), (len(layouts), layout))
+            sharded.append((name, place, dtype))
+        described[item] = {**about, "sharded": sharded}
+    known = [layout for _, layout in layouts.values()]
+    return hashlib.sha256(repr((described, known)).encode()).hexdigest()
+
+
 def _merge(items: list[Described], abouts: Mapping[int, Any]) -> None:
     """Give the items of rank 0 the descriptions of all ranks, and those that it lacks."""
     present = {item.name for item in items}
@@ -267,6 +281,7 @@ class _Plan:
         if len(descriptions) == 1:
             self.members = {next(iter(descriptions)): list(range(world))}
         self.grids: list[list[Any]] = []
+        self._owned: dict[tuple[int, int], tuple[list[Box], bool]] = {}
         self._numbers: dict[Any, int] = {}
         self._boxes: dict[Any, dict[Box, list[int]]] = {}
         self._copies: dict[int, tuple[int, tuple[int, ...]]] = {}
@@ -468,6 +483,18 @@ class _Plan:
                 self._loads[rank] += num_bytes * (stop - start) // sizes[0]
         return found
 
+    def _own(self, number: int, rank: int) -> tuple[list[Box], bool]:
+        """The parts of a grid that a rank writes, and whether the grid has one part alone."""
+        if (number, rank) not in self._owned:
+            grid = self.grids[number]
+            own = [
+                (tuple(offsets), tuple(sizes))
+                for offsets, sizes, owner in grid
+                if owner == rank
+            ]
+            self._owned[number, rank] = own, len(grid) == 1
+        return self._owned[number, rank]
+
     def part_of(self, rank: int, items: list[Described], threads: list[int]) -> Shared:
         """Return what a rank writes of its items."""
         for item in items:
@@ -487,7 +514,8 @@ class _Plan:
                             0, offsets[0], sizes[0]
                         )
             for name, (_, value) in item.sharded.items():
-                tensors |= _parts_of(name, value, self.grids[parts[name]], rank)
+                own, is_one = self._own(parts[name], rank)
+                tensors |= _parts_of(name, value, own, is_one=is_one)
             item.tensors = tensors
             if parts:
                 item.about["parts"] = parts
@@ -517,13 +545,12 @@ def _spread(boxes: Mapping[Box, list[int]], place: int | None) -> list[list[Any]
 
 
 def _parts_of(
-    name: str, value: Sharded, grid: list[Any], rank: int
+    name: str, value: Sharded, own: list[Box], *, is_one: bool
 ) -> dict[str, torch.Tensor]:
     """The parts of a ``DTensor`` that this rank writes, of those that it has."""
-    found = {}
-    own = [(offsets, sizes) for offsets, sizes, owner in grid if owner == rank]
+    found: dict[str, torch.Tensor] = {}
     if not own:
-        return {}
+        return found
     for (begin, _), region in regions_of(value, name):
         for offsets, sizes in own:
             starts = [
@@ -537,6 +564,5 @@ def _parts_of(
             part = region
             for dim, (start, size) in enumerate(zip(starts, sizes, strict=True)):
                 part = part.narrow(dim, start, size)
-            key = name if len(grid) == 1 else part_name(name, offsets)
-            found[key] = in_format(part)
+            found[name if is_one else part_name(name, offsets)] = in_format(part)
     return found

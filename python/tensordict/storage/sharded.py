@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
@@ -144,6 +145,8 @@ def _boxes(runs: list[list[_Run]]) -> list[Box]:
 def layout_of(value: Sharded, name: str) -> Layout:
     """Return the layout of a ``DTensor``.
 
+    Those of one mesh that are equal are one object.
+
     Args:
         value: the tensor.
         name: its name, for errors.
@@ -151,6 +154,17 @@ def layout_of(value: Sharded, name: str) -> Layout:
     Raises:
         TypeError: it has a partial placement, or one that is not known.
     """
+    return _laid_out(value, name)[0]
+
+
+_MESHES: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Layout, list[list[_Run]]]]] = (
+    weakref.WeakKeyDictionary()
+)
+"""By mesh, shape and placements the layout, and the indices that this rank has."""
+
+
+def _laid_out(value: Sharded, name: str) -> tuple[Layout, list[list[_Run]]]:
+    """Return the layout of a ``DTensor``, and the indices of each dim that this rank has."""
     placements = []
     for placement in value.placements:
         if placement.is_partial():
@@ -165,9 +179,21 @@ def layout_of(value: Sharded, name: str) -> Layout:
             placements.append(f"S{dim}" if factor is None else f"S{dim}/{factor}")
         else:
             raise TypeError(MSG_PLACEMENT.format(placement, name))
-    mesh = value.device_mesh.mesh
-    ranks = tuple(mesh.reshape(-1).tolist())
-    return Layout(tuple(value.shape), ranks, tuple(mesh.shape), tuple(placements))
+    shape = tuple(value.shape)
+    mesh = value.device_mesh
+    # The ranks of a mesh take a while to list.
+    known = _MESHES.setdefault(mesh, {})
+    key = shape, tuple(placements)
+    if key not in known:
+        if "ranks" not in known:
+            ranks = mesh.mesh
+            known["ranks"] = tuple(ranks.reshape(-1).tolist()), tuple(ranks.shape)
+        ranks, sizes = known["ranks"]
+        layout = Layout(shape, ranks, sizes, tuple(placements))
+        coordinate = mesh.get_coordinate()
+        runs = [] if coordinate is None else layout.runs(tuple(coordinate))
+        known[key] = layout, runs
+    return known[key]
 
 
 def regions_of(value: Sharded, name: str) -> list[tuple[Box, torch.Tensor]]:
@@ -177,12 +203,10 @@ def regions_of(value: Sharded, name: str) -> list[tuple[Box, torch.Tensor]]:
         TypeError: as :func:`layout_of`.
         RuntimeError: its local tensor is not as its placements say.
     """
-    layout = layout_of(value, name)
-    coordinate = value.device_mesh.get_coordinate()
+    layout, runs = _laid_out(value, name)
     local = value.to_local().detach()
-    if coordinate is None or not math.prod(layout.shape):
+    if value.device_mesh.get_coordinate() is None or not math.prod(layout.shape):
         return []
-    runs = layout.runs(tuple(coordinate))
     expected = [sum(count for _, count in each) for each in runs]
     if not math.prod(expected):
         return []

@@ -60,7 +60,7 @@ class ModuleKind(Kind):
             saving.files += _config_of(item)
         state = item.state_dict()
         names = bare_names(item, state)
-        return describe_state(state, saving.encoder, frozen, names)
+        return describe_state(state, saving.encoder, frozen, names, _tied(item))
 
     def prepare(
         self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
@@ -109,6 +109,7 @@ def describe_state(
     encoder: Encoder,
     frozen: AbstractSet[str] = frozenset(),
     bare: Mapping[str, str] | None = None,
+    tied_to: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Take the tensors of the state of a module, but for those that are frozen.
 
@@ -117,14 +118,21 @@ def describe_state(
         encoder: takes the tensors.
         frozen: the names that are left out.
         bare: the names under which they are saved, by those of the state.
+        tied_to: the first name of tensors that have several, by the others.
     """
     tied: dict[str, str] = {}
     values: dict[str, Any] = {}
-    renamed = bare or {}
+    renamed, firsts = bare or {}, tied_to or {}
     for key, value in state.items():
         if key in frozen:
             continue
-        name = renamed.get(key, key)
+        name, first = renamed.get(key, key), firsts.get(key)
+        if first is not None and is_sharded(value):
+            # Memory does not tell it: ranks may have an empty part.
+            known = values.get(renamed.get(first, first))
+            if known is not None:
+                values[name] = known
+                continue
         is_plain = isinstance(value, torch.Tensor) and not is_sharded(value)
         if is_plain and _is_dense(value):
             fields = encoder.take(value.detach(), name)
@@ -150,6 +158,21 @@ def describe_state(
     if metadata:
         about["versions"] = encoder.encode(dict(metadata), ("_metadata",))
     return about
+
+
+def _tied(module: nn.Module) -> dict[str, str]:
+    """The first name of parameters and buffers that have several, by the others."""
+    first: dict[int, str] = {}
+    found = {}
+    named = (
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    )
+    for name, value in named:
+        known = first.setdefault(id(value), name)
+        if known != name:
+            found[name] = known
+    return found
 
 
 def _is_dense(value: torch.Tensor) -> bool:
@@ -305,8 +328,13 @@ class _Filling:
         stored = self._compare()
         self._refuse_meta(stored)
         made: list[tuple[torch.Tensor, torch.Tensor]] = []
+        # Tied tensors are read once.
+        read: set[tuple[int, str]] = set()
         for name, each in stored.items():
             own = self.own[name]
+            if (id(own), each.name) in read:
+                continue
+            read.add((id(own), each.name))
             if own.is_meta:
                 if all(own is not other for other, _ in made):
                     made.append((own, self._made(own, each)))

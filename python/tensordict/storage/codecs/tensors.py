@@ -34,7 +34,9 @@ class ShardedCodec(Codec):
 
     def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
         """Return its layout over the ranks; each of them saves its part under the key."""
-        known, layout = encoder.share(value.detach(), path)
+        if value.requires_grad:
+            value = value.detach()
+        known, layout = encoder.share(value, path)
         return {
             "key": known,
             "shape": list(layout.shape),
