@@ -139,7 +139,9 @@ class Sharer:
         told = self.ranks.gather((layout, values, num_threads()))
         layouts, threads = [each for each, *_ in told], [each for *_, each in told]
         is_equal = len({each[:2] for each in told}) == 1
-        if is_equal and self._known is not None and self._known[0] == layouts:
+        has_equal_values = len({each for _, each, _ in told}) == 1
+        is_known = self._known is not None and self._known[0] == layouts
+        if has_equal_values and is_known and self._known is not None:
             return self._known[1].part_of(rank, items, threads)
         descriptions = {0: own}
         by_name: dict[tuple[str, str], dict[int, int]] = {}
@@ -161,7 +163,8 @@ class Sharer:
                     by_name.setdefault(name, {})[number] = digest
         members, here = self.ranks.members, self.ranks.here
         plan = _Plan(descriptions, by_name, len(members), layouts, members, here)
-        self._known = (layouts, plan) if is_equal else None
+        is_kept = has_equal_values and _have_equal_names(descriptions)
+        self._known = (layouts, plan) if is_kept else None
         _merge(items, {members[place]: about for place, about in abouts.items()})
         return plan.part_of(rank, items, threads)
 
@@ -209,6 +212,22 @@ def _description(item: Described) -> Description:
             for name, (layout, value) in item.sharded.items()
         },
     }
+
+
+def _have_equal_names(descriptions: Mapping[int, Mapping[str, Description]]) -> bool:
+    """Return whether ranks differ in layouts alone, as those of parts of a mesh do."""
+    found = [
+        {
+            item: (
+                *(about[key] for key in ("is_shared", "names", "parameters")),
+                sorted(about["plain"]),
+                sorted(about["sharded"]),
+            )
+            for item, about in each.items()
+        }
+        for each in descriptions.values()
+    ]
+    return all(each == found[0] for each in found)
 
 
 def _digest(own: dict[str, Description]) -> str:
