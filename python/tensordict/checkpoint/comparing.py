@@ -145,7 +145,8 @@ def _own(wanted: Wanted, part: Part, own: int) -> list[tuple[int, int]]:
             if each.start < stop and each.stop > start
             for rank in ranks
         )
-        if _chosen(shares, wanted.order + block) == own:
+        turn = wanted.order * len(wanted.stored.grid.boxes) + wanted.number + block
+        if _chosen(shares, turn) == own:
             found.append((start, stop))
     return found
 
