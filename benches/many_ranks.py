@@ -454,7 +454,7 @@ def plan_simulated(_: int, world: int, copies: bool, folder: str) -> str:
     for number in range(4):
         described = describe_all({"model": model}, (), trainable_only=False)
         if number == 3:
-            # What allocations cost in time counts in the other rounds alone.
+            # Counting memory takes time, so it has a round of its own.
             tracemalloc.start()
             sharer = Sharer(_Simulated(0, world, None, tuple(range(world))))  # type: ignore[arg-type]
         begun = time.process_time()
