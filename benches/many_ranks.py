@@ -450,14 +450,14 @@ def plan_simulated(_: int, world: int, copies: bool, folder: str) -> str:
         "fake", store=FakeStore(), rank=0, world_size=world
     )
     model = simulated_model(world, copies=copies)
-    sharer = Sharer(_Simulated(0, world, None, tuple(range(world)), world))  # type: ignore[arg-type]
+    sharer = Sharer(_Simulated(0, world, None, tuple(range(world)), 0))  # type: ignore[arg-type]
     found, peak, plan = [], 0, None
     for number in range(4):
         described = describe_all({"model": model}, (), trainable_only=False)
         if number == 3:
             # Counting memory takes time, so it has a round of its own.
             tracemalloc.start()
-            sharer = Sharer(_Simulated(0, world, None, tuple(range(world)), world))  # type: ignore[arg-type]
+            sharer = Sharer(_Simulated(0, world, None, tuple(range(world)), 0))  # type: ignore[arg-type]
         begun = time.process_time()
         shared = sharer.share(described)
         fields = {"order": 0, "time": 0.0, "metrics": {}, "world": world}
