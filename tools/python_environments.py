@@ -281,7 +281,7 @@ class Debian(Environment):
         if libraries and not (self.root / "usr" / "bin" / "redis-server").exists():
             # Their tests are skipped without them, and say so.
             with contextlib.suppress(Unavailable):
-                self._install_packages("e2fsprogs", "redis-server")
+                self._install_packages("e2fsprogs", "make", "redis-server")
 
     def _is_unpacked(self) -> bool:
         return (self.root / "usr" / "bin" / "python3").exists()

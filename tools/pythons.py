@@ -100,7 +100,7 @@ def copy_tests(environment: Environment) -> None:
         to = environment.work / name
         shutil.rmtree(to, ignore_errors=True)
         shutil.copytree(ROOT / name, to, ignore=ignore)
-    for path in (*ROOT.glob("*.md"), ROOT / "pyproject.toml"):
+    for path in (*ROOT.glob("*.md"), ROOT / "pyproject.toml", ROOT / "Makefile"):
         shutil.copy(path, environment.work)
 
 

@@ -2,8 +2,9 @@
 
 The example of a docstring may use ``torch``, the public names of ``tensordict`` and those
 of its own module without importing them. The examples of a document import what they
-use; they run one after another in an empty folder, those of Python and of the console. None is skipped: a module that
-cannot be imported and an example marked ``+SKIP`` are failures.
+use; they run one after another in an empty folder, those of Python and of the console. A
+module that cannot be imported and an example marked ``+SKIP`` are failures; skipped are only those
+of a library that is not installed.
 """
 
 import ast
@@ -12,6 +13,7 @@ import importlib
 import pkgutil
 import re
 import textwrap
+import tomllib
 import warnings
 from pathlib import Path
 
@@ -24,6 +26,16 @@ from tensordict import _rust
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(tensordict.__file__).parent
+GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))[
+    "dependency-groups"
+]
+OPTIONAL = {
+    re.split(r"\W", each)[0]
+    for name in ("libraries", "dev")
+    for each in GROUPS[name]
+    if isinstance(each, str)
+}
+"""What an environment may lack: some have no wheel for the newest Python."""
 CUTS_ARE_NOTICED = _rust.shortcuts()["tensors"]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # A block may be part of a list, and be indented.
@@ -88,7 +100,12 @@ def test_examples_of(texts, name, module, tmp_path, monkeypatch):
             report += run_console(text)
             continue
         if ">>> " not in text:  # a module, as one would write it
-            exec(compile(text, name, "exec"), names)  # noqa: S102
+            try:
+                exec(compile(text, name, "exec"), names)  # noqa: S102
+            except ModuleNotFoundError as error:
+                if error.name not in OPTIONAL:
+                    raise
+                pytest.skip(f"could not import {error.name!r}")
             continue
         # A name of its own: functions find their source by it, also in later blocks.
         block = name if len(texts) == 1 else f"{name}, block {number + 1}"
@@ -98,6 +115,9 @@ def test_examples_of(texts, name, module, tmp_path, monkeypatch):
         runner = doctest.DocTestRunner(verbose=False, optionflags=FLAGS)
         runner.run(test, out=report.append, clear_globs=False)
         names = test.globs
+    for missing in re.findall(r"No module named '(\w+)'", "".join(report)):
+        if missing in OPTIONAL:
+            pytest.skip(f"could not import {missing!r}")
     if report:
         pytest.fail("".join(report), pytrace=False)
 
@@ -107,7 +127,12 @@ def test_every_module_can_be_imported():
         if not found.name.endswith("__main__"):
             # A module of deprecated names says so when it is imported.
             with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-                importlib.import_module(found.name)
+                try:
+                    importlib.import_module(found.name)
+                except ImportError as error:
+                    missing = error.__cause__ or error
+                    if getattr(missing, "name", None) not in OPTIONAL:
+                        raise
 
 
 def test_a_wrong_example_fails(tmp_path, monkeypatch):

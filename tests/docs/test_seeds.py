@@ -673,7 +673,8 @@ def test_003_01_the_id_of_the_worker_is_yielded():
 
     ds = MyMagnificoIterable(["a", "b", "c", "d"])
     # `torch.utils.DataLoader` there.
-    dataloader = DataLoader(ds, batch_size=None, num_workers=2)
+    forked = {"batch_size": None, "num_workers": 2, "multiprocessing_context": "fork"}
+    dataloader = DataLoader(ds, **forked)
     my_rnns = [[], []]
     for batch, worker_id in dataloader:
         the_good_rnn = my_rnns[worker_id]
@@ -683,7 +684,7 @@ def test_003_01_the_id_of_the_worker_is_yielded():
     # The StreamDataset that the document describes.
     ds = StreamDataset(["ab", "cd"], iter, 2, "none")
     rows = [[], []]
-    for batch, worker_id in DataLoader(ds, batch_size=None, num_workers=2):
+    for batch, worker_id in DataLoader(ds, **forked):
         rows[worker_id] += batch
     assert rows == [["a", "b"], ["c", "d"]]
 

@@ -108,18 +108,22 @@ class VideoStream:
     def _by_av(self, first: int) -> Iterator[torch.Tensor]:
         try:
             import av
+            from av.video.reformatter import VideoReformatter
         except ImportError as error:
             raise ImportError(MSG_MISSING["av"]) from error
+        # That of PyAV is shared by all, with threads which a process does not have that was
+        # forked after the first use.
+        reformatter: Any = VideoReformatter()
         container: Any
         with av.open(self.path) as container:
             frames: list[torch.Tensor] = []
             for number, frame in enumerate(container.decode(video=0)):
                 if number < first:
                     continue
-                array = frame.to_ndarray(
-                    format="rgb24", width=self.width, height=self.height
+                scaled = reformatter.reformat(
+                    frame, width=self.width, height=self.height, format="rgb24"
                 )
-                frames.append(torch.from_numpy(array))
+                frames.append(torch.from_numpy(scaled.to_ndarray()))
                 if len(frames) == self.num_frames:
                     yield torch.stack(frames)
                     frames = []
