@@ -51,6 +51,9 @@ def test_scenario_answers_as_recorded(chapter: str, case: Scenario) -> None:
     expected = recorded(chapter).get(case.name)
     assert expected is not None, "not recorded: run tests/record.py scenarios"
     answer, result = run(case)
+    missing = getattr(result, "__cause__", None)
+    if isinstance(missing, ModuleNotFoundError) and missing.name in ("h5py", "zarr"):
+        pytest.skip(f"could not import {missing.name!r}")
     if case.reason:
         assert answer["ours"], f"what ours= claims is not true of {result!r}"
         return
