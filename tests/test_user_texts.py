@@ -143,7 +143,7 @@ def test_a_warning_names_the_line_of_the_user(what, tmp_path):
         contextlib.suppress(Exception),
     ):
         CALLS[what](tmp_path)
-    # Torch's own, of a Python whose guards are slow.
+    # A warning of torch itself, on a Python whose guards are slow.
     caught = [each for each in caught if "Guards may run" not in str(each.message)]
     assert caught
     first = CALLS[what].__code__.co_firstlineno
