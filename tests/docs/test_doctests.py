@@ -35,7 +35,7 @@ OPTIONAL = {
     for each in GROUPS[name]
     if isinstance(each, str)
 }
-"""What an environment may lack: some have no wheel for the newest Python."""
+"""The modules that an environment may lack: some have no wheel for the newest Python."""
 CUTS_ARE_NOTICED = _rust.shortcuts()["tensors"]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # A block may be part of a list, and be indented.
