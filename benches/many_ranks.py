@@ -185,9 +185,12 @@ def measure_speed(
 
     def save_later_by_torch() -> None:
         nonlocal future
-        future = dcp.async_save(state, checkpoint_id=f"{folder}/dcp-later")
+        place = f"{folder}/dcp-later"
+        future = dcp.async_save(state, checkpoint_id=place, process_group=later)
 
     future: Any = None
+    # Its thread and the barriers would meet in one group.
+    later = torch.distributed.new_group()
     contestants: list[tuple[str, str, Callable[[], Any], Callable[[], Any]]] = [
         ("save", "Checkpointer", lambda: save(False), lambda: None),
         ("save", "torch", save_by_torch, lambda: None),
@@ -211,9 +214,9 @@ def measure_speed(
             some = [each for each in contestants if each[0] == kind]
             for _, name, work, wait in some[:: 1 if number % 2 else -1]:
                 if rank == 0 and kind != "restore":
-                    for old in ("dcp", "dcp-later"):
-                        if kind == "save" or old != "dcp":
-                            shutil.rmtree(f"{folder}/{old}", ignore_errors=True)
+                    if name == "torch":
+                        old = "dcp" if kind == "save" else "dcp-later"
+                        shutil.rmtree(f"{folder}/{old}", ignore_errors=True)
                     os.sync()
                 called = timed(work)
                 waited = timed(wait)
