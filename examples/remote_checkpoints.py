@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from typing import Any
 
 import torch
 
@@ -20,7 +21,7 @@ from tensordict.storage.remote import place_of
 
 def arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--url", default="memory://example/run")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--steps", type=int, default=40)
@@ -35,7 +36,7 @@ def train(
     backbone = torch.nn.Linear(16, 64).requires_grad_(requires_grad=False)
     head = torch.nn.Linear(64, 1)
     optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
-    items = {"backbone": backbone, "head": head, "optimizer": optimizer}
+    items: dict[str, Any] = {"backbone": backbone, "head": head, "optimizer": optimizer}
     first = 0
     if checkpointer.latest() is not None:
         first = checkpointer.restore(**items).step + 1

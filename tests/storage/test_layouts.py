@@ -178,7 +178,7 @@ def test_two_layouts_have_two_names(fifth):
         layouts.register(OneTensor())
 
 
-def test_a_load_of_a_directory_takes_five_files(tmp_path):
+def test_a_load_of_a_directory_takes_seven_files(tmp_path):
     make().save(tmp_path / "save")
     tensordict.load(tmp_path / "save")
     files = set()
@@ -199,6 +199,8 @@ def test_a_load_of_a_directory_takes_five_files(tmp_path):
         "ops/saving.py",
         "storage/layouts/__init__.py",
         "storage/layouts/directory.py",
+        "storage/locations.py",
+        "storage/remote/place.py",
         "storage/paths.py",
         "primitives/registry.py",
     }

@@ -35,7 +35,7 @@ class StepFiles:
     """
 
     def __init__(self, directory: Path, num_threads: int = 0) -> None:
-        self.directory = directory
+        self.directory: Path = directory
         self.num_threads = num_threads
         # All is read through it, so it is of one step, also where another one takes the
         # place of this.

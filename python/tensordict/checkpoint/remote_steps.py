@@ -262,7 +262,8 @@ class RemoteStepFiles(StepFiles):
 
     def mapped_tensor(self, stored: Any) -> Any:
         """A tensor over the file that has come; stores stay in this process."""
-        shown, self.directory = self.directory, self._folder
+        shown = self.directory
+        self.directory: Path = self._folder
         try:
             return super().mapped_tensor(stored)
         finally:

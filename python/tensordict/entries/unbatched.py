@@ -207,7 +207,7 @@ class Unbatched(EntryKind):
     """The kind of :class:`UnbatchedTensor`: all elements share it, whatever their number."""
 
     name = "unbatched"
-    cls = UnbatchedTensor
+    cls: type[torch.Tensor] | None = UnbatchedTensor
     is_shared = True
 
     def leading_shape(self, entry: Any) -> None:

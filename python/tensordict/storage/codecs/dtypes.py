@@ -11,7 +11,7 @@ MSG_UNKNOWN = (
     "register what reads it with tensordict.checkpoint.register_codec."
 )
 
-FORMAT_DTYPES = {
+FORMAT_DTYPES: set[torch.dtype] = {
     torch.bool,
     torch.uint8,
     torch.int8,

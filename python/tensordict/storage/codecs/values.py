@@ -45,7 +45,7 @@ class Scalar(Codec):
         of_json: Callable[[Any], Any],
     ) -> None:
         self.name = name
-        self.classes = (cls,)
+        self.classes: tuple[type, ...] = (cls,)
         self.to_json = to_json
         self.of_json = of_json
 
@@ -78,7 +78,7 @@ class Span(Scalar):
         )
         self.cls = cls
         # A slice may be of anything: each value is looked at.
-        self.classes = ()
+        self.classes: tuple[type, ...] = ()
 
     def matches(self, value: object) -> bool:
         """Return whether a value is one of whole numbers."""
@@ -100,7 +100,7 @@ class Sequence(Codec):
         self, name: str, cls: type, order: Callable[[Any], Iterable[Any]] = iter
     ) -> None:
         self.name = name
-        self.classes = (cls,)
+        self.classes: tuple[type, ...] = (cls,)
         self.order = order
 
     def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Dict(Codec):
 
     def __init__(self, name: str, cls: type) -> None:
         self.name = name
-        self.classes = (cls,)
+        self.classes: tuple[type, ...] = (cls,)
 
     def matches(self, value: object) -> bool:
         """Return whether it is a dict of a class of its own, such as torch's for states.

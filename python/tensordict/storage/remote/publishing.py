@@ -92,9 +92,9 @@ class Uploads:
     """The progress of a save that goes up, as :class:`TensorDictFuture` asks for it."""
 
     def __init__(self) -> None:
-        self.done = 0
-        self.total = 0
-        self.is_cancelled = False
+        self.done: int = 0
+        self.total: int = 0
+        self.is_cancelled: bool = False
 
     def bytes(self) -> tuple[int, int]:
         """Bytes that are up, and bytes that have to go there."""
