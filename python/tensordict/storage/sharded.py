@@ -162,6 +162,11 @@ _MESHES: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Layout, list[list[_Run]]
 )
 """By mesh, shape and placements the layout, and the indices that this rank has."""
 
+_RANKS: weakref.WeakKeyDictionary[Any, tuple[tuple[int, ...], tuple[int, ...]]] = (
+    weakref.WeakKeyDictionary()
+)
+"""The ranks of a mesh, which take a while to list, and its shape."""
+
 
 def _laid_out(value: Sharded, name: str) -> tuple[Layout, list[list[_Run]]]:
     """Return the layout of a ``DTensor``, and the indices of each dim that this rank has."""
@@ -181,14 +186,13 @@ def _laid_out(value: Sharded, name: str) -> tuple[Layout, list[list[_Run]]]:
             raise TypeError(MSG_PLACEMENT.format(placement, name))
     shape = tuple(value.shape)
     mesh = value.device_mesh
-    # The ranks of a mesh take a while to list.
     known = _MESHES.setdefault(mesh, {})
     key = shape, tuple(placements)
     if key not in known:
-        if "ranks" not in known:
-            ranks = mesh.mesh
-            known["ranks"] = tuple(ranks.reshape(-1).tolist()), tuple(ranks.shape)
-        ranks, sizes = known["ranks"]
+        if mesh not in _RANKS:
+            numbers = mesh.mesh
+            _RANKS[mesh] = tuple(numbers.reshape(-1).tolist()), tuple(numbers.shape)
+        ranks, sizes = _RANKS[mesh]
         layout = Layout(shape, ranks, sizes, tuple(placements))
         coordinate = mesh.get_coordinate()
         runs = [] if coordinate is None else layout.runs(tuple(coordinate))
