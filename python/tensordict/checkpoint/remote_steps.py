@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, cast
 from tensordict.checkpoint.reading import StepFiles
 from tensordict.checkpoint.steps import (
     META,
-    MSG_EMPTY,
-    MSG_NO_STEP,
     Step,
+    find_step,
     parse_meta,
     step_name,
     step_number,
@@ -122,20 +121,11 @@ class RemoteSteps:
         Raises:
             FileNotFoundError: there is none.
         """
-        steps = self.saved()
-        if number is None:
-            if not steps:
-                raise FileNotFoundError(MSG_EMPTY.format(self.place))
-            return steps[-1]
-        for step in steps:
-            if step.number == number:
-                return step
-        if f"{step_name(number)}/{META}" in self._objects:
-            # Reading it says what is wrong with it.
-            return self._read(number).step
-        numbers = [step.number for step in steps]
-        shown = numbers or "none"
-        raise FileNotFoundError(MSG_NO_STEP.format(number, self.place, shown))
+        return find_step(self.saved(), number, self.place, self._unreadable)
+
+    def _unreadable(self, number: int) -> Step | None:
+        is_there = f"{step_name(number)}/{META}" in self._objects
+        return self._read(number).step if is_there else None
 
     def has(self, key: str) -> bool:
         """Return whether there was an object at the last look, by its path from the folder."""

@@ -11,14 +11,18 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensordict.storage.encoding import Decoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "META",
     "Step",
     "Steps",
+    "find_step",
     "is_meta",
     "meta_bytes",
     "parse_meta",
@@ -240,22 +244,43 @@ class Steps:
         Raises:
             FileNotFoundError: there is none.
         """
-        steps = self.saved()
-        if number is None:
-            if not steps:
-                raise FileNotFoundError(MSG_EMPTY.format(self.folder))
-            return steps[-1]
-        for step in steps:
-            if step.number == number:
-                return step
+        return find_step(self.saved(), number, self.folder, self._unreadable)
+
+    def _unreadable(self, number: int) -> Step | None:
         path = self.folder / step_name(number)
-        if path.is_dir():
-            # Reading it says what is wrong with it.
-            return step_of(path, number, read_meta(path))
-        numbers = [step.number for step in steps]
-        raise FileNotFoundError(
-            MSG_NO_STEP.format(number, self.folder, numbers or "none")
-        )
+        return step_of(path, number, read_meta(path)) if path.is_dir() else None
+
+
+def find_step(
+    steps: list[Step],
+    number: int | None,
+    place: object,
+    read: Callable[[int], Step | None],
+) -> Step:
+    """Find a step by its number, or the one that was saved last.
+
+    Args:
+        steps: the steps that can be read, in the order of saving.
+        number: None for the last.
+        place: where they are, for messages.
+        read: reads a step that is not among them, which says what is wrong with it; None
+            if nothing is there.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    if number is None:
+        if not steps:
+            raise FileNotFoundError(MSG_EMPTY.format(place))
+        return steps[-1]
+    for step in steps:
+        if step.number == number:
+            return step
+    found = read(number)
+    if found is not None:
+        return found
+    numbers = [step.number for step in steps]
+    raise FileNotFoundError(MSG_NO_STEP.format(number, place, numbers or "none"))
 
 
 def step_of(path: Path, number: int, meta: dict[str, Any]) -> Step:
