@@ -7,7 +7,6 @@ import functools
 import importlib
 import inspect
 import re
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -96,70 +95,6 @@ def test_what_a_document_names_exists(document: Path) -> None:
     paths = named_paths(document.read_text())
     assert paths
     assert [path for path in paths if not exists(path)] == []
-
-
-RIDDLE = re.compile(r"(As|How|Of|What|Where|Whether|Which|Who|Whose|Why)\b")
-"""The words with which no docstring and no comment begins: it says what is so."""
-
-
-def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the docstrings of a file with their lines, those of variables included."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        body = getattr(node, "body", None)
-        for statement in body if isinstance(body, list) else ():
-            if isinstance(statement, ast.Expr) and isinstance(
-                statement.value, ast.Constant
-            ):
-                yield statement.lineno, str(statement.value.value).lstrip()
-
-
-def comments(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the first line of each block of comments in a file of Python."""
-    above = 0
-    with tokenize.open(path) as file:
-        for token in tokenize.generate_tokens(file.readline):
-            if token.type == tokenize.COMMENT:
-                number = token.start[0]
-                is_alone = token.line.lstrip().startswith("#")
-                if not is_alone or number != above + 1:
-                    yield number, token.string.lstrip("# ")
-                above = number if is_alone else 0
-
-
-def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the docstrings and the comments of a file of Python."""
-    yield from docstrings(path)
-    yield from comments(path)
-
-
-def rust_comments(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the first line of each block of comments in a file of Rust."""
-    is_within = False
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-        found = re.match(r"\s*//[/!]? ?(.*)", line)
-        if found and not is_within:
-            yield number, found[1]
-        is_within = bool(found)
-
-
-FOLDERS = ["python/tensordict", "rust", "tests", "benches", "tools"]
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_no_docstring_or_comment_begins_with_a_riddle(folder: str) -> None:
-    ends = {".py": texts, ".rs": rust_comments}
-    found = [
-        (path.relative_to(ROOT).as_posix(), line, text)
-        for path in sorted((ROOT / folder).rglob("*"))
-        if path.suffix in ends
-        for line, text in ends[path.suffix](path)
-    ]
-    assert len(found) > 50
-    assert [
-        f"{name}:{line}: {text[:60]}"
-        for name, line, text in found
-        if RIDDLE.match(text)
-    ] == []
 
 
 @functools.cache
