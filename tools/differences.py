@@ -47,10 +47,13 @@ PAGES = {
 HEADING = "## Recorded programs"
 INTRODUCTION = f"""{HEADING}
 
-The tests run each of these programs (`tests/parity`), `td` being the collection that is named
-before it. What is true of `result`, `error` or `td` here follows. Written by
-`tools/differences.py`.
+Each entry has the reason, the collection `td` and a program, then a condition that holds here for `result`, `error` or `td`.
+The tests run all of them (`tests/parity`); `tools/differences.py` writes this section.
+
+<details>
+<summary>Show the programs</summary>
 """
+END = "\n</details>\n"
 LONGEST = 150
 
 
@@ -79,7 +82,8 @@ def section(topics_of_page: str) -> str:
         for case in cases_of(topic):
             if case.reason:
                 reasons.setdefault(case.reason, []).append(case)
-    return INTRODUCTION + "\n" + "".join(told(cases) for cases in reasons.values())
+    entries = "".join(told(cases) for cases in reasons.values())
+    return f"{INTRODUCTION}\n{entries}{END}"
 
 
 def page(name: str, text: str) -> str:
