@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict import _rust
 from tensordict.checkpoint.distributed import rank_file
+from tensordict.checkpoint.headers import read_header
 from tensordict.checkpoint.ranges import ElsewhereError, Grid, Source, Stored
 from tensordict.checkpoint.steps import read_meta
 from tensordict.storage.encoding import dtype_of
@@ -119,8 +119,8 @@ class StepParts:
                     shape,
                     whole(shape),
                 )
-                for path in self.files.paths(about)
-                for name, dtype, shape, _, _ in _rust.safetensors_header(path)[1]
+                for path, digest in self.files.digests(about)
+                for name, dtype, shape in read_header(path, digest)
             }
         return self._headers[rank, item]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensordict import _rust
 from tensordict.checkpoint.distributed import rank_file
+from tensordict.checkpoint.headers import read_header
 from tensordict.checkpoint.steps import read_meta
 from tensordict.storage.layouts.interface import CHANGED, DAMAGED
 
@@ -83,6 +84,12 @@ class StepFiles:
                 raise RuntimeError(MSG_LEADS_OUT.format(self.directory, name))
         return [str(self.root / name) for name in about["files"]]
 
+    def digests(self, about: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+        """The files of an item, each with the digest of its header if there is one."""
+        paths = self.paths(about)
+        known: list[str | None] = about.get("headers") or [None] * len(paths)
+        return list(zip(paths, known, strict=True))
+
     def parts(self, meta: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Return the description that each rank gives of its part of the step."""
         others = range(1, meta.get("world", 1))
@@ -110,7 +117,8 @@ class StepFiles:
     def problems(self, about: Mapping[str, Any]) -> list[str]:
         """List the problems of the files of an item, a line each."""
         lines = []
-        for path in self.paths(about):
+        for path, digest in self.digests(about):
+            read_header(path, digest)
             progress = _rust.SaveProgress()
             found = _rust.verify_save(path, self.num_threads, False, progress)[2]
             # A checkpoint is never filled like a dataset: other bytes are damage.

@@ -11,6 +11,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.checkpoint.distributed import rank_file
+from tensordict.checkpoint.headers import TEXTS, header_digest
 from tensordict.checkpoint.steps import META, VERSION, Step, meta_bytes, step_name
 from tensordict.storage.layouts.safetensors import balanced, planned
 from tensordict.storage.safetensors_levels import count_bytes
@@ -72,9 +73,6 @@ class Plan:
         return dict(self.known)[META]
 
 
-_TEXTS = [("format", "pt")]
-
-
 def plan_step(
     folder: Path,
     number: int,
@@ -122,6 +120,7 @@ def plan_step(
         groups = _grouped(one.tensors, shards, dedupe=dedupe)
         names = _names(_stem(one.name, rank), len(groups))
         about["files"] = names
+        about["headers"] = [_digest_of(group) for group in groups]
         if dedupe:
             about["digests"] = found
             about["grouped"] = [list(group) for group in groups]
@@ -131,7 +130,7 @@ def plan_step(
             if old is not None:
                 linked.append((name, old))
             else:
-                files.append((name, planned(group), _TEXTS))
+                files.append((name, planned(group), TEXTS))
         if not rank:
             others = shared.whole.get(one.name, {})
             placed = list(zip(names, groups, strict=True))
@@ -160,6 +159,14 @@ def plan_step(
     place = target or folder / step_name(number)
     paths = [step.path for step in retired]
     return Plan(folder, place, files, known, linked, paths, gathered, meta, writers)
+
+
+def _digest_of(tensors: dict[str, Leaf]) -> str:
+    """Return the digest of the header of a file of some tensors."""
+    return header_digest(
+        (name, str(leaf.dtype).removeprefix("torch."), leaf.shape, count_bytes(leaf))
+        for name, leaf in tensors.items()
+    )
 
 
 def _stem(item: str, rank: int) -> str:

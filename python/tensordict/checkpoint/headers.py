@@ -1,0 +1,83 @@
+"""Checks of the headers of safetensors files, whose data has checksums of its own.
+
+The description of a step has a digest for the header of each of its files. It covers names,
+dtypes, shapes and sizes, which are known before the data is written. The checksums inside
+the header are compared with the data; here only their form is checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from tensordict import _rust
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["TEXTS", "header_digest", "read_header"]
+
+TEXTS = [("format", "pt")]
+"""The texts of ``__metadata__``, beside the checksums."""
+
+_SUMS = "tensordict.sums"
+_FIELDS = ["version", "algorithm", "block_bytes", "generation", "files"]
+_HEX = re.compile(r"([0-9a-f]{8})+")
+_GENERATION = re.compile(r"[0-9a-f]+(-[0-9a-f]+){2}")
+
+MSG_HEADER = "'{}' is damaged: its header differs from the one that was saved."
+
+
+def header_digest(tensors: Iterable[tuple[str, str, Sequence[int], int]]) -> str:
+    """Return the digest of a header.
+
+    Args:
+        tensors: the name, the dtype without its module, the shape and the bytes of each.
+    """
+    found = sorted((name, dtype, list(shape), size) for name, dtype, shape, size in tensors)
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
+
+
+def read_header(path: str, digest: str | None) -> list[tuple[str, str, list[int]]]:
+    """Return name, dtype and shape of each tensor of a file.
+
+    Args:
+        path: the file.
+        digest: the digest of its header; None if the description has none.
+
+    Raises:
+        RuntimeError: the file is damaged.
+    """
+    texts, tensors, _ = _rust.safetensors_header(path)
+    if digest is not None:
+        sizes = {name: size for name, *_, size in tensors}
+        described = [(name, dtype, shape, size) for name, dtype, shape, _, size in tensors]
+        if header_digest(described) != digest or not _are_whole(dict(texts), sizes):
+            raise RuntimeError(MSG_HEADER.format(path))
+    return [(name, dtype, shape) for name, dtype, shape, *_ in tensors]
+
+
+def _are_whole(texts: Mapping[str, str], sizes: Mapping[str, int]) -> bool:
+    """Return whether the texts of a header are those of a save with checksums of all tensors."""
+    if texts.keys() != {_SUMS, *(name for name, _ in TEXTS)}:
+        return False
+    if any(texts[name] != text for name, text in TEXTS):
+        return False
+    try:
+        sums = json.loads(texts[_SUMS])
+    except ValueError:
+        return False
+    return (
+        list(sums) == _FIELDS
+        and sums["algorithm"] == "crc32c"
+        and _GENERATION.fullmatch(sums["generation"]) is not None
+        and {name: entry[0] for name, entry in sums["files"].items()} == dict(sizes)
+        and len({entry[1] for entry in sums["files"].values()}) <= 1
+        and all(map(_is_entry, sums["files"].values()))
+    )
+
+
+def _is_entry(entry: Sequence[Any]) -> bool:
+    return all(_HEX.fullmatch(each) is not None for each in entry[2:])
