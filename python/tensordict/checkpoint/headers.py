@@ -36,7 +36,9 @@ def header_digest(tensors: Iterable[tuple[str, str, Sequence[int], int]]) -> str
     Args:
         tensors: the name, the dtype without its module, the shape and the bytes of each.
     """
-    found = sorted((name, dtype, list(shape), size) for name, dtype, shape, size in tensors)
+    found = sorted(
+        (name, dtype, list(shape), size) for name, dtype, shape, size in tensors
+    )
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
 
 
@@ -53,7 +55,9 @@ def read_header(path: str, digest: str | None) -> list[tuple[str, str, list[int]
     texts, tensors, _ = _rust.safetensors_header(path)
     if digest is not None:
         sizes = {name: size for name, *_, size in tensors}
-        described = [(name, dtype, shape, size) for name, dtype, shape, _, size in tensors]
+        described = [
+            (name, dtype, shape, size) for name, dtype, shape, _, size in tensors
+        ]
         if header_digest(described) != digest or not _are_whole(dict(texts), sizes):
             raise RuntimeError(MSG_HEADER.format(path))
     return [(name, dtype, shape) for name, dtype, shape, *_ in tensors]

@@ -119,7 +119,9 @@ def _text_of(content: bytes, path: object) -> tuple[bytes, bytes]:
     start = len(_HEAD) + 64 + len(_MIDDLE)
     text = content[start : -len(_TAIL)]
     middle = content[len(_HEAD) + 64 : start]
-    if not (content.startswith(_HEAD) and middle == _MIDDLE and content.endswith(_TAIL)):
+    if not (
+        content.startswith(_HEAD) and middle == _MIDDLE and content.endswith(_TAIL)
+    ):
         raise RuntimeError(MSG_DAMAGED.format(path, "it is no description of a step"))
     checksum = hashlib.sha256(text).hexdigest().encode()
     if checksum != _checksum_in(content):
