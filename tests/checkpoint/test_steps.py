@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from separate_process import SERVER
 from tensordict.checkpoint import Checkpointer
+from tensordict.checkpoint.steps import Step, retired
 
 
 def value(checkpointer: Checkpointer, step: int | None = None) -> Any:
@@ -53,6 +55,51 @@ def test_a_run_that_went_back_keeps_its_own(tmp_path: Path) -> None:
     again.save(210, x=("newer", 210))
     assert again.steps() == [220, 210]
     assert value(again) == ("newer", 210)
+
+
+def save_what_is_told(folder: str, connection: Any) -> None:
+    checkpointer = Checkpointer(folder, keep=1, durable=False)
+    while (step := connection.recv()) is not None:
+        checkpointer.save(step, x=step)
+        connection.send(checkpointer.steps())
+
+
+def test_two_jobs_that_run_keep_their_own_steps(tmp_path: Path) -> None:
+    here, there = SERVER.Pipe()
+    arguments = str(tmp_path / "run"), there
+    other = SERVER.Process(target=save_what_is_told, args=arguments, daemon=True)
+    other.start()
+    own = make(tmp_path, keep=1)
+    own.save(1, x=1)
+    for step, expected in ((10, [1, 10]), (11, [1, 11])):
+        here.send(step)
+        assert here.recv() == expected
+    own.save(2, x=2)
+    assert own.steps() == [11, 2]
+    here.send(None)
+    other.join()
+    # Now it has ended, and the folder is that of one job again.
+    own.save(3, x=3)
+    assert own.steps() == [3]
+
+
+def test_a_job_of_another_machine_keeps_its_steps(tmp_path: Path) -> None:
+    def step(order: int, process: str) -> Step:
+        return Step(order, order, {}, tmp_path / f"step-{order}", process)
+
+    before, own, other = "a-1-7-7-0", "b-1-7-7-0", "c-1-7-7-0"
+    steps = [step(0, ""), step(1, before), step(2, own), step(3, own)]
+    assert retired(steps, 1, None) == steps[:3]
+    # It saved after this job began, so it was running.
+    steps = [
+        step(0, other),
+        step(1, before),
+        step(2, own),
+        step(3, other),
+        step(4, own),
+    ]
+    assert retired(steps, 1, None) == [steps[1], steps[2]]
+    assert retired(steps, 3, None) == []
 
 
 def test_the_best_step(tmp_path: Path) -> None:
@@ -116,6 +163,17 @@ def test_mistakes_are_refused_at_once(tmp_path: Path) -> None:
     checkpointer.save(1, x=1)
     with pytest.raises(KeyError, match="has the metric 'loss': there are none"):
         checkpointer.best("loss")
+
+
+def test_folders_of_nodes_are_no_store(tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    for directory, options in (
+        ("memory://bucket/run", {}),
+        (tmp_path / "run", {"mirror": "memory://bucket/run"}),
+    ):
+        with pytest.raises(ValueError, match="shared=False.*'memory://bucket/run'"):
+            Checkpointer(directory, shared=False, **options)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_training_that_went_back_restores_what_it_saved_last(tmp_path: Path) -> None:

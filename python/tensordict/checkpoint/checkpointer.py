@@ -56,6 +56,10 @@ MSG_KEEP = "{} is a number from 1 on, or None, got {!r}."
 MSG_BUSY = "when_busy is 'wait', 'skip' or 'queue', got {!r}."
 MSG_MODE = "mode is 'min' or 'max', got {!r}."
 MSG_CLOSED = "The checkpointer is closed."
+MSG_SHARED_STORE = (
+    "shared=False keeps the parts of each node in a folder of its own, and all nodes share "
+    "the object store {!r}: leave out shared=False, or the URL."
+)
 MSG_FILE = "The steps of a checkpointer are in a directory, and '{}' is a file."
 MSG_OPTION = (
     "{name!r} is an option of the checkpointer, and not of save: make it with "
@@ -80,7 +84,8 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         directory: the folder, which is made when the first step is saved; or the URL of one
             in an object store (``"s3://bucket/run"``).
         keep: how many of the steps that were saved last are kept; None for all. Others
-            are deleted once a new one is there.
+            are deleted once a new one is there. Steps of another job that is still
+            running in the same folder neither count nor are deleted.
         keep_every: steps whose number is a multiple of this are kept, too.
         durable: whether a step is on the disk when it is there, and survives a power cut.
         shards: the files of each item. Default: one, or as many as there are threads where
@@ -113,7 +118,8 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         storage_options: the options of the object store, as of :meth:`TensorDict.memmap`.
 
     Raises:
-        ValueError: this process is not in ``process_group``.
+        ValueError: this process is not in ``process_group``, or ``shared=False`` comes with
+            an object store.
 
     Examples:
         >>> import tempfile
@@ -162,6 +168,8 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         self.directory: Path
         self._mirror: Mirror | None
         self._place(directory, mirror, staging, storage_options)
+        if not shared and self._mirror is not None:
+            raise ValueError(MSG_SHARED_STORE.format(mirror or directory))
         for place in (self.directory, *self.directory.parents):
             if place.is_file():
                 raise NotADirectoryError(MSG_FILE.format(place))
@@ -267,7 +275,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         """Save a step, or the part of this rank: rank 0 publishes it when all have theirs."""
         group, rank = turn.ranks, turn.rank
         path = self.directory / step_name(step)
-        new = Step(step, turn.order, {}, path)
+        new = Step(step, turn.order, {}, path, turn.process)
         error: Exception | None = None
         described: list[Described] = []
         try:
@@ -295,7 +303,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
                 self.directory,
                 step,
                 shared,
-                {"order": turn.order, **fields},
+                {"order": turn.order, "process": turn.process, **fields},
                 shards=self.shards,
                 retired=[] if rank else self._retired(turn, new),
                 before=self._before(turn) if self.dedupe else None,

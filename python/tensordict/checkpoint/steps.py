@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tensordict import _rust
 from tensordict.storage.encoding import Decoder
 
 if TYPE_CHECKING:
@@ -141,6 +142,8 @@ class Step(NamedTuple):
     """The number of steps that were saved before it, of any number."""
     metrics: dict[str, float]
     path: Path
+    process: str = ""
+    """The name of the process that saved it; empty if it does not say."""
 
 
 class Steps:
@@ -289,13 +292,38 @@ def find_step(
 def step_of(path: Path, number: int, meta: dict[str, Any]) -> Step:
     """Return what is known of a step by its description."""
     metrics = Decoder({}, path).decode(meta["metrics"])
-    return Step(number, meta["order"], metrics, path)
+    return Step(number, meta["order"], metrics, path, meta.get("process", ""))
 
 
 def retired(steps: list[Step], keep: int | None, keep_every: int | None) -> list[Step]:
-    """The steps that go, of all in the order of saving, the newest last."""
+    """The steps that go, of all in the order of saving, the newest last.
+
+    Steps of another job that is still running neither count nor go.
+    """
     if keep is None:
         return []
+    others = _running_jobs(steps)
+    counted = [step for step in steps if step.process not in others]
     return [
-        step for step in steps[:-keep] if keep_every is None or step.number % keep_every
+        step
+        for step in counted[:-keep]
+        if keep_every is None or step.number % keep_every
     ]
+
+
+def _running_jobs(steps: list[Step]) -> set[str]:
+    """The processes that save into the same folder as the process of the newest step.
+
+    A process of this machine can be asked about. On other machines, a process still ran
+    after this job began if it saved after a step of this job.
+    """
+    own = steps[-1].process
+    first = min(step.order for step in steps if step.process == own)
+    machine = own.split("-")[:2]
+    return {
+        step.process
+        for step in steps
+        if step.process not in ("", own)
+        and not _rust.process_has_ended(step.process)
+        and (step.order > first or step.process.split("-")[:2] == machine)
+    }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 
+from tensordict import _rust
 from tensordict.checkpoint.randomness import random_states
 from tensordict.storage.encoding import Encoder
 
@@ -61,6 +62,11 @@ class Turn(NamedTuple):
     def rank(self) -> int:
         """The rank of this process."""
         return 0 if self.ranks is None else self.ranks.rank
+
+    @property
+    def process(self) -> str:
+        """The name of the process that publishes the step."""
+        return self.processes[0] if self.processes else _rust.process_name()
 
     @property
     def members(self) -> tuple[int, ...]:
