@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -383,6 +384,48 @@ def save_differing_replicas(rank: int, folder: str) -> None:
 
 def test_replicas_that_differ_are_those_of_rank_0(four: Ranks, tmp_path: Path) -> None:
     four.all(save_differing_replicas, str(tmp_path))
+
+
+def save_apart(rank: int, folder: str) -> list[list[str]]:
+    """Save models on two meshes, which are equal in step 2 alone; the warnings."""
+    mesh = mesh_of((2, 2))["b"]
+    model = holding(
+        **{
+            name: DTensor.from_local(torch.zeros(shape), mesh, [Shard(0)])
+            for name, shape in (("large", (200_000, 2)), ("one", (3, 2)), ("two", (3,)))
+        }
+    )
+    model.register_buffer("count", torch.tensor(float(rank)))
+    checkpointer = Checkpointer(folder, durable=False)
+    said = []
+    for step in (1, 2, 3):
+        for name, value in model.named_parameters():
+            is_other = step != 2 and rank >= 2 and name != "one"
+            value.to_local().fill_(step + 10 * is_other)
+        with warnings.catch_warnings(record=True) as met:
+            warnings.simplefilter("always")
+            checkpointer.save(step, model=model)
+        said.append([str(each.message) for each in met])
+    for step in (1, 2, 3):
+        for value in model.state_dict().values():
+            whole(value).zero_()
+        checkpointer.restore(step, model=model)
+        for value in model.parameters():
+            assert torch.equal(
+                value.to_local(), torch.full_like(value.to_local(), step)
+            )
+        assert model.count == 0
+    return said
+
+
+def test_models_on_meshes_of_their_own_are_no_mix(four: Ranks, tmp_path: Path) -> None:
+    first, *others = four.all(save_apart, str(tmp_path / "run"))
+    assert others == [[[], [], []]] * 3
+    assert not first[1]
+    for said in (first[0], first[2]):
+        (text,) = said
+        assert "2 tensors of 'model' that differ on the ranks 2, 3" in text
+        assert "'large' is the first" in text
 
 
 # The share of each rank ----------------------------------------------------------------------

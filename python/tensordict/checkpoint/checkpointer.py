@@ -32,6 +32,7 @@ from tensordict.checkpoint.steps import Step, Steps, read_meta, step_name
 from tensordict.checkpoint.turns import Turn, step_fields
 from tensordict.checkpoint.writing import plan_step
 from tensordict.primitives.closing import Closing
+from tensordict.primitives.deprecation import warn_caller
 from tensordict.storage.encoding import Decoder
 
 if TYPE_CHECKING:
@@ -330,6 +331,8 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
             if rank == 0:
                 sweep_parts(self.directory, [])
             self._await_published()
+        if shared.warning is not None:
+            warn_caller(shared.warning, UserWarning)
         return path
 
     def _ranks(self) -> Ranks | None:

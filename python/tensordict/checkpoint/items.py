@@ -33,6 +33,8 @@ class Described:
     opens no folder."""
     sharded: dict[str, tuple[Layout, Any]] = field(default_factory=dict)
     """The ``DTensor`` values by name."""
+    buffers: frozenset[str] = frozenset()
+    """The names of the buffers of a module."""
     is_shared: bool = False
     """True if all ranks have the item together. Otherwise each rank has its own."""
 
@@ -59,6 +61,7 @@ def describe(name: str, item: object, **options: Any) -> Described:
         encoder.tensors,
         saving.files,
         encoder.sharded,
+        saving.buffers,
         kind.is_shared,
     )
 

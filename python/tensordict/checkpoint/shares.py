@@ -10,18 +10,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from tensordict import _rust
+from tensordict.checkpoint.copies import Copies, apart_message
+from tensordict.checkpoint.descriptions import (
+    describe_for_others,
+    digest_of,
+    have_equal_names,
+    merge,
+    tensor_of,
+)
 from tensordict.checkpoint.files import part_name
-from tensordict.checkpoint.items import Described
-from tensordict.checkpoint.kinds import kind_named
 from tensordict.checkpoint.writing import num_threads
 from tensordict.storage.encoding import in_format
-from tensordict.storage.safetensors_levels import count_bytes
 from tensordict.storage.sharded import regions_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tensordict.checkpoint.descriptions import Description, Plain
     from tensordict.checkpoint.distributed import Ranks
+    from tensordict.checkpoint.items import Described
     from tensordict.storage.safetensors_levels import Leaf
     from tensordict.storage.sharded import Box, Sharded
 
@@ -51,16 +58,6 @@ MSG_OUTSIDE = (
 )
 
 
-class Plain(NamedTuple):
-    """A tensor that is not spread over ranks, as others know it."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    num_bytes: int
-    is_whole: bool
-    """True if it may not be divided."""
-
-
 class Shared(NamedTuple):
     """The part of a step that this rank writes."""
 
@@ -71,10 +68,16 @@ class Shared(NamedTuple):
     """By item and rank the tensors that are not divided, with their bytes."""
     threads: list[int]
     """The number of threads that write, by rank."""
+    warning: str | None = None
+    """The text that tells of values of other ranks that are lost."""
 
 
-Description = dict[str, Any]
-"""The facts that ranks tell each other of their items: names, shapes and layouts."""
+class _Known(NamedTuple):
+    """The division of the last step, which holds while nothing changes."""
+
+    layouts: list[str]
+    plan: _Plan
+    copies: Copies
 
 
 class Sharer:
@@ -86,7 +89,7 @@ class Sharer:
 
     def __init__(self, ranks: Ranks | None) -> None:
         self.ranks = ranks
-        self._known: tuple[Any, _Plan] | None = None
+        self._known: _Known | None = None
 
     def share_all(self, items: list[Described]) -> Shared:
         """Agree as :meth:`share` does; what one rank meets is raised on all.
@@ -114,7 +117,7 @@ class Sharer:
             RuntimeError: two ranks have the same name for different things.
         """
         rank = 0 if self.ranks is None else self.ranks.rank
-        own = {item.name: _description(item) for item in items}
+        own = {item.name: describe_for_others(item) for item in items}
         plain = [
             (item.name, name, leaf)
             for item in items
@@ -127,26 +130,23 @@ class Sharer:
             here = _own_rank()
             _refuse_others(items, here)
             return _Plan({0: own}, {}, 1, members=[here]).part_of(rank, items, [0])
-        digests: list[int] = []
-        error: Exception | None = None
-        try:
-            digests = _rust.tensor_digests([_tensor(leaf) for *_, leaf in plain], 0)
-        except Exception as failed:  # noqa: BLE001 (it is raised on all ranks)
-            error = failed
-        self.ranks.raise_together(error)
-        layout = _digest(own)
+        digests, summary = self._checksums(plain, items)
+        layout = digest_of(own)
         values = hashlib.sha256(repr(digests).encode()).hexdigest()
-        told = self.ranks.gather((layout, values, num_threads()))
-        layouts, threads = [each for each, *_ in told], [each for *_, each in told]
-        is_equal = len({each[:2] for each in told}) == 1
-        has_equal_values = len({each for _, each, _ in told}) == 1
-        is_known = self._known is not None and self._known[0] == layouts
-        if has_equal_values and is_known and self._known is not None:
-            return self._known[1].part_of(rank, items, threads)
+        told = self.ranks.gather((layout, values, num_threads(), summary))
+        layouts, threads = [each for each, *_ in told], [each[2] for each in told]
+        has_equal_values = len({each for _, each, *_ in told}) == 1
+        if (
+            has_equal_values
+            and self._known is not None
+            and self._known.layouts == layouts
+            and self._known.copies.are_equal([each[3] for each in told])
+        ):
+            return self._known.plan.part_of(rank, items, threads)
         descriptions = {0: own}
         by_name: dict[tuple[str, str], dict[int, int]] = {}
         abouts: dict[int, Any] = {}
-        if not is_equal:
+        if not has_equal_values or len(set(layouts)) > 1:
             is_first = layouts.index(layout) == rank
             shared = {item.name: item.about for item in items if item.is_shared}
             names = [(item, name) for item, name, _ in plain]
@@ -158,15 +158,53 @@ class Sharer:
                 lowest = layouts.index(layouts[number])
                 if first is not None and lowest == number:
                     descriptions[number], abouts[number] = first[0], first[1]
-                known = found[lowest][0][2]
-                for name, digest in zip(known, numbers, strict=True):
+                for name, digest in zip(found[lowest][0][2], numbers, strict=True):
                     by_name.setdefault(name, {})[number] = digest
+        copies, apart = self._compare_copies(descriptions, items)
         members, here = self.ranks.members, self.ranks.here
-        plan = _Plan(descriptions, by_name, len(members), layouts, members, here)
-        is_kept = has_equal_values and _have_equal_names(descriptions)
-        self._known = (layouts, plan) if is_kept else None
-        _merge(items, {members[place]: about for place, about in abouts.items()})
+        plan = _Plan(descriptions, by_name, len(members), layouts, members, here, apart)
+        is_kept = (
+            has_equal_values and copies.are_known and have_equal_names(descriptions)
+        )
+        self._known = _Known(layouts, plan, copies) if is_kept else None
+        merge(items, {members[place]: about for place, about in abouts.items()})
         return plan.part_of(rank, items, threads)
+
+    def _checksums(
+        self, plain: list[tuple[str, str, Leaf]], items: list[Described]
+    ) -> tuple[list[int], dict[int, str]]:
+        """Return the checksums of plain tensors, and a summary of those of known copies."""
+        ranks: Any = self.ranks
+        digests: list[int] = []
+        summary: dict[int, str] = {}
+        error: Exception | None = None
+        try:
+            digests = _rust.tensor_digests([tensor_of(leaf) for *_, leaf in plain], 0)
+            if self._known is not None:
+                summary = self._known.copies.summary(items)
+        except Exception as failed:  # noqa: BLE001 (it is raised on all ranks)
+            error = failed
+        ranks.raise_together(error)
+        return digests, summary
+
+    def _compare_copies(
+        self,
+        descriptions: Mapping[int, Mapping[str, Description]],
+        items: list[Described],
+    ) -> tuple[Copies, dict[tuple[str, str], list[int]]]:
+        """Compare what several meshes have; return the ranks that have other values, by name."""
+        ranks: Any = self.ranks
+        copies = Copies(descriptions)
+        if not copies.names:
+            return copies, {}
+        own: Any = {}
+        error: Exception | None = None
+        try:
+            own = copies.digests(items)
+        except Exception as failed:  # noqa: BLE001 (it is raised on all ranks)
+            error = failed
+        ranks.raise_together(error)
+        return copies, copies.compare(ranks.gather(own))
 
 
 def _own_rank() -> int:
@@ -183,85 +221,6 @@ def _refuse_others(items: list[Described], own: int) -> None:
                 raise RuntimeError(MSG_ALONE.format(item.name, len(layout.ranks), name))
 
 
-def _tensor(leaf: Leaf) -> torch.Tensor:
-    return leaf if isinstance(leaf, torch.Tensor) else torch.stack(leaf.parts, leaf.dim)
-
-
-def _description(item: Described) -> Description:
-    """Describe an item by what does not change from step to step, nor within a mesh."""
-    plain = {}
-    if item.is_shared:
-        # Others read the weights of a module by their names, whole.
-        is_module = item.kind.name == "module"
-        plain = {
-            name: Plain(
-                str(leaf.dtype),
-                tuple(leaf.shape),
-                count_bytes(leaf),
-                is_module or not isinstance(leaf, torch.Tensor),
-            )
-            for name, leaf in item.tensors.items()
-        }
-    return {
-        "is_shared": item.is_shared,
-        "names": item.about.get("names"),
-        "parameters": item.about.get("parameters"),
-        "plain": plain,
-        "sharded": {
-            name: (layout, str(value.dtype))
-            for name, (layout, value) in item.sharded.items()
-        },
-    }
-
-
-def _have_equal_names(descriptions: Mapping[int, Mapping[str, Description]]) -> bool:
-    """Return whether ranks differ in layouts alone, as those of parts of a mesh do."""
-    found = [
-        {
-            item: (
-                *(about[key] for key in ("is_shared", "names", "parameters")),
-                sorted(about["plain"]),
-                sorted(about["sharded"]),
-            )
-            for item, about in each.items()
-        }
-        for each in descriptions.values()
-    ]
-    return all(each == found[0] for each in found)
-
-
-def _digest(own: dict[str, Description]) -> str:
-    """Tell descriptions apart. Layouts list all ranks, and each counts once."""
-    layouts: dict[int, tuple[int, Any]] = {}
-    described = {}
-    for item, about in own.items():
-        sharded = []
-        for name, (layout, dtype) in about["sharded"].items():
-            place, _ = layouts.setdefault(id(layout), (len(layouts), layout))
-            sharded.append((name, place, dtype))
-        described[item] = {**about, "sharded": sharded}
-    known = [layout for _, layout in layouts.values()]
-    return hashlib.sha256(repr((described, known)).encode()).hexdigest()
-
-
-def _merge(items: list[Described], abouts: Mapping[int, Any]) -> None:
-    """Give the items of rank 0 the descriptions of all ranks, and those that it lacks."""
-    present = {item.name for item in items}
-    for found in abouts.values():
-        for name, about in found.items():
-            if name not in present:
-                present.add(name)
-                kind = kind_named(about["kind"], name)
-                items.append(Described(name, kind, about, {}, is_shared=True))
-    for item in items:
-        known = {
-            rank: each[item.name] for rank, each in abouts.items() if item.name in each
-        }
-        if item.is_shared and len(known) > 1:
-            merged = item.kind.merged(item.name, known)
-            item.about = {**merged, "kind": item.kind.name}
-
-
 class _Plan:
     """The division of a step over ranks.
 
@@ -273,6 +232,7 @@ class _Plan:
         members: the numbers that meshes have for the ranks. Default: the same.
         here: the number of ranks, the first ones, that write to one folder, which is to
             have all that they have. Default: all.
+        apart: the ranks that have values of their own of a ``DTensor``, by item and name.
     """
 
     def __init__(
@@ -283,8 +243,12 @@ class _Plan:
         layouts: list[str] | None = None,
         members: Sequence[int] | None = None,
         here: int = 0,
+        apart: Mapping[tuple[str, str], list[int]] | None = None,
     ) -> None:
         self.here: int = here or world
+        self._apart = apart or {}
+        self.differing: dict[tuple[str, str], list[int]] = {**self._apart}
+        """The ranks with other values than the lowest one, which is the first."""
         self.descriptions = descriptions
         self.digests = digests
         self.world = world
@@ -361,6 +325,9 @@ class _Plan:
                 why = f"{dtype} {list(layout.shape)} and {other_dtype} {list(found.shape)}"
                 raise RuntimeError(self._other(item, name, first, other, why))
         layouts = tuple(dict.fromkeys(found for found, _ in having.values()))
+        if (item, name) in self._apart:
+            # Each mesh has all of it, and the one of the lowest rank counts.
+            layouts = layouts[:1]
         if layouts not in self._boxes:
             boxes = layout.boxes(self._places)
             for found in layouts[1:]:
@@ -411,9 +378,13 @@ class _Plan:
                 why = "with other values"
             if why:
                 raise RuntimeError(self._other(item, name, first, other, why))
-        if len({digests.get(rank) for rank in holders}) > 1:
+        differing = [
+            rank for rank in holders if digests.get(rank) != digests.get(holders[0])
+        ]
+        if differing:
             # The values of the lowest rank are saved where replicas differ, throughout.
             holders = holders[:1]
+            self.differing[item, name] = [*holders, *differing]
         size = plain.num_bytes // max(1, math.prod(plain.shape))
         box: Box = ((0,) * len(plain.shape), plain.shape)
         return {box: holders}, size, plain.is_whole
@@ -538,7 +509,9 @@ class _Plan:
             item.tensors = tensors
             if parts:
                 item.about["parts"] = parts
-        return Shared(items, self.grids, self.whole, threads[: self.here])
+        buffers = {item.name: item.buffers for item in items}
+        warning = apart_message(self.differing, rank, self._members, buffers)
+        return Shared(items, self.grids, self.whole, threads[: self.here], warning)
 
 
 def _spread(boxes: Mapping[Box, list[int]], place: int | None) -> list[list[Any]]:

@@ -51,6 +51,8 @@ class Saving:
         """Makes JSON of values, and takes their tensors."""
         self.files: list[tuple[str, bytes]] = []
         """Names and bytes of further files of the step."""
+        self.buffers: frozenset[str] = frozenset()
+        """The names of the buffers of a module."""
 
 
 class Kind:

@@ -60,6 +60,8 @@ class ModuleKind(Kind):
             saving.files += _config_of(item)
         state = item.state_dict()
         names = bare_names(item, state)
+        buffers = (name for name, _ in item.named_buffers(remove_duplicate=False))
+        saving.buffers = frozenset(names.get(name, name) for name in buffers)
         return describe_state(state, saving.encoder, frozen, names, _tied(item))
 
     def prepare(
