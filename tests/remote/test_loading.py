@@ -13,7 +13,7 @@ import torch
 import tensordict
 from tensordict import NonTensorStack, TensorClass, TensorDict, lazy_stack
 from tensordict.containers.remote import RemoteTensorDict
-from tensordict.data import gather, gather_slices
+from tensordict.data import DatasetWriter, gather, gather_slices
 from tensordict.storage.remote import place_of
 from tensordict.storage.remote.tensor import RemoteTensor
 
@@ -47,6 +47,14 @@ def ragged():
         for n in (1, 2, 0, 3, 5)
     ]
     return lazy_stack(rows)
+
+
+def texts():
+    """Make rows of one shape with columns of values, each larger than a file's beginning."""
+    return [
+        {"x": torch.arange(3) + n, "s": f"{n}" + "text" * 99, "j": {"n": [n] * 99}}
+        for n in range(500)
+    ]
 
 
 def upload(path, url):
@@ -174,6 +182,40 @@ def test_rows_that_differ_in_shape(layout, tmp_path, memory):
         assert found.is_nested == expected.is_nested
         assert found[0].tolist() == expected[0].tolist()
     assert "in the store" in repr(remote) or layout == "members"
+
+
+def test_values_of_rows_of_one_shape_are_those_of_the_save(tmp_path, remote):
+    DatasetWriter.from_iterable(tmp_path / "data", texts())
+    upload(tmp_path / "data", remote)
+    local, td = (
+        TensorDict.load_memmap(tmp_path / "data"),
+        TensorDict.load_memmap(remote),
+    )
+    assert "text" not in repr(td)
+    for index in (499, slice(5, 9), [490, 2, 2], slice(0, 0)):
+        expected, found = local[index], td[index]
+        for key in ("s", ("j", "n")):
+            values, others = expected.get(key), found.get(key)
+            assert getattr(others, "tolist", lambda: others)() == (
+                getattr(values, "tolist", lambda: values)()
+            )
+    assert td["s"].tolist() == local["s"].tolist()
+    assert td.to_tensordict()["j", "n"].tolist() == local["j", "n"].tolist()
+    small = TensorDict.load_memmap(remote, read_limit=1000)
+    assert small[7]["s"].startswith("7text")
+    with pytest.raises(RuntimeError, match="1,000 are only read"):
+        small["s"][7]
+
+
+def test_a_pickle_of_values_tells_where_they_are(tmp_path):
+    obstore = pytest.importorskip("obstore")
+    DatasetWriter.from_iterable(tmp_path, texts())
+    store = obstore.store.LocalStore(tmp_path)
+    td = TensorDict.load_memmap(store)
+    assert td["s"][3].startswith("3text")
+    sent = pickle.dumps(td)
+    assert b"texttext" not in sent
+    assert pickle.loads(sent)[[499]]["s"][0].startswith("499text")
 
 
 def test_gathering_reads_rows_into_memory_that_is_there(tmp_path, memory):

@@ -126,6 +126,11 @@ class RaggedColumn:
         self._table: torch.Tensor = table.as_subclass(torch.Tensor)
         self.encoding = encoding
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What was found or read for a call is found again where it is asked for.
+        left_out = ("starts", "_bytes")
+        return {key: it for key, it in self.__dict__.items() if key not in left_out}
+
     @functools.cached_property
     def table(self) -> torch.Tensor:
         """The shape of each row."""

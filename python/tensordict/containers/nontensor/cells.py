@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from tensordict.containers.nontensor.stack import NonTensorStack
@@ -106,20 +106,23 @@ class EncodedCells(Sequence[Any]):
         rows: which of its rows these are.
     """
 
+    is_elsewhere: ClassVar[bool] = False
+    """True if the bytes are not on this machine: a pickle tells where they are."""
+
     def __init__(self, column: Any, rows: range) -> None:
-        self._column = column
-        self._rows = rows
+        self.column: Any = column
+        self.rows: range = rows
         self._values: list[Any] | None = None
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def __getitem__(self, place: Any) -> Any:
         if self._values is not None:
             return self._values[place]
         if isinstance(place, slice):
-            return self._column.rows(self._rows[place])
-        return self._column.row(self._rows[place])
+            return self.column.rows(self.rows[place])
+        return self.column.row(self.rows[place])
 
     def __iter__(self) -> Any:
         return iter(self._all())
@@ -129,7 +132,7 @@ class EncodedCells(Sequence[Any]):
 
     def _all(self) -> list[Any]:
         if self._values is None:
-            self._values = self._column.rows(self._rows)
+            self._values = self.column.rows(self.rows)
         return self._values
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -200,6 +200,9 @@ class StackFiles(NonTensorOps):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle as a call of the class, which tensordict 0.15 understands, too."""
+        if self._layout is None and getattr(self._cells, "is_elsewhere", False):
+            given = self._cells, self._batch_size, self._device
+            return self._non_tensor_stack_type._of_cells, given
         is_plain = (
             self._device is None
             and self._td_dim_names is None

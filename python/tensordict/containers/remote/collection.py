@@ -12,7 +12,7 @@ from tensordict.containers.elsewhere import KeptOutside, on_a_copy, refused
 from tensordict.containers.lazy.column_stack import ColumnStack
 from tensordict.containers.lazy.ragged_column import RaggedColumn
 from tensordict.containers.lazy.stack import LazyStackedTensorDict
-from tensordict.containers.remote.taking import remote_leaves, take
+from tensordict.containers.remote.taking import RemoteCells, remote_leaves, take
 from tensordict.primitives import classes
 from tensordict.primitives.common import more_refs
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -293,10 +293,14 @@ class RemoteTensorDict(KeptOutside):
     def _repr_entries(self) -> list[tuple[str, Any]]:
         # Nothing is read for a text.
         ragged = self._ragged()
-        return [
-            (key, self._unread() if key in ragged else self._sample_entry(key))
-            for key in sorted(self._held_keys())
-        ]
+        shown = []
+        for key in sorted(self._held_keys()):
+            value = self._unread() if key in ragged else self._sample_entry(key)
+            cells = getattr(value, "_cells", None)
+            shown.append(
+                (key, self._unread() if isinstance(cells, RemoteCells) else value)
+            )
+        return shown
 
     def _lock_tree(self, parents: tuple[Any, ...] = ()) -> None:
         self._is_locked = True

@@ -15,8 +15,9 @@ from tensordict.containers.lazy.column_stack import ColumnStack
 from tensordict.containers.lazy.columns import Columns
 from tensordict.containers.lazy.ragged_column import RaggedColumn
 from tensordict.containers.lazy.stack import LazyStackedTensorDict
+from tensordict.containers.nontensor.cells import EncodedCells
 from tensordict.containers.remote.collection import shown_as
-from tensordict.containers.remote.taking import remote_leaves, take
+from tensordict.containers.remote.taking import RemoteCells, remote_leaves, take
 from tensordict.containers.view import _SubTensorDict
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage import layouts
@@ -140,8 +141,10 @@ class _Template:
         """Return a value with remote tensors."""
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
-        if not isinstance(value, CollectionProtocol) or value._is_non_tensor:
+        if not isinstance(value, CollectionProtocol):
             return value
+        if value._is_non_tensor:
+            return self._values(value)
         if isinstance(value, ColumnStack):
             return ColumnStack.of_columns(self._columns(value._columns))
         if isinstance(value, LazyStackedTensorDict):
@@ -200,6 +203,14 @@ class _Template:
                     opened.seek(offset)
                     opened.write(read_range(source, offset, stop))
         return plain.clone()
+
+    def _values(self, value: Any) -> Any:
+        """Return values whose bytes are in an object, where those of a file were."""
+        cells = getattr(value, "_cells", None)
+        if not isinstance(cells, EncodedCells):
+            return value
+        made: Any = RemoteCells(self._ragged(cells.column), cells.rows)
+        return type(value)._of_cells(made, value.batch_size, value.device)
 
     def _columns(self, columns: Columns) -> Columns:
         entries: dict[str, Any] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from tensordict.containers.lazy.column_stack import ColumnStack
 from tensordict.containers.lazy.columns import Columns
 from tensordict.containers.lazy.ragged_column import RaggedColumn
 from tensordict.containers.lazy.stack import LazyStackedTensorDict
+from tensordict.containers.nontensor.cells import EncodedCells
 from tensordict.containers.view import _SubTensorDict
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.remote.reading import read_all
@@ -25,7 +26,16 @@ if TYPE_CHECKING:
 
     _Rows = np.ndarray[Any, Any]
 
-__all__ = ["remote_leaves", "take"]
+__all__ = ["RemoteCells", "remote_leaves", "take"]
+
+
+class RemoteCells(EncodedCells):
+    """Cells of which the bytes are in an object. A pickle or copy reads none of them."""
+
+    is_elsewhere: ClassVar[bool] = True
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return RemoteCells, (self.column, self.rows)
 
 
 def take(template: Any, rows: _Rows | None = None) -> Any:
@@ -56,7 +66,7 @@ def _taken(value: Any, rows: _Rows | None, plans: list[Segments]) -> Any:
     if not isinstance(value, CollectionProtocol):
         return value
     if value._is_non_tensor:
-        return value.clone() if rows is None else value[torch.from_numpy(rows)]
+        return _values(value, rows, plans)
     if isinstance(value, ColumnStack):
         columns = _columns(value._columns, rows, plans)
         return ColumnStack.of_columns(columns)
@@ -79,6 +89,17 @@ def _taken(value: Any, rows: _Rows | None, plans: list[Segments]) -> Any:
     names = value._td_dim_names
     names = None if names is None else list(names)
     return _rust.new(type(value), entries, size, value._device, names)
+
+
+def _values(value: Any, rows: _Rows | None, plans: list[Segments]) -> Any:
+    cells = getattr(value, "_cells", None)
+    if not isinstance(cells, RemoteCells) or value._layout is not None:
+        return value.clone() if rows is None else value[torch.from_numpy(rows)]
+    places = np.arange(cells.rows.start, cells.rows.stop, cells.rows.step)
+    places = places if rows is None else places[rows]
+    column = _ragged(cells.column, places, plans)
+    made: Any = EncodedCells(column, range(len(places)))
+    return type(value)._of_cells(made, torch.Size([len(places)]), value.device)
 
 
 def _stack(value: Any, rows: _Rows | None, plans: list[Segments]) -> Any:
@@ -138,6 +159,10 @@ def remote_leaves(value: Any) -> Iterator[RemoteTensor]:
             yield from remote_leaves(column)
     elif isinstance(value, RaggedColumn):
         yield from remote_leaves(value.values)
+    elif isinstance(value, CollectionProtocol) and value._is_non_tensor:
+        cells = getattr(value, "_cells", None)
+        if isinstance(cells, RemoteCells):
+            yield from remote_leaves(cells.column)
     elif isinstance(value, ColumnStack):
         yield from remote_leaves(value._columns)
     elif isinstance(value, LazyStackedTensorDict):
@@ -145,7 +170,7 @@ def remote_leaves(value: Any) -> Iterator[RemoteTensor]:
             yield from remote_leaves(member)
     elif isinstance(value, _SubTensorDict):
         yield from remote_leaves(value._source)
-    elif isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+    elif isinstance(value, CollectionProtocol):
         inner: Any = value if value._is_dense else value._tensordict
         if inner is not value:
             yield from remote_leaves(inner)
