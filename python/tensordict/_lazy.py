@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from tensordict._established import established_names
 from tensordict.containers.lazy import LazyStackedTensorDict
-from tensordict.containers.lazy.keys import _LazyStackedTensorDictKeysView
+from tensordict.containers.lazy.access import _LazyStackedTensorDictKeysView
 from tensordict.containers.lazy_views import (
     _CustomOpTensorDict,
     _PermutedTensorDict,

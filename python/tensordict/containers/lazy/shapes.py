@@ -18,8 +18,8 @@ from tensordict.storage.tensors.mapped import MemoryMappedTensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tensordict.containers.lazy.access import StackState
     from tensordict.containers.lazy.stack import LazyStackedTensorDict
-    from tensordict.containers.lazy.state import StackState
 
     MemberCall = tuple[str, tuple[Any, ...], int]
 

@@ -16,6 +16,7 @@ from tensordict.containers.lazy.access import ReadingOps
 from tensordict.containers.lazy.apply import CombiningOps
 from tensordict.containers.lazy.construct import (
     MSG_NEGATIVE_DIM,
+    MSG_NEW_SIZE,
     MSG_STACK_DIM,
     checked_dim,
     fill_state,
@@ -25,11 +26,7 @@ from tensordict.containers.lazy.construct import (
     nested_stacks,
     stack_size,
 )
-from tensordict.containers.lazy.files import FilesOps
-from tensordict.containers.lazy.growth import GrowthOps
-from tensordict.containers.lazy.keys import StackKeysOps
 from tensordict.containers.lazy.set import WritingOps
-from tensordict.containers.lazy.update import UpdatingOps
 from tensordict.ops.batch import MSG_NAMES_LENGTH, BatchOps
 from tensordict.ops.locking import LockingOps
 from tensordict.primitives import classes
@@ -38,6 +35,8 @@ from tensordict.primitives.index_items import refuse_fractions, refuse_types
 from tensordict.primitives.lazy import first_misfit
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.special import is_shared
+from tensordict.storage import describing, safetensors_levels
+from tensordict.storage import source as sources
 from tensordict.storage.stacks import (
     load_stack,
     plan_stack,
@@ -46,7 +45,8 @@ from tensordict.storage.stacks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import os
+    from collections.abc import Callable, Iterator, Sequence
 
     from tensordict._rust import SavedTensors
     from tensordict.storage.paths import SavedPath
@@ -58,15 +58,24 @@ MSG_GIVEN_SIZE = "batch_size does not match self.batch_size: {} vs {}."
 MSG_NAMES = "Not all dim names match, got {} and {}."
 
 
+MSG_KEYS = (
+    "Cannot save the lazy stack {} as safetensors: its entries have different keys. Give "
+    "every entry the same keys first."
+)
+
+MSG_NAMES = "Not all dim names match, got {} and {}."
+
+
+MSG_NEW_TYPE = "Expected new value to be TensorDictBase instance but got {} instead."
+
+MSG_NEW_DEVICE = "Devices differ: stack has device={}, new value has device={}."
+
+
 @classes.provided
 class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
-    StackKeysOps,
     CombiningOps,
-    UpdatingOps,
     ReadingOps,
     WritingOps,
-    FilesOps,
-    GrowthOps,
     FixedSize,
     TensorDictBase,
 ):
@@ -643,6 +652,167 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     def _repr_head(self) -> list[str]:
         return [*super()._repr_head(), f"stack_dim={self.stack_dim}"]
+
+    def _describe(self, rows: Iterator[Any]) -> Any:
+        name = type(self).__name__
+        dim, dim_name = self.stack_dim, self._td_dim_name
+        return describing.describe_stack(name, self.tensordicts, dim, dim_name, rows)
+
+    def _described_child(self, name: str) -> Any:
+        return self.tensordicts[int(name)]
+
+    @classmethod
+    def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
+        members = sources.members_of(level, source, path)
+        fields = level["cls_metadata"]
+        dim, dim_name = fields["stack_dim"], fields["stack_dim_name"]
+        stack = (
+            cls._of(members, dim, dim_name) if members else _hollow(cls, dim, dim_name)
+        )
+        return sources.locked_as(stack, fields)
+
+    def _put_leaves(self, leaves: Iterator[Any]) -> None:
+        for member in self.tensordicts:
+            member._put_leaves(leaves)
+
+    def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        _leaf_keys(self, f"at {path}" if path else "at the root")
+        names = [member.names for member in self.tensordicts]
+        for others in names:
+            if others != names[0]:
+                raise ValueError(MSG_NAMES.format(names[0], others))
+        level = safetensors_levels.stack_to_level(self, writer, path)
+        keys = level.pop("keys")
+        level["stack_dim"] = self.stack_dim
+        if self._td_dim_name is not None:
+            level["stack_dim_name"] = self._td_dim_name
+        level["keys"] = keys
+        return level
+
+    @classmethod
+    def _from_level(
+        cls,
+        level: dict[str, Any],
+        reader: Any,
+        path: str | os.PathLike[str],
+        is_part: bool = False,
+    ) -> Any:
+        """The stack of a level: its parts are views of the stacked tensors."""
+        dense = reader.collection(level, path, is_part=True)
+        dim = level["stack_dim"]
+        # The published release writes the name of the stack dim among the others alone.
+        names = level.get("names")
+        dim_name = level.get("stack_dim_name", names and names[dim])
+        members = list(dense.unbind(dim))
+        return (
+            cls._of(members, dim, dim_name) if members else _hollow(cls, dim, dim_name)
+        )
+
+    def append(self, tensordict: CollectionProtocol) -> None:
+        """Add a member at the end.
+
+        Raises:
+            RuntimeError: the stack is locked.
+            TypeError: ``tensordict`` is no collection.
+            ValueError: its batch size is not that of the members.
+
+        Examples:
+            >>> stack = LazyStackedTensorDict(stack_dim=0)
+            >>> stack.append(TensorDict(a=torch.zeros(3)))
+            >>> stack.batch_size
+            torch.Size([1])
+        """
+        self.insert(len(self.tensordicts), tensordict)
+
+    def insert(self, index: int, tensordict: CollectionProtocol) -> None:
+        """Add a member before the one at ``index``. See :meth:`append`."""
+        self._refuse_locked()
+        if not isinstance(tensordict, CollectionProtocol):
+            raise TypeError(MSG_NEW_TYPE.format(type(tensordict)))
+        self._add(index, [tensordict])
+
+    def extend(self, tensordict: Any) -> None:
+        """Add several members at the end: a list of them, or those of another stack."""
+        self._refuse_locked()
+        if isinstance(tensordict, LazyStackedTensorDict) and (
+            tensordict.stack_dim == self.stack_dim
+        ):
+            added = list(tensordict.tensordicts)
+        elif isinstance(tensordict, CollectionProtocol):
+            added = list(tensordict.unbind(self.stack_dim))
+        else:
+            added = list(tensordict)
+        if not all(isinstance(each, CollectionProtocol) for each in added):
+            raise TypeError(MSG_NEW_TYPE.format([type(each) for each in added]))
+        self._add(len(self.tensordicts), added)
+
+    def _refuse_locked(self) -> None:
+        if self.is_locked and (self.tensordicts or self.__dict__.get("_is_locked")):
+            raise locked_error(self)
+
+    def _add(self, index: int, added: list[Any]) -> None:
+        if not added:
+            return
+        # Nothing here looks at the members there are: a stack grows by many appends.
+        known = self.tensordicts[0] if self.tensordicts else added[0]
+        for each in added:
+            if each.device != known.device:
+                raise ValueError(MSG_NEW_DEVICE.format(known.device, each.device))
+            if each.batch_size != known.batch_size and not self._takes(each):
+                message = MSG_NEW_SIZE.format(known.batch_size, each.batch_size)
+                raise ValueError(message)
+        dim = self.stack_dim
+        if self.tensordicts:
+            size = list(self._batch_size)
+            # Some may have been put into the list itself.
+            size[dim] = len(self.tensordicts) + len(added)
+            self._batch_size = torch.Size(size)
+        elif dim > len(known.batch_size):
+            raise RuntimeError(MSG_STACK_DIM.format(dim, known.batch_size))
+        else:
+            self._batch_size = merged_batch_size(added, dim)
+        # In place: whoever holds the list sees the new members.
+        self.tensordicts[index:index] = added
+
+    def _takes(self, member: Any) -> bool:
+        """Return whether a member differs from the others only where those differ."""
+        size = list(self._batch_size)
+        del size[self.stack_dim]
+        own = member.batch_size
+        return len(own) == len(size) and all(
+            length in (-1, other) for length, other in zip(size, own, strict=True)
+        )
+
+
+def _hollow(cls: Any, dim: int, dim_name: str | None) -> Any:
+    """A stack without members."""
+    return cls(stack_dim=dim, stack_dim_name=dim_name)
+
+
+def _leaf_keys(
+    td: CollectionProtocol, place: str
+) -> frozenset[tuple[tuple[str, ...], bool]]:
+    """The keys of what is no collection, each with whether it is a value.
+
+    What only some members of a stack have would be left out where they are stacked.
+
+    Raises:
+        TypeError: members of a stack differ in them.
+    """
+    if not td._is_dense and hasattr(td, "tensordicts"):
+        found = [_leaf_keys(member, place) for member in td.tensordicts]
+        if any(keys != found[0] for keys in found):
+            raise TypeError(MSG_KEYS.format(place))
+        return found[0] if found else frozenset()
+    keys: set[tuple[tuple[str, ...], bool]] = set()
+    for key, value in td._entries().items():
+        is_collection = isinstance(value, CollectionProtocol)
+        if is_collection and not value._is_non_tensor:
+            inner = _leaf_keys(value, place)
+            keys.update(((key, *below), is_value) for below, is_value in inner)
+        else:
+            keys.add(((key,), is_collection))
+    return frozenset(keys)
 
 
 def _copied(part: CollectionProtocol) -> Any:
