@@ -10,9 +10,12 @@ import os
 import runpy
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
+import numpy
 import pytest
+import torch
 
 import tensordict
 
@@ -121,10 +124,22 @@ def test_pyright(program, pyright_says):
     check(pyright_says, program)
 
 
-def test_public_surface(pyright):
+@pytest.fixture(scope="module")
+def environment_with_torch_alone(tmp_path_factory):
+    """The programs of an environment with the libraries that a user has at least."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/*/site-packages")
+    for module in (torch, numpy):
+        found = Path(module.__file__).parent
+        (site / found.name).symlink_to(found)
+    return folder / "bin"
+
+
+def test_public_surface(pyright, environment_with_torch_alone):
     """Every name that the package offers has a type that all checkers agree on."""
     # This one asks the interpreter that it finds first, and takes none as an argument.
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(environment_with_torch_alone), os.environ["PATH"]])
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE), "PATH": path}
     options = ["--verifytypes", "tensordict", "--ignoreexternal"]
     command = [*pyright[:3], *options]
