@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 import torch
 
 import tensordict
+from separate_process import check_freshly
 from tensordict import (
     LazyStackedTensorDict,
     NonTensorData,
@@ -88,10 +87,7 @@ def test_importing_loads_none_of_what_comes_later():
         "'tqdm', 'cloudpickle', 'optree', 'torch._dynamo'} "
         "& (set(sys.modules) - before))"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert found.stdout == "set()\n"
+    assert check_freshly(program) == "set()\n"
 
 
 def test_persistent_is_a_class_of_collections_from_everywhere():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from separate_process import check_freshly
 
 CHECK = """
 from tensordict.compile import registration as twins
@@ -11,18 +10,8 @@ assert len(twins._registered) == len({id(native) for native, _ in twins.pairs()}
 """
 
 
-def run(code: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_using_the_package_leaves_dynamo_out():
-    run(
+    check_freshly(
         "import sys, tensordict; assert 'torch._dynamo' not in sys.modules\n"
         "import torch, pickle, copy\n"
         "from tensordict import TensorDict\n"
@@ -34,11 +23,11 @@ def test_using_the_package_leaves_dynamo_out():
 
 
 def test_dynamo_may_be_imported_first():
-    run("import torch._dynamo, tensordict" + CHECK)
+    check_freshly("import torch._dynamo, tensordict" + CHECK)
 
 
 def test_the_hook_outlives_who_only_looks_and_leaves_the_module_its_loader():
-    run(
+    check_freshly(
         "import sys, tensordict, torch, importlib.util, importlib.machinery\n"
         "for _ in range(3):\n"
         "    spec = importlib.util.find_spec('torch._dynamo')\n"
@@ -57,7 +46,7 @@ def test_the_hook_outlives_who_only_looks_and_leaves_the_module_its_loader():
 
 
 def test_an_import_in_a_thread_registers():
-    run(
+    check_freshly(
         "import tensordict, threading, importlib\n"
         "ts = [threading.Thread(target=importlib.import_module, args=('torch._dynamo',))"
         " for _ in range(4)]\n"
@@ -66,7 +55,7 @@ def test_an_import_in_a_thread_registers():
 
 
 def test_an_import_that_fails_leaves_the_hook():
-    run(
+    check_freshly(
         "import sys, tensordict\n"
         "sys.modules['torch._dynamo.convert_frame'] = None\n"
         "try:\n"

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 
+from separate_process import check_freshly
 from tensordict import (
     LazyStackedTensorDict,
     MetaData,
@@ -455,15 +453,7 @@ def test_many_values_are_one_column():
 
 def test_importing_the_module_by_its_path_works_alone():
     code = "from tensordict.tensorclass import NonTensorData; print(NonTensorData('a').data)"
-    paths = os.pathsep.join(filter(None, sys.path))
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
-    assert found.stdout.strip() == "a"
+    assert check_freshly(code) == "a\n"
 
 
 @pytest.mark.parametrize(

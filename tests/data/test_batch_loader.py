@@ -6,9 +6,6 @@ import inspect
 import os
 import pickle
 import re
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from separate_process import check_freshly
 from tensordict import (
     LazyStackedTensorDict,
     MemoryMappedTensor,
@@ -633,14 +631,7 @@ def test_an_interpreter_that_ends_waits_for_nothing() -> None:
         batches = [iter(loader) for loader in loaders]
         print([next(one)["x"].tolist() for one in batches])
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, f"{[[0, 1, 2, 3]] * 3}\n"), done.stderr
+    assert check_freshly(program) == f"{[[0, 1, 2, 3]] * 3}\n"
 
 
 # Arguments -----------------------------------------------------------------------------

@@ -4,13 +4,12 @@ import errno
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 
 import pytest
 import torch
 
+from separate_process import run_freshly
 from tensordict import (
     LazyStackedTensorDict,
     NonTensorData,
@@ -528,14 +527,7 @@ def test_the_interpreter_may_end_without_a_close(tmp_path):
         "writer.flush()\n"
         "writer.append({'a': torch.zeros(2)})\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
+    done = run_freshly(program, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert load(tmp_path).batch_size == (1,)
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+from separate_process import run_freshly
 from tensordict import (
     NonTensorStack,
     TensorClass,
@@ -436,9 +437,7 @@ def test_a_pipe_that_is_open_at_the_end_of_a_process_says_nothing():
         "a, b = map(TensorDictPipe, socket.socketpair()); "
         "TensorDict(x=torch.ones(2)).send(a); print(TensorDict().recv(b)['x'].sum())"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    found = run_freshly(program)
     assert found.stdout == "tensor(2.)\n"
     assert "Exception" not in found.stderr
 

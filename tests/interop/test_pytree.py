@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch.utils import _pytree as pytree
 
+from separate_process import check_freshly
 from tensordict import TensorDict, tensorclass
 from tensordict._pytree import PYTREE_REGISTERED_TDS
 from tensordict.nn.functional_modules import _exclude_td_from_pytree
@@ -89,10 +86,7 @@ def test_environment_variable_keeps_collections_out():
         "td = tensordict.TensorDict(a=torch.zeros(1))\n"
         "assert _pytree.tree_leaves(td)[0] is td\n"
     )
-    environment = {**os.environ, "EXCLUDE_TD_FROM_PYTREE": "1"}
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], env=environment, check=True
-    )
+    check_freshly(code, environment={"EXCLUDE_TD_FROM_PYTREE": "1"})
 
 
 # Values that are no tensors ----------------------------------------------------------
@@ -133,10 +127,6 @@ def test_gradients_beside_values():
     assert found["a"].tolist() == [[2.0, 0.0], [0.0, 2.0]]
 
 
-def run(code: str) -> None:
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
-
-
 # optree -----------------------------------------------------------------------------
 
 
@@ -162,4 +152,4 @@ def test_optree_knows_containers_in_the_namespace_of_torch(first):
         "    assert (made == value + 1).all()\n"
         "assert optree.tree_leaves(td) == [td]\n"
     )
-    run(code)
+    check_freshly(code)

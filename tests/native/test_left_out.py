@@ -1,11 +1,8 @@
 """Native primitives that are left out, so that what each gains can be measured."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
+from separate_process import run_freshly
 from tensordict import _rust
 from tensordict.primitives import STEMS, left_out
 
@@ -25,12 +22,8 @@ print(list(td.flatten_keys().select("b.c").keys()))
 
 
 def test_a_program_runs_without_what_is_left_out():
-    environment = {**os.environ, "TENSORDICT_NATIVE": "-keys,-containers"}
-    command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(
-        command, env=environment, check=False, capture_output=True, text=True
-    )
-    assert (done.stdout.strip(), done.stderr) == ("['b.c']", "")
+    done = run_freshly(PROGRAM, environment={"TENSORDICT_NATIVE": "-keys,-containers"})
+    assert (done.stdout, done.stderr) == ("['b.c']\n", "")
 
 
 @pytest.mark.parametrize("setting", ["keys", "-keyz", "-keys,-flatten_kyes", "-"])

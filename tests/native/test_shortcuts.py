@@ -1,14 +1,13 @@
 """The shortcuts into CPython and torch: which are taken, and that none has to be."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from separate_process import check_freshly
 from tensordict import _rust, cli
 
 PAGE = Path(__file__).parents[2] / "docs" / "dev" / "native.md"
@@ -18,14 +17,7 @@ NEEDS_LOCK = pytest.mark.skipif(
 
 
 def run(program: str, setting: str | None) -> str:
-    environment = dict(os.environ)
-    environment.pop("TENSORDICT_SHORTCUTS", None)
-    if setting is not None:
-        environment["TENSORDICT_SHORTCUTS"] = setting
-    command = [sys.executable, "-c", program]
-    return subprocess.run(
-        command, env=environment, check=True, capture_output=True, text=True
-    ).stdout
+    return check_freshly(program, environment={"TENSORDICT_SHORTCUTS": setting})
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
 import tensordict
+from separate_process import check_freshly
 from tensordict import (
     NestedKey,
     TensorDict,
@@ -155,14 +153,7 @@ except AssertionError as error:
 print(u.list_to_stack(), u.lazy_legacy(), u.capture_non_tensor_stack(),
     logging.getLevelName(u.logger.level), checked)
 """
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.startswith(expected)
+    assert check_freshly(program, environment=variables).startswith(expected)
 
 
 # Old names ---------------------------------------------------------------------------

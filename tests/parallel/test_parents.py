@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from separate_process import SERVER
+from separate_process import SERVER, check_freshly
 from tensordict import TensorDict
 from tensordict.data import BatchLoader, StreamDataLoader
 from tensordict.parallel import WorkerPool
@@ -170,12 +170,4 @@ print("all of it")
 
 def test_what_a_program_without_a_file_defines_reaches_its_workers() -> None:
     # A notebook or a prompt: workers that are not forked have nothing to import it from.
-    path = os.pathsep.join(str(Path(each).resolve()) for each in sys.path if each)
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_A_FILE],
-        env=dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=path),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == "all of it\n", done.stderr
+    assert check_freshly(WITHOUT_A_FILE) == "all of it\n"

@@ -2,8 +2,6 @@
 
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 import torch
 
 import tensordict
+from separate_process import check_freshly
 from tensordict import NonTensorStack, TensorClass, TensorDict, lazy_stack
 from tensordict.containers.remote import RemoteTensorDict
 from tensordict.data import DatasetWriter, gather, gather_slices
@@ -428,5 +427,4 @@ def test_the_library_is_imported_when_a_url_is_used():
         "tensordict.storage.remote.place_of('memory://a')\n"
         "assert 'obstore' in sys.modules\n"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    check_freshly(code)

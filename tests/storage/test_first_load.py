@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import torch
 
+from separate_process import check_freshly
 from tensordict import NonTensorStack, TensorDict
 
 PROGRAM = """
@@ -29,10 +27,4 @@ def test_the_first_load_imports_nothing(tmp_path):
     td.memmap(tmp_path / "save")
     td.save(tmp_path / "save.tdz")
     td.consolidate(tmp_path / "save.cons")
-    found = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert found.stdout == "[]\n"
+    assert check_freshly(PROGRAM, tmp_path) == "[]\n"

@@ -2,11 +2,10 @@
 
 import os
 import pickle
-import subprocess
-import sys
 
 import pytest
 
+from separate_process import check_freshly
 from tensordict.storage.remote import Place, is_remote, place_of
 from tensordict.storage.remote.errors import explained
 from tensordict.storage.remote.options import split_url
@@ -184,15 +183,7 @@ def test_without_the_library_an_error_says_what_to_install():
         "try: place_of('s3://bucket/a')\n"
         "except ImportError as error: print(error)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "pip install tensordict-rs[remote]" in done.stdout
+    assert "pip install tensordict-rs[remote]" in check_freshly(code)
 
 
 def test_the_child_of_a_fork_is_told_to_be_spawned(place):

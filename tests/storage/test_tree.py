@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import warnings
 from pathlib import Path
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import tensordict
+from separate_process import check_freshly
 from tensordict import MemoryMappedTensor, TensorDict
 from tensordict.storage import future, verify
 from tensordict.storage.layouts import consolidated as storage_consolidated
@@ -721,7 +720,7 @@ assert len(os.listdir("/proc/self/task")) == before
 TensorDict({{str(i): torch.ones(1000) for i in range(100)}}).memmap({str(tmp_path / "x")!r})
 assert others() == before
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    check_freshly(code)
 
 
 def test_saving_in_a_forked_child(tmp_path):

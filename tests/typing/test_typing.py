@@ -13,7 +13,7 @@ import sys
 import venv
 from pathlib import Path
 
-import numpy
+import numpy as np
 import pytest
 import torch
 
@@ -130,7 +130,7 @@ def environment_with_torch_alone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/*/site-packages")
-    for module in (torch, numpy):
+    for module in (torch, np):
         found = Path(module.__file__).parent
         (site / found.name).symlink_to(found)
     return folder / "bin"
