@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,6 @@ from tensordict.checkpoint import Checkpointer
 from tensordict.checkpoint.steps import step_name
 from tensordict.data import BatchLoader
 
-lightning = pytest.importorskip("lightning.pytorch")
-
 pytestmark = [
     # Lightning warns of itself.
     pytest.mark.filterwarnings("ignore"),
@@ -24,55 +23,18 @@ pytestmark = [
 
 EPOCHS, BATCHES = 3, 4
 STEPS = EPOCHS * BATCHES
-HOOKS = (
-    "on_train_epoch_start",
-    "on_validation_start",
-    "on_validation_end",
-    "on_train_epoch_end",
-)
 
 
-class Module(lightning.LightningModule):  # type: ignore[name-defined,misc]
-    """Logs its batches and hooks, each with the number of steps before."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = torch.nn.Sequential(torch.nn.Linear(1, 3), torch.nn.Dropout())
-        self.log_of: list[Any] = []
-        self.loaded: Any = None
-
-    def training_step(self, batch: Any, number: int) -> Any:
-        loss = self.net(batch["x"][:, None].float()).square().mean()
-        self.log("loss", loss)
-        rows = (self.current_epoch, batch["x"].tolist(), loss.item())
-        self.log_of.append((self.trainer.global_step, "batch", rows))
-        return loss
-
-    def validation_step(self, batch: Any, number: int) -> None:
-        self.log("val/loss", abs(self.trainer.global_step - 6.5))
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), 1e-3)
-        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-        return {"optimizer": optimizer, "lr_scheduler": scheduler}
-
-    def on_save_checkpoint(self, checkpoint: Any) -> None:
-        checkpoint["seen"] = len(self.log_of)
-
-    def on_load_checkpoint(self, checkpoint: Any) -> None:
-        self.loaded = checkpoint["seen"], sorted(checkpoint["state_dict"])
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """Import Lightning where its tests run: each worker collects them, in seconds."""
+    lightning = pytest.importorskip("lightning.pytorch")
+    trained = importlib.import_module("lightning_classes")
+    globals().update(lightning=lightning, trained=trained)
 
 
-def note(name: str) -> Any:
-    def hook(self: Module) -> None:
-        if not self.trainer.sanity_checking:
-            self.log_of.append((self.trainer.global_step, name, self.current_epoch))
-
-    return hook
-
-
-for _name in HOOKS:
-    setattr(Module, _name, note(_name))
+lightning: Any = None
+trained: Any = None
 
 
 def drawn() -> Any:
@@ -95,9 +57,9 @@ LOADERS: dict[str, Any] = {
 
 def fit(
     kind: str, callbacks: list[Any], *, path: Any = None, **options: Any
-) -> tuple[Module, Any]:
+) -> tuple[Any, Any]:
     torch.manual_seed(0)
-    module = Module()
+    module = trained.Module()
     trainer = lightning.Trainer(
         **{"max_epochs": EPOCHS, "num_sanity_val_steps": 1, **options},
         accelerator="cpu",
@@ -155,26 +117,11 @@ def test_each_step_goes_on_as_if_nothing_was(
         assert resumed.loaded[1] == ["net.0.bias", "net.0.weight"]
 
 
-class KilledError(Exception):
-    pass
-
-
-class Killer(lightning.Callback):  # type: ignore[name-defined,misc]
-    """Ends the training within a step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_train_batch_end(self, trainer: Any, *arguments: Any) -> None:
-        if trainer.global_step == self.step:
-            raise KilledError
-
-
 @pytest.mark.parametrize("step", [2, 4, 5, 8])
 def test_a_training_that_was_killed_goes_on(step: int, tmp_path: Path) -> None:
     whole, _ = fit("shuffle", [saves(tmp_path / "whole")])
-    with pytest.raises(KilledError):
-        fit("shuffle", [saves(tmp_path / "run"), Killer(step)])
+    with pytest.raises(trained.KilledError):
+        fit("shuffle", [saves(tmp_path / "run"), trained.Killer(step)])
     latest = Checkpointer(tmp_path / "run").latest()
     # The step itself is saved by the hooks behind, and counts as not done.
     assert latest in (step - 1, None)
@@ -206,23 +153,11 @@ def test_a_fit_that_ended_is_continued(stop: Any, every: int, tmp_path: Path) ->
     assert again.log_of == []
 
 
-class Asked(lightning.Callback):  # type: ignore[name-defined,misc]
-    """Asks the training to end at a step, as SIGTERM does."""
-
-    def __init__(self, step: int, checkpointer: Checkpointer) -> None:
-        self.step = step
-        self.checkpointer = checkpointer
-
-    def on_train_batch_start(self, trainer: Any, *arguments: Any) -> None:
-        if trainer.global_step == self.step - 1:
-            self.checkpointer._preempted.set()
-
-
 @pytest.mark.parametrize("step", [3, 8, 10])
 def test_a_training_that_was_asked_to_end_goes_on(step: int, tmp_path: Path) -> None:
     whole, _ = fit("generator", [saves(tmp_path / "whole")])
     callback = saves(tmp_path / "run", 100)
-    _, first = fit("generator", [callback, Asked(step, callback.checkpointer)])
+    _, first = fit("generator", [callback, trained.Asked(step, callback.checkpointer)])
     assert first.global_step == step
     assert callback.checkpointer.steps() == [step]
     resumed, _ = fit("generator", [saves(tmp_path / "run", 100)])
