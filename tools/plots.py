@@ -7,6 +7,7 @@ stands what it was measured on, and when, as the file says it. Needs matplotlib.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import statistics
@@ -29,7 +30,11 @@ view|reshape|permute|split|unbind|index int|index slice|index tensor|index mask
 }
 """Operations that the first plot shows, as they are named in ``benches/python``."""
 
-GREY = "#7d8590"  # readable on white and on black
+LIGHT = {"text": "#24292f", "card": "#f6f8fa", "bare": "#8c959f"}
+DARK = {"text": "#e6edf3", "card": "#161b22", "bare": "#6e7681"}
+"""Colours that follow the scheme of the reader."""
+
+GREY = LIGHT["bare"]
 COLOURS = {"ours": "#2f81f7", "peer": "#db6d28", "bare": GREY}
 NAMES = {
     "ours": "tensordict-rs",
@@ -40,43 +45,88 @@ NAMES = {
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "tensordict",
-    "font.size": 10,
-    "text.color": GREY,
-    "axes.labelcolor": GREY,
-    "axes.edgecolor": GREY,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
+    "font.size": 11,
+    "font.family": "sans-serif",
+    "text.color": LIGHT["text"],
+    "axes.labelcolor": LIGHT["text"],
+    "axes.edgecolor": LIGHT["text"],
+    "xtick.color": LIGHT["text"],
+    "ytick.color": LIGHT["text"],
+    "axes.facecolor": "none",
+    "figure.facecolor": LIGHT["card"],
+    "savefig.facecolor": LIGHT["card"],
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
     "legend.frameon": False,
 }
 
+WIDTH = 5.0
+"""Inches of a plot. It is scaled down on a narrow page, so a wider one has small letters."""
+
 
 def source(machine: dict[str, Any]) -> str:
-    """Return the line that says what was measured on what, and when."""
+    """Return the lines that say what was measured on what, and when."""
     return (
-        "{processor}, {cores} cores (load {load}), Python {python}, torch {torch},"
-        " tensordict {tensordict}, {date}".format(**machine)
+        "{processor}, {cores} cores (load {load})\n"
+        "Python {python}, torch {torch}\n"
+        "tensordict {tensordict}, {date}".format(**machine)
     )
 
 
+def in_both_schemes(picture: str) -> str:
+    """Return an SVG whose text and background follow the scheme of the reader."""
+    declared = {}
+    for scheme, colours in (("light", LIGHT), ("dark", DARK)):
+        values = "; ".join(f"--{name}: {value}" for name, value in colours.items())
+        declared[scheme] = f":root {{ {values} }}"
+    for name, value in LIGHT.items():
+        picture = picture.replace(value, f"var(--{name}, {value})")
+    style = (
+        f"<style>{declared['light']} "
+        f"@media (prefers-color-scheme: dark) {{ {declared['dark']} }}</style>"
+    )
+    return picture.replace(" <metadata>", f" {style}\n <metadata>", 1)
+
+
 def finish(figure: Any, path: Path, machine: dict[str, Any]) -> None:
-    """Write the line below the plot, and the plot."""
-    figure.text(0.01, 0.01, source(machine), fontsize=7, ha="left", va="bottom")
-    figure.savefig(path, transparent=True, metadata={"Date": None})
+    """Write the lines below the plot, and the plot."""
+    height = figure.get_figheight()
+    figure.text(0.03, 0.1 / height, source(machine), fontsize=10, va="bottom")
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Date": None})
     plt.close(figure)
+    path.write_text(in_both_schemes(file.getvalue()), encoding="utf-8")
     print(path)
 
 
+def figure_of(rows: int, height: float, left: float, top: float = 0.4) -> Any:
+    """Return a figure with axes one below the other, and room for text around them."""
+    figure, axes = plt.subplots(rows, 1, figsize=(WIDTH, height), squeeze=False)
+    figure.subplots_adjust(
+        left=left, right=0.96, top=1 - top / height, bottom=1.3 / height
+    )
+    return figure, axes[:, 0]
+
+
 def draw_operations(measured: dict[str, Any], tree: str, path: Path) -> None:
-    """Draw the times of some operations, side by side."""
+    """Draw the times of some operations, topic below topic."""
     found = measured["trees"][tree]
-    figure, both = plt.subplots(1, 2, figsize=(7.2, 4.8), width_ratios=[3, 1])
-    figure.subplots_adjust(left=0.15, right=0.98, top=0.86, bottom=0.17, wspace=0.55)
+    topics = {
+        title: [
+            name
+            for name in map(str.strip, listed.split("|"))
+            if "ours" in found.get(name, {})
+        ]
+        for title, listed in SHOWN.items()
+    }
+    figure, both = figure_of(len(topics), 8.6, left=0.3, top=0.9)
+    grid = both[0].get_gridspec()
+    grid.set_height_ratios([len(names) + 1 for names in topics.values()])
+    grid.update(hspace=0.32)
     places = {"peer": 0.27, "ours": 0.0, "bare": -0.27}
-    for axes, (title, listed) in zip(both, SHOWN.items(), strict=True):
-        wanted = [name.strip() for name in listed.split("|")]
-        names = [name for name in wanted if "ours" in found.get(name, {})]
+    for axes, (title, names) in zip(both, topics.items(), strict=True):
         for side, place in places.items():
             rows = [
                 (len(names) - row + place, found[name][side]["min"] * 1e6)
@@ -87,20 +137,28 @@ def draw_operations(measured: dict[str, Any], tree: str, path: Path) -> None:
                 heights, times = zip(*rows, strict=True)
                 axes.barh(heights, times, 0.27, color=COLOURS[side], label=NAMES[side])
         axes.set_yticks([len(names) - row for row in range(len(names))], names)
-        axes.set_title(title, loc="left", fontsize=11)
-    both[0].set_xlabel(f"microseconds per call ({tree} leaves), less is better")
-    figure.legend(*both[0].get_legend_handles_labels(), loc="upper center", ncols=3)
+        axes.set_ylim(0.4, len(names) + 0.6)
+        axes.set_title(title, loc="left")
+        axes.set_xlabel("microseconds per call, less is better")
+    handles, labels = both[0].get_legend_handles_labels()
+    figure.legend(
+        handles,
+        labels,
+        loc="upper center",
+        ncols=3,
+        columnspacing=1,
+        handlelength=1,
+        title=f"{tree} leaves",
+    )
     finish(figure, path, measured["machine"])
 
 
 def draw_ratios(measured: dict[str, Any], path: Path) -> None:
     """Draw what each tensor operation takes, as a multiple of the bare loop, sorted."""
     trees = list(measured["trees"])
-    figure, all_axes = plt.subplots(
-        1, len(trees), figsize=(7.2, 3.6), sharey=True, squeeze=False
-    )
-    figure.subplots_adjust(left=0.09, right=0.98, top=0.88, bottom=0.22)
-    for tree, axes in zip(trees, all_axes[0], strict=True):
+    figure, all_axes = figure_of(len(trees), 0.8 + 2.7 * len(trees), left=0.14)
+    figure.subplots_adjust(hspace=0.3)
+    for tree, axes in zip(trees, all_axes, strict=True):
         for side in ("peer", "ours"):
             ratios = sorted(
                 one[side]["min"] / one["bare"]["min"]
@@ -111,14 +169,13 @@ def draw_ratios(measured: dict[str, Any], path: Path) -> None:
                 continue
             mean = math.exp(statistics.fmean(map(math.log, ratios)))
             label = f"{NAMES[side]}, mean {mean:.2f}"
-            axes.plot(ratios, color=COLOURS[side], label=label)
-        axes.axhline(1, color=GREY, linewidth=0.8, linestyle="--")
+            axes.plot(ratios, color=COLOURS[side], label=label, linewidth=2)
+        axes.axhline(1, color=GREY, linewidth=1, linestyle="--")
         axes.set_yscale("log")
         axes.set_yticks([0.5, 1, 2, 5, 10], ["0.5", "1", "2", "5", "10"])
-        axes.set_title(f"{tree} leaves", loc="left", fontsize=11)
-        axes.set_xlabel("tensor operations, sorted")
-        axes.legend(loc="upper left", fontsize=8)
-    all_axes[0][0].set_ylabel("time / bare torch loop")
+        axes.set_title(f"{tree} leaves: time / bare torch loop", loc="left")
+        axes.legend(loc="upper left")
+    all_axes[-1].set_xlabel("tensor operations, sorted")
     finish(figure, path, measured["machine"])
 
 
@@ -129,14 +186,17 @@ def draw_loader(measured: dict[str, Any], path: Path) -> None:
         for name, numbers in measured["contestants"].items()
     }
     names = sorted(rates, key=rates.__getitem__)
-    figure, axes = plt.subplots(figsize=(7.2, 3.2))
-    figure.subplots_adjust(left=0.34, right=0.98, top=0.89, bottom=0.25)
+    figure, [axes] = figure_of(1, 1.8 + 0.5 * len(names), left=0.04)
     ours = [
         COLOURS["ours" if name.startswith("BatchLoader") else "bare"] for name in names
     ]
-    axes.barh(names, [rates[name] / 1e3 for name in names], color=ours)
-    axes.set_xlabel("thousand rows of 12 KiB a second, shuffled; more is better")
-    axes.set_title("An epoch of data in files", loc="left", fontsize=11)
+    axes.barh(names, [rates[name] / 1e3 for name in names], 0.4, color=ours)
+    axes.set_yticks([])
+    for row, name in enumerate(names):
+        axes.text(0, row + 0.26, name, va="bottom")
+    axes.set_ylim(-0.4, len(names) - 0.2)
+    axes.set_xlabel("thousand rows of 12 KiB a second, shuffled")
+    axes.set_title("An epoch of data in files, more is better", loc="left")
     finish(figure, path, measured["machine"])
 
 

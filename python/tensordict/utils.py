@@ -95,9 +95,11 @@ __all__ = [
 
 # The unions of the typing module, as users compare them and read their arguments.
 DeviceType = Union[torch.device, str, int]  # noqa: UP007
+"""The type of a device argument: ``torch.device("cuda")``, ``"cuda:0"`` or ``0``."""
 IndexType = Union[  # noqa: UP007
     None, int, slice, str, torch.Tensor, List[Any], Tuple[Any, ...]  # noqa: UP006
 ]
+"""The type of an index of a tensordict: a key, or an index of its batch dimensions."""
 
 _unravel_key_to_tuple = unravel_key_to_tuple
 _LOCK_ERROR = MSG_LOCKED

@@ -1,4 +1,4 @@
-"""The examples of the documents that this package was asked for: ``docs/seeds.md``.
+"""The examples of the documents that this package was asked for: ``docs/dev/seeds.md``.
 
 A test is named by its row there, ``test_<document>_<example>_<words>``. The code is that
 of the document; where a line had to change, a comment says why.
@@ -29,7 +29,7 @@ from tensordict.data import StreamDataLoader, StreamDataset
 from tensordict.nn import TensorDictModule, TensorDictSequential, make_functional
 from virtual_clock import run_on_virtual_clock
 
-TABLE = Path(__file__).parents[2] / "docs" / "seeds.md"
+TABLE = Path(__file__).parents[2] / "docs" / "dev" / "seeds.md"
 
 
 @pytest.fixture
