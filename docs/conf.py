@@ -6,12 +6,14 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "python"), str(HERE.parent / "tools")]
 
 import reference  # noqa: E402
 from docutils import nodes  # noqa: E402
+from sphinx.application import Sphinx  # noqa: E402
 
 import tensordict  # noqa: E402
 
@@ -58,12 +60,14 @@ copybutton_prompt_is_regexp = True
 copybutton_copy_empty_lines = False
 
 
-def show_public_bases(app, name, obj, options, bases):
+def show_public_bases(
+    _app: Sphinx, _name: str, obj: type, _options: Any, bases: list[Any]
+) -> None:
     """Replace private base classes by their public bases."""
     bases[:] = reference.public_bases(obj, reference.public())
 
 
-def end_blocks(app, doctree):
+def end_blocks(_app: Sphinx, doctree: nodes.document) -> None:
     """Remove the empty line at the end of examples, which doctest needs."""
     for block in doctree.findall(nodes.literal_block):
         text = block.astext().rstrip()
@@ -72,14 +76,14 @@ def end_blocks(app, doctree):
             block.children = [nodes.Text(text)]
 
 
-def link_repository(app, docname, source):
+def link_repository(_app: Sphinx, docname: str, source: list[str]) -> None:
     """Lead links to files outside of the site to the repository, or to copies of them.
 
     The address of the repository is in `pyproject.toml`. Without it, the site has copies.
     """
     page = HERE / f"{docname}.md"
 
-    def replaced(match):
+    def replaced(match: re.Match[str]) -> str:
         file = (page.parent / match[1]).resolve()
         inside = file.is_relative_to(HERE) and not file.is_relative_to(HERE / "dev")
         if inside or not file.is_file():
@@ -91,7 +95,7 @@ def link_repository(app, docname, source):
     source[0] = re.sub(r"\]\(([\w./]+)\)", replaced, source[0])
 
 
-def find_methods(app, env, node, contnode):
+def find_methods(app: Sphinx, env: Any, node: Any, contnode: Any) -> Any:
     """Lead references to methods of the base classes to the page of TensorDict."""
     target = node.get("reftarget", "")
     owner, _, method = target.rpartition(".")
@@ -110,7 +114,7 @@ def find_methods(app, env, node, contnode):
     )
 
 
-def setup(app):
+def setup(app: Sphinx) -> None:
     """Register what changes pages while they are built."""
     app.connect("autodoc-process-bases", show_public_bases)
     app.connect("doctree-read", end_blocks)

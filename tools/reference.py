@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import importlib
 import inspect
+import itertools
 import pkgutil
 import re
 import sys
@@ -85,12 +86,11 @@ def topics() -> dict[str, list[str]]:
 def groups() -> list[dict[str, Any]]:
     """Return the groups of methods, each with the names of its methods."""
     by_topic = topics()
-    made = [
-        group
-        | {"names": sorted(sum((by_topic.pop(topic) for topic in group["topics"]), []))}
-        for group in TABLE["methods"]
-    ]
-    rest = sorted(sum(by_topic.values(), []))
+    made = []
+    for group in TABLE["methods"]:
+        found = [by_topic.pop(topic) for topic in group["topics"]]
+        made.append(group | {"names": sorted(itertools.chain(*found))})
+    rest = sorted(itertools.chain(*by_topic.values()))
     if rest:
         made.append({"title": "More", "about": "Other methods.", "names": rest})
     return made
