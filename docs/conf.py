@@ -33,6 +33,11 @@ html_favicon = "static/icon.svg"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_search_scorer = str(HERE / "static" / "search.js")
+KEYWORDS = dict(
+    re.findall(
+        r'^  "(.+)": "(.+)",$', Path(html_search_scorer).read_text("utf-8"), re.M
+    )
+)
 
 extensions = [
     "myst_parser",
@@ -74,6 +79,13 @@ def end_blocks(_app: Sphinx, doctree: nodes.document) -> None:
         if text != block.astext():
             block.rawsource = text
             block.children = [nodes.Text(text)]
+
+
+def add_keywords(app: Sphinx, doctree: nodes.document) -> None:
+    """Add the words of the questions that a page answers, which `search.js` lists."""
+    words = KEYWORDS.get(app.env.docname)
+    if words:
+        doctree.insert(0, nodes.meta(name="keywords", content=words))
 
 
 def link_repository(_app: Sphinx, docname: str, source: list[str]) -> None:
@@ -118,5 +130,6 @@ def setup(app: Sphinx) -> None:
     """Register what changes pages while they are built."""
     app.connect("autodoc-process-bases", show_public_bases)
     app.connect("doctree-read", end_blocks)
+    app.connect("doctree-read", add_keywords)
     app.connect("source-read", link_repository)
     app.connect("missing-reference", find_methods)
