@@ -35,7 +35,9 @@ html_css_files = ["site.css"]
 html_search_scorer = str(HERE / "static" / "search.js")
 KEYWORDS = dict(
     re.findall(
-        r'^  "(.+)": "(.+)",$', Path(html_search_scorer).read_text("utf-8"), re.M
+        r'^  "(.+)": "(.+)",$',
+        Path(html_search_scorer).read_text("utf-8"),
+        re.MULTILINE,
     )
 )
 
@@ -105,6 +107,8 @@ def link_repository(_app: Sphinx, docname: str, source: list[str]) -> None:
         return f"](<path:{match[1]}>)"
 
     source[0] = re.sub(r"\]\(([\w./]+)\)", replaced, source[0])
+    if docname == "differences":  # The pages of its topics stand below it.
+        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\ndifferences/*\n```\n"
 
 
 def find_methods(app: Sphinx, env: Any, node: Any, contnode: Any) -> Any:
