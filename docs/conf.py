@@ -5,6 +5,7 @@
 import re
 import sys
 import tomllib
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,9 @@ def find_methods(app: Sphinx, env: Any, node: Any, contnode: Any) -> Any:
 
 def setup(app: Sphinx) -> None:
     """Register what changes pages while they are built."""
+    # Pages that another version of these handlers read are read again.
+    texts = Path(__file__).read_bytes() + Path(html_search_scorer).read_bytes()
+    app.add_config_value("handlers", zlib.crc32(texts), "env")
     app.connect("autodoc-process-bases", show_public_bases)
     app.connect("doctree-read", end_blocks)
     app.connect("doctree-read", add_keywords)
