@@ -88,7 +88,7 @@ def add_keywords(app: Sphinx, doctree: nodes.document) -> None:
     """Add the words of the questions that a page answers, which `search.js` lists."""
     words = KEYWORDS.get(app.env.docname)
     if words:
-        doctree.insert(0, nodes.meta(name="keywords", content=words))
+        doctree.insert(0, nodes.meta(name="keywords", content=words.replace(" ", ",")))
 
 
 def link_repository(_app: Sphinx, docname: str, source: list[str]) -> None:
