@@ -15,9 +15,9 @@ from tensordict.primitives.operations import ONLY_VIEWS, REFUSED_BY_VIEWS
 
 PAGE = Path(__file__).parents[1] / "docs" / "guide" / "kept_elsewhere.md"
 KINDS = {
-    "part (`_SubTensorDict`)": _SubTensorDict,
-    "HDF5, Zarr (`PersistentTensorDict`)": PersistentTensorDict,
-    "Redis (`TensorDictStore`)": TensorDictStore,
+    "View of rows": _SubTensorDict,
+    "HDF5, Zarr": PersistentTensorDict,
+    "Redis": TensorDictStore,
 }
 HEADING = "## Methods that differ"
 
