@@ -10,9 +10,11 @@ import torch
 from separate_process import SERVER
 from tensordict import TensorDict
 from tensordict.checkpoint import Checkpointer
-from tensordict.storage.remote import place_of
+from tensordict.data import DatasetWriter
+from tensordict.storage.remote import growing, place_of
 from tensordict.storage.remote.fetching import download_folder
-from tensordict.storage.remote.publishing import SWITCH
+from tensordict.storage.remote.leftovers import find_leftovers, remove_leftovers
+from tensordict.storage.remote.manifests import SWITCH
 
 KILLS = int(os.environ.get("TENSORDICT_REMOTE_KILLS", "3"))
 """The number of kills of each kind: 200 in a long run."""
@@ -48,6 +50,41 @@ def save_steps(url, options, first, staging, background):
                 step, value=value, twice=2 * value, frozen=frozen, epoch=step
             )
             step += 1
+
+
+def write_rows(url, options, part=None):
+    torch.set_num_threads(1)
+    growing.OBJECT_BYTES = 1 << 14
+    with DatasetWriter(url, storage_options=options, part=part) as writer:
+        while True:
+            start = len(writer)
+            for number in range(start, start + 7):
+                writer.append(
+                    {
+                        "a": torch.full((500,), number),
+                        "s": str(number),
+                        "n": {"r": torch.full((number % 4,), float(number))},
+                    }
+                )
+            writer.flush()
+
+
+def checked_rows(url, options):
+    """Return how many rows there are, all of which are right."""
+    place = place_of(url, options)
+    if not place.exists(SWITCH):
+        return 0
+    found = TensorDict.load_memmap(place)
+    count = found.batch_size[0]
+    assert count % 7 == 0
+    got = found[:]
+    numbers = torch.arange(count)
+    assert torch.equal(got["a"], numbers[:, None].expand(-1, 500))
+    assert list(got["s"]) == list(map(str, range(count)))
+    for number in range(count):
+        row = got[number]["n", "r"]
+        assert row.tolist() == [float(number)] * (number % 4)
+    return count
 
 
 def killed(work, *arguments, seconds):
@@ -105,3 +142,21 @@ def test_a_checkpointer_that_is_killed_loses_no_step(s3, tmp_path, background):
                 assert torch.equal(found["frozen"], torch.arange(20_000.0))
             before = steps
     assert before
+
+
+def test_a_writer_of_rows_that_is_killed_leaves_whole_flushes(s3, tmp_path):
+    chance = random.Random(3)
+    url = f"s3://bucket/{tmp_path.name}"
+    before = 0
+    for _ in range(KILLS):
+        killed(write_rows, url, s3.options(), seconds=chance.uniform(0.3, 1.5))
+        count = checked_rows(url, s3.options())
+        assert count >= before
+        before = count
+    assert before
+    place = place_of(url, s3.options())
+    remove_leftovers(place, find_leftovers(place))
+    assert checked_rows(url, s3.options()) == before
+    with DatasetWriter(place) as writer:
+        assert len(writer) == before
+    assert not find_leftovers(place, older_than=0.0)

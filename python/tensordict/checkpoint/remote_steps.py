@@ -27,15 +27,11 @@ from tensordict.checkpoint.steps import (
 )
 from tensordict.storage.remote.fetching import (
     Saved,
-    below,
     download_file,
     fetch_head,
 )
-from tensordict.storage.remote.publishing import (
-    Manifest,
-    in_threads,
-    read_manifest,
-)
+from tensordict.storage.remote.manifests import Manifest, read_manifest
+from tensordict.storage.remote.publishing import in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -235,7 +231,7 @@ class RemoteStepFiles(StepFiles):
 
     def _object(self, name: str) -> Place:
         key = self._saved.objects.get(name, (name, None))[0]
-        return below(self._place, key)
+        return self._place.reach(key)
 
     def _fetch(self, names: Iterable[str]) -> None:
         missing = [name for name in names if not (self._folder / name).exists()]

@@ -21,7 +21,7 @@ from tensordict.storage.growing.publish import replace_file
 from tensordict.storage.growing.tree import GrowingTree
 from tensordict.storage.locations import new_directory
 
-__all__ = ["join", "part_path"]
+__all__ = ["by_number", "checked_name", "join", "part_path"]
 
 PARTS = ".parts"
 """The suffix of the folder of the parts."""
@@ -38,10 +38,19 @@ def part_path(path: str | Path, part: str | int) -> Path:
     Raises:
         ValueError: that is no name of one.
     """
+    return _folder(path) / checked_name(part)
+
+
+def checked_name(part: str | int) -> str:
+    """Return the name of a part.
+
+    Raises:
+        ValueError: that is no name of one.
+    """
     name = str(part)
     if re.fullmatch(r"[A-Za-z0-9_-]+", name) is None:
         raise ValueError(MSG_NAME.format(part))
-    return _folder(path) / name
+    return name
 
 
 def _folder(path: str | Path) -> Path:
@@ -82,7 +91,7 @@ def _planned(folder: Path, num_rows: int, durable: bool) -> list[tuple[str, int]
     if not manifest.exists():
         names = [found.name for found in folder.iterdir() if found.is_dir()]
         planned = []
-        for name in sorted(names, key=_by_number):
+        for name in sorted(names, key=by_number):
             planned.append([name, num_rows])
             if (folder / name / "meta.json").exists():
                 num_rows += TensorDict.load_memmap(folder / name).batch_size[0]
@@ -92,5 +101,6 @@ def _planned(folder: Path, num_rows: int, durable: bool) -> list[tuple[str, int]
     return [(name, start) for name, start in parts]
 
 
-def _by_number(name: str) -> tuple[int, str]:
+def by_number(name: str) -> tuple[int, str]:
+    """Return the place of a part in the order: numbers first, by their size."""
     return (int(name) if name.isdecimal() else 1 << 62, name)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensordict import TensorDict
+from tensordict.data.writer.remote_parts import RemoteDataset, is_at_url
 from tensordict.storage.growing.class_names import read_class_names
 from tensordict.storage.growing.lock import LOCK_FILE
 from tensordict.storage.locations import local
@@ -23,17 +24,48 @@ MSG_NOTHING = "{} has no rows yet: nothing was published there."
 MSG_NO_DATASET = "{} has no dataset: {}. With wait=True a reader waits for a writer to publish rows there."
 MSG_LATE = "{} has no rows after {} s: no writer published any there."
 
-POLL_S = 0.05
-"""A reader that waits looks so often."""
+
+class _Folder:
+    """A dataset on this machine."""
+
+    poll_s = 0.05
+    """A reader that waits looks so often."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(self) -> Any:
+        """Return the rows that are published; None where there are none."""
+        if not (self.path / "meta.json").exists():
+            return None
+        return TensorDict.load_memmap(self.path, mode="r")
+
+    def class_names(self) -> dict[Any, list[str]]:
+        """Return the names of classes, by the keys of entries."""
+        return read_class_names(self.path)
+
+    def why_no_dataset(self) -> str | None:
+        """Say why this is no path of a dataset, such as a misspelt one; None if it is."""
+        path = self.path
+        if (path / LOCK_FILE).exists():
+            return None
+        if path.exists():
+            is_file = path.is_file()
+            return "there is a file" if is_file else "there is nothing of one in it"
+        near = difflib.get_close_matches(path.name, _siblings(path), 1)
+        why = "there is no such directory"
+        return why + (f", but one named {near[0]!r}" if near else "")
 
 
 class DatasetReader:
     """The rows that a writer has published, and later those that it has published since.
 
     Args:
-        path: the directory of a dataset, or of a writer that has it open.
+        path: the directory of a dataset, or of a writer that has it open; or its URL.
         wait: whether to wait until rows are published there; a number for so many
             seconds at most. The directory need not be there then.
+        storage_options: the options of the object store of a URL, as for
+            :meth:`TensorDict.load_memmap`.
 
     Raises:
         FileNotFoundError: there is neither a dataset nor a writer.
@@ -53,34 +85,38 @@ class DatasetReader:
         >>> writer.close()
     """
 
-    def __init__(self, path: str | Path, *, wait: bool | float = False) -> None:
-        self.path: Path = Path(local(path))
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        wait: bool | float = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.path: Path | str
+        self._files: _Folder | RemoteDataset
+        if is_at_url(path):
+            self._files = RemoteDataset(path, storage_options)
+            self.path = self._files.place.url
+        else:
+            self.path = Path(local(path))
+            self._files = _Folder(self.path)
         self._data: Any = None
         self.refresh()
         if self._data is None:
             if wait is False:
-                self._check_writer()
+                why = self._files.why_no_dataset()
+                if why is not None:
+                    message = MSG_NO_DATASET.format(self.path, why)
+                    raise FileNotFoundError(2, message, str(self.path))
             else:
                 self._wait(None if wait is True else float(wait))
-
-    def _check_writer(self) -> None:
-        """Refuse a path at which there is no writer either, such as a misspelt one."""
-        path = self.path
-        if (path / LOCK_FILE).exists():
-            return
-        why = "there is a file" if path.is_file() else "there is nothing of one in it"
-        if not path.exists():
-            near = difflib.get_close_matches(path.name, _siblings(path), 1)
-            why = "there is no such directory"
-            why += f", but one named {near[0]!r}" if near else ""
-        raise FileNotFoundError(2, MSG_NO_DATASET.format(path, why), str(path))
 
     def _wait(self, seconds: float | None) -> None:
         began = time.monotonic()
         while not self.refresh() and self._data is None:
             if seconds is not None and time.monotonic() - began > seconds:
                 raise TimeoutError(MSG_LATE.format(self.path, seconds))
-            time.sleep(POLL_S)
+            time.sleep(self._files.poll_s)
 
     @property
     def data(self) -> Any:
@@ -99,8 +135,9 @@ class DatasetReader:
         Data that was read before stays valid: files only grow.
         """
         before = len(self)
-        if (self.path / "meta.json").exists():
-            self._data = TensorDict.load_memmap(self.path, mode="r")
+        found = self._files.load()
+        if found is not None:
+            self._data = found
         return len(self) > before
 
     def __len__(self) -> int:
@@ -110,7 +147,7 @@ class DatasetReader:
     @property
     def class_names(self) -> dict[Any, list[str]]:
         """By key the names of the classes that the numbers of an entry stand for."""
-        return {} if self._data is None else read_class_names(self.path)
+        return {} if self._data is None else self._files.class_names()
 
     def to_hf(self) -> datasets.Dataset:
         """Make a dataset of Hugging Face's ``datasets``, with a ``ClassLabel`` for names.

@@ -86,7 +86,7 @@ class Sources(Closing):
             pbar: whether a progress bar is shown.
             total: how many items there are, for the bar. Default: their ``len``.
             **options: for the writer: ``like``, ``rows_hint``, ``durable``, ``part``,
-                ``class_names``.
+                ``class_names``, ``storage_options``.
 
         Returns:
             how many rows the dataset has.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tensordict import TensorDict
-from tensordict.data.writer import decoding, parts, sources
+from tensordict.data.writer import decoding, parts, remote_parts, sources
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.growing.rows import Level, level_of_members, level_of_rows
 from tensordict.storage.growing.tree import GrowingTree
@@ -19,6 +19,10 @@ from tensordict.storage.locations import new_directory
 
 __all__ = ["DatasetWriter"]
 
+MSG_HINT = (
+    "rows_hint sets room aside on a disk, and the object store of {} has none to set aside: "
+    "leave it out."
+)
 MSG_CLOSED = "This writer of {} is closed."
 MSG_FORKED = (
     "This writer of {} belongs to the process that opened it: a forked process opens one "
@@ -41,20 +45,27 @@ class DatasetWriter(sources.Sources):
     which these are.
 
     Args:
-        path: the directory: a new one, or one that was saved, which gets further rows.
+        path: the directory: a new one, or one that was saved, which gets further rows. Or
+            the URL of one in an object store: rows gather in a temporary folder
+            (``TMPDIR``), 128 MiB of them at most, and go up as objects of 64 MiB, or less at
+            a flush.
         like: rows like those to come (or one, without batch dims), of which nothing is
             written. Default: the first rows say what the entries are.
         rows_hint: how many rows there will be, so that room is set aside at once, and a
-            disk that has none says so at the beginning.
+            disk that has none says so at the beginning. Not for a URL.
         durable: whether :meth:`flush` waits until the disk has the rows, so that they
-            survive a power cut.
+            survive a power cut. At a URL it always waits until the store has them.
         part: the name of a part. Each of several processes writes one, and
             :meth:`join` makes one dataset of them.
         class_names: by key the names of the classes that the numbers of an entry stand
             for, which are kept with the dataset.
+        storage_options: the options of the object store of a URL, as for
+            :meth:`TensorDict.memmap`.
 
     Raises:
-        RuntimeError: another writer has the directory, or the part, open.
+        RuntimeError: another writer has the directory, or the part, open. (At a URL: one
+            on this machine. Of two writers on two machines, :meth:`flush` of one raises
+            ``FileExistsError``.)
         ValueError: the directory holds something else, or what cannot grow.
 
     Examples:
@@ -78,14 +89,24 @@ class DatasetWriter(sources.Sources):
         durable: bool = False,
         part: str | int | None = None,
         class_names: Mapping[Any, Sequence[str]] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        path = new_directory(path)
-        self.path: Path = Path(path) if part is None else parts.part_path(path, part)
+        self.path: Path | str
+        self._tree: GrowingTree | None
+        if remote_parts.is_at_url(path):
+            if rows_hint:
+                raise ValueError(MSG_HINT.format(path))
+            remote = remote_parts.opened(path, part, storage_options)
+            self._tree = remote
+            self.path = remote.place.url
+        else:
+            path = new_directory(path)
+            self.path = Path(path) if part is None else parts.part_path(path, part)
+            self._tree = GrowingTree(self.path)
         self.durable = durable
         self._guard = threading.RLock()
         self._owner = os.getpid()
         self._rows_hint = rows_hint
-        self._tree: GrowingTree | None = GrowingTree(self.path)
         self._is_stack = False
         self._class_names = dict(class_names or {})
         try:
@@ -160,6 +181,8 @@ class DatasetWriter(sources.Sources):
         Raises:
             OSError: they cannot be written. Readers see what they saw before, and the
                 rows are kept, so that this can be called again once there is room.
+            FileExistsError: another writer has published at the URL meanwhile. The rows
+                since the last flush are lost.
         """
         with self._guard:
             self._open_tree().publish(self.durable)
@@ -187,7 +210,7 @@ class DatasetWriter(sources.Sources):
     def __del__(self) -> None:
         tree = self.__dict__.get("_tree")
         if tree is not None and self._owner == os.getpid():
-            tree.close()
+            tree.forget()
 
     # Looking ----------------------------------------------------------------------------
 
@@ -205,15 +228,23 @@ class DatasetWriter(sources.Sources):
         return f"{type(self).__name__}({str(self.path)!r}, {state})"
 
     @staticmethod
-    def join(path: str | Path, *, durable: bool = False) -> int:
+    def join(
+        path: str | Path,
+        *,
+        durable: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> int:
         """Make one dataset of the parts that several processes wrote.
 
         The rows of the parts, in the order of their names, follow those that the
-        directory has. Killed, it is called again, and goes on.
+        directory has. Killed, it is called again, and goes on. In an object store the
+        dataset then leads to the objects of the parts, and no rows are read, as long as
+        their keys, dtypes and numbers of dims are the same.
 
         Args:
-            path: the directory that the parts were given.
+            path: the directory that the parts were given, or the URL.
             durable: as for the writer.
+            storage_options: as for the writer.
 
         Returns:
             The number of rows of the dataset.
@@ -221,6 +252,8 @@ class DatasetWriter(sources.Sources):
         Raises:
             RuntimeError: a writer has the dataset or a part open.
         """
+        if remote_parts.is_at_url(path):
+            return remote_parts.join(DatasetWriter, path, storage_options)
         return parts.join(DatasetWriter, path, durable)
 
     # ------------------------------------------------------------------------------------

@@ -233,6 +233,28 @@ class Column:
         self.num_rows += num_rows
         self.num_items = self.values.size // self.dtype.itemsize
 
+    # Taking rows over -------------------------------------------------------------------
+
+    def holds_rows_of(self, other: Column) -> bool:
+        """Return whether the bytes of another column could follow those of this one."""
+        is_same = self.dtype == other.dtype and self.encoding == other.encoding
+        is_same &= self.num_dims == other.num_dims
+        return is_same and not self.is_undecided and not other.is_undecided
+
+    def make_room_for(self, other: Column) -> None:
+        """Get a table of shapes, if the rows of another column differ from those here."""
+        is_same = not other.is_ragged and other.row_shape == self.row_shape
+        if self.table is None and not is_same:
+            self._become_ragged()
+
+    def count_rows_of(self, other: Column) -> None:
+        """Count the rows of another column, whose bytes now follow those here."""
+        if self.table is not None and other.table is None:
+            row = np.array(other.row_shape, dtype=np.int64)
+            self.table.add(np.tile(row, (other.num_rows, 1)))
+        self.num_rows += other.num_rows
+        self.num_items = self.values.size // self.dtype.itemsize
+
     def _decide(self, entry: dict[str, Any]) -> None:
         """Become a column of the rows that were given, behind empty lists."""
         num_dims = self.num_dims

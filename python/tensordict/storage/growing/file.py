@@ -81,6 +81,12 @@ class GrowingFile:
             self._write(memoryview(bytes(self._buffer)))
             self._buffer.clear()
 
+    def skip(self, num_bytes: int) -> None:
+        """Count bytes that are not in this file, behind all that were written."""
+        self.write_out()
+        self.size += num_bytes
+        self._written = self.size
+
     def reserve(self, num_bytes: int) -> None:
         """Set room aside for so many bytes in all.
 

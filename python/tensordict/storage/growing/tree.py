@@ -517,8 +517,17 @@ class GrowingTree:
         """Let readers see the rows that were added: all of them in one step."""
         if not self._is_changed or self.root is None:
             return
+        changed = self._written_out(is_durable)
+        publish(self.path, changed, is_durable, not self._has_published)
+        if not self._has_published:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._at("", _MADE))
+        self._note_published()
+
+    def _written_out(self, is_durable: bool) -> dict[str, dict[str, Any]]:
+        """Write what waits in memory, and return the metadata of the levels, by folders."""
         changed = dict(self._wrappers)
-        for level in self.root.below():
+        for level in self._levels():
             for column in level.columns.values():
                 for file in column.files():
                     file.write_out()
@@ -527,14 +536,18 @@ class GrowingTree:
                 column.entry["shape"][0] = column.num_rows
             level.fields["shape"][0] = self.num_rows
             changed[level.folder] = level.fields
-        publish(self.path, changed, is_durable, not self._has_published)
-        if not self._has_published:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._at("", _MADE))
+        return changed
+
+    def _note_published(self) -> None:
+        """Note that readers see all rows."""
         self._has_published = True
         self._wrappers.clear()
         self.published_rows = self.num_rows
         self._is_changed = False
+
+    def forget(self) -> None:
+        """Close, where nobody waits: of a writer that was dropped."""
+        self.close()
 
     def close(self) -> None:
         """Give room back, and let other writers in. Nothing is published."""

@@ -14,9 +14,9 @@ from tensordict.storage.remote.fetching import (
     download_folder,
     fetch_head,
 )
+from tensordict.storage.remote.manifests import SWITCH
 from tensordict.storage.remote.publishing import (
     OWN,
-    SWITCH,
     Uploads,
     in_threads,
     upload_file,

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tensordict.storage.growing.publish import CHECKSUMS
 from tensordict.storage.remote.errors import naming
+from tensordict.storage.remote.manifests import SWITCH, Manifest, read_manifest
+from tensordict.storage.remote.objects import PiecedObject, objects_of
 from tensordict.storage.remote.options import obstore
 from tensordict.storage.remote.publishing import (
+    LOCK,
     OWN,
     RECORD,
-    SWITCH,
     Uploads,
     in_threads,
-    read_manifest,
     read_record,
 )
+from tensordict.storage.remote.reading import read_range
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Saved",
-    "below",
     "download_file",
     "download_folder",
     "fetch_head",
@@ -40,6 +41,9 @@ HEAD: Final = 64 << 10
 """The bytes of the beginning of a file, if they are enough."""
 
 _TENSORS: Final = (".memmap", ".safetensors")
+
+_TABLE: Final = ".shape.memmap"
+"""The end of the name of a table of shapes, all of which is needed."""
 
 _GENERATION: Final = re.compile(re.escape(OWN) + "[0-9a-f]{16}")
 
@@ -55,17 +59,21 @@ class Saved(NamedTuple):
     """By the name of each file, its object as a path from the place, and its size."""
     switch: bytes
     """The content of the file :data:`SWITCH`, which is not among them."""
+    manifest: Manifest | None = None
+    """The manifest, which also has files in pieces, and texts of further files."""
 
     def at(self, name: str) -> Place:
         """Return the place of the object of a file."""
-        return below(self.place, self.objects[name][0])
+        return self.place.reach(self.objects[name][0])
 
-
-def below(place: Place, key: str) -> Place:
-    """Return the place of a path from another one, which may go up by ``../``."""
-    while key.startswith("../"):
-        place, key = place.parent, key[3:]
-    return place / key
+    def pieced(self) -> dict[str, PiecedObject]:
+        """Return the files that are pieces of objects, by their names."""
+        if self.manifest is None:
+            return {}
+        found = objects_of(self.place, self.manifest)
+        return {
+            name: each for name, each in found.items() if isinstance(each, PiecedObject)
+        }
 
 
 def saved_at(place: Place) -> Saved:
@@ -78,7 +86,7 @@ def saved_at(place: Place) -> Saved:
     manifest = read_manifest(content)
     if manifest is not None:
         objects: dict[str, Any] = dict(manifest.objects)
-        return Saved(place, objects, manifest.text.encode())
+        return Saved(place, objects, manifest.text.encode(), manifest)
     record = read_record(place, RECORD)
     try:
         found = {each.name: (each.name, each.size) for each in place.list()}
@@ -97,7 +105,8 @@ def saved_at(place: Place) -> Saved:
 
 def _is_plain(name: str) -> bool:
     """Return whether an object beside a switch without a record is of its save."""
-    return name != SWITCH and not _GENERATION.match(name.partition("/")[0])
+    first = name.partition("/")[0]
+    return name not in (SWITCH, LOCK) and not _GENERATION.match(first)
 
 
 def download_file(place: Place, path: Path, progress: Uploads | None = None) -> None:
@@ -141,8 +150,10 @@ def download_folder(
         OSError: the store does not give all of it.
     """
     saved = saved_at(place)
+    pieced = saved.pieced()
     if progress is not None:
         progress.total += sum(size or 0 for _, size in saved.objects.values())
+        progress.total += sum(each.size or 0 for each in pieced.values())
 
     def bring(name: str) -> None:
         size = saved.objects[name][1]
@@ -151,10 +162,35 @@ def download_folder(
         else:
             download_file(saved.at(name), folder / name, progress)
 
+    def bring_pieces(name: str) -> None:
+        source = pieced[name]
+        is_head = heads and name.endswith(_TENSORS) and (source.size or 0) > HEAD
+        if is_head and not name.endswith(_TABLE):
+            _make_file(folder / name, read_range(source, 0, HEAD), source.size or 0)
+        else:
+            _download_pieces(source, folder / name, progress)
+
     in_threads(bring, [(name,) for name in saved.objects])
+    in_threads(bring_pieces, [(name,) for name in pieced])
+    for name, text in (saved.manifest.texts if saved.manifest else {}).items():
+        _make_file(folder / name, text.encode())
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SWITCH).write_bytes(saved.switch)
     _set_times(folder)
+
+
+def _download_pieces(
+    source: PiecedObject, path: Path, progress: Uploads | None
+) -> None:
+    """Bring the runs of bytes that make a file, a part at a time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        for start in range(0, source.size or 0, _CHUNK):
+            content = read_range(source, start, start + _CHUNK)
+            file.write(content)
+            if progress is not None:
+                progress.done += len(content)
+                progress.check()
 
 
 def _set_times(folder: Path) -> None:
@@ -175,13 +211,18 @@ def fetch_head(place: Place, path: Path) -> None:
 
     Of a safetensors file it is all that says which tensors it has.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     size = place.head().size
     with naming(place):
         content = _beginning(place, min(HEAD, size))
         needed = 8 + int.from_bytes(content[:8], "little")
         if place.name.endswith(".safetensors") and len(content) < needed <= size:
             content = _beginning(place, needed)
+    _make_file(path, content, size)
+
+
+def _make_file(path: Path, content: bytes, size: int | None = None) -> None:
+    """Make a file that begins with some bytes, and ends with a hole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.write(content)
         file.truncate(size)

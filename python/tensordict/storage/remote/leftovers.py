@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tensordict import _rust
 from tensordict.storage.remote.errors import naming
+from tensordict.storage.remote.manifests import SWITCH, read_manifest
 from tensordict.storage.remote.options import obstore
-from tensordict.storage.remote.publishing import (
-    OWN,
-    RECORD,
-    SWITCH,
-    read_manifest,
-    read_record,
-)
+from tensordict.storage.remote.publishing import LOCK, OWN, RECORD, read_record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tensordict.storage.remote.manifests import Manifest
     from tensordict.storage.remote.place import Place
 
 __all__ = ["Leftover", "find_leftovers", "remove_leftovers"]
@@ -57,12 +55,17 @@ def find_leftovers(place: Place, older_than: float = 24.0) -> list[Leftover]:
         OSError: the store cannot be read.
     """
     objects = _listed(place)
+    # Before the switches: a dataset takes objects over before others lose them.
+    foreign = set(_of_other_places(place, objects))
     used, switches = _used(place, objects)
-    found = []
+    used |= foreign
+    found: list[tuple[str, str, list[str]] | None] = []
     for name in objects:
         folder, _, file = name.rpartition("/")
         if file == RECORD:
             found.append(_of_record(place, name, objects, switches, older_than))
+        elif file == LOCK:
+            found.append(_of_lock(place, name, older_than))
         elif file == RETIRED and _below(folder, SWITCH) not in objects:
             own = [each for each in objects if each.startswith(f"{folder}/")]
             # The marker goes when nothing else is left.
@@ -135,16 +138,21 @@ def _used(
             own = [] if record is None else record["objects"]
             used.update(_below(folder, each) for each in [*own, RECORD])
             continue
-        for key, _ in manifest.objects.values():
-            path = folder.split("/") if folder else []
-            while key.startswith("../"):
-                path, key = path[:-1], key[3:]
-            full = "/".join([*path, key])
-            used.add(full)
-            generation = _GENERATION.search(full)
-            if generation:
-                used.add(f"{full[: generation.end()]}/{RECORD}")
+        used.update(_with_records(folder, manifest))
     return used, switches
+
+
+def _with_records(folder: str, manifest: Manifest) -> Iterator[str]:
+    """Give the objects of a manifest in a folder, and the records of their writers."""
+    for key in manifest.keys():  # noqa: SIM118 - not those of a dict
+        path = folder.split("/") if folder else []
+        while key.startswith("../"):
+            path, key = path[:-1], key[3:]
+        full = "/".join([*path, key])
+        yield full
+        generation = _GENERATION.search(full)
+        if generation:
+            yield f"{full[: generation.end()]}/{RECORD}"
 
 
 def _of_record(
@@ -167,6 +175,40 @@ def _of_record(
         return None
     names = [*(_below(folder, each) for each in record["objects"]), name]
     return folder, "a save that was not finished, or was replaced", names
+
+
+def _of_other_places(place: Place, objects: dict[str, _Listed]) -> Iterator[str]:
+    """Give the objects here that the saves of other places lead to.
+
+    The parts of a dataset are such saves: their objects lie beside those of the dataset.
+    """
+    for name in objects:
+        folder, _, file = name.rpartition("/")
+        home, _, generation = folder.rpartition("/")
+        if file != RECORD or not _GENERATION.fullmatch(generation):
+            continue
+        record = read_record(place, name)
+        if record is None or "switch" not in record:
+            continue
+        switch = (place / home if home else place).reach(str(record["switch"]))
+        try:
+            manifest = read_manifest(switch.get())
+        except FileNotFoundError:
+            continue
+        cut = len(place.key()) + 1 if place.key() else 0
+        for key in manifest.keys() if manifest is not None else ():
+            yield switch.parent.reach(key).root[cut:]
+        yield name
+
+
+def _of_lock(
+    place: Place, name: str, older_than: float
+) -> tuple[str, str, list[str]] | None:
+    """Return the lock of a writer of rows, if the writer is gone."""
+    holder = read_record(place, name)
+    if holder is None or not _is_gone(holder, older_than):
+        return None
+    return name.rpartition("/")[0], "a writer that has ended", [name]
 
 
 def _is_gone(record: dict[str, Any], older_than: float) -> bool:

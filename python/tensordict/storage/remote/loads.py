@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tensordict.primitives import classes
 from tensordict.storage.remote.cache import cache_of
-from tensordict.storage.remote.objects import RemoteObject
 from tensordict.storage.remote.outline import outlined
 from tensordict.storage.remote.place import place_of
 from tensordict.storage.remote.reading import read_plain
@@ -125,14 +124,13 @@ def _fill(outline: Outline) -> None:
     for name, source in outline.objects.items():
         path = outline.folder / name
         size = path.stat().st_size
-        plain = RemoteObject(source.place, source.size, source.e_tag)
+        plain = source.without_cache()
         with path.open("r+b") as file:
             for start in range(0, size, _AT_ONCE):
                 count = min(_AT_ONCE, size - start)
                 memory = np.empty(count, np.uint8)
                 whole = np.zeros(1, np.int64)
-                read_plain(
-                    [Segments(plain, whole + start, whole + count, memory, whole)]
-                )
+                wanted = Segments(plain, whole + start, whole + count, memory, whole)
+                read_plain(list(plain.spread(wanted)))
                 file.seek(start)
                 file.write(memory.data)

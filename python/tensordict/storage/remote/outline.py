@@ -18,21 +18,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tensordict import _rust
-from tensordict.storage.remote.objects import RemoteObject
+from tensordict.storage.remote.manifests import read_manifest
+from tensordict.storage.remote.objects import PiecedObject, RemoteObject, objects_of
 from tensordict.storage.remote.outline_file import fetch_file
 from tensordict.storage.remote.parallel import in_threads
-from tensordict.storage.remote.place import Found
+from tensordict.storage.remote.reading import read_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tensordict.storage.remote.cache import BlockCache
-    from tensordict.storage.remote.place import Place
+    from tensordict.storage.remote.manifests import Manifest
+    from tensordict.storage.remote.place import Found, Place
 
-__all__ = ["Outline", "outlined"]
+__all__ = ["Outline", "fill_outline", "outlined"]
 
 META: Final = "meta.json"
-MANIFEST: Final = "tensordict.objects"
 GENERATION: Final = ".tensordict-"
 INDEX: Final = ".index.json"
 _ALSO_READ: Final = (META, "other.pickle", "pickle.pkl")
@@ -106,6 +107,15 @@ def outlined(place: Place, cache: BlockCache | None = None) -> Iterator[Outline]
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def fill_outline(place: Place, folder: Path) -> None:
+    """Read what describes the save of several objects at a place into a folder.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    _fetch_folder(Outline(folder, place, None))
+
+
 def _fetch(outline: Outline) -> None:
     place = outline.place
     if place.name.endswith((".safetensors", ".tdz", INDEX)):
@@ -169,29 +179,61 @@ def _fetch_folder(outline: Outline) -> None:
         return place.get(META) if what == META else _listed(place)
 
     content, listed = in_threads(ask, [META, "list"])
-    if content.startswith(b'{"' + MANIFEST.encode() + b'"'):
-        content, places, listed = _of_manifest(outline, json.loads(content))
-    elif listed is None:
+    manifest = read_manifest(content)
+    if manifest is not None:
+        return _fetch_by_manifest(outline, manifest)
+    if listed is None:
         # A server that lists nothing: the names follow from the metadata.
         return _walk(outline, content)
-    else:
-        places = {name: place / name for name in listed}
-    outline.write(META, content)
-    levels = [name for name in listed if _is_read(name) and name != META]
-    contents = {META: content}
+    sources = {}
+    for name, found in listed.items():
+        source = RemoteObject(place / name, cache=outline.cache)
+        source.size, source.e_tag = found.size, found.e_tag
+        sources[name] = source
+    return _fetch_named(outline, {META: content}, sources)
+
+
+def _fetch_by_manifest(outline: Outline, manifest: Manifest) -> None:
+    """Read the metadata of a save whose manifest leads to the objects."""
+    contents = {META: manifest.text, **manifest.texts}
+    _fetch_named(
+        outline,
+        {name: text.encode() for name, text in contents.items()},
+        dict(objects_of(outline.place, manifest, outline.cache)),
+    )
+
+
+def _fetch_named(
+    outline: Outline, contents: dict[str, bytes], sources: dict[str, RemoteObject]
+) -> None:
+    """Read the metadata of a save of which the objects are known.
+
+    Args:
+        outline: the outline that gets the files.
+        contents: the files that are read already.
+        sources: the objects of the others, by the names of the files.
+    """
+    for name, content in contents.items():
+        outline.write(name, content)
 
     def fetch(name: str) -> None:
-        found = contents[name] = places[name].get()
-        outline.write(name, found)
+        source = sources[name]
+        if isinstance(source, PiecedObject):
+            content = read_range(source, 0, source.size or 0)
+        else:
+            content = source.place.get()
+        contents[name] = content
+        outline.write(name, content)
 
-    in_threads(fetch, levels)
+    in_threads(
+        fetch, [name for name in sources if _is_read(name) and name not in contents]
+    )
     whole = _whole_files(contents)
-    for name, found in listed.items():
+    for name, source in sources.items():
         if name.endswith(".memmap") and name not in whole:
-            outline.add(name, places[name], found)
-            outline.make_hole(name, found.size)
-    in_threads(fetch, [name for name in whole if name in listed])
-    return None
+            outline.objects[name] = source
+            outline.make_hole(name, source.size or 0)
+    in_threads(fetch, [name for name in whole if name in sources])
 
 
 def _listed(place: Place) -> dict[str, Found] | None:
@@ -207,20 +249,6 @@ def _listed(place: Place) -> dict[str, Found] | None:
 
 def _is_read(name: str) -> bool:
     return name.rpartition("/")[2] in _ALSO_READ
-
-
-def _of_manifest(
-    outline: Outline, manifest: Mapping[str, Any]
-) -> tuple[bytes, dict[str, Place], dict[str, Found]]:
-    """Follow a manifest to the objects of a save."""
-    places, listed = {}, {}
-    for name, (key, size) in manifest["objects"].items():
-        place = outline.place
-        while key.startswith("../"):
-            place, key = place.parent, key[3:]
-        places[name] = place / key
-        listed[name] = Found(name, size, None)
-    return manifest["text"].encode(), places, listed
 
 
 def _whole_files(contents: Mapping[str, bytes]) -> set[str]:

@@ -91,6 +91,13 @@ class Place:
         root = self.root.rpartition("/")[0]
         return type(self)(url, root, self.options, self._base, self._given)
 
+    def reach(self, path: str) -> Self:
+        """Return the place of a path from here, which may go up by ``../``."""
+        place = self
+        while path.startswith("../"):
+            place, path = place.parent, path[3:]
+        return place / path
+
     def key(self, name: str = "") -> str:
         """Return the path in the store of a name below this place, or of this place."""
         return "/".join(part for part in (self.root, name) if part)

@@ -28,6 +28,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tensordict import _rust
 from tensordict.storage.remote.errors import explained
+from tensordict.storage.remote.manifests import (
+    MANIFEST,
+    SWITCH,
+    Manifest,
+    read_manifest,
+)
 from tensordict.storage.remote.options import obstore
 
 if TYPE_CHECKING:
@@ -36,29 +42,28 @@ if TYPE_CHECKING:
     from tensordict.storage.remote.place import Place
 
 __all__ = [
-    "MANIFEST",
+    "LOCK",
+    "OWN",
     "RECORD",
-    "SWITCH",
-    "Manifest",
     "Uploads",
+    "claim",
     "files_below",
     "forget",
     "in_threads",
+    "new_prefix",
     "put_switch",
-    "read_manifest",
     "read_record",
+    "record_of",
+    "switch_at",
     "upload_file",
     "upload_folder",
 ]
 
-SWITCH: Final = "meta.json"
-"""The name of the object that a save is there with."""
-
 RECORD: Final = ".tensordict-objects"
 """The name of the object that lists the objects of a writer."""
 
-MANIFEST: Final = "tensordict.objects"
-"""The key of a switch that leads to the objects of a save."""
+LOCK: Final = ".tensordict-writer"
+"""The name of the object that a writer of rows has while it is open."""
 
 OWN: Final = ".tensordict-"
 """The beginning of names that no save of others has."""
@@ -114,45 +119,6 @@ class Uploads:
             raise RuntimeError(MSG_CANCELLED)
 
 
-class Manifest:
-    """The objects of a save whose switch leads to them.
-
-    Args:
-        objects: by the name of each file, where its object is from the place of the save,
-            and its size.
-        text: the content of the file that the switch stands for.
-    """
-
-    def __init__(self, objects: dict[str, tuple[str, int]], text: str) -> None:
-        self.objects = objects
-        self.text = text
-
-    def to_bytes(self) -> bytes:
-        """Return the switch."""
-        content = {
-            MANIFEST: 1,
-            "objects": {name: list(each) for name, each in self.objects.items()},
-            "text": self.text,
-        }
-        return json.dumps(content).encode()
-
-
-def read_manifest(content: bytes) -> Manifest | None:
-    """Return the manifest that a switch is; None for the plain file.
-
-    Raises:
-        RuntimeError: it is of a newer version.
-    """
-    if not content.startswith(b'{"' + MANIFEST.encode() + b'"'):
-        return None
-    found = json.loads(content)
-    if found[MANIFEST] > 1:
-        msg = "The save is of a newer version of the format: upgrade tensordict to read it."
-        raise RuntimeError(msg)
-    objects = {name: (key, size) for name, (key, size) in found["objects"].items()}
-    return Manifest(objects, found["text"])
-
-
 def files_below(folder: Path) -> dict[str, Path]:
     """The files below a folder, by their names from there."""
     found = {}
@@ -206,7 +172,7 @@ def upload_folder(
     files = files_below(folder)
     last = files.pop(switch)
     sizes = {name: path.stat().st_size for name, path in files.items()}
-    before = _switch_at(place, switch)
+    before = switch_at(place, switch)
     if before is not None and not may_replace:
         raise explained(FileExistsError(), place)
     own = {name: path for name, path in files.items() if name not in references}
@@ -238,8 +204,8 @@ def upload_folder(
     return objects
 
 
-def _switch_at(place: Place, switch: str) -> tuple[bytes, str | None] | None:
-    """The switch that is there, with its tag."""
+def switch_at(place: Place, switch: str) -> tuple[bytes, str | None] | None:
+    """Return the switch that is there, with its tag; None where there is none."""
     try:
         content, found = place.get_with_tag(switch)
     except FileNotFoundError:
@@ -253,7 +219,34 @@ def _claimed(place: Place, is_empty: bool, files: Iterable[str]) -> tuple[str, s
     Returns:
         What their names begin with, and the name of the record.
     """
-    about = {
+    text = record_of(files)
+    if is_empty and _is_created(place, RECORD, text):
+        return "", RECORD
+    prefix = new_prefix()
+    place.put(f"{prefix}{RECORD}", text)
+    return prefix, f"{prefix}{RECORD}"
+
+
+def claim(place: Place, prefix: str, switch: str | None = None) -> None:
+    """Say that a writer of this process makes objects below a prefix.
+
+    Args:
+        place: the save.
+        prefix: what their names begin with: a folder that no other writer has.
+        switch: the path of the switch from the place, if it is that of another place.
+    """
+    fields = {} if switch is None else {"switch": switch}
+    place.put(f"{prefix}{RECORD}", record_of([], **fields))
+
+
+def new_prefix() -> str:
+    """Return the name of a folder for the objects of a writer, which no other has."""
+    return f"{OWN}{uuid.uuid4().hex[:16]}/"
+
+
+def record_of(files: Iterable[str], **fields: str) -> bytes:
+    """Return the content of a record: which process writes which files, and since when."""
+    about: dict[str, Any] = {
         "format": MANIFEST,
         "version": 1,
         "host": socket.gethostname(),
@@ -261,12 +254,7 @@ def _claimed(place: Place, is_empty: bool, files: Iterable[str]) -> tuple[str, s
         "time": time.time(),
         "objects": sorted(files),
     }
-    text = json.dumps(about).encode()
-    if is_empty and _is_created(place, RECORD, text):
-        return "", RECORD
-    prefix = f"{OWN}{uuid.uuid4().hex[:16]}/"
-    place.put(f"{prefix}{RECORD}", text)
-    return prefix, f"{prefix}{RECORD}"
+    return json.dumps(about | fields).encode()
 
 
 def _is_created(place: Place, name: str, content: bytes) -> bool:
@@ -282,7 +270,7 @@ def _is_created(place: Place, name: str, content: bytes) -> bool:
 
 def put_switch(
     place: Place, name: str, content: bytes, before: tuple[bytes, str | None] | None
-) -> None:
+) -> str | None:
     """Put the object that makes a save be there, if nobody else has done so meanwhile.
 
     Args:
@@ -291,18 +279,24 @@ def put_switch(
         content: its content, which no other writer has.
         before: content and tag of the one that it replaces; None where there is none.
 
+    Returns:
+        The tag that it has now.
+
     Raises:
         FileExistsError: somebody has.
     """
     try:
-        _put_under_a_condition(place, name, content, before)
+        return _put_under_a_condition(place, name, content, before)
     except NotImplementedError:
-        place.put(name, content)
+        # Two writers at the very same moment are not told apart; others are.
+        if switch_at(place, name) != before:
+            raise FileExistsError(17, MSG_LOST.format(url=place / name)) from None
+        return place.put(name, content)
 
 
 def _put_under_a_condition(
     place: Place, name: str, content: bytes, before: tuple[bytes, str | None] | None
-) -> None:
+) -> str | None:
     """Put an object if there is none, or the one that is known.
 
     A put under a condition is not made again by the library when its answer is lost: this
@@ -315,9 +309,10 @@ def _put_under_a_condition(
     mode: Any = "create"
     if before is not None:
         mode = "overwrite" if before[1] is None else {"e_tag": before[1]}
-    for attempt in range(_ATTEMPTS):
+    for _ in range(_ATTEMPTS):
         try:
-            obstore(place).put(place.store, place.key(name), content, mode=mode)
+            library, key = obstore(place), place.key(name)
+            tag: str | None = library.put(place.store, key, content, mode=mode)["e_tag"]
         except Exception as error:
             kind = type(error).__name__
             if kind in _UNKNOWN:
@@ -325,15 +320,15 @@ def _put_under_a_condition(
             is_refused = kind in _REFUSED or isinstance(error, FileNotFoundError)
             if not is_refused and kind != "GenericError":
                 raise explained(error, place / name) from error
-            found = _switch_at(place, name)
+            found = switch_at(place, name)
             if found is not None and found[0] == content:
-                return
+                return found[1]
             if is_refused or found != before:
                 raise FileExistsError(17, MSG_LOST.format(url=place / name)) from error
-            if attempt == _ATTEMPTS - 1:
-                raise explained(error, place / name) from error
+            failed = error
         else:
-            return
+            return tag
+    raise explained(failed, place / name) from failed
 
 
 def _upload_all(place: Place, files: Mapping[str, Path], progress: Uploads) -> None:
@@ -399,7 +394,7 @@ def _remove_the_one_before(
     gone: set[str] = set()
     manifest = None if switch is None else read_manifest(switch)
     if manifest is not None:
-        gone.update(key for key, _ in manifest.objects.values())
+        gone.update(manifest.keys())
         folders = {key.partition("/")[0] for key in gone if key.startswith(OWN)}
         gone.update(f"{folder}/{RECORD}" for folder in folders)
     record = read_record(place, RECORD)

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tensordict.storage.remote.errors import explained
-from tensordict.storage.remote.objects import MSG_SHORT
+from tensordict.storage.remote.objects import MSG_SHORT, PiecedObject
 from tensordict.storage.remote.options import obstore
 from tensordict.storage.remote.runtime import run
-from tensordict.storage.remote.segments import spans_of
+from tensordict.storage.remote.segments import Segments, spans_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from tensordict.storage.remote.objects import RemoteObject
-    from tensordict.storage.remote.segments import Segments, Span
+    from tensordict.storage.remote.segments import Span
 
 __all__ = ["count_bytes", "read_all", "read_plain", "read_range"]
 
@@ -53,8 +53,9 @@ def read_all(wanted: Sequence[Segments]) -> None:
         RuntimeError: an object is another version than that which was described, or too
             short.
     """
-    plain = [each for each in wanted if each.object.cache is None]
-    for each in wanted:
+    spread = [part for each in wanted for part in each.object.spread(each)]
+    plain = [each for each in spread if each.object.cache is None]
+    for each in spread:
         if each.object.cache is not None:
             plain += each.object.cache.read(each)
     read_plain(plain)
@@ -87,6 +88,8 @@ def read_plain(wanted: Sequence[Segments]) -> None:
 
 def read_range(source: RemoteObject, start: int, stop: int) -> bytes:
     """Read bytes of an object; those behind its end are left out."""
+    if isinstance(source, PiecedObject):
+        return _read_pieces(source, start, min(stop, source.size or 0))
     with_if = {} if source.e_tag is None else {"if_match": source.e_tag}
     place = source.place
     options = {"range": (start, stop), **with_if}
@@ -96,6 +99,14 @@ def read_range(source: RemoteObject, start: int, stop: int) -> bytes:
         return bytes(answer.bytes())
     except Exception as error:
         raise _named(error, source, start, stop) from error
+
+
+def _read_pieces(source: PiecedObject, start: int, stop: int) -> bytes:
+    out = np.empty(max(0, stop - start), np.uint8)
+    here = np.zeros(1, np.int64)
+    if len(out):
+        read_all([Segments(source, here + start, here + len(out), out, here)])
+    return out.tobytes()
 
 
 def count_bytes(wanted: Sequence[Segments]) -> int:

@@ -1,0 +1,514 @@
+"""A dataset in a store that rows are added to.
+
+The rows gather in files of a temporary folder, which are those of a dataset on this machine,
+except that bytes which are in the store are holes in them. From 64 MiB on the bytes that are
+new go up as one object, behind the writer's back. ``publish`` brings up what is left, and then
+puts a manifest, under the condition that the one before is still there: it leads, for every
+file, to the objects that hold its bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import posixpath
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tensordict.storage.growing.publish import CHECKSUMS, METADATA, replace_file
+from tensordict.storage.growing.tree import MSG_NO_SAVE, GrowingTree
+from tensordict.storage.remote.fetching import saved_at
+from tensordict.storage.remote.manifests import SWITCH, Manifest, Piece
+from tensordict.storage.remote.outline import fill_outline
+from tensordict.storage.remote.publishing import (
+    OWN,
+    PART,
+    PARTS,
+    RECORD,
+    claim,
+    forget,
+    new_prefix,
+    put_switch,
+    switch_at,
+)
+from tensordict.storage.remote.writer_lock import PlaceLock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tensordict.storage.growing.column import Column
+    from tensordict.storage.growing.file import GrowingFile
+    from tensordict.storage.growing.rows import Level
+    from tensordict.storage.growing.tree import TreeLevel
+    from tensordict.storage.remote.place import Place
+
+__all__ = ["RemoteTree"]
+
+OBJECT_BYTES: Final = 64 << 20
+"""From so many bytes on the rows that were added go up."""
+
+RECORD_S: Final = 3600.0
+"""So often a writer says that it is still there."""
+
+_PUNCH: Final = 3
+"""The flags of ``fallocate`` that make a hole and keep the size of the file."""
+
+MSG_SUPERSEDED: Final = (
+    "Another writer has published rows at {} since this one was opened: the rows that this "
+    "one did not publish are lost. Give each process a part of its own: "
+    "DatasetWriter(url, part=...)."
+)
+MSG_REMOVED: Final = (
+    "The object {} of rows that were not published is gone: `tensordict clean` takes a writer "
+    "for gone after a day. Write the rows since the last flush again."
+)
+
+
+class _Run(NamedTuple):
+    """Bytes of a file of the folder."""
+
+    name: str
+    start: int
+    stop: int
+
+
+class _Upload:
+    """An object that goes up in a thread of its own."""
+
+    def __init__(self, tree: RemoteTree, key: str, runs: list[_Run]) -> None:
+        self.key = key
+        self.runs = runs
+        self.error: BaseException | None = None
+        self._tree = tree
+        self._thread = threading.Thread(target=self._work, name="tensordict-rows")
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            self._tree._put(self.key, self.runs)
+        except BaseException as error:  # noqa: BLE001 - the writer raises it
+            self.error = error
+
+    def wait(self) -> None:
+        """Wait until it is there."""
+        self._thread.join()
+
+
+class RemoteTree(GrowingTree):
+    """A dataset in a store, opened to have rows added at its end.
+
+    Args:
+        place: the dataset.
+        home: the folder in which the objects are made, if it is that of another dataset:
+            of the one that ``place`` becomes a part of.
+
+    Raises:
+        FileExistsError: a writer has published since this one was opened.
+        RuntimeError: another writer of this machine has it open.
+        ValueError: there is something else, or what cannot grow.
+    """
+
+    def __init__(self, place: Place, home: Place | None = None) -> None:
+        self.place = place
+        self.home: Place = home or place
+        self._prefix = new_prefix()
+        self._num_objects = 0
+        self._recorded: float | None = None
+        self._upload: _Upload | None = None
+        self._unpublished: list[str] = []
+        self._pieces: dict[str, list[Piece]] = {}
+        self._sent: dict[str, int] = {}
+        self._others: dict[str, tuple[str, int]] = {}
+        self._attempted: bytes | None = None
+        self._is_superseded = False
+        self._file_list: list[tuple[str, GrowingFile]] = []
+        self._replaced: set[str] = set()
+        self._place_lock = PlaceLock(place)
+        self._folder: str = tempfile.mkdtemp(prefix="tensordict-writer-")
+        try:
+            self._before = switch_at(place, SWITCH)
+            if self._before is None:
+                self._refuse_other_objects()
+            else:
+                self._fetch()
+            super().__init__(self._folder, has_room=False)
+            self._note_files()
+        except BaseException:
+            self._place_lock.release()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    # Opening ----------------------------------------------------------------------------
+
+    def _refuse_other_objects(self) -> None:
+        """Refuse a place of something else."""
+        is_taken = bool(self.place.root) and self.place.exists()
+        for found in self.place.list():
+            is_taken |= not found.name.startswith(OWN)
+            if is_taken:
+                break
+        if is_taken:
+            raise ValueError(MSG_NO_SAVE.format(self.place))
+
+    def _fetch(self) -> None:
+        """Make the files of the dataset, with holes for the bytes of its tensors."""
+        fill_outline(self.place, Path(self._folder))
+        saved = saved_at(self.place)
+        if saved.manifest is not None:
+            self._replaced = saved.manifest.keys()
+        for name, (key, size) in saved.objects.items():
+            self._replaced.add(key)
+            if name.endswith(".memmap"):
+                self._pieces[name] = [Piece(key, 0, size or 0)]
+            elif Path(name).name not in (METADATA, CHECKSUMS, RECORD):
+                self._others[name] = key, size or 0
+        if saved.manifest is None:
+            self._replaced.add(RECORD)
+        else:
+            self._pieces.update(saved.manifest.pieces)
+
+    def _note_files(self) -> None:
+        """Note the bytes of each file that are in the store, and no more than rows need."""
+        for name, file in self._files():
+            self._sent[name] = file.size
+            self._pieces[name] = _cut(self._pieces.get(name, []), file.size)
+
+    def _files(self) -> Iterator[tuple[str, GrowingFile]]:
+        for level in self._levels():
+            for column in level.columns.values():
+                for file in column.files():
+                    yield os.path.relpath(file.path, self.path), file
+
+    # Adding -----------------------------------------------------------------------------
+
+    def add(self, level: Level, count: int, is_strict: bool = False) -> None:
+        """Add rows: all of them, or in case of an error none."""
+        self._send_some()
+        super().add(level, count, is_strict)
+
+    def add_row(self, entries: Mapping[str, Any]) -> bool:
+        """Add a row of tensors that are just like those before."""
+        self._send_some()
+        return super().add_row(entries)
+
+    def reserve(self, num_rows: int) -> None:
+        """Set no room aside: a store has none to set aside."""
+
+    def _send_some(self) -> None:
+        """Have what was added go up, if there is enough of it.
+
+        Raises:
+            OSError: what went up before did not arrive. It is still there to be sent.
+        """
+        count = sum(
+            file.size - self._sent.get(name, 0) for name, file in self._named_files()
+        )
+        in_flight = self._upload
+        if in_flight is not None:
+            count -= sum(stop - start for _, start, stop in in_flight.runs)
+        if count >= OBJECT_BYTES:
+            self._wait()
+            self._send()
+
+    def _named_files(self) -> list[tuple[str, GrowingFile]]:
+        """The files by their names, which are looked up anew when tables are added."""
+        num_files = sum(
+            1 if column.table is None else 2
+            for level in self._levels()
+            for column in level.columns.values()
+        )
+        if len(self._file_list) != num_files:
+            self._file_list = list(self._files())
+        return self._file_list
+
+    def _send(self) -> None:
+        """Begin to bring up the bytes that are not in the store."""
+        runs = []
+        for name, file in self._files():
+            file.write_out()
+            start = self._sent.get(name, 0)
+            if file.size > start:
+                runs.append(_Run(name, start, file.size))
+        if not runs:
+            return
+        self._say_that_it_runs()
+        self._num_objects += 1
+        key = f"{self._prefix}{self._num_objects:06d}"
+        self._upload = _Upload(self, key, runs)
+
+    def _say_that_it_runs(self) -> None:
+        now = time.monotonic()
+        if self._recorded is not None and now - self._recorded < RECORD_S:
+            return
+        is_late = self._recorded is not None
+        switch = None
+        if self.home is not self.place:
+            switch = f"{path_between(self.home, self.place)}/{SWITCH}"
+        claim(self.home, self._prefix, switch)
+        self._recorded = now
+        for key in self._unpublished if is_late else ():
+            if not self.home.exists(key):
+                raise RuntimeError(MSG_REMOVED.format(self.home / key))
+
+    def _put(self, key: str, runs: list[_Run]) -> None:
+        """Write runs of bytes as one object."""
+        size = sum(stop - start for _, start, stop in runs)
+        chunks = self._chunks(runs)
+        if size <= PART:
+            self.home.put(key, b"".join(chunks))
+        else:
+            self.home.put(key, chunks, chunk_size=PART, max_concurrency=PARTS)
+
+    def _chunks(self, runs: list[_Run]) -> Iterator[bytes]:
+        for name, start, stop in runs:
+            with open(os.path.join(self.path, name), "rb") as file:
+                for at in range(start, stop, PART):
+                    yield os.pread(file.fileno(), min(PART, stop - at), at)
+
+    def _wait(self) -> None:
+        """Wait for what goes up, and note where it is.
+
+        Raises:
+            OSError: it did not arrive. It is sent again with the next one.
+        """
+        upload, self._upload = self._upload, None
+        if upload is None:
+            return
+        upload.wait()
+        if upload.error is not None:
+            raise upload.error
+        self._unpublished.append(upload.key)
+        reached, at = self._reached(upload.key), 0
+        for name, start, stop in upload.runs:
+            piece = Piece(reached, at, stop - start)
+            self._pieces.setdefault(name, []).append(piece)
+            self._sent[name] = stop
+            at += stop - start
+            _make_hole(os.path.join(self.path, name), start, stop)
+
+    def _reached(self, key: str) -> str:
+        """Return the path of an object in the home from the place."""
+        if self.home is self.place:
+            return key
+        return f"{path_between(self.place, self.home)}/{key}"
+
+    # Taking over ------------------------------------------------------------------------
+
+    def take_over(self, other: RemoteTree) -> bool:
+        """Add all rows of another dataset in the same store, without reading them.
+
+        Args:
+            other: the dataset, which is opened and not changed.
+
+        Returns:
+            False, with nothing added, where its rows are not of the form of the rows here.
+
+        Raises:
+            OSError: the store cannot be written to.
+        """
+        if other.root is None:
+            return False
+        if self.root is None:
+            if any(level.constants for level in other.root.below()):
+                return False
+            self._adopt(other)
+        root = self._top()
+        pairs = _paired(root, other.root)
+        if pairs is None:
+            return False
+        for own, given in pairs:
+            own.make_room_for(given)
+        self._wait()
+        self._send()
+        self._wait()
+        for own, given in pairs:
+            for file, source in zip(own.files(), given.files(), strict=False):
+                self._refer(file, other, source)
+            own.count_rows_of(given)
+        self._mark_ragged(root)
+        self._plain_columns = None
+        self.num_rows += other.num_rows
+        self._is_changed = True
+        return True
+
+    def objects(self) -> set[str]:
+        """Return the objects of the rows and their records, as paths from the home."""
+        keys = {piece.key for pieces in self._pieces.values() for piece in pieces}
+        found = {path_between(self.home, self.place.reach(key)) for key in keys}
+        folders = {key.partition("/")[0] for key in found if key.startswith(OWN)}
+        return found | {f"{folder}/{RECORD}" for folder in folders}
+
+    def _adopt(self, other: RemoteTree) -> None:
+        """Make the levels and columns of another dataset; there are no rows yet."""
+        for parent, _, names in os.walk(other.path):
+            if METADATA not in names:
+                continue
+            folder = os.path.join(self.path, os.path.relpath(parent, other.path))
+            os.makedirs(folder, exist_ok=True)
+            fields = json.loads(Path(parent, METADATA).read_text(encoding="utf-8"))
+            for entry in (fields, *fields.values()):
+                if isinstance(entry, dict) and "shape" in entry:
+                    entry["shape"][0] = 0
+            replace_file(os.path.join(folder, METADATA), json.dumps(fields))
+        self._open()
+        self._is_changed = True
+
+    def _refer(self, file: GrowingFile, other: RemoteTree, source: GrowingFile) -> None:
+        """Put the bytes of a file of another dataset behind those of a file here."""
+        name = os.path.relpath(file.path, self.path)
+        pieces = self._pieces.setdefault(name, [])
+        for key, start, size in other._pieces[os.path.relpath(source.path, other.path)]:
+            path = path_between(self.place, other.place.reach(key))
+            pieces.append(Piece(path, start, size))
+        file.skip(source.size)
+        self._sent[name] = file.size
+
+    # Publishing -------------------------------------------------------------------------
+
+    def publish(self, is_durable: bool = False) -> None:
+        """Let readers see the rows that were added: all of them in one step.
+
+        Raises:
+            FileExistsError: another writer has published since this one was opened.
+            OSError: the store cannot be written to. The rows are kept.
+        """
+        if not self._is_changed or self.root is None:
+            return
+        if self._is_superseded:
+            raise FileExistsError(17, MSG_SUPERSEDED.format(self.place))
+        self._wait()
+        self._send()
+        self._wait()
+        for folder, fields in self._written_out(False).items():
+            path = os.path.join(self.path, folder, METADATA)
+            replace_file(path, json.dumps(fields))
+        manifest = self._manifest()
+        self._put_manifest(manifest.to_bytes())
+        self._unpublished.clear()
+        self._note_published()
+        gone, self._replaced = self._replaced - manifest.keys(), set()
+        forget(self.place, [key for key in gone if not key.startswith("../")])
+
+    def _manifest(self) -> Manifest:
+        texts = {}
+        for parent, _, names in os.walk(self.path):
+            if METADATA in names:
+                path = Path(parent, METADATA)
+                name = path.relative_to(self.path).as_posix()
+                texts[name] = path.read_text(encoding="utf-8")
+        pieces = {name: runs for name, runs in self._pieces.items() if runs}
+        return Manifest(self._others, texts.pop(METADATA), pieces, texts)
+
+    def _put_manifest(self, content: bytes) -> None:
+        before = self._before
+        if self._attempted is not None:
+            # A put whose answer was lost may have been made.
+            found = switch_at(self.place, SWITCH)
+            if found is not None and found[0] == self._attempted:
+                before = found
+        self._attempted = content
+        try:
+            tag = put_switch(self.place, SWITCH, content, before)
+        except FileExistsError as error:
+            self._is_superseded = True
+            self._drop()
+            raise FileExistsError(17, MSG_SUPERSEDED.format(self.place)) from error
+        self._before = content, tag
+        self._attempted = None
+
+    def _drop(self) -> None:
+        """Remove the objects of rows that were not published."""
+        if self._upload is not None:
+            self._upload.wait()
+            self._unpublished.append(self._upload.key)
+            self._upload = None
+        record = f"{self._prefix}{RECORD}"
+        gone = [*self._unpublished, record]
+        if any(key.startswith(self._prefix) for key in self.objects().difference(gone)):
+            gone.remove(record)
+        elif self._recorded is None:
+            gone.clear()
+        forget(self.home, gone)
+        self._unpublished.clear()
+
+    def close(self) -> None:
+        """Remove what was not published, and let other writers in."""
+        try:
+            self._drop()
+        finally:
+            self._let_go()
+            self._place_lock.release()
+
+    def forget(self) -> None:
+        """Do the same without a request: `tensordict clean` finds what is left."""
+        self._let_go()
+        self._place_lock.forget()
+
+    def _let_go(self) -> None:
+        try:
+            super().close()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def path_between(start: Place, target: Place) -> str:
+    """Return the path from one place of a store to another.
+
+    Examples:
+        >>> from tensordict.storage.remote.place import place_of
+        >>> start, target = place_of("memory://a/parts/0"), place_of("memory://a/data")
+        >>> path_between(start, target)
+        '../../data'
+    """
+    return posixpath.relpath(f"/{target.root}", f"/{start.root}")
+
+
+def _cut(pieces: list[Piece], size: int) -> list[Piece]:
+    """Return the pieces of the first bytes of a file."""
+    kept = []
+    for key, start, count in pieces:
+        count = min(count, size)
+        if count:
+            kept.append(Piece(key, start, count))
+        size -= count
+    return kept
+
+
+def _paired(own: TreeLevel, other: TreeLevel) -> list[tuple[Column, Column]] | None:
+    """Return the columns of two levels that belong together; None where some do not fit."""
+    is_same = own.class_name == other.class_name and not own.constants
+    is_same &= not other.constants and set(own.keys) == set(other.keys)
+    is_same &= own.columns.keys() == other.columns.keys()
+    tail, given = own.fields["shape"][1:], other.fields["shape"][1:]
+    dims = own.fields.get("_row_dims", len(tail))
+    is_same &= tail == given and dims == other.fields.get("_row_dims", len(given))
+    if not is_same:
+        return None
+    pairs = []
+    for name, column in own.columns.items():
+        if not column.holds_rows_of(other.columns[name]):
+            return None
+        pairs.append((column, other.columns[name]))
+    for name, child in own.children.items():
+        below = _paired(child, other.children[name])
+        if below is None:
+            return None
+        pairs += below
+    return pairs
+
+
+def _make_hole(path: str, start: int, stop: int) -> None:
+    """Give back the room of bytes of a file, where the file system can."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+    if call is None:
+        return
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        call(descriptor, _PUNCH, ctypes.c_int64(start), ctypes.c_int64(stop - start))
+    finally:
+        os.close(descriptor)
