@@ -1,6 +1,7 @@
 """Checkpoints of others, the commands, and ``torch.distributed.checkpoint``."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from torch import nn
 
 from plain_values import equal
 from tensordict import TensorDict, cli
-from tensordict.checkpoint import Checkpointer
+from tensordict.checkpoint import Checkpointer, dcp_directory
 from tensordict.checkpoint.dcp import Reader, Writer, read_directory
+from tensordict.checkpoint.tools import convert_to_step
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.distributed is"),
@@ -209,3 +211,63 @@ def test_a_directory_of_dcp_is_nested_as_it_was(tmp_path: Path) -> None:
     state = {"a": {"b": torch.arange(6), "list": [1, torch.ones(2)]}, "text": "x"}
     dcp.save(state, checkpoint_id=tmp_path, no_dist=True)
     assert equal(read_directory(tmp_path), state)
+
+
+def test_a_directory_of_dcp_is_read_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = torch.arange(60_000.0).reshape(300, 200)
+    state: dict[str, Any] = {
+        "plain": large,
+        "transposed": large.t(),
+        "half": large.to(torch.bfloat16),
+        "eight": (large % 100).to(torch.float8_e4m3fn),
+        "words": (large % 1000).to(torch.uint16),
+        "complex": torch.complex(large, -large).to(torch.complex128),
+        "empty": torch.empty(0, 3),
+        "scalar": torch.tensor(2.5),
+        "nested": {"list": [1, large + 1], "text": "x"},
+    }
+    dcp.save(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    read: list[int] = []
+    pread = dcp_directory._pread
+
+    def counting(descriptor: int, path: Path, offset: int, count: int) -> torch.Tensor:
+        read.append(count)
+        return pread(descriptor, path, offset, count)
+
+    monkeypatch.setattr(dcp_directory, "_pread", counting)
+    monkeypatch.setattr(dcp_directory, "PIECE_BYTES", 1 << 12)
+    found, tensors = dcp_directory.open_directory(tmp_path / "dcp")
+    # Large tensors are not read before they are asked for, and others are.
+    assert max(read) <= 4096
+    for name in ("plain", "transposed", "half", "eight", "words", "complex"):
+        assert found[name].is_meta
+        (value,) = tensors.read([found[name]])
+        assert value.dtype == state[name].dtype
+        pair = [each.contiguous().view(torch.uint8) for each in (value, state[name])]
+        assert torch.equal(*pair)
+    assert torch.equal(found["scalar"], state["scalar"])
+    read.clear()
+    target = tmp_path / "run" / "step-3"
+    convert_to_step(tmp_path / "dcp", target, durable=False)
+    # Where rows do not follow each other, a chunk is read as a whole.
+    assert {count for count in read if count > 4096} == {large.numel() * 4}
+    restored = Checkpointer(tmp_path / "run").restore(3)
+    eights = [each.pop("eight").view(torch.uint8) for each in (restored, state)]
+    assert torch.equal(*eights)
+    assert equal(dict(restored), state)
+    assert restored["plain"].device.type == "cpu"
+
+
+def test_a_damaged_directory_of_dcp_is_refused(tmp_path: Path) -> None:
+    state = {"large": torch.arange(4096.0), "name": "x"}
+    dcp.save(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    (file,) = (tmp_path / "dcp").glob("*.distcp")
+    content = file.read_bytes()
+    evil = content.replace(b"_rebuild_tensor_v2", b"_rebuild_parameter")
+    for changed in (content[:-3000], content[: len(content) // 2], evil, b""):
+        file.write_bytes(changed)
+        with pytest.raises(RuntimeError, match=file.name):
+            convert_to_step(tmp_path / "dcp", tmp_path / "step-1", durable=False)
+        assert os.listdir(tmp_path) == ["dcp"]

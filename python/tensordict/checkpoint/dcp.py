@@ -3,22 +3,18 @@
 ``dcp.save(state, storage_writer=Writer(path))`` writes a safetensors file for each rank and
 ``metadata.json``; ``dcp.load(state, storage_reader=Reader(path))`` reads it, with any
 number of ranks. :class:`CollectionState` keeps all that a collection holds.
-:func:`read_directory` reads what torch's own writer has written, without
-running its pickles.
+:func:`~tensordict.checkpoint.dcp_directory.read_directory` reads what torch's own writer
+has written, without running its pickles.
 """
 
 from __future__ import annotations
 
 import io
-import os
-import pickle
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.checkpoint import metadata as dcp_metadata
-from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -37,6 +33,7 @@ from torch.distributed.checkpoint.storage import (
 from torch.futures import Future
 
 from tensordict import _rust
+from tensordict.checkpoint.dcp_directory import MSG_OUTSIDE, read_directory
 from tensordict.checkpoint.one_file import load as load_file
 from tensordict.checkpoint.one_file import save as save_file
 from tensordict.checkpoint.stateful import CollectionState
@@ -45,6 +42,8 @@ from tensordict.storage.layouts.safetensors import planned
 from tensordict.storage.locations import local, scheme_of
 
 if TYPE_CHECKING:
+    import os
+
     from torch.distributed.checkpoint.planner import (
         LoadPlan,
         LoadPlanner,
@@ -55,10 +54,6 @@ if TYPE_CHECKING:
 __all__ = ["CollectionState", "Reader", "Writer", "read_directory"]
 
 METADATA = "metadata.safetensors"
-DCP_METADATA = ".metadata"
-
-MSG_REFUSED = "it names {}.{}, which is not part of the metadata of a checkpoint"
-MSG_OUTSIDE = "'{}' names the file {!r}, which is not in its directory."
 
 
 class Writer(StorageWriter):
@@ -261,117 +256,3 @@ class Reader(StorageReader):
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """Return whether a directory of this name was written by a :class:`Writer`."""
         return Path(checkpoint_id, METADATA).is_file()
-
-
-# Steps of torch's own writer ----------------------------------------------------------
-
-_METADATA_CLASSES = (
-    *(BytesStorageMetadata, ChunkStorageMetadata, Metadata, MetadataIndex),
-    *(StorageMeta, TensorProperties, TensorStorageMetadata, _StorageInfo),
-    *(dcp_metadata._MEM_FORMAT_ENCODING, torch.Size),
-)
-_ALLOWED: dict[tuple[str, str], Any] = {
-    (cls.__module__, cls.__qualname__): cls for cls in _METADATA_CLASSES
-}
-
-
-class _MetadataReader(pickle.Unpickler):
-    """Reads the classes that metadata is made of, and knows no other name."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        known = _ALLOWED.get((module, name))
-        if known is not None:
-            return known
-        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
-            return getattr(torch, name)
-        if (module, name) == ("torch.serialization", "_get_layout"):
-            return torch.serialization._get_layout
-        if module == "collections" and name == "OrderedDict":
-            return dict
-        if module.startswith("pathlib") and name in ("PosixPath", "Path"):
-            # The place where it was saved says nothing here.
-            return _as_path
-        raise pickle.UnpicklingError(MSG_REFUSED.format(module, name))
-
-
-def _as_path(*parts: str) -> str:
-    return os.path.join("", *parts)  # noqa: PTH118 (a text is asked for)
-
-
-def read_directory(path: str | Path) -> dict[str, Any]:
-    """The states of a directory of ``torch.distributed.checkpoint``, nested as they were.
-
-    Raises:
-        RuntimeError: a pickle asks for more than tensors and plain data.
-    """
-    path = Path(local(path))
-    try:
-        with (path / DCP_METADATA).open("rb") as file:
-            metadata = _MetadataReader(file).load()
-    except pickle.UnpicklingError as error:
-        raise RuntimeError(f"'{path / DCP_METADATA}' is refused: {error}.") from None
-    found: dict[str, Any] = {}
-    for name, about in metadata.state_dict_metadata.items():
-        if isinstance(about, TensorStorageMetadata):
-            whole = torch.empty(about.size, dtype=about.properties.dtype)
-            for number, chunk in enumerate(about.chunks):
-                index = MetadataIndex(name, chunk.offsets, number)
-                part = _stored(path, metadata.storage_data[index])
-                place = whole
-                for dim, (start, length) in enumerate(
-                    zip(chunk.offsets, chunk.sizes, strict=True)
-                ):
-                    place = place.narrow(dim, start, length)
-                place.copy_(part)
-            found[name] = whole
-        else:
-            found[name] = _stored(path, metadata.storage_data[MetadataIndex(name)])
-    return _unflattened(found, metadata.planner_data or {})
-
-
-def _stored(path: Path, info: _StorageInfo) -> Any:
-    if Path(info.relative_path).name != info.relative_path:
-        raise RuntimeError(MSG_OUTSIDE.format(path, info.relative_path))
-    if info.transform_descriptors:
-        raise RuntimeError(
-            f"'{path}' is transformed by {list(info.transform_descriptors)}: read it with "
-            "torch.distributed.checkpoint."
-        )
-    with (path / info.relative_path).open("rb") as file:
-        file.seek(info.offset)
-        content = io.BytesIO(file.read(info.length))
-    try:
-        return torch.load(content, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        text = str(error).partition("\n")[0]
-        raise RuntimeError(
-            f"'{path / info.relative_path}' is refused: {text}"
-        ) from error
-
-
-def _unflattened(flat: dict[str, Any], paths: dict[str, Any]) -> dict[str, Any]:
-    """Values nested by the paths of their names; lists come back as lists."""
-    root: dict[Any, Any] = {}
-    for name, value in flat.items():
-        *parents, last = paths.get(name, (name,))
-        level = root
-        for parent in parents:
-            level = level.setdefault(parent, {})
-        level[last] = value
-    nested: dict[str, Any] = _with_lists(root)
-    return nested
-
-
-def _with_lists(value: object) -> Any:
-    if not isinstance(value, dict):
-        return value
-    made = {key: _with_lists(item) for key, item in value.items()}
-    if {"state", "param_groups"} <= value.keys():
-        # The keys of the state of an optimizer are numbers, of which paths have the text.
-        made["state"] = {
-            int(key) if str(key).isdecimal() else key: _with_lists(item)
-            for key, item in value["state"].items()
-        }
-    if made and list(made) == list(range(len(made))):
-        return list(made.values())
-    return made

@@ -122,6 +122,7 @@ def export_items(
     items: Mapping[str, tuple[str, Any]],
     target: Path,
     how: Export,
+    tensors: LazyTensors | None = None,
 ) -> None:
     """Write a checkpoint of others as a directory of another format.
 
@@ -130,6 +131,7 @@ def export_items(
         items: its items, each with its kind.
         target: the directory, which is not there yet.
         how: the wishes.
+        tensors: reads the tensors on ``meta``. Default: all are there.
 
     Raises:
         FileExistsError: something is there.
@@ -142,7 +144,7 @@ def export_items(
                 raise MissingKeyError(MSG_ITEM.format(source, name, sorted(items)))
             return items[name][1]
 
-        return _Source(_chosen(how.item, state_of), LazyTensors())
+        return _Source(_chosen(how.item, state_of), tensors or LazyTensors())
 
     _publish(load, target, how, None)
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemWriter, _StorageInfo
 from torch.distributed.checkpoint.planner import WriteItemType
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 from torch.utils import _pytree
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch.distributed.checkpoint.planner import WriteItem
+    from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 
     from tensordict.checkpoint.distributed import Ranks
     from tensordict.checkpoint.lazy_state import LazyTensors
@@ -45,6 +46,37 @@ class _Planner(DefaultSavePlanner):
             torch.Tensor, lambda each: self.tensors.read([each])[0], object
         )
         return super().transform_object(write_item, whole)
+
+
+class _Writer(FileSystemWriter):
+    """Writes one file, and keeps no tensor that is written."""
+
+    def write_data(
+        self, plan: SavePlan, planner: SavePlanner
+    ) -> Future[list[WriteResult]]:
+        """Write the items one after the other."""
+        name = f"{plan.storage_data.prefix}0.distcp"
+        results = []
+        with (Path(self.path) / name).open("wb") as file:
+            for item in plan.items:
+                start = file.tell()
+                data: Any = planner.resolve_data(item)
+                if item.type == WriteItemType.BYTE_IO:
+                    file.write(data.getbuffer())
+                else:
+                    torch.save(_alone(data), file)
+                length = file.tell() - start
+                info = _StorageInfo(name, start, length)
+                results.append(WriteResult(item.index, length, info))
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results)
+        return done
+
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose storage has nothing else, which would be written, too."""
+    own = tensor.numel() * tensor.element_size()
+    return tensor if tensor.untyped_storage().nbytes() == own else tensor.clone()
 
 
 def write_dcp(
@@ -83,7 +115,7 @@ def _save(
         warnings.filterwarnings("ignore", message="torch.distributed is")
         save(
             state,
-            storage_writer=FileSystemWriter(folder, sync_files=False),
+            storage_writer=_Writer(folder, sync_files=False),
             planner=_Planner(tensors),
             process_group=None if group is None else group.group,
             no_dist=group is None,

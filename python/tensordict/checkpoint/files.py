@@ -286,7 +286,7 @@ def dtype_of_file(name: str) -> torch.dtype:
     return dtype
 
 
-def fields_in(value: object, kind: str) -> Iterator[Mapping[str, Any]]:
+def fields_in(value: object, kind: str) -> Iterator[dict[str, Any]]:
     """Yield all objects of a kind in the JSON of an ``Encoder``."""
     if isinstance(value, dict):
         if value.get("$") == kind:

@@ -10,11 +10,18 @@ from typing import Any
 import torch
 
 from tensordict import _rust
+from tensordict.checkpoint.lazy_state import LazyTensors
 from tensordict.checkpoint.optimizer_forms import is_flat_key, is_optimizer
 from tensordict.storage.layouts.safetensors import index_of
 from tensordict.storage.locations import local
 
-__all__ = ["as_items", "is_foreign", "read_foreign", "read_safetensors"]
+__all__ = [
+    "as_items",
+    "is_foreign",
+    "open_foreign",
+    "read_foreign",
+    "read_safetensors",
+]
 
 SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 INDEX = ".bin.index.json"
@@ -51,7 +58,7 @@ def read_foreign(path: str | Path) -> Any:
     """
     path = Path(path)
     if path.is_dir():
-        from tensordict.checkpoint.dcp import read_directory
+        from tensordict.checkpoint.dcp_directory import read_directory
 
         return read_directory(path)
     if path.name.endswith(INDEX):
@@ -65,6 +72,20 @@ def read_foreign(path: str | Path) -> Any:
             found.update(_load(path.with_name(name)))
         return {name: found[name] for name in weights}
     return _load(path)
+
+
+def open_foreign(path: str | Path) -> tuple[Any, LazyTensors]:
+    """The same object, and what reads the tensors of a directory of DCP, which are on ``meta``.
+
+    Raises:
+        RuntimeError: it asks for more than tensors and plain data.
+        OSError: it cannot be read.
+    """
+    if not Path(path).is_dir():
+        return read_foreign(path), LazyTensors()
+    from tensordict.checkpoint.dcp_directory import open_directory
+
+    return open_directory(path)
 
 
 def read_safetensors(path: str | Path) -> dict[str, torch.Tensor] | None:

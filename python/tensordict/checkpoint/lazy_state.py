@@ -76,6 +76,10 @@ class LazyTensors:
             reads.fetch()
         return found
 
+    def written(self, tensor: Any) -> Any:
+        """Return a tensor as a writer of files takes it: in pieces, where that can be."""
+        return tensor
+
 
 class _Reading(Decoder):
     """Reads each tensor when it is needed.

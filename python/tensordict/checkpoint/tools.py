@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensordict import _rust
 from tensordict.checkpoint.export import export_items, export_step
-from tensordict.checkpoint.files import missing_parts
+from tensordict.checkpoint.files import fields_in, missing_parts
 from tensordict.checkpoint.foreign import (
     as_items,
     is_foreign,
+    open_foreign,
     read_foreign,
     read_safetensors,
 )
 from tensordict.checkpoint.items import Described
 from tensordict.checkpoint.kinds import loading_kind
 from tensordict.checkpoint.kinds.module import describe_state
+from tensordict.checkpoint.lazy_state import LazyTensors
 from tensordict.checkpoint.loading import as_entry, load_step
 from tensordict.checkpoint.optimizer_forms import by_number
 from tensordict.checkpoint.reading import StepFiles
@@ -36,12 +40,13 @@ from tensordict.storage.encoding import Encoder
 from tensordict.storage.locations import local
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from tensordict.checkpoint.export import Export
 
 __all__ = [
     "convert_to_step",
+    "directory_on_disk",
     "export",
     "is_checkpoint",
     "load",
@@ -155,6 +160,30 @@ def load(path: str | Path) -> Any:
         files.close()
 
 
+@contextmanager
+def directory_on_disk(path: str | Path, near: str | Path) -> Iterator[Any]:
+    """A directory of ``torch.distributed.checkpoint`` as a collection over files.
+
+    The files are deleted behind it. No more than a part of a tensor is in memory while
+    they are written.
+
+    Args:
+        path: the directory.
+        near: a path beside which the files are.
+    """
+    state, tensors = open_foreign(path)
+    folder = Path(near).absolute().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".tensordict-", dir=folder) as made:
+        step = Path(made) / "step-0"
+        _write_step({"state": ("value", state)}, tensors, step, 0, durable=False)
+        files = StepFiles(step)
+        try:
+            yield load_step(files, read_meta(files.root)).get("state")
+        finally:
+            files.close()
+
+
 def export(path: str | Path, target: Path, how: Export) -> None:
     """Write a step, or the latest of a folder, as a directory of another format.
 
@@ -162,7 +191,8 @@ def export(path: str | Path, target: Path, how: Export) -> None:
     :func:`convert_to_step`.
     """
     if not is_checkpoint(path):
-        export_items(path, _items_of(path), target, how)
+        items, tensors = _items_of(path)
+        export_items(path, items, target, how, tensors)
         return
     directory, _ = steps_at(path)[-1]
     files = StepFiles(directory, how.num_threads)
@@ -173,15 +203,20 @@ def export(path: str | Path, target: Path, how: Export) -> None:
         files.close()
 
 
-def _items_of(source: str | Path) -> dict[str, tuple[str, Any]]:
+def _items_of(
+    source: str | Path,
+) -> tuple[dict[str, tuple[str, Any]], LazyTensors]:
+    """Return the items of a checkpoint of others, and what reads their tensors on ``meta``."""
     if is_foreign(source):
-        return as_items(read_foreign(source))
+        found, tensors = open_foreign(source)
+        return as_items(found), tensors
     if is_checkpoint(source):
         raise ValueError(f"'{source}' is a checkpoint already: copy its directory.")
     state = read_safetensors(source)
     if state is not None:
-        return {"model": ("module", state)}
-    return {"data": ("collection", layouts.load(None, source, mode="r"))}
+        return {"model": ("module", state)}, LazyTensors()
+    data = layouts.load(None, source, mode="r")
+    return {"data": ("collection", data)}, LazyTensors()
 
 
 def _shapes(items: Mapping[str, tuple[str, Any]]) -> dict[str, list[int]]:
@@ -205,8 +240,20 @@ def convert_to_step(source: str | Path, target: str | Path, *, durable: bool) ->
     number = step_number(target.name)
     if number is None:
         raise ValueError(f"'{target}' is not the name of a step, such as step-100.")
+    items, tensors = _items_of(source)
+    _write_step(items, tensors, target, number, durable=durable)
+
+
+def _write_step(
+    items: Mapping[str, tuple[str, Any]],
+    tensors: LazyTensors,
+    target: Path,
+    number: int,
+    *,
+    durable: bool,
+) -> None:
+    """Write items as a step."""
     described = []
-    items = _items_of(source)
     shapes = _shapes(items)
     for name, (kind, value) in items.items():
         encoder = Encoder(name)
@@ -220,7 +267,12 @@ def convert_to_step(source: str | Path, target: str | Path, *, durable: bool) ->
         else:
             about = {"value": encoder.encode(value)}
         about["kind"] = kind
-        described.append(Described(name, loading_kind(kind), about, encoder.tensors))
+        for fields in fields_in(about, "tensor"):
+            # The values that a tensor on meta stands for are on the CPU.
+            if fields.get("device") == "meta":
+                del fields["device"]
+        leaves = {key: tensors.written(each) for key, each in encoder.tensors.items()}
+        described.append(Described(name, loading_kind(kind), about, leaves))
     there = Steps(target.parent).saved()
     order = max((step.order for step in there), default=-1) + 1
     fields = {"order": order, "time": time.time(), "metrics": {}}

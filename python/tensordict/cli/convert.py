@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import argparse
 
     from tensordict.primitives.protocol import CollectionProtocol
+    from tensordict.storage.inspect import Survey
     from tensordict.storage.layouts.interface import Layout
 
 
@@ -68,13 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
     """Load and verify the source, save it, and say what was written."""
-    from tensordict.checkpoint.foreign import is_foreign
     from tensordict.checkpoint.steps import step_number
-    from tensordict.checkpoint.tools import is_checkpoint
     from tensordict.cli import checkpoints
-    from tensordict.cli.sources import is_of_others
-    from tensordict.storage.checksums import DAMAGED, verify
-    from tensordict.storage.inspect import survey
     from tensordict.storage.layouts.safetensors import index_of, is_index_name
 
     if arguments.layout in EXPORTS:
@@ -82,7 +78,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.item:
         raise ValueError(MSG_ITEM)
     target = arguments.target
-    source_is_foreign = is_foreign(arguments.source)
     if arguments.layout is None and step_number(os.path.basename(target)) is not None:
         return checkpoints.convert(arguments)
     layout = (
@@ -104,18 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     if there and not arguments.force:
         raise FileExistsError(17, common.MSG_THERE, there[0])
-    source = common.load_save(arguments.source, arguments)
-    if is_checkpoint(arguments.source) and not arguments.no_verify:
-        checkpoints.refuse_damaged(arguments)
-    elif not (
-        arguments.no_verify or source_is_foreign or is_of_others(arguments.source)
-    ):
-        # The checksums of the target would say of damaged bytes that they are good.
-        damages = verify(arguments.source, arguments.threads).lines(DAMAGED)
-        if damages:
-            raise RuntimeError("\n".join(damages))
-    _save(source, target, layout, arguments)
-    found = survey(target)
+    found = _convert(target, layout, arguments)
     if arguments.json:
         common.print_json(
             {
@@ -129,6 +113,33 @@ def run(arguments: argparse.Namespace) -> int:
         size = readable(found.num_bytes)
         print(f"{arguments.source} -> {target} ({layout.name}, {size})")
     return 0
+
+
+def _convert(target: str, layout: Layout, arguments: argparse.Namespace) -> Survey:
+    """Save the source in the place of the target, and return what was written."""
+    from tensordict.checkpoint import tools
+    from tensordict.checkpoint.foreign import is_foreign
+    from tensordict.cli import checkpoints
+    from tensordict.cli.sources import is_of_others
+    from tensordict.storage.checksums import DAMAGED, verify
+    from tensordict.storage.inspect import survey
+
+    path = arguments.source
+    source_is_foreign = is_foreign(path)
+    if source_is_foreign and os.path.isdir(path):
+        with tools.directory_on_disk(path, target) as source:
+            _save(source, target, layout, arguments)
+        return survey(target)
+    source = common.load_save(path, arguments)
+    if tools.is_checkpoint(path) and not arguments.no_verify:
+        checkpoints.refuse_damaged(arguments)
+    elif not (arguments.no_verify or source_is_foreign or is_of_others(path)):
+        # The checksums of the target would say of damaged bytes that they are good.
+        damages = verify(path, arguments.threads).lines(DAMAGED)
+        if damages:
+            raise RuntimeError("\n".join(damages))
+    _save(source, target, layout, arguments)
+    return survey(target)
 
 
 def _save(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tensordict.primitives.protocol import CollectionProtocol
 
-__all__ = ["DeviceReader", "is_elsewhere", "settle"]
+__all__ = ["DeviceReader", "PieceReader", "Pieced", "is_elsewhere", "settle"]
 
 PIECE_BYTES = 4 << 20
 """The number of bytes that are copied at once: enough for the speed of the bus."""
@@ -120,6 +120,58 @@ class DeviceReader:
             buffer[: values.numel()].copy_(values, non_blocking=True)
             event = self._stream.record_event()
         return _Copy(buffer, values.numel(), event.synchronize)
+
+
+class Pieced:
+    """A tensor whose values are read piece by piece, each when it is written.
+
+    Args:
+        like: a tensor of its dtype and shape.
+        pieces: reads its values in order, in tensors on the CPU.
+    """
+
+    def __init__(
+        self, like: torch.Tensor, pieces: Callable[[], Iterator[torch.Tensor]]
+    ) -> None:
+        self.dtype: torch.dtype = like.dtype
+        self.shape: torch.Size = like.shape
+        self.pieces = pieces
+
+    def numel(self) -> int:
+        """Return the number of items."""
+        return self.shape.numel()
+
+    def element_size(self) -> int:
+        """Return the bytes of an item."""
+        return self.dtype.itemsize
+
+
+class PieceReader(DeviceReader):
+    """The bytes of a :class:`Pieced`."""
+
+    def __init__(self, leaf: Pieced) -> None:
+        super().__init__([torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")])
+        self._leaf = leaf
+
+    def _opened(self) -> _Pieces:
+        return _Pieces(self._leaf.pieces(), lambda part, _: _Ready(part))
+
+
+class _Ready:
+    """A piece that is there.
+
+    Args:
+        part: the tensor.
+    """
+
+    buffer = None
+
+    def __init__(self, part: torch.Tensor) -> None:
+        self._part = part
+
+    def done(self) -> torch.Tensor:
+        """The bytes."""
+        return _bytes_of(self._part)
 
 
 class _Copy:

@@ -27,7 +27,12 @@ import torch
 from tensordict import _rust
 from tensordict.primitives import registry
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.storage.devices import DeviceReader, is_elsewhere
+from tensordict.storage.devices import (
+    DeviceReader,
+    Pieced,
+    PieceReader,
+    is_elsewhere,
+)
 from tensordict.storage.future import now_or_later, of_now, with_bar
 from tensordict.storage.layouts.interface import Entry, NativeLayout, Report, short
 from tensordict.storage.leaves import (
@@ -306,8 +311,12 @@ def planned(
     ]
 
 
-def _parts(leaf: Leaf) -> tuple[Sequence[torch.Tensor | DeviceReader], int]:
+def _parts(
+    leaf: Leaf | Pieced,
+) -> tuple[Sequence[torch.Tensor | DeviceReader], int]:
     """The tensors that are written as one, and in how many chunks each."""
+    if isinstance(leaf, Pieced):
+        return [PieceReader(leaf)], 1
     if isinstance(leaf, Stacked):
         devices = {part.device for part in leaf.parts}
         if len(devices) > 1:

@@ -1,0 +1,509 @@
+"""Directories of ``torch.distributed.checkpoint``, read tensor by tensor.
+
+The file ``.metadata`` says where the chunks of each tensor are: a file, an offset and a
+length. Each chunk is an archive of ``torch.save``, whose pickle is read without running
+what it asks for. The bytes of a tensor are read when they are needed, some rows at a time.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import pickle
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint import metadata as dcp_metadata
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from tensordict.checkpoint.lazy_state import LazyTensors
+from tensordict.checkpoint.ranges import intersection
+from tensordict.storage.devices import PIECE_BYTES, Pieced
+from tensordict.storage.locations import local
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tensordict.storage.sharded import Box
+
+__all__ = ["MSG_OUTSIDE", "DirectoryTensors", "open_directory", "read_directory"]
+
+DCP_METADATA = ".metadata"
+
+SMALL_BYTES = 4 << 10
+"""A tensor of at most so many bytes is read at once: options of an optimizer are some."""
+
+MSG_REFUSED = "it names {}.{}, which is not part of the metadata of a checkpoint"
+MSG_OUTSIDE = "'{}' names the file {!r}, which is not in its directory."
+MSG_TRANSFORMED = (
+    "'{}' is transformed by {}: read it with torch.distributed.checkpoint."
+)
+MSG_SHORT = "'{}' is damaged: it has no {} bytes at {}."
+MSG_CHUNK = "'{}' is damaged: the chunk of {!r} at {} has the shape {}, and not {}."
+
+_METADATA_CLASSES = (
+    *(BytesStorageMetadata, ChunkStorageMetadata, Metadata, MetadataIndex),
+    *(StorageMeta, TensorProperties, TensorStorageMetadata, _StorageInfo),
+    *(dcp_metadata._MEM_FORMAT_ENCODING, torch.Size),
+)
+_ALLOWED: dict[tuple[str, str], Any] = {
+    (cls.__module__, cls.__qualname__): cls for cls in _METADATA_CLASSES
+}
+
+
+class _MetadataReader(pickle.Unpickler):
+    """Reads the classes that metadata is made of, and knows no other name."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        known = _ALLOWED.get((module, name))
+        if known is not None:
+            return known
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        if (module, name) == ("torch.serialization", "_get_layout"):
+            return torch.serialization._get_layout
+        if module == "collections" and name == "OrderedDict":
+            return dict
+        if module.startswith("pathlib") and name in ("PosixPath", "Path"):
+            # The place where it was saved says nothing here.
+            return _as_path
+        raise pickle.UnpicklingError(MSG_REFUSED.format(module, name))
+
+
+def _as_path(*parts: str) -> str:
+    return os.path.join("", *parts)  # noqa: PTH118 (a text is asked for)
+
+
+# Chunks -------------------------------------------------------------------------------
+
+
+class _Section(io.RawIOBase):
+    """A part of a file as a file.
+
+    Args:
+        descriptor: the file.
+        offset: the first byte of the part.
+        length: the bytes of the part.
+    """
+
+    def __init__(self, descriptor: int, offset: int, length: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._offset = offset
+        self._length = length
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Return whether it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return whether it has places."""
+        return True
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place."""
+        self._at = offset + (0, self._at, self._length)[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Read bytes from the place on."""
+        count = max(0, min(len(buffer), self._length - self._at))
+        found = os.preadv(
+            self._descriptor, [memoryview(buffer)[:count]], self._offset + self._at
+        )
+        self._at += found
+        return found
+
+
+class _Laid(NamedTuple):
+    """A tensor as the pickle of an archive describes it."""
+
+    key: str
+    """The name of its storage."""
+    dtype: torch.dtype
+    offset: int
+    """The first item in the storage."""
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+class _TensorReader(pickle.Unpickler):
+    """Reads the description of one tensor, and knows no other name."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "torch._utils" and name in _REBUILDS:
+            return _REBUILDS[name]
+        if (module, name) == ("collections", "OrderedDict"):
+            return dict
+        if module in ("torch", "torch.storage"):
+            found = getattr(torch, name, None)
+            if isinstance(found, torch.dtype):
+                return found
+            if name in _STORAGES:
+                return _STORAGES[name]
+        raise pickle.UnpicklingError(MSG_REFUSED.format(module, name))
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Return name and dtype of a storage."""
+        _, dtype, key, *_ = pid
+        return str(key), dtype
+
+
+def _laid(storage: Any, offset: int, shape: Any, stride: Any, *_: object) -> _Laid:
+    key, dtype = storage
+    return _Laid(key, dtype, offset, tuple(shape), tuple(stride))
+
+
+def _laid_with_dtype(
+    storage: Any, offset: int, shape: Any, stride: Any, *others: Any
+) -> _Laid:
+    dtype = others[2]
+    return _laid((storage[0], dtype), offset, shape, stride)
+
+
+_STORAGES = {
+    "UntypedStorage": torch.uint8,
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+    "ComplexDoubleStorage": torch.complex128,
+    "ComplexFloatStorage": torch.complex64,
+}
+"""The dtypes of the classes of storages that pickles name."""
+
+_REBUILDS = {"_rebuild_tensor_v2": _laid, "_rebuild_tensor_v3": _laid_with_dtype}
+
+
+class _Chunk:
+    """A chunk of a tensor in a file.
+
+    Args:
+        directory: the directory.
+        info: where the chunk is.
+        name: the name of the tensor, for errors.
+        box: the place of the chunk in the tensor.
+    """
+
+    def __init__(
+        self, directory: Path, info: _StorageInfo, name: str, box: Box
+    ) -> None:
+        self.directory = directory
+        self.info = info
+        self.name = name
+        self.box = box
+        self._laid: tuple[_Laid, int] | None = None
+
+    def rows(self, start: int, stop: int) -> torch.Tensor:
+        """Read some rows, counted from the first one of the chunk.
+
+        Raises:
+            RuntimeError: the chunk is damaged, or asks for more than a tensor.
+        """
+        path = _path_of(self.directory, self.info)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            if self._laid is None:
+                self._laid = self._described(descriptor)
+            laid, begin = self._laid
+            if laid.shape != self.box[1]:
+                text = (path, self.name, *map(list, (self.box[0], laid.shape)))
+                raise RuntimeError(MSG_CHUNK.format(*text, list(self.box[1])))
+            item = laid.dtype.itemsize
+            if not laid.shape:
+                first = begin + laid.offset * item
+                return _pread(descriptor, path, first, item).view(laid.dtype)[0]
+            row = math.prod(laid.shape[1:])
+            if laid.stride == torch.empty(laid.shape, device="meta").stride():
+                first = begin + (laid.offset + start * row) * item
+                content = _pread(descriptor, path, first, (stop - start) * row * item)
+                return content.view(laid.dtype).reshape(stop - start, *laid.shape[1:])
+            reach = sum(
+                (size - 1) * stride
+                for size, stride in zip(laid.shape, laid.stride, strict=True)
+            )
+            first = begin + laid.offset * item
+            content = _pread(descriptor, path, first, (reach + 1) * item)
+            whole = content.view(laid.dtype).as_strided(laid.shape, laid.stride)
+            return whole[start:stop]
+        finally:
+            os.close(descriptor)
+
+    def _described(self, descriptor: int) -> tuple[_Laid, int]:
+        """Return how the tensor lies in its storage, and where that begins in the file."""
+        path, info = _path_of(self.directory, self.info), self.info
+        section = _Section(descriptor, info.offset, info.length)
+        try:
+            with zipfile.ZipFile(io.BufferedReader(section)) as archive:
+                laid, entry = _laid_in(archive)
+        except (
+            pickle.UnpicklingError,
+            zipfile.BadZipFile,
+            KeyError,
+            ValueError,
+        ) as error:
+            raise RuntimeError(f"'{path}' is refused: {error}.") from error
+        # The name and the padding of an entry are between its header and its bytes.
+        at = info.offset + entry.header_offset
+        header = _pread(descriptor, path, at, 30).tolist()
+        lengths = [header[at] + 256 * header[at + 1] for at in (26, 28)]
+        return laid, at + 30 + sum(lengths)
+
+
+def _laid_in(archive: zipfile.ZipFile) -> tuple[_Laid, zipfile.ZipInfo]:
+    """Return how the tensor of an archive lies in its storage, and the entry of that."""
+    names = {each.filename.partition("/")[2]: each for each in archive.infolist()}
+    order = names.get("byteorder")
+    if order is not None and archive.read(order).decode() != sys.byteorder:
+        raise pickle.UnpicklingError("its bytes have another order")
+    laid = _TensorReader(io.BytesIO(archive.read(names["data.pkl"]))).load()
+    if not isinstance(laid, _Laid):
+        raise pickle.UnpicklingError("it is no tensor")
+    entry = names[f"data/{laid.key}"]
+    if entry.compress_type != zipfile.ZIP_STORED:
+        raise pickle.UnpicklingError("its bytes are compressed")
+    return laid, entry
+
+
+def _pread(descriptor: int, path: Path, offset: int, count: int) -> torch.Tensor:
+    """Read bytes of a file."""
+    content = torch.empty(count, dtype=torch.uint8)
+    memory: Any = content.numpy()
+    view = memoryview(memory)
+    done = 0
+    while done < count:
+        found = os.preadv(descriptor, [view[done:]], offset + done)
+        if not found:
+            raise RuntimeError(MSG_SHORT.format(path, count, offset))
+        done += found
+    return content
+
+
+def _path_of(directory: Path, info: _StorageInfo) -> Path:
+    if Path(info.relative_path).name != info.relative_path:
+        raise RuntimeError(MSG_OUTSIDE.format(directory, info.relative_path))
+    path = directory / info.relative_path
+    if info.transform_descriptors:
+        raise RuntimeError(
+            MSG_TRANSFORMED.format(path, list(info.transform_descriptors))
+        )
+    return path
+
+
+# Tensors ------------------------------------------------------------------------------
+
+
+class _StoredTensor:
+    """A tensor of a directory.
+
+    Args:
+        dtype: its dtype.
+        shape: its shape.
+        chunks: its chunks, which cover it.
+    """
+
+    def __init__(
+        self, dtype: torch.dtype, shape: Sequence[int], chunks: list[_Chunk]
+    ) -> None:
+        self.dtype = dtype
+        self.shape = tuple(shape)
+        self.chunks = chunks
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all of it."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def rows(self, start: int, stop: int) -> torch.Tensor:
+        """Read some rows."""
+        box: Box = (
+            (start, *[0] * (len(self.shape) - 1)),
+            (stop - start, *self.shape[1:]),
+        )
+        made = torch.empty(box[1], dtype=self.dtype)
+        for chunk in self.chunks:
+            common = intersection(box, chunk.box)
+            if common is None:
+                continue
+            first = common[0][0] - chunk.box[0][0]
+            place = made
+            for dim, (begin, size) in enumerate(zip(*common, strict=True)):
+                place = place.narrow(dim, begin - box[0][dim], size)
+            place.copy_(chunk.rows(first, first + common[1][0]))
+        return made
+
+    def whole(self) -> torch.Tensor:
+        """Read all of it."""
+        if not self.shape:
+            return self.chunks[0].rows(0, 1)
+        return self.rows(0, self.shape[0])
+
+    def pieces(self) -> Iterator[torch.Tensor]:
+        """Read some rows after the other."""
+        if not self.shape or not math.prod(self.shape):
+            yield self.whole()
+            return
+        row = math.prod(self.shape[1:]) * self.dtype.itemsize
+        step = max(1, PIECE_BYTES // row)
+        for start in range(0, self.shape[0], step):
+            yield self.rows(start, min(start + step, self.shape[0]))
+
+
+class DirectoryTensors(LazyTensors):
+    """Tensors on ``meta`` that stand for those of a directory, read when asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._found: dict[int, tuple[torch.Tensor, _StoredTensor]] = {}
+
+    def add(self, stored: _StoredTensor) -> torch.Tensor:
+        """Return a tensor that stands for one of the directory."""
+        made = torch.empty(stored.shape, dtype=stored.dtype, device="meta")
+        # Views of it stand for the same.
+        self._found[made.untyped_storage()._cdata] = made, stored
+        return made
+
+    def _stored_for(self, tensor: torch.Tensor) -> _StoredTensor | None:
+        if not tensor.is_meta:
+            return None
+        known = self._found.get(tensor.untyped_storage()._cdata)
+        return None if known is None else known[1]
+
+    def read(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the values of tensors; those that stand for none stay as they are."""
+        found = []
+        for tensor in tensors:
+            stored = self._stored_for(tensor)
+            found.append(tensor if stored is None else stored.whole())
+        return found
+
+    def written(self, tensor: Any) -> Any:
+        """Return a tensor as a writer of files takes it: in pieces, if it stands for another."""
+        stored = self._stored_for(tensor) if isinstance(tensor, torch.Tensor) else None
+        return tensor if stored is None else Pieced(tensor, stored.pieces)
+
+
+# States -------------------------------------------------------------------------------
+
+
+def open_directory(path: str | Path) -> tuple[dict[str, Any], DirectoryTensors]:
+    """The states of a directory, nested as they were, with tensors that are not read yet.
+
+    Raises:
+        RuntimeError: a pickle asks for more than tensors and plain data.
+    """
+    path = Path(local(path))
+    try:
+        with (path / DCP_METADATA).open("rb") as file:
+            metadata = _MetadataReader(file).load()
+    except pickle.UnpicklingError as error:
+        raise RuntimeError(f"'{path / DCP_METADATA}' is refused: {error}.") from None
+    tensors = DirectoryTensors()
+    found: dict[str, Any] = {}
+    places = metadata.storage_data
+    for name, about in metadata.state_dict_metadata.items():
+        if isinstance(about, TensorStorageMetadata):
+            chunks = [
+                _Chunk(
+                    path,
+                    places[MetadataIndex(name, chunk.offsets, number)],
+                    name,
+                    (tuple(chunk.offsets), tuple(chunk.sizes)),
+                )
+                for number, chunk in enumerate(about.chunks)
+            ]
+            stored = _StoredTensor(about.properties.dtype, about.size, chunks)
+            is_small = stored.num_bytes <= SMALL_BYTES
+            found[name] = stored.whole() if is_small else tensors.add(stored)
+        else:
+            found[name] = _value(path, places[MetadataIndex(name)])
+    return _unflattened(found, metadata.planner_data or {}), tensors
+
+
+def read_directory(path: str | Path) -> dict[str, Any]:
+    """The states of a directory of ``torch.distributed.checkpoint``, nested as they were.
+
+    All tensors are read into memory.
+
+    Raises:
+        RuntimeError: a pickle asks for more than tensors and plain data.
+    """
+    state, tensors = open_directory(path)
+    return _read_all(state, tensors)
+
+
+def _read_all(value: Any, tensors: DirectoryTensors) -> Any:
+    if isinstance(value, torch.Tensor):
+        return tensors.read([value])[0]
+    if isinstance(value, dict):
+        return {key: _read_all(item, tensors) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_read_all(item, tensors) for item in value]
+    return value
+
+
+def _value(path: Path, info: _StorageInfo) -> Any:
+    """Read a value that is no tensor."""
+    place = _path_of(path, info)
+    with place.open("rb") as file:
+        file.seek(info.offset)
+        content = file.read(info.length)
+    if len(content) < info.length:
+        raise RuntimeError(MSG_SHORT.format(place, info.length, info.offset))
+    try:
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:
+        text = str(error).partition("\n")[0]
+        raise RuntimeError(f"'{place}' is refused: {text}") from error
+
+
+def _unflattened(flat: dict[str, Any], paths: dict[str, Any]) -> dict[str, Any]:
+    """Values nested by the paths of their names; lists come back as lists."""
+    root: dict[Any, Any] = {}
+    for name, value in flat.items():
+        *parents, last = paths.get(name, (name,))
+        level = root
+        for parent in parents:
+            level = level.setdefault(parent, {})
+        level[last] = value
+    nested: dict[str, Any] = _with_lists(root)
+    return nested
+
+
+def _with_lists(value: object) -> Any:
+    if not isinstance(value, dict):
+        return value
+    made = {key: _with_lists(item) for key, item in value.items()}
+    if {"state", "param_groups"} <= value.keys():
+        # The keys of the state of an optimizer are numbers, of which paths have the text.
+        made["state"] = {
+            int(key) if str(key).isdecimal() else key: _with_lists(item)
+            for key, item in value["state"].items()
+        }
+    if made and list(made) == list(range(len(made))):
+        return list(made.values())
+    return made
