@@ -428,3 +428,39 @@ def test_the_library_is_imported_when_a_url_is_used():
         "assert 'obstore' in sys.modules\n"
     )
     check_freshly(code)
+
+
+def test_a_download_has_the_checksums_of_the_save(tmp_path, memory):
+    _, url = saved(data().select("a", "n"), "tree", tmp_path, memory)
+    found = tensordict.load(url, download=tmp_path / "copy", verify=True)
+    assert (found["a"] == data()["a"]).all()
+    names = {path.name for path in (tmp_path / "copy").iterdir()}
+    assert names == {path.name for path in (tmp_path / "data").iterdir()}
+    with (tmp_path / "copy" / "a.memmap").open("r+b") as file:
+        file.write(b"damage")
+    with pytest.raises(ValueError, match=r"a\.memmap"):
+        tensordict.load(tmp_path / "copy", verify=True)
+
+
+def test_an_object_comes_in_parts_and_none_of_another_version(
+    tmp_path, memory, monkeypatch
+):
+    from tensordict.storage.remote import fetching
+
+    monkeypatch.setattr(fetching, "_SPAN", 1000)
+    content = np.random.default_rng(0).integers(0, 255, 10_500, np.uint8).tobytes()
+    place = place_of(memory)
+    for size in (0, 1, 1000, 1001, 10_500):
+        place.put("", content[:size])
+        fetching.download_file(place, tmp_path / "file")
+        assert (tmp_path / "file").read_bytes() == content[:size]
+    read = fetching._download_span
+
+    def replaced(source, start, *args):
+        if start == 3000:
+            place.put("", content[::-1])
+        return read(source, start, *args)
+
+    monkeypatch.setattr(fetching, "_download_span", replaced)
+    with pytest.raises(RuntimeError, match="changed since"):
+        fetching.download_file(place, tmp_path / "file")
