@@ -101,7 +101,6 @@ def _downloaded(place: Place, remote: RemoteOptions) -> str:
             outline.path.rename(target)
             return str(target)
         set_times(outline.folder)
-        outline.folder.chmod(0o777 & ~_umask())
         outline.folder.rename(target)
         is_below = outline.path != outline.folder
         return str(target / outline.path.name if is_below else target)
@@ -118,10 +117,3 @@ def _fill(outline: Outline) -> None:
             download_object(source.without_cache(), outline.folder / name)
         except FileNotFoundError:
             (outline.folder / name).unlink()
-
-
-def _umask() -> int:
-    """Return the bits that new files of this process do not get."""
-    found = os.umask(0o077)
-    os.umask(found)
-    return found

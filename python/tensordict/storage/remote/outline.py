@@ -108,13 +108,16 @@ def outlined(
         FileNotFoundError: there is none.
         ValueError: what is there is no save.
     """
-    folder = Path(tempfile.mkdtemp(prefix=".tensordict-outline-", dir=near))
+    around = Path(tempfile.mkdtemp(prefix=".tensordict-outline-", dir=near))
     try:
+        # Others may read this one, if it becomes a copy of the save.
+        folder = around / "save"
+        folder.mkdir()
         outline = Outline(folder, place, cache)
         _fetch(outline)
         yield outline
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(around, ignore_errors=True)
 
 
 def fill_outline(place: Place, folder: Path) -> None:
