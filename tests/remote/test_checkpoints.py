@@ -92,16 +92,16 @@ def test_only_the_files_of_the_items_that_are_asked_for_are_read(
     checkpointer = make()
     big = {"weight": torch.ones(1000)}
     checkpointer.save(1, model=model_of(1), epoch=1, ema=torch.nn.ParameterDict(big))
-    from tensordict.checkpoint import remote_steps
+    from tensordict.checkpoint import remote_files
 
     fetched = []
-    real = remote_steps.download_file
+    real = remote_files.read_range
 
-    def download(place, *args):
-        fetched.append(place.name)
-        return real(place, *args)
+    def read(source, *args):
+        fetched.append(source.place.name)
+        return real(source, *args)
 
-    monkeypatch.setattr(remote_steps, "download_file", download)
+    monkeypatch.setattr(remote_files, "read_range", read)
     assert restored(checkpointer) == (1, 1.0, 1)
     assert fetched == ["model.safetensors"]
 

@@ -106,7 +106,7 @@ def export_step(
         if isinstance(opened, Exception):
             raise opened
         files, meta = opened
-        tensors = LazyTensors(how.num_threads, files.names_in_errors)
+        tensors = LazyTensors(how.num_threads, files.names_in_errors, files.bring)
         state = _chosen(
             how.item, lambda name: state_of_step(files, meta, name, tensors)
         )

@@ -38,15 +38,18 @@ class LazyTensors:
     Args:
         num_threads: the most threads that read.
         naming: has errors name the directory of the step.
+        bring: has bytes of tensors be where they are read, by the paths of files.
     """
 
     def __init__(
         self,
         num_threads: int = 0,
         naming: Callable[[], AbstractContextManager[None]] = nullcontext,
+        bring: Callable[[Any], None] | None = None,
     ) -> None:
         self.num_threads = num_threads
         self.naming = naming
+        self.bring = bring
         self._stored: dict[int, tuple[torch.Tensor, Stored]] = {}
 
     def standing_for(self, stored: Stored) -> torch.Tensor:
@@ -64,7 +67,7 @@ class LazyTensors:
         Raises:
             RuntimeError: a file is damaged.
         """
-        reads, found = Reads(self.num_threads), []
+        reads, found = Reads(self.num_threads, bring=self.bring), []
         for tensor in tensors:
             known = self._stored.get(id(tensor))
             if known is not None:

@@ -13,7 +13,8 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensordict.checkpoint.remote_steps import RemoteStepFiles, RemoteSteps
+from tensordict.checkpoint.remote_files import RemoteStepFiles
+from tensordict.checkpoint.remote_steps import RemoteSteps
 from tensordict.checkpoint.steps import Steps, read_meta, retired, step_name
 from tensordict.storage.remote.publishing import files_below, upload_folder
 

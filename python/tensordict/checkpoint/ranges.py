@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tensordict.storage.sharded import Box
 
 __all__ = [
+    "Bytes",
     "ElsewhereError",
     "Grid",
     "Part",
@@ -26,6 +27,10 @@ __all__ = [
 Range: TypeAlias = "tuple[str, str, list[int], int, int, torch.Tensor | None]"
 """An argument of ``_rust.read_safetensors_into``: name, dtype and shape of a tensor of a
 file, the first byte and the number of bytes, and a tensor of bytes that takes them."""
+
+
+Bytes: TypeAlias = "tuple[str, int, int]"
+"""The name of a tensor of a file, its first byte that is wanted, and the one behind the last."""
 
 
 def whole_range(name: str, target: torch.Tensor) -> Range:

@@ -14,11 +14,11 @@ from tensordict.checkpoint.steps import read_meta
 from tensordict.storage.layouts.interface import CHANGED, DAMAGED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import torch
 
-    from tensordict.checkpoint.ranges import Stored
+    from tensordict.checkpoint.ranges import Bytes, Stored
 
 __all__ = ["StepFiles"]
 
@@ -94,6 +94,12 @@ class StepFiles:
         """Return the description that each rank gives of its part of the step."""
         others = range(1, meta.get("world", 1))
         return [meta, *(read_meta(self.root, rank_file(rank)) for rank in others)]
+
+    def bring(self, wanted: Mapping[str, Iterable[Bytes]]) -> None:
+        """Have bytes of tensors here, by the paths of files: on a disk they are."""
+
+    def bring_all(self, about: Mapping[str, Any]) -> None:
+        """Have all bytes of the files of an item here: on a disk they are."""
 
     def mapped_tensor(self, stored: Stored) -> torch.Tensor:
         """A tensor over its file; stores stay in this process.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from tensordict import _rust
-from tensordict.checkpoint.comparing import Comparing, Wanted, inner
+from tensordict.checkpoint.comparing import BLOCK_BYTES, Comparing, Wanted, inner
 from tensordict.checkpoint.ranges import Part, intersection
 from tensordict.storage.sharded import is_sharded, layout_of, regions_of
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tensordict.checkpoint.comparing import Needing
-    from tensordict.checkpoint.ranges import Range, Source, Stored
+    from tensordict.checkpoint.ranges import Bytes, Range, Source, Stored
     from tensordict.storage.sharded import Box, Layout
 
 __all__ = ["Reads"]
@@ -73,11 +73,19 @@ class Reads:
     Args:
         num_threads: the most threads.
         needing: the ranks that compare together; None where this process is alone.
+        bring: has bytes of tensors be where they are read, by the paths of files; None
+            where they are.
     """
 
-    def __init__(self, num_threads: int, needing: Needing | None = None) -> None:
+    def __init__(
+        self,
+        num_threads: int,
+        needing: Needing | None = None,
+        bring: Callable[[dict[str, list[Bytes]]], None] | None = None,
+    ) -> None:
         self.num_threads = num_threads
         self.needing = needing
+        self._bring = bring
         self._wishes: list[_Wish] = []
         self._memory: set[int] = set()
 
@@ -145,6 +153,8 @@ class Reads:
                 _add_blocks(wish, comparing, read, edges)
         for path, ranges in comparing.ranges().items():
             read.setdefault(path, []).extend(ranges)
+        if self._bring is not None:
+            self._bring(_needed(self._wishes, read))
         if read:
             self._read(read)
         self._copy_from(edges)
@@ -191,6 +201,26 @@ class Reads:
         if files:
             progress = _rust.SaveProgress()
             _rust.copy_safetensors_into(list(files.items()), self.num_threads, progress)
+
+
+def _needed(
+    wishes: list[_Wish], read: dict[str, list[Range]]
+) -> dict[str, list[Bytes]]:
+    """The bytes of files that are read: whole blocks where these are compared."""
+    found: dict[str, list[Bytes]] = {}
+    for path, ranges in read.items():
+        for name, _, _, start, length, _ in ranges:
+            first = start - start % BLOCK_BYTES
+            last = -(-(start + length) // BLOCK_BYTES) * BLOCK_BYTES
+            found.setdefault(path, []).append((name, first, last))
+    for wish in wishes:
+        start, stop = wish.part.start, wish.part.stop
+        if wish.is_kept_as_bytes and wish.box[1]:
+            # Its rows are read as wholes.
+            row = math.prod(wish.source.box[1][1:]) * wish.dtype.itemsize
+            start, stop = start - start % row, -(-stop // row) * row
+        found.setdefault(wish.source.path, []).append((wish.source.name, start, stop))
+    return found
 
 
 def _add_blocks(

@@ -8,14 +8,8 @@ objects that no other step leads to.
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
-import weakref
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from tensordict.checkpoint.reading import StepFiles
 from tensordict.checkpoint.steps import (
     META,
     Step,
@@ -25,20 +19,15 @@ from tensordict.checkpoint.steps import (
     step_number,
     step_of,
 )
-from tensordict.storage.remote.fetching import (
-    Saved,
-    download_file,
-    fetch_head,
-)
 from tensordict.storage.remote.manifests import Manifest, read_manifest
-from tensordict.storage.remote.publishing import in_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
+    from pathlib import Path
 
     from tensordict.storage.remote.place import Found, Place
 
-__all__ = ["RETIRED", "RemoteStepFiles", "RemoteSteps"]
+__all__ = ["RETIRED", "RemoteSteps"]
 
 RETIRED = ".tensordict-retired"
 """The name of the object of a step that is deleted."""
@@ -161,104 +150,3 @@ class RemoteSteps:
             self.place.delete(sorted(own - kept - marker))
             if not own & kept:
                 self.place.delete(sorted(marker))
-
-
-_FOLDERS: weakref.WeakSet[RemoteStepFiles] = weakref.WeakSet()
-
-
-class RemoteStepFiles(StepFiles):
-    """The tensors of the files of one step in a store: each file comes when it is asked for.
-
-    Args:
-        place: the step.
-        num_threads: the most threads that read.
-        heads_only: whether only the beginnings of files come, which say what they hold.
-    """
-
-    def __init__(
-        self, place: Place, num_threads: int = 0, *, heads_only: bool = False
-    ) -> None:
-        content = place.get(META)
-        manifest = read_manifest(content)
-        text = content if manifest is None else manifest.text.encode()
-        self.heads_only = heads_only
-        self._switch = content
-        self._place = place
-        self._folder: Path = Path(tempfile.mkdtemp(prefix="tensordict-step-"))
-        super().__init__(self._folder, num_threads)
-        self.directory = cast("Path", place)
-        (self._folder / META).write_bytes(text)
-        self._is_kept: bool = False
-        objects = {} if manifest is None else dict(manifest.objects)
-        self._saved: Saved = Saved(place, cast("Any", objects), text)
-        others = self._others(parse_meta(text, place / META))
-        self._fetch([name for name in others if not name.endswith(".safetensors")])
-        _FOLDERS.add(self)
-
-    def _others(self, meta: Mapping[str, Any]) -> list[str]:
-        """The descriptions of the parts of other ranks."""
-        from tensordict.checkpoint.distributed import rank_file
-
-        return [rank_file(rank) for rank in range(1, meta.get("world", 1))]
-
-    def close(self) -> None:
-        """Give the files back; what is mapped stays until this process ends."""
-        super().close()
-        if not self._mapped:
-            self.remove()
-
-    def remove(self) -> None:
-        """Remove the files that came."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def is_current(self) -> bool:
-        """Return whether the step is still what its name leads to."""
-        try:
-            return self._place.get(META) == self._switch
-        except OSError:
-            return False
-
-    def paths(self, about: Mapping[str, Any]) -> list[str]:
-        """The files of an item, which have come.
-
-        Raises:
-            RuntimeError: one is not in the step.
-            OSError: it cannot be read.
-        """
-        paths = super().paths(about)
-        self._fetch(about["files"])
-        return paths
-
-    def _object(self, name: str) -> Place:
-        key = self._saved.objects.get(name, (name, None))[0]
-        return self._place.reach(key)
-
-    def _fetch(self, names: Iterable[str]) -> None:
-        missing = [name for name in names if not (self._folder / name).exists()]
-        in_threads(self._fetch_one, [(name,) for name in missing])
-
-    def _fetch_one(self, name: str) -> None:
-        path = self._folder / name
-        half = path.with_name(f".half-{name}")
-        if self.heads_only and name.endswith(".safetensors"):
-            fetch_head(self._object(name), half)
-        else:
-            download_file(self._object(name), half)
-        half.rename(path)
-
-    def mapped_tensor(self, stored: Any) -> Any:
-        """A tensor over the file that has come; stores stay in this process."""
-        shown = self.directory
-        self.directory: Path = self._folder
-        try:
-            return super().mapped_tensor(stored)
-        finally:
-            self.directory = shown
-
-
-def _remove_folders() -> None:
-    for files in list(_FOLDERS):
-        files.remove()
-
-
-atexit.register(_remove_folders)

@@ -118,13 +118,16 @@ class Restoring:
         needing = None
         if ranks is not None:
             needing = Needing(torch.distributed.get_rank())
-        self._reads = Reads(files.num_threads, needing)
+        self._reads = Reads(files.num_threads, needing, files.bring)
         self._after: list[Callable[[], None]] = []
 
     # For kinds of items -------------------------------------------------------------------
 
     def files_of(self, name: str, about: Mapping[str, Any]) -> ItemFiles:
         """Return the tensors of an item."""
+        if self.lazy:
+            # Each tensor is mapped alone: all of them come at once.
+            self.files.bring_all(about)
         return ItemFiles(self.parts, name, about, self._ranks.get(name, 0))
 
     def value(self, name: str, about: Mapping[str, Any], like: object = None) -> Any:
@@ -161,7 +164,7 @@ class Restoring:
                 becomes like: a ``DTensor``, or None.
             sharded: the JSON of ``DTensor`` values, and the same.
         """
-        reads = Reads(self.files.num_threads)
+        reads = Reads(self.files.num_threads, bring=self.files.bring)
         plain = {
             name: self._new(files.stored(name), like, None, reads)
             for name, like in dict(names).items()

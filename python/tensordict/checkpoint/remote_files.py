@@ -1,0 +1,252 @@
+"""The files of a step in an object store, of which the bytes come that are read.
+
+Each file is made here with the size of its object, and is a hole at first. Its header comes
+with the first look at the item. The plan of a restore says which bytes of which tensors it
+needs, and these are put where they belong, so that they are read as those of a step on the disk.
+"""
+
+from __future__ import annotations
+
+import atexit
+import mmap
+import os
+import shutil
+import tempfile
+import threading
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+
+from tensordict import _rust
+from tensordict.checkpoint.distributed import rank_file
+from tensordict.checkpoint.reading import StepFiles
+from tensordict.checkpoint.steps import META, parse_meta
+from tensordict.storage.remote.fetching import download_file
+from tensordict.storage.remote.manifests import read_manifest
+from tensordict.storage.remote.objects import RemoteObject
+from tensordict.storage.remote.publishing import in_threads
+from tensordict.storage.remote.reading import read_all, read_range
+from tensordict.storage.remote.segments import Segments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tensordict.checkpoint.ranges import Bytes
+    from tensordict.storage.remote.place import Place
+
+__all__ = ["RemoteStepFiles"]
+
+HEAD: Final = 16 << 10
+"""The bytes of a file that are asked for first: most headers are in them."""
+
+_FOLDERS: weakref.WeakSet[RemoteStepFiles] = weakref.WeakSet()
+
+
+class _File:
+    """A file here that has some bytes of an object, and holes for the others.
+
+    Args:
+        path: the file, which is made.
+        source: the object.
+    """
+
+    def __init__(self, path: Path, source: RemoteObject) -> None:
+        self.path = path
+        self.source = source
+        content = read_range(source, 0, HEAD)
+        self.size: int = source.size or 0
+        needed = min(8 + int.from_bytes(content[:8], "little"), self.size)
+        if needed > len(content):
+            content += read_range(source, len(content), needed)
+        half = path.with_name(f".half-{path.name}")
+        with half.open("wb") as file:
+            file.write(content)
+            file.truncate(self.size)
+        half.rename(path)
+        self._there: list[tuple[int, int]] = [(0, len(content))]
+        self._places: dict[str, tuple[int, int]] | None = None
+
+    def place_of(self, name: str) -> tuple[int, int]:
+        """Return the position of the first byte of a tensor, and the number of bytes."""
+        if self._places is None:
+            _, tensors, _ = _rust.safetensors_header(self.path)
+            self._places = {each: (start, size) for each, *_, start, size in tensors}
+        return self._places[name]
+
+    def missing(self, wanted: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return the bytes that are wanted and not here."""
+        found = []
+        for start, stop in _merged(wanted):
+            at = start
+            for begin, end in self._there:
+                if end <= at or begin >= stop:
+                    continue
+                if begin > at:
+                    found.append((at, begin))
+                at = max(at, end)
+            if at < stop:
+                found.append((at, stop))
+        return found
+
+    def note(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Note bytes that are here now."""
+        self._there = _merged([*self._there, *ranges])
+
+
+class RemoteStepFiles(StepFiles):
+    """The tensors of the files of one step in a store: bytes come when they are asked for.
+
+    Args:
+        place: the step.
+        num_threads: the most threads that read.
+    """
+
+    def __init__(self, place: Place, num_threads: int = 0) -> None:
+        content = place.get(META)
+        manifest = read_manifest(content)
+        text = content if manifest is None else manifest.text.encode()
+        self._switch = content
+        self._place = place
+        self._folder: Path = Path(tempfile.mkdtemp(prefix="tensordict-step-"))
+        super().__init__(self._folder, num_threads)
+        self.directory: Path = cast("Path", place)
+        (self._folder / META).write_bytes(text)
+        self._keys: dict[str, str] = {}
+        if manifest is not None:
+            self._keys = {name: key for name, (key, _) in manifest.objects.items()}
+        self._files: dict[str, _File] = {}
+        self._lock: threading.Lock = threading.Lock()
+        meta = parse_meta(text, place / META)
+        names = [rank_file(rank) for rank in range(1, meta.get("world", 1))]
+        in_threads(self._download, [(name,) for name in names])
+        _FOLDERS.add(self)
+
+    def close(self) -> None:
+        """Give the files back; what is mapped stays until this process ends."""
+        super().close()
+        if not self._mapped:
+            self.remove()
+
+    def remove(self) -> None:
+        """Remove the files that came."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def is_current(self) -> bool:
+        """Return whether the step is still what its name leads to."""
+        try:
+            return self._place.get(META) == self._switch
+        except OSError:
+            return False
+
+    def paths(self, about: Mapping[str, Any]) -> list[str]:
+        """The files of an item, of which the headers have come.
+
+        Raises:
+            RuntimeError: one is not in the step.
+            OSError: it cannot be read.
+        """
+        paths = super().paths(about)
+        with self._lock:
+            missing = [name for name in about["files"] if name not in self._files]
+            in_threads(self._begin, [(name,) for name in missing])
+        return paths
+
+    def _object(self, name: str) -> Place:
+        return self._place.reach(self._keys.get(name, name))
+
+    def _download(self, name: str) -> None:
+        download_file(self._object(name), self._folder / name)
+
+    def _begin(self, name: str) -> None:
+        source = RemoteObject(self._object(name))
+        self._files[name] = _File(self._folder / name, source)
+
+    def bring(self, wanted: Mapping[str, Iterable[Bytes]]) -> None:
+        """Have bytes of tensors here, which are asked for all at once.
+
+        Args:
+            wanted: by the path of a file: names of tensors, and the first byte of each and
+                the one behind the last.
+
+        Raises:
+            OSError: they cannot be read, or there is no room for them.
+        """
+        ranges: dict[str, list[tuple[int, int]]] = {}
+        for path, parts in wanted.items():
+            name = Path(path).name
+            found = ranges.setdefault(name, [])
+            for tensor, start, stop in parts:
+                first, size = self._files[name].place_of(tensor)
+                found.append((first + start, first + min(stop, size)))
+        self._fetch(ranges)
+
+    def bring_all(self, about: Mapping[str, Any]) -> None:
+        """Have all bytes of the files of an item here."""
+        self.paths(about)
+        self._fetch(
+            {name: [(0, self._files[name].size)] for name in set(about["files"])}
+        )
+
+    def _fetch(self, ranges: Mapping[str, list[tuple[int, int]]]) -> None:
+        """Ask for ranges of bytes of files, as far as they are not here."""
+        with self._lock:
+            missing = {
+                name: self._files[name].missing(each) for name, each in ranges.items()
+            }
+            missing = {name: each for name, each in missing.items() if each}
+            maps: list[mmap.mmap] = []
+            plans = []
+            for name, each in missing.items():
+                file = self._files[name]
+                with file.path.open("r+b") as opened:
+                    for start, stop in each:
+                        # A full disk is an error here, and a signal in mapped memory.
+                        os.posix_fallocate(opened.fileno(), start, stop - start)
+                    maps.append(mmap.mmap(opened.fileno(), file.size))
+                starts = np.array([start for start, _ in each], np.int64)
+                lengths = np.array([stop - start for start, stop in each], np.int64)
+                memory = np.frombuffer(maps[-1], np.uint8)
+                plans.append(Segments(file.source, starts, lengths, memory, starts))
+            read_all(plans)
+            for name, each in missing.items():
+                self._files[name].note(each)
+
+    def mapped_tensor(self, stored: Any) -> Any:
+        """A tensor over the file, whose bytes have come; stores stay in this process."""
+        source = stored.find(0)
+        size = self._files[Path(source.path).name].place_of(source.name)[1]
+        self.bring({source.path: [(source.name, 0, size)]})
+        shown = self.directory
+        self.directory = self._folder
+        try:
+            return super().mapped_tensor(stored)
+        finally:
+            self.directory = shown
+
+    def problems(self, about: Mapping[str, Any]) -> list[str]:
+        """List the problems of the files of an item, a line each."""
+        self.bring_all(about)
+        return super().problems(about)
+
+
+def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges in their order, those that touch as one."""
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if start >= stop:
+            continue
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(stop, found[-1][1])
+        else:
+            found.append((start, stop))
+    return found
+
+
+def _remove_folders() -> None:
+    for files in list(_FOLDERS):
+        files.remove()
+
+
+atexit.register(_remove_folders)
