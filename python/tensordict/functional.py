@@ -18,6 +18,7 @@ from tensordict.primitives.checks import (
     is_non_tensor,
     is_tensorclass,
 )
+from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def group_by(
     column = _rust.get(tensordict, key, None)
     if column is None:
         msg = f"group_by: the tensordict has no entry {key!r}."
-        raise KeyError(msg)
+        raise KeyMessageError(msg)
     if isinstance(column, torch.Tensor):
         # Without a dim, NaN is sorted to the end.
         dim = 0 if column.ndim > 1 else None
@@ -294,7 +295,7 @@ def _checked_keys(
     for key in (*padded, *nested):
         if any(_rust.get(sample, key, None) is None for sample in batch):
             msg = f"collate got the key {key!r}, which a sample lacks."
-            raise KeyError(msg)
+            raise KeyMessageError(msg)
     if mask_key is not None and any(
         _rust.get(sample, mask_key, None) is not None for sample in batch
     ):

@@ -39,7 +39,7 @@ from tensordict.primitives.checks import (
     is_tensorclass,
 )
 from tensordict.primitives.common import MSG_BAD_KEY
-from tensordict.primitives.errors import MSG_LOCKED
+from tensordict.primitives.errors import MSG_LOCKED, KeyMessageError
 from tensordict.primitives.options import (
     capture_non_tensor_stack,
     lazy_legacy,
@@ -263,7 +263,7 @@ def isin(
         tensor = td.get(key)
         if not isinstance(tensor, torch.Tensor):
             msg = f"Key '{key}' not found in {name} or not a tensor."
-            raise KeyError(msg)
+            raise KeyMessageError(msg)
         tensors.append(tensor)
     ndim = len(input.batch_size)
     if len(reference.batch_size) != ndim:
@@ -311,10 +311,10 @@ def remove_duplicates(
     tensor = input.get(key)
     if tensor is None:
         msg = f"The key '{key}' does not exist in the TensorDict."
-        raise KeyError(msg)
+        raise KeyMessageError(msg)
     if not isinstance(tensor, torch.Tensor):
         msg = f"The key '{key}' does not point to a tensor in the TensorDict."
-        raise KeyError(msg)
+        raise KeyMessageError(msg)
     ndim = len(input.batch_size)
     if not -ndim <= dim < ndim:
         raise ValueError(MSG_BAD_DIM.format(dim, "a TensorDict", input.batch_size))

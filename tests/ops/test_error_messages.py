@@ -26,6 +26,7 @@ from tensordict import (
 )
 from tensordict.base import _KeyThroughLeafError
 from tensordict.checkpoint import Checkpointer
+from tensordict.data import StreamDataLoader
 from tensordict.nn import TensorDictModule
 
 
@@ -484,3 +485,104 @@ def test_a_function_that_is_saved_as_a_value(tmp_path: Path) -> None:
     refused = (AttributeError, pickle.PicklingError)
     with pytest.raises(refused, match=r"entry 'f': save .*exclude"):
         TensorDict(f=lambda: 1).memmap(tmp_path / "save")
+
+
+DIM_CALLS = {
+    "unsqueeze": lambda td, dim: td.unsqueeze(dim),
+    "squeeze": lambda td, dim: td.squeeze(dim),
+    "permute": lambda td, dim: td.permute(dim),
+    "transpose": lambda td, dim: td.transpose(dim, 0),
+    "movedim": lambda td, dim: td.movedim(dim, 0),
+    "flatten": lambda td, dim: td.flatten(dim),
+    "unflatten": lambda td, dim: td.unflatten(dim, (4,)),
+    "unbind": lambda td, dim: td.unbind(dim),
+    "split": lambda td, dim: td.split(2, dim),
+    "chunk": lambda td, dim: td.chunk(2, dim),
+    "narrow": lambda td, dim: td.narrow(dim, 0, 1),
+    "all": lambda td, dim: td.all(dim),
+    "any": lambda td, dim: td.any(dim),
+    "mean": lambda td, dim: td.mean(dim=dim),
+    "flip": lambda td, dim: td.flip(dim),
+    "roll": lambda td, dim: td.roll(1, dim),
+    "repeat_interleave": lambda td, dim: td.repeat_interleave(2, dim=dim),
+    "gather": lambda td, dim: td.gather(dim, torch.zeros(4, dtype=torch.int64)),
+    "to_lazystack": lambda td, dim: td.to_lazystack(dim),
+}
+
+
+@pytest.mark.parametrize("kind", ["dense", "lazy", "view", "params"])
+@pytest.mark.parametrize("name", DIM_CALLS)
+def test_a_dim_that_is_no_number_is_named(name: str, kind: str) -> None:
+    """A name and a float are no dims; the error has the way from a name to its number."""
+    call = DIM_CALLS[name]
+    make = KINDS[kind]
+    if kind == "view" and name in ("permute", "movedim"):
+        return  # refused whatever the dims are
+    pieces = ["a dim is a number", "`td.names.index('time')`"]
+    assert_refused(make, lambda td: call(td, "time"), TypeError, pieces)
+    assert_refused(make, lambda td: call(td, 1.5), TypeError, ["a dim is a number"])
+
+
+@pytest.mark.parametrize("kind", ["dense", "lazy"])
+def test_operands_that_have_no_entries_are_named(kind: str) -> None:
+    """A number behind the function, a mask of another type, a shape of nothing."""
+    make = KINDS[kind]
+    pieces = ["'int' object has no entries", "lambda leaf: fn(leaf, value)"]
+    for name in ("apply", "named_apply", "apply_"):
+        assert_refused(
+            make,
+            lambda td, n=name: getattr(td, n)(lambda *leaves: leaves[-1], 3),
+            AttributeError,
+            pieces,
+        )
+        assert_refused(
+            make, lambda td, n=name: getattr(td, n)(3), TypeError, ["is no function"]
+        )
+    assert_refused(
+        make,
+        lambda td: td.where("reward", td),
+        TypeError,
+        ["tensor of booleans", "str"],
+    )
+    assert_refused(make, lambda td: td.expand_as(3), TypeError, ["tensor", "int"])
+
+
+def test_the_text_of_a_key_error_is_its_message(tmp_path: Path) -> None:
+    """No quotes, no escapes, wherever it is raised."""
+    wrong = {
+        "taken": lambda: data().rename_key_("reward", "obs", safe=True),
+        "collides": lambda: TensorDict({"a": {"b": 1}, "a.b": 2}).flatten_keys(),
+        "metric": lambda: _checkpointer(tmp_path).best("loss"),
+    }
+    for call in wrong.values():
+        with pytest.raises(KeyError) as caught:
+            call()
+        assert str(caught.value) == caught.value.args[0]
+
+
+def _checkpointer(folder: Path) -> Checkpointer:
+    checkpointer = Checkpointer(folder / "run")
+    checkpointer.save(1, x=torch.zeros(2))
+    return checkpointer
+
+
+def test_no_worker_is_told() -> None:
+    """The number is named, and the way to call a function in this process."""
+    assert_refused(
+        data,
+        lambda td: td.map(lambda x: x, num_workers=0),
+        ValueError,
+        ["Number of processes must be at least 1", "num_workers=0", "backend='serial'"],
+    )
+
+
+def test_arguments_of_a_stream_loader_are_named() -> None:
+    """The class that was called, and the near name."""
+    wrong = [
+        ({"bath_size": 2}, "did you mean batch_size="),
+        ({"sufle": True, "batch_size": 1}, "did you mean shuffle="),
+        ({}, r"missing a required argument: 'batch_size'"),
+    ]
+    for options, text in wrong:
+        with pytest.raises(TypeError, match=f"(?i)StreamDataLoader.*{text}"):
+            StreamDataLoader(["ab"], iter, **options)  # type: ignore[call-overload]

@@ -33,6 +33,7 @@ from tensordict.checkpoint.turns import Turn, step_fields
 from tensordict.checkpoint.writing import plan_step
 from tensordict.primitives.closing import Closing
 from tensordict.primitives.deprecation import warn_caller
+from tensordict.primitives.errors import KeyMessageError
 from tensordict.storage.encoding import Decoder
 
 if TYPE_CHECKING:
@@ -415,7 +416,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         known = {name for step in steps for name in step.metrics}
         if steps and metric not in known:
             shown = f"are {sorted(known)}" if known else "are none"
-            raise KeyError(MSG_NO_METRIC.format(self.directory, metric, shown))
+            raise KeyMessageError(MSG_NO_METRIC.format(self.directory, metric, shown))
         found = [
             (step.metrics[metric], step.number)
             for step in steps

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensordict.distributed.plans import Walk
 from tensordict.distributed.values import describe_values, take_values
+from tensordict.primitives.errors import KeyMessageError
 
 if TYPE_CHECKING:
     import torch
@@ -73,12 +74,12 @@ class CollectionState:
         walk = self._walk()
         for name in (LEAVES, VALUES):
             if name not in state_dict:
-                raise KeyError(MSG_MISSING.format(name))
+                raise KeyMessageError(MSG_MISSING.format(name))
         loaded = state_dict[LEAVES]
         own = walk.by_name()
         missing = sorted(own.keys() - loaded.keys())
         if missing:
-            raise KeyError(MSG_MISSING.format(missing[0]))
+            raise KeyMessageError(MSG_MISSING.format(missing[0]))
         for name, leaf in own.items():
             # The loader has mostly written into the leaf itself.
             if loaded[name] is not leaf:

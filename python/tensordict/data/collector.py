@@ -14,6 +14,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase, unravel_key
 from tensordict.data.buckets import BucketStack, Column, dense_columns
 from tensordict.data.buffers import StreamBuffer, WhenFull
+from tensordict.primitives.errors import KeyMessageError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -371,7 +372,7 @@ class StreamCollector:
         stream = unravel_key(stream)
         if stream not in self._producers:
             message = MSG_NO_SUCH.format(stream=stream, streams=[*self._producers])
-            raise KeyError(message)
+            raise KeyMessageError(message)
         return stream
 
 

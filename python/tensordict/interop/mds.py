@@ -15,6 +15,7 @@ import torch
 from tensordict.containers.dense import TensorDict
 from tensordict.interop.leaves import check_collection, extra, path_of, values_of
 from tensordict.primitives.deprecation import warn_caller
+from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ class _Columns:
         if given is not None:
             more = [name for name in given if name not in tables[0]]
             if more:
-                raise KeyError(MSG_COLUMNS.format(extra=more, names=names))
+                raise KeyMessageError(MSG_COLUMNS.format(extra=more, names=names))
             self.encodings = dict(given)
             tables = [{name: table[name] for name in given} for table in tables]
         self._parts: list[tuple[int, dict[str, Callable[[int], Any]]]] = []
@@ -415,7 +416,7 @@ def from_mds(
                 msg = (
                     f"from_mds got the columns {missing}, and the dataset has {names}."
                 )
-                raise KeyError(msg)
+                raise KeyMessageError(msg)
             names = list(columns)
         stream.prepare_shard(shard)
         lists = [values.setdefault(name, []) for name in names]

@@ -8,6 +8,7 @@ import torch
 
 from tensordict.containers.dense import TensorDict
 from tensordict.interop.leaves import check_collection, path_of
+from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["to_nested"]
@@ -94,7 +95,7 @@ def _of_members(path: tuple[str, ...], td: Any, layout: torch.layout) -> Any:
         if not all(key in one for one in tables)
     }
     if some:
-        raise KeyError(MSG_KEYS.format(keys=sorted(some)))
+        raise KeyMessageError(MSG_KEYS.format(keys=sorted(some)))
     made: Any = TensorDict({}, [len(members)], names=td.names[:1], device=td.device)
     for key in keys:
         here = (*path, key)

@@ -9,6 +9,7 @@ from tensordict._rust import getitem, set_entry
 from tensordict.primitives.checks import is_tensorclass
 from tensordict.primitives.common import MSG_BAD_KEY, MSG_NO_KEYS, value_of
 from tensordict.primitives.errors import (
+    KeyMessageError,
     MissingKeyError,
     locked_error,
     missing_key,
@@ -441,7 +442,7 @@ class AccessOps(CollectionProtocol):
         entries = self._entries()
         if not entries:
             msg = "popitem(): dictionary is empty"
-            raise KeyError(msg)
+            raise KeyMessageError(msg)
         key = next(reversed(entries))
         value = _kept(entries[key])
         self._del_entry(key)

@@ -24,6 +24,11 @@ __all__ = ["ApplyOps"]
 MSG_FUNCTION = (
     "{}() calls its first argument with each leaf, and {!r:.50} is no function."
 )
+MSG_OTHERS = (
+    "'{}' object has no entries: {}() takes collections with the same keys behind its function. "
+    "A value that is the same for all leaves belongs into the function: "
+    "lambda leaf: fn(leaf, value)."
+)
 MSG_UNKNOWN_KEYWORDS = (
     "{}() ignores the keyword argument(s) {}. Starting with TensorDict 0.17, the default "
     "will change to raising a TypeError for unknown keyword arguments."
@@ -131,8 +136,7 @@ class ApplyOps(CollectionProtocol):
             given: Any = names
             if given is not NO_DEFAULT:
                 _check_names(names, self.batch_size)
-            if not callable(fn):
-                raise TypeError(MSG_FUNCTION.format("apply", fn))
+            _check_call("apply", fn, others)
             return apply_nest(
                 self, fn, others, None, NO_DEFAULT, names, default, False, False,
                 filter_empty, True if call_on_nested else is_leaf,
@@ -222,8 +226,7 @@ class ApplyOps(CollectionProtocol):
             and given is NO_DEFAULT
             and not (inplace or propagate_lock)
         ):
-            if not callable(fn):
-                raise TypeError(MSG_FUNCTION.format("named_apply", fn))
+            _check_call("named_apply", fn, others)
             return apply_nest(
                 self, fn, others, None, NO_DEFAULT, names, default, True, nested_keys,
                 filter_empty, True if call_on_nested else is_leaf,
@@ -409,6 +412,7 @@ class ApplyOps(CollectionProtocol):
         call_on_unbatched: bool = False,
     ) -> Any:
         """Every form of :meth:`apply`; ``is_leaf`` True stands for ``call_on_nested``."""
+        _check_call("apply", fn, others)
         if inplace:
             # All results are there before the first is written: a function that
             # raises leaves the collection as it was.
@@ -452,6 +456,21 @@ class ApplyOps(CollectionProtocol):
 def _warn_unknown(method: str, keywords: dict[str, Any]) -> None:
     names = ", ".join(map(repr, keywords))
     warn_caller(MSG_UNKNOWN_KEYWORDS.format(method, names))
+
+
+def _check_call(method: str, fn: object, others: tuple[Any, ...]) -> None:
+    """Check the function of a call, and the collections behind it.
+
+    Raises:
+        AttributeError: one of ``others`` is no collection.
+        TypeError: ``fn`` cannot be called.
+    """
+    if not callable(fn):
+        raise TypeError(MSG_FUNCTION.format(method, fn))
+    for other in others:
+        # A member of a stack may lack the entry: the default stands for it.
+        if not isinstance(other, CollectionProtocol) and other is not NO_DEFAULT:
+            raise AttributeError(MSG_OTHERS.format(type(other).__name__, method))
 
 
 def _check_names(names: Sequence[str | None] | None, size: torch.Size) -> None:

@@ -10,6 +10,7 @@ from tensordict import _rust
 from tensordict.ops.operands import expand_right, spread
 from tensordict.primitives import classes
 from tensordict.primitives.common import refused_first
+from tensordict.primitives.dim_numbers import from_front
 from tensordict.primitives.errors import absent_key
 from tensordict.primitives.feature_index import take_features
 from tensordict.primitives.foreach import is_dense_throughout
@@ -294,7 +295,7 @@ class IndexingOps(CollectionProtocol):
         if not index.shape[0]:
             msg = "Cannot use torch.gather with an empty index"
             raise RuntimeError(msg)
-        at = dim + ndim if dim < 0 else dim
+        at = from_front(dim, ndim)
         if not 0 <= at < ndim:
             raise RuntimeError(MSG_GATHER_DIM.format(batch_size, dim))
         count = index.dim()
@@ -347,6 +348,9 @@ def _stays_in_place(item: object) -> bool:
 
 def _check_mask(mask: torch.Tensor, td: Any, leaves: list[Any]) -> None:
     """Raise where ``mask`` does not broadcast to the leading dims of a leaf."""
+    if not isinstance(mask, torch.Tensor):
+        msg = f"where() takes a tensor of booleans as condition, got a {type(mask).__name__}."
+        raise TypeError(msg)
     if not leaves:
         return
     ndim = mask.ndimension()

@@ -9,6 +9,7 @@ import torch
 from tensordict import _rust
 from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
+from tensordict.primitives.dim_numbers import from_front
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.special import is_shared
@@ -136,9 +137,10 @@ class JoiningOps(CollectionProtocol):
             RuntimeError: its size is 0.
         """
         ndim = len(self.batch_size)
-        if not -ndim <= dim < ndim:
+        at = from_front(dim, ndim)
+        if not 0 <= at < ndim:
             raise IndexError(MSG_LAZY_DIM.format(dim, ndim))
-        dim = dim + ndim if dim < 0 else dim
+        dim = at
         names = self.names if self._has_names() else None
         members = list(self.unbind(dim))
         name = None if names is None else names[dim]
@@ -481,7 +483,7 @@ def cat_collections(tensors: Sequence[Any], dim: int = 0, out: object = None) ->
             batch_size = first.batch_size
             _check_members(tensors)
         ndim = len(batch_size)
-        at = dim + ndim if dim < 0 else dim
+        at = from_front(dim, ndim)
         if not 0 <= at < ndim:
             raise RuntimeError(MSG_CAT_DIM.format(dim, list(batch_size)))
         if out is None:

@@ -10,7 +10,7 @@ import torch
 from tensordict import _rust
 from tensordict._rust import flatten_keys, select
 from tensordict.primitives.common import MSG_BAD_KEY, MSG_NO_KEYS
-from tensordict.primitives.errors import locked_error, missing_of_all
+from tensordict.primitives.errors import KeyMessageError, locked_error, missing_of_all
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.update import replace_all
 
@@ -350,7 +350,7 @@ class KeysOps(CollectionProtocol):
         if old == new:
             return self
         if safe and _rust.contains(self, new):
-            raise KeyError(MSG_TAKEN.format(new_key))
+            raise KeyMessageError(MSG_TAKEN.format(new_key))
         parent = _rust.get(self, old[:-1]) if len(old) > 1 else self
         if parent.is_locked:
             raise locked_error(parent)

@@ -9,6 +9,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.primitives import classes
+from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def pack_leaves(
             cls=_own_type(td),
         )
     elif set(found) != set(layout.keys):
-        raise KeyError(
+        raise KeyMessageError(
             MSG_KEYS.format(sorted(found, key=_path), sorted(layout.keys, key=_path))
         )
     leaves = [found[key] for key in layout.keys]

@@ -16,6 +16,7 @@ from tensordict.primitives import classes
 from tensordict.primitives.arrays import as_tensor, is_constant, tensor_over
 from tensordict.primitives.common import as_size
 from tensordict.primitives.deprecation import warn_caller
+from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["convert", "is_namedtuple", "is_namedtuple_class"]
@@ -253,14 +254,14 @@ def with_text_keys(values: Mapping[Any, Any], error: KeyError) -> dict[Any, Any]
         for key, value in values.items():
             text = str(key) if type(key) is int else key
             if text in found:
-                raise KeyError(MSG_SAME_TEXT.format(text))
+                raise KeyMessageError(MSG_SAME_TEXT.format(text))
             found[text] = value
         return found
     path = _path_to_wrong_key(values)
     if not path:
         raise error
     text, _, _ = str(error.args[0]).partition(MSG_PLACE[:5])
-    raise KeyError(text + MSG_PLACE.format(path)) from None
+    raise KeyMessageError(text + MSG_PLACE.format(path)) from None
 
 
 def _path_to_wrong_key(values: Mapping[Any, Any]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import torch
 from tensordict import _rust
 from tensordict.ops.packing import PackLayout, pack_leaves
 from tensordict.primitives.common import ONES_TAIL
+from tensordict.primitives.dim_numbers import batch_dim, from_front
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.ragged_leaves import at_index, padded
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RearrangingOps"]
 
-MSG_INCOMPATIBLE_DIM = "Incompatible dim {} for tensordict with shape {}."
 MSG_RANGE = "Dimension out of range (expected to be in range of [-{}, {}], but got {})"
 MSG_REPEAT = (
     "The number of repeat elements must match the number of dimensions of the "
@@ -179,7 +179,7 @@ class RearrangingOps(CollectionProtocol):
                 source = self.reshape(-1)
             at = 0
         else:
-            at = dim + ndim if dim < 0 else dim
+            at = from_front(dim, ndim)
             if at < 0:
                 msg = (
                     f"dim {dim} is out of range for tensordict with shape "
@@ -261,12 +261,7 @@ class RearrangingOps(CollectionProtocol):
             )
         else:
             given = dims if isinstance(dims, (tuple, list)) else (dims,)
-            where = []
-            for dim in given:
-                at = dim + ndim if dim < 0 else dim
-                if not 0 <= at < ndim:
-                    raise IndexError(MSG_INCOMPATIBLE_DIM.format(at, batch_size))
-                where.append(at)
+            where = [batch_dim(dim, batch_size) for dim in given]
             if count != len(where):
                 raise RuntimeError(MSG_ALIGN.format(count, len(where)))
             # Torch reads numbers faster than tuples of one.
@@ -292,10 +287,10 @@ class RearrangingOps(CollectionProtocol):
             [3, 2, 1]
         """
         ndim = len(self.batch_size)
-        given = (dims,) if isinstance(dims, int) else tuple(dims)
+        given = tuple(dims) if isinstance(dims, (tuple, list)) else (dims,)
         where = []
         for dim in given:
-            at = _dim_in_range(dim + ndim if dim < 0 else dim, ndim)
+            at = _dim_in_range(from_front(dim, ndim), ndim)
             if at in where:
                 msg = f"dim {at} appears multiple times in the list of dims"
                 raise RuntimeError(msg)
@@ -354,9 +349,7 @@ class RearrangingOps(CollectionProtocol):
         if len(dims) != 2:
             msg = "rot90 requires exactly 2 dims"
             raise RuntimeError(msg)
-        first, second = dims
-        first += ndim if first < 0 else 0
-        second += ndim if second < 0 else 0
+        first, second = (from_front(dim, ndim) for dim in dims)
         if not (0 <= first < ndim and 0 <= second < ndim):
             msg = "list index out of range"
             raise IndexError(msg)

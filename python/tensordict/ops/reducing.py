@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tensordict import _rust
 from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.dim_numbers import dim_number
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.special import is_shared, resized
 
@@ -65,13 +65,7 @@ def _batch_dims(dim: object, ndim: int) -> tuple[int, ...]:
         if isinstance(each, bool):
             msg = f"dim must be an int, not {each}"
             raise TypeError(msg)
-        if isinstance(each, str):
-            msg = (
-                "'str' object cannot be interpreted as an integer: a dim is a number, "
-                f"and {each!r} is a name. `td.names.index({each!r})` gives the number."
-            )
-            raise TypeError(msg)
-        position = each if type(each) is int else operator.index(each)
+        position = dim_number(each)
         if not -ndim <= position < ndim:
             raise IndexError(MSG_DIM.format(position, ndim))
         out.append(position + ndim if position < 0 else position)
@@ -446,7 +440,7 @@ def truth(td: CollectionProtocol, name: str, dim: int) -> Any:
         RuntimeError: ``dim`` is no batch dim.
     """
     ndim = len(td.batch_size)
-    if isinstance(dim, bool) or not -ndim <= dim < ndim:
+    if isinstance(dim, bool) or not -ndim <= dim_number(dim) < ndim:
         raise RuntimeError(MSG_DIM_ALL)
     found = _rust.reduce_dim(td, name, dim)
     if {type(part) for part in _rust.containers(found)} == {td._plain_type}:

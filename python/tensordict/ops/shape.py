@@ -15,6 +15,7 @@ from tensordict.ops.splitting import SplittingOps
 from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
 from tensordict.primitives.common import MSG_BATCH_MISMATCH, as_size
+from tensordict.primitives.dim_numbers import batch_dim
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.special import fits, mapped
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ShapeOps"]
 
-MSG_INCOMPATIBLE_DIM = "Incompatible dim {} for tensordict with shape {}."
 MSG_EXPAND_NDIM = (
     "the number of sizes provided ({}) must be greater or equal to the number of "
     "dimensions in the TensorDict ({})"
@@ -189,7 +189,8 @@ class ShapeOps(SplittingOps, RearrangingOps):
         if kwargs and (args or len(kwargs) > 1 or "dims" not in kwargs):
             raise TypeError(MSG_DIMS_ARGUMENTS.format(args, kwargs))
         if args:
-            dims = args[0] if len(args) == 1 and not isinstance(args[0], int) else args
+            is_one = len(args) != 1 or isinstance(args[0], (int, str, float))
+            dims = args if is_one else args[0]
         else:
             dims = kwargs.get("dims", ())
         if options_primitives._lazy_legacy:
@@ -345,6 +346,9 @@ class ShapeOps(SplittingOps, RearrangingOps):
             torch.Size([2, 3])
         """
         if not isinstance(other, CollectionProtocol):
+            if not isinstance(other, torch.Tensor):
+                msg = f"expand_as() takes a tensor or a collection, got a {type(other).__name__}."
+                raise TypeError(msg)
             return self._expanded(other.shape, True)
         # The bare method: a function of Python costs as much again.
         result = _rust.apply_nest(
@@ -448,7 +452,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
             torch.Size([2, 3, 5])
         """
         batch_size = self.batch_size
-        at = _batch_dim(dim, batch_size)
+        at = batch_dim(dim, batch_size)
         sizes = list(unflattened_size)
         # Slices of a ``torch.Size`` cost several times those of a list.
         dims = list(batch_size)
@@ -484,15 +488,6 @@ def _one_dim(dim: int) -> int:
 def _optional_dim(dim: int | None = None) -> int | None:
     """Check a dim that may be left out: see :func:`_one_dim`."""
     return dim
-
-
-def _batch_dim(dim: int, batch_size: torch.Size) -> int:
-    """``dim`` counted from the front; an IndexError where it is no batch dim."""
-    ndim = len(batch_size)
-    at = dim + ndim if dim < 0 else dim
-    if at < 0 or at >= ndim:
-        raise IndexError(MSG_INCOMPATIBLE_DIM.format(at, batch_size))
-    return at
 
 
 def _viewed_as(td: Any, dtype: torch.dtype, size: torch.Size) -> Any:

@@ -10,11 +10,11 @@ import torch
 
 from tensordict import _rust
 from tensordict._rust import split_leaves, unbind
+from tensordict.primitives.dim_numbers import batch_dim, from_front
 from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["SplittingOps"]
 
-MSG_INCOMPATIBLE_DIM = "Incompatible dim {} for tensordict with shape {}."
 MSG_RANGE = "Dimension out of range (expected to be in range of [-{}, {}], but got {})"
 MSG_SPLIT_TYPE = "split(): argument 'split_size' must be int or list of ints"
 MSG_SPLIT_POSITIVE = "TensorDict.split: split_size must be positive, got {}."
@@ -86,7 +86,7 @@ class SplittingOps(CollectionProtocol):
         if chunks < 1:
             msg = f"chunks must be a strictly positive integer, got {chunks}."
             raise ValueError(msg)
-        at = _batch_dim(dim, self.batch_size)
+        at = batch_dim(dim, self.batch_size)
         length = self.batch_size[at]
         if not length:
             return self.split([0] * chunks, at)
@@ -117,7 +117,7 @@ class SplittingOps(CollectionProtocol):
             [[0], [1, 2], [3, 4]]
         """
         batch_size = self.batch_size
-        at = _batch_dim(dim, batch_size)
+        at = batch_dim(dim, batch_size)
         length = batch_size[at]
         where = indices_or_sections
         if isinstance(where, torch.Tensor):
@@ -178,7 +178,7 @@ class SplittingOps(CollectionProtocol):
         """
         batch_size = self.batch_size
         ndim = len(batch_size)
-        at = dim + ndim if dim < 0 else dim
+        at = from_front(dim, ndim)
         if at < 0 or at >= ndim:
             raise IndexError(MSG_RANGE.format(ndim, ndim - 1, at))
         whole = batch_size[at]
@@ -218,7 +218,7 @@ def split_plan(batch_size: torch.Size, split_size: object, dim: int) -> SplitPla
 
 
 def _split_plan(batch_size: torch.Size, split_size: object, dim: int) -> SplitPlan:
-    at = _batch_dim(dim, batch_size)
+    at = batch_dim(dim, batch_size)
     length = batch_size[at]
     if isinstance(split_size, int):
         if split_size <= 0 and (split_size < 0 or length):
@@ -254,12 +254,3 @@ def _split_sizes(split_size: Any, at: int, length: int) -> list[int]:
     if sum(sizes) != length:
         raise RuntimeError(MSG_SPLIT_SUM.format(length, at, sizes))
     return sizes
-
-
-def _batch_dim(dim: int, batch_size: torch.Size) -> int:
-    """``dim`` counted from the front; an IndexError where it is no batch dim."""
-    ndim = len(batch_size)
-    at = dim + ndim if dim < 0 else dim
-    if at < 0 or at >= ndim:
-        raise IndexError(MSG_INCOMPATIBLE_DIM.format(at, batch_size))
-    return at

@@ -12,7 +12,13 @@ from tensordict.primitives.common import (
     _InplaceWriteError,
 )
 from tensordict.primitives.convert import tensor_of, tensor_of_sequence
-from tensordict.primitives.errors import at_key, below, locked_error, missing_key
+from tensordict.primitives.errors import (
+    KeyMessageError,
+    at_key,
+    below,
+    locked_error,
+    missing_key,
+)
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, PartsProtocol
 
 if TYPE_CHECKING:
@@ -62,7 +68,7 @@ class StoringOps(CollectionProtocol):
                     rest, value, inplace, non_blocking, validated, ignore_lock
                 )
             else:
-                raise KeyError(MSG_PRESENT.format(key, self))
+                raise KeyMessageError(MSG_PRESENT.format(key, self))
             return
         if present is NO_DEFAULT:
             if inplace is None:

@@ -40,7 +40,10 @@ MSG_PARAMS = (
     "(through ``tensordict.data`` or ``tensordict.to_tensordict()``) and call {} in a second "
     "time."
 )
-MSG_NO_WORKERS = "Number of processes must be at least 1"
+MSG_NO_WORKERS = (
+    "Number of processes must be at least 1, got num_workers={}. backend='serial' calls the "
+    "function in this process."
+)
 BACKENDS = ("processes", "ray", "serial", "threads")
 
 
@@ -193,7 +196,7 @@ def _backend(options: Options) -> Backend:
         return RayBackend(options.num_workers)
     count = num_cpus() if options.num_workers is None else options.num_workers
     if count < 1:
-        raise ValueError(MSG_NO_WORKERS)
+        raise ValueError(MSG_NO_WORKERS.format(count))
     if name == "threads":
         return ThreadsBackend(count)
     context = multiprocessing.get_context(options.mp_start_method)

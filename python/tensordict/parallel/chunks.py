@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict.primitives.dims import MSG_INCOMPATIBLE_DIM
+from tensordict.primitives.dim_numbers import MSG_INCOMPATIBLE_DIM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

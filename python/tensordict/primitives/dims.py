@@ -13,6 +13,10 @@ from weakref import ref
 import torch
 
 from tensordict.primitives.common import DIMS_TAIL, NO_TAIL, SHAPE_TAIL
+from tensordict.primitives.dim_numbers import (
+    batch_dim,
+    from_front,
+)
 from tensordict.primitives.lock import keep_storage
 from tensordict.primitives.map_leaves import map_leaves
 from tensordict.primitives.split import split_leaves
@@ -22,7 +26,6 @@ if TYPE_CHECKING:
 
     from tensordict.primitives.protocol import CollectionProtocol
 
-MSG_INCOMPATIBLE_DIM = "Incompatible dim {} for tensordict with shape {}."
 MSG_TRANSPOSE = "dim0 and dim1 must be within the range of the number of dimensions."
 MSG_PERMUTATION_RANGE = (
     "Received an permutation order incompatible with the tensordict shape."
@@ -68,7 +71,7 @@ def unsqueeze(td: CollectionProtocol, dim: int, call: Call) -> Any:
     """Add a batch dim of size 1 at ``dim``."""
     batch_size = td.batch_size
     ndim = len(batch_size)
-    at = dim + ndim + 1 if dim < 0 else dim
+    at = from_front(dim, ndim + 1)
     if not 0 <= at <= ndim:
         raise RuntimeError(MSG_UNSQUEEZE.format(dim, batch_size))
     size = torch.Size([*batch_size[:at], 1, *batch_size[at:]])
@@ -89,9 +92,7 @@ def squeeze(td: CollectionProtocol, dim: int | None, call: Call) -> Any:
             result = map_leaves(td, "squeeze", (gone,), size, order, NO_TAIL, True, -1)
             return _remembered(td, result, call)
     else:
-        gone = dim + ndim if dim < 0 else dim
-        if gone < 0 or gone >= ndim:
-            raise IndexError(MSG_INCOMPATIBLE_DIM.format(gone, batch_size))
+        gone = batch_dim(dim, batch_size)
         order = (*range(gone), *range(gone + 1, ndim))
         if batch_size[gone] != 1:
             return _remembered(td, td, call)
@@ -105,8 +106,7 @@ def transpose(td: CollectionProtocol, dim0: int, dim1: int, call: Call) -> Any:
     """Swap two batch dims."""
     batch_size = td.batch_size
     ndim = len(batch_size)
-    first = dim0 + ndim if dim0 < 0 else dim0
-    second = dim1 + ndim if dim1 < 0 else dim1
+    first, second = from_front(dim0, ndim), from_front(dim1, ndim)
     if not (0 <= first < ndim and 0 <= second < ndim):
         raise ValueError(MSG_TRANSPOSE)
     if first == second:
@@ -156,9 +156,10 @@ def _permutation(dims: tuple[int, ...], ndim: int) -> tuple[int, ...]:
     """A permutation of ``ndim`` dims from one that counts from the end or is short."""
     order = []
     for dim in dims:
-        if dim >= ndim or dim < -ndim:
+        at = from_front(dim, ndim)
+        if not 0 <= at < ndim:
             raise ValueError(MSG_PERMUTATION_RANGE)
-        order.append(dim + ndim if dim < 0 else dim)
+        order.append(at)
     count = len(order)
     if len(set(order)) != count or (count and max(order) >= count):
         raise ValueError(MSG_PERMUTATION.format(order, list(range(count))))
@@ -168,16 +169,19 @@ def _permutation(dims: tuple[int, ...], ndim: int) -> tuple[int, ...]:
 def movedim(td: CollectionProtocol, source: Any, destination: Any, call: Call) -> Any:
     """Move batch dims to other places."""
     ndim = len(td.batch_size)
-    num_sources = 1 if isinstance(source, int) else len(source)
-    num_targets = 1 if isinstance(destination, int) else len(destination)
+    sources, targets = (
+        dims if isinstance(dims, (tuple, list)) else (dims,)
+        for dims in (source, destination)
+    )
+    num_sources, num_targets = len(sources), len(targets)
     if num_sources != num_targets:
         msg = (
             "movedim: source and destination must have the same number of "
             f"elements, got {num_sources} and {num_targets}"
         )
         raise ValueError(msg)
-    sources = _dims_in_range(source, ndim)
-    targets = _dims_in_range(destination, ndim)
+    sources = _dims_in_range(sources, ndim)
+    targets = _dims_in_range(targets, ndim)
     for name, dims in (("source", sources), ("destination", targets)):
         if len(set(dims)) != len(dims):
             msg = f"movedim: repeated dim in {name}"
@@ -193,10 +197,11 @@ def movedim(td: CollectionProtocol, source: Any, destination: Any, call: Call) -
 def _dims_in_range(dims: Sequence[int], ndim: int) -> list[int]:
     """Dims counted from the front; an IndexError, worded as torch's, for one too many."""
     out = []
-    for dim in (dims,) if isinstance(dims, int) else dims:
-        if dim >= ndim or dim < -ndim:
+    for dim in dims:
+        at = from_front(dim, ndim)
+        if not 0 <= at < ndim:
             raise IndexError(MSG_RANGE.format(ndim, ndim - 1, dim))
-        out.append(dim + ndim if dim < 0 else dim)
+        out.append(at)
     return out
 
 
@@ -204,8 +209,7 @@ def flatten(td: CollectionProtocol, start_dim: int, end_dim: int, call: Call) ->
     """Join the batch dims from ``start_dim`` to ``end_dim`` into one."""
     batch_size = td.batch_size
     ndim = len(batch_size)
-    start = start_dim + ndim if start_dim < 0 else start_dim
-    end = end_dim + ndim if end_dim < 0 else end_dim
+    start, end = from_front(start_dim, ndim), from_front(end_dim, ndim)
     if end < 0 and (ndim or (start_dim, end_dim) != (0, -1)):
         raise ValueError(MSG_FLATTEN_END.format(end, batch_size))
     if not ndim:
@@ -284,9 +288,7 @@ def unbind_plan(batch_size: torch.Size, dim: int) -> UnbindPlan:
 
 def _unbind_plan(batch_size: torch.Size, dim: int) -> UnbindPlan:
     ndim = len(batch_size)
-    at = dim + ndim if dim < 0 else dim
-    if at < 0 or at >= ndim:
-        raise IndexError(MSG_INCOMPATIBLE_DIM.format(at, batch_size))
+    at = batch_dim(dim, batch_size)
     prefixes = [batch_size[:at] + batch_size[at + 1 :]] * batch_size[at]
     return (at,), prefixes, (*range(at), *range(at + 1, ndim))
 
@@ -297,9 +299,9 @@ def _without(
     """A batch dim counted from the front, the batch size and the order of dims without it."""
     batch_size = td.batch_size
     ndim = len(batch_size)
-    if not -ndim <= dim < ndim:
+    at = from_front(dim, ndim)
+    if not 0 <= at < ndim:
         raise IndexError(MSG_DIM.format(dim, ndim))
-    at = dim + ndim if dim < 0 else dim
     size = batch_size[:at] + batch_size[at + 1 :]
     return at, size, (*range(at), *range(at + 1, ndim))
 

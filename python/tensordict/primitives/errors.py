@@ -34,11 +34,19 @@ _MOST_KEYS = 200
 """Among more keys than these no near ones are looked for: it takes a while."""
 
 
-class MissingKeyError(KeyError):
-    """Tell that there is no entry at a key, which keys there are, and near ones.
+class KeyMessageError(KeyError):
+    """A :class:`KeyError` whose text is its message.
 
-    It is a :class:`KeyError` that shows its message as it is, where ``KeyError`` shows the
-    message's ``repr``.
+    The text of a ``KeyError`` is the ``repr`` of the message, with quotes and escapes.
+    """
+
+    def __str__(self) -> str:
+        """Give the message as it is."""
+        return str(self.args[0]) if len(self.args) == 1 else super().__str__()
+
+
+class MissingKeyError(KeyMessageError):
+    """Tell that there is no entry at a key, which keys there are, and near ones.
 
     Examples:
         >>> td = TensorDict(reward=torch.zeros(3))
@@ -48,10 +56,6 @@ class MissingKeyError(KeyError):
         ...     print(error)
         key "rewrad" not found in TensorDict with keys ['reward']. Did you mean 'reward'?
     """
-
-    def __str__(self) -> str:
-        """Give the message as it is."""
-        return str(self.args[0]) if len(self.args) == 1 else super().__str__()
 
 
 class KeyThroughLeafError(MissingKeyError, ValueError):

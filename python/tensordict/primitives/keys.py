@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tensordict.primitives.common import MSG_NO_KEYS
-from tensordict.primitives.errors import locked_error, missing_key, through_leaf
+from tensordict.primitives.errors import (
+    KeyMessageError,
+    locked_error,
+    missing_key,
+    through_leaf,
+)
 from tensordict.primitives.leaf_loops import picked, special_keys
 from tensordict.primitives.nested_key import unravel_key_to_tuple
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -207,7 +212,7 @@ def flatten_keys(
         return _like(td, entries)
     for key, value in entries.items():
         if key in direct:
-            raise KeyError(MSG_COLLIDE.format([key]))
+            raise KeyMessageError(MSG_COLLIDE.format([key]))
         direct[key] = value
     if td._is_dense:
         replace_entries(td, direct)
@@ -242,7 +247,7 @@ def _flatten(
         for key, value in held.items():
             name = joined + key
             if name in out:
-                raise KeyError(MSG_COLLIDE.format([name]))
+                raise KeyMessageError(MSG_COLLIDE.format([name]))
             out[name] = value
         return
     for key, value in held.items():
@@ -258,7 +263,7 @@ def _flatten(
                 joined = separator.join((*prefix, ""))
             name = joined + key
             if name in out:
-                raise KeyError(MSG_COLLIDE.format([name]))
+                raise KeyMessageError(MSG_COLLIDE.format([name]))
             if collection and not inplace and value.is_locked:
                 value = clone_structure(value)
             out[name] = value
@@ -298,14 +303,14 @@ def unflatten_keys(td: CollectionProtocol, separator: str, inplace: bool) -> Any
             if branch is None:
                 branch = _unflattened_branch(td, entries, waiting, parent, parent_path)
                 if branch is None:
-                    raise KeyError(MSG_OVERRIDE.format(path))
+                    raise KeyMessageError(MSG_OVERRIDE.format(path))
                 branches[parent_path] = branch
                 waiting.setdefault(parent_path, {})
             parent = branch
         added = waiting[parent_path]
         key = path[-1]
         if key in added or parent._get_entry(key, NO_DEFAULT) is not NO_DEFAULT:
-            raise KeyError(MSG_OVERRIDE.format(path))
+            raise KeyMessageError(MSG_OVERRIDE.format(path))
         if parent.batch_size != td.batch_size:
             value = validate(parent, key, value)
         added[key] = value

@@ -16,7 +16,7 @@ from tensordict.primitives.common import (
     as_size,
 )
 from tensordict.primitives.copy import _is_one_value, copy_failed, fit_inplace
-from tensordict.primitives.errors import locked_error, not_a_mapping
+from tensordict.primitives.errors import KeyMessageError, locked_error, not_a_mapping
 from tensordict.primitives.keys import replace_entries
 from tensordict.primitives.nested_key import unravel_key_to_tuple
 from tensordict.primitives.protocol import (
@@ -228,7 +228,7 @@ def _enter(branch: _Branch, key: str, ignore_lock: bool) -> _Branch:
         above = td if branch.above is None else branch.above
         inner = _Branch(td._make_child(), above)
     elif not isinstance(found, CollectionProtocol):
-        raise KeyError(MSG_PRESENT.format(key, td))
+        raise KeyMessageError(MSG_PRESENT.format(key, td))
     else:
         inner = _Branch(found)
     branch.staged[key] = inner

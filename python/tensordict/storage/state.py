@@ -10,6 +10,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.old_states import as_of_today
 
@@ -89,7 +90,7 @@ def _check_names(td: CollectionProtocol) -> None:
     for key in td.keys(include_nested=True, leaves_only=True):
         name = key if isinstance(key, str) else ".".join(key)
         if name in seen:
-            raise KeyError(
+            raise KeyMessageError(
                 f"Flattening keys in tensordict causes keys {[seen[name], key]} to "
                 f"collide in the flat state dict key {name!r}. Use "
                 "state_dict(flatten=False) to keep them apart."

@@ -10,7 +10,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.collection import TensorCollection
-from tensordict.primitives.errors import locked_error
+from tensordict.primitives.errors import KeyMessageError, locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.tensorclass.casting import are_rows, as_dicts, cast_field
 from tensordict.tensorclass.delegation import forwarded
@@ -483,7 +483,7 @@ class FieldAccess(TensorCollection):
         elif name in type(self).__expected_keys__:
             self._unset_field(name)
         elif self._tensordict._get_entry(name, None) is None:
-            raise KeyError(MSG_NO_ENTRY.format(path, type(self).__name__))
+            raise KeyMessageError(MSG_NO_ENTRY.format(path, type(self).__name__))
         else:
             super().del_(name)
         return self

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.registry import type_text
 from tensordict.storage.layouts.directory import load_directory
 from tensordict.storage.restricted_pickle import read_pickle
@@ -116,10 +117,10 @@ class FilesOfClass(MethodsOfClass):
             if entry is not None and not (is_value and not isinstance(value, Mapping)):
                 kept[name] = value
             elif strict and name not in fields:
-                raise KeyError(MSG_UNEXPECTED.format(name))
+                raise KeyMessageError(MSG_UNEXPECTED.format(name))
         for name, value in fields.items():
             if strict and name not in type(self).__expected_keys__:
-                raise KeyError(MSG_UNEXPECTED.format(name))
+                raise KeyMessageError(MSG_UNEXPECTED.format(name))
             if value is None and name in held:
                 kept[name] = None
         return kept

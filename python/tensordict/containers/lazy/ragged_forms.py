@@ -12,6 +12,7 @@ from tensordict.containers.lazy.formats import as_nested, as_padded
 from tensordict.containers.lazy.ragged_column import covered_dims
 from tensordict.containers.lazy.stack import LazyStackedTensorDict
 from tensordict.primitives.checks import inside, is_tensorclass
+from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def row_shapes(
     rows: range = getattr(td, "_rows", range(0))
     value = td._sample_entry(path[0]) if path[0] in td.keys() else None  # noqa: SIM118
     if isinstance(value, torch.Tensor) == (len(path) > 1) or value is None:
-        raise KeyError(MSG_NO_TENSOR.format(path if len(path) > 1 else path[0]))
+        raise KeyMessageError(MSG_NO_TENSOR.format(path if len(path) > 1 else path[0]))
     if len(path) > 1:
         return row_shapes(td._get_entry(path[0], None), path[1:], places)
     if columns is not None:

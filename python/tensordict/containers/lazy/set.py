@@ -26,6 +26,7 @@ from tensordict.ops.operands import NUMBERS
 from tensordict.primitives.checks import is_leaf_nontensor
 from tensordict.primitives.common import MSG_BAD_KEY, MSG_PRESENT, _InplaceWriteError
 from tensordict.primitives.copy import copy_all
+from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.index_items import fills, refuse_cast
 from tensordict.primitives.metatensor import MetaTensor, merged_shape
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -148,11 +149,11 @@ class WritingOps(StackState):
             if len(path) > 1:
                 # A value that does not fit is told first.
                 _rust.validate(self, key, value, non_blocking)
-            raise KeyError(MSG_NO_SUCH_MEMBERS)
+            raise KeyMessageError(MSG_NO_SUCH_MEMBERS)
         if len(path) > 1 and present:
             if not all(isinstance(each, CollectionProtocol) for each in present):
                 _rust.validate(self, key, value, non_blocking)
-                raise KeyError(MSG_PRESENT.format(key, self))
+                raise KeyMessageError(MSG_PRESENT.format(key, self))
             if len(present) < len(held):
                 self._set_in_some(
                     path, value, bool(inplace), non_blocking, validated, ignore_lock

@@ -30,6 +30,7 @@ from tensordict.containers.lazy.set import WritingOps
 from tensordict.ops.batch import MSG_NAMES_LENGTH, BatchOps
 from tensordict.ops.locking import LockingOps
 from tensordict.primitives import classes
+from tensordict.primitives.dim_numbers import from_front
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.index_items import refuse_fractions, refuse_types
 from tensordict.primitives.lazy import first_misfit
@@ -544,7 +545,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     def to_lazystack(self, dim: int = 0) -> Any:
         """A stack along ``dim``: this one where it is that."""
         ndim = len(self._batch_size)
-        at = dim + ndim if -ndim <= dim < 0 else dim
+        at = from_front(dim, ndim)
         if at == self.stack_dim:
             return self
         stack = super().to_lazystack(dim)

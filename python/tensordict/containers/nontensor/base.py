@@ -29,7 +29,7 @@ from tensordict.primitives.common import (
     as_size,
     more_refs,
 )
-from tensordict.primitives.errors import locked_error
+from tensordict.primitives.errors import KeyMessageError, locked_error
 from tensordict.primitives.operations import (
     COPIES,
     REDUCES,
@@ -189,7 +189,7 @@ class NonTensorOps(ComparingOps):
 
     def _with_entries(self, entries: dict[str, Any]) -> Any:
         if entries:
-            raise KeyError(
+            raise KeyMessageError(
                 MSG_NO_ENTRIES.format(type(self).__name__, next(iter(entries)))
             )
         return self._twin()
@@ -472,7 +472,7 @@ class NonTensorOps(ComparingOps):
         return self._index(index)
 
     def _set_entry(self, key: str, value: object) -> None:
-        raise KeyError(MSG_NO_ENTRIES.format(type(self).__name__, key))
+        raise KeyMessageError(MSG_NO_ENTRIES.format(type(self).__name__, key))
 
     def _stated(self) -> tuple[dict[str, Any], dict[str, Any]]:
         data = self._stated_value()
@@ -589,7 +589,7 @@ class NonTensorOps(ComparingOps):
             this: Any = self
             this.set("data", value)
             return self
-        raise KeyError(MSG_NO_ENTRIES.format(type(self).__name__, key))
+        raise KeyMessageError(MSG_NO_ENTRIES.format(type(self).__name__, key))
 
     def pad(
         self,

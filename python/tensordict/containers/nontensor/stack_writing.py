@@ -17,6 +17,7 @@ from tensordict.containers.nontensor.equality import is_nothing
 from tensordict.containers.nontensor.metadata import MetaData
 from tensordict.containers.nontensor.positions import Layout, places_at
 from tensordict.ops.copying import replacements
+from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.index_items import refuse_fractions
 from tensordict.primitives.protocol import CollectionProtocol
 
@@ -126,7 +127,7 @@ class StackWriting(NonTensorOps):
             RuntimeError: the stack is locked, or there are more or fewer values.
         """
         if key not in ("data", ("data",)):
-            raise KeyError(MSG_ONLY_DATA)
+            raise KeyMessageError(MSG_ONLY_DATA)
         self._check_unlocked()
         self._write((), item)
         return self
@@ -143,7 +144,7 @@ class StackWriting(NonTensorOps):
         refuse_fractions(index)
         _rust.index_shape(self._batch_size, index)
         if key not in ("data", ("data",)):
-            raise KeyError(MSG_ONLY_DATA)
+            raise KeyMessageError(MSG_ONLY_DATA)
         self._write(index, value)
         return self
 

@@ -27,6 +27,7 @@ from tensordict.containers.persistent.writing import Writing
 from tensordict.ops.access import MSG_NO_INDEX, MSG_ONE_DEFAULT
 from tensordict.primitives import classes
 from tensordict.primitives.common import as_size
+from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage import pickles
 from tensordict.storage.arrays import backend_of
@@ -416,7 +417,7 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
             group = None if group is None else group.group(name)
         if group is None:
             msg = f"The file {file.name} has no group {state['path']!r} any more."
-            raise KeyError(msg)
+            raise KeyMessageError(msg)
         self._take(
             file,
             group,

@@ -17,6 +17,7 @@ from tensordict.containers.store.server import Server
 from tensordict.containers.store.tensorclasses import class_named
 from tensordict.containers.store.writes import collect
 from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.errors import KeyMessageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -258,7 +259,7 @@ class StoreConstructors(OpenedStore):
         tree, size, found, kind = server.read_header(*header)
         if size is None:
             where = (cls.__name__, td_id, server.address, prefix)
-            raise KeyError(MSG_NO_STORE.format(*where))
+            raise KeyMessageError(MSG_NO_STORE.format(*where))
         if device is None and found:
             device = found.decode()
         names = tree.extra.get("", {}).get("names")

@@ -17,6 +17,7 @@ from tensordict.containers.store.opened import OpenedStore
 from tensordict.containers.store.server import Server
 from tensordict.containers.store.stacked import Leaf, encode_members, encode_whole
 from tensordict.containers.store.writes import build, collect, is_nested, without
+from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
@@ -260,7 +261,7 @@ class LazyStackedTensorDictStore(OpenedStore):
         tree, count, dim, inner, found = server.read_header(*header)
         if count is None or dim is None or inner is None:
             where = (cls.__name__, td_id, server.address, prefix)
-            raise KeyError(MSG_NO_STORE.format(*where))
+            raise KeyMessageError(MSG_NO_STORE.format(*where))
         if device is None and found:
             device = found.decode()
         size = torch.Size(json.loads(inner))

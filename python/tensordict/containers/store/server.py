@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tensordict.containers.store.encoding import Meta
 from tensordict.containers.store.scripts import DESCRIBE, RENAME, WRITE_PIECES
 from tensordict.containers.store.tree import KEY_SEPARATOR, Tree
+from tensordict.primitives.errors import KeyMessageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -166,7 +167,7 @@ class Server:
         """
         path = KEY_SEPARATOR.join(parts)
         if "" in path.split(KEY_SEPARATOR):
-            raise KeyError(MSG_KEY.format(path))
+            raise KeyMessageError(MSG_KEY.format(path))
         return f"{prefix}{KEY_SEPARATOR}{path}" if prefix else path
 
     # Commands ------------------------------------------------------------------------

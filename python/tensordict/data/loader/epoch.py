@@ -140,13 +140,7 @@ class Epoch:
         if loader.workers:
             return ThreadsPipeline(self._transformed, loader.workers)
         if num_prefetched and any(map(is_remote, loader.source.collections())):
-            return WaitingPipeline.of(
-                loader.source,
-                loader.batch_size,
-                num_prefetched,
-                recycle=loader.recycle,
-                pin=loader.pin_memory,
-            )
+            return WaitingPipeline(loader.source.take, num_prefetched)
         native = NativePipeline.of(
             loader.source,
             loader.batch_size,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import difflib
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
@@ -111,6 +113,7 @@ class StreamDataLoader:
             args and isinstance(args[0], StreamDataset)
         )
         read = _call_with_dataset if has_dataset else _call_with_files
+        _check_arguments(read, args, kwargs)
         self.dataset: StreamDataset
         self.num_workers: int
         self.collate_fn: Callable[[list[Any]], Any] | None
@@ -192,6 +195,34 @@ class StreamDataLoader:
         self._epoch = state["epoch"]
         self._resumed = lanes
         self._progress = None
+
+
+def _check_arguments(
+    read: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raise a TypeError in the words of the user, who calls no function of this module."""
+    names = {*inspect.signature(read).parameters} - {"options"}
+    names |= {"multiprocessing_context", "prefetch_factor"}
+    if read is _call_with_files:
+        names |= {*inspect.signature(StreamDataset).parameters}
+    for name in kwargs:
+        if name not in names:
+            near = difflib.get_close_matches(name, sorted(names), 1)
+            hint = f" Did you mean {near[0]}=?" if near else ""
+            msg = (
+                f"StreamDataLoader() got an unexpected keyword argument {name!r}.{hint}"
+            )
+            raise TypeError(msg)
+    try:
+        inspect.signature(read).bind(*args, **kwargs)
+    except TypeError as error:
+        given = (
+            "dataset"
+            if read is _call_with_dataset
+            else "files, iterator_fun, batch_size"
+        )
+        msg = f"StreamDataLoader({given}, ...): {error}"
+        raise TypeError(msg) from None
 
 
 def _call_with_dataset(

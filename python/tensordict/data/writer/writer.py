@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,8 @@ class DatasetWriter(sources.Sources):
         self.durable = durable
         self._guard = threading.RLock()
         self._owner = os.getpid()
+        # Also at the end of the process, before its modules are gone.
+        self._dropped = weakref.finalize(self, _close_dropped, self._tree, os.getpid())
         self._rows_hint = rows_hint
         self._is_stack = False
         self._class_names = dict(class_names or {})
@@ -199,6 +202,7 @@ class DatasetWriter(sources.Sources):
                 self._tree.publish(self.durable)
                 self._tree.close()
             self._tree = None
+            self._dropped.detach()
 
     def abandon(self) -> None:
         """End writing without letting readers see the rows since the last flush."""
@@ -206,11 +210,7 @@ class DatasetWriter(sources.Sources):
             if self._tree is not None and self._owner == os.getpid():
                 self._tree.close()
             self._tree = None
-
-    def __del__(self) -> None:
-        tree = self.__dict__.get("_tree")
-        if tree is not None and self._owner == os.getpid():
-            tree.forget()
+            self._dropped.detach()
 
     # Looking ----------------------------------------------------------------------------
 
@@ -301,3 +301,9 @@ class DatasetWriter(sources.Sources):
 
 def _is_collection(td: CollectionProtocol) -> bool:
     return isinstance(td, CollectionProtocol) and not td._is_non_tensor
+
+
+def _close_dropped(tree: GrowingTree, owner: int) -> None:
+    """Close the files of a writer that nobody has closed; a fork leaves them alone."""
+    if owner == os.getpid():
+        tree.forget()

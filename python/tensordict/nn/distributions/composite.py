@@ -14,6 +14,7 @@ from tensordict.containers.dense import TensorDict
 from tensordict.nn.distributions.deterministic import deterministic_sample
 from tensordict.nn.settings import composite_lp_aggregate
 from tensordict.primitives.deprecation import warn_deprecated
+from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
             key = _rust.unravel_key(key)
             kwargs = params.get(key)
             if kwargs is None:
-                raise KeyError(
+                raise KeyMessageError(
                     MSG_NO_PARAM.format(
                         key=key,
                         name=type(self).__name__,
@@ -187,7 +188,7 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
                 f"{type(self).__name__} has no distribution {key!r}: its distributions "
                 f"are {list(self.dists)}."
             )
-            raise KeyError(msg) from None
+            raise KeyMessageError(msg) from None
 
     def __iter__(self) -> Iterator[NestedKey]:
         """The names."""

@@ -11,6 +11,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.primitives import registry
+from tensordict.primitives.errors import KeyMessageError
 from tensordict.storage.growing.class_names import CLASS_NAMES
 from tensordict.storage.growing.column import Column
 from tensordict.storage.growing.lock import LOCK_FILE, WriterLock
@@ -497,7 +498,7 @@ class GrowingTree:
             path = tuple(_rust.unravel_key_to_tuple(key))
             column = by_key.get(path)
             if column is None or column.encoding is not None:
-                raise KeyError(MSG_NO_CLASSES.format(key))
+                raise KeyMessageError(MSG_NO_CLASSES.format(key))
             known = column.entry.get(CLASS_NAMES)
             if known is not None and known != list(given):
                 raise ValueError(MSG_CLASSES.format(key, known, list(given)))

@@ -26,6 +26,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.primitives import registry
+from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.devices import (
     DeviceReader,
@@ -567,9 +568,9 @@ def _nested(tensors: dict[str, torch.Tensor], path: str | Path) -> Any:
         for parent in parents:
             level = level.setdefault(parent, {})
             if isinstance(level, torch.Tensor):
-                raise KeyError(_msg_present(name, parent, path))
+                raise KeyMessageError(_msg_present(name, parent, path))
         if last in level:
-            raise KeyError(_msg_present(name, last, path))
+            raise KeyMessageError(_msg_present(name, last, path))
         level[last] = tensor
     return _of_dicts(cls, root)
 
