@@ -1,6 +1,8 @@
 """Blocks of objects on the local disk: they save requests, and never give wrong bytes."""
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -112,7 +114,7 @@ def test_a_disk_that_is_full_keeps_nothing(place, content, tmp_path, monkeypatch
     def full(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache.zlib, "crc32", full)
+    monkeypatch.setattr(cache, "tail_of", full)
     assert (read(place, held) == expected(content)).all()
     assert not blocks(tmp_path)
     assert not list(tmp_path.rglob("*.writing"))
@@ -151,3 +153,85 @@ def test_a_second_epoch_asks_the_store_for_nothing(tmp_path, request):
     place_of(url).delete(["a.memmap", "b.memmap"])
     assert (remote[rows] == td[rows]).all()
     assert (remote.to_tensordict() == td).all()
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_rows_across_blocks_come_out_of_the_mapped_ones(
+    is_watched, place, content, tmp_path, monkeypatch
+):
+    if not is_watched:
+
+        def none(self):
+            raise OSError(24, "Too many open files")
+
+        monkeypatch.setattr(cache.Watch, "__init__", none)
+    held = BlockCache(tmp_path, 10 * BLOCK)
+    size = BLOCK // 3 - 7
+    rows = np.array([5, 2, 2, 8, 0, 6])
+    found = place.head()
+    source = RemoteObject(place, found.size, found.e_tag, held)
+    expect = content[4 : 4 + 9 * size].reshape(9, size)[rows]
+    for _ in range(2):
+        out = np.zeros((len(rows), size), np.uint8)
+        held.read(Segments.of_rows(source, 4, size, rows, out.reshape(-1)))
+        assert (out == expect).all()
+    assert held.misses == held.hits == 3
+    for path in blocks(tmp_path):
+        os.truncate(path, 5000)
+    out = np.zeros((len(rows), size), np.uint8)
+    held.read(Segments.of_rows(source, 4, size, rows, out.reshape(-1)))
+    assert (out == expect).all()
+    assert held.misses == 6
+
+
+def test_the_block_that_was_used_last_stays(place, tmp_path):
+    held = BlockCache(tmp_path, 3 * BLOCK + 100)
+    for at in (0, 1, 2, 0):
+        read(place, held, ((at * BLOCK, 50),))
+    assert held.hits == 1
+    read(place, held, ((3 * BLOCK, 50),))
+    for at, hits in ((0, 2), (1, 2)):
+        read(place, held, ((at * BLOCK, 50),))
+        assert held.hits == hits
+
+
+def test_a_block_that_threads_want_at_the_same_time_is_read_once(
+    place, content, tmp_path, monkeypatch
+):
+    held = BlockCache(tmp_path, 10 * BLOCK)
+    fetched, together = [], threading.Barrier(2)
+    fetch, bring = held._fetch, held._bring
+
+    def noted(wanted, name, numbers):
+        fetched.extend(numbers)
+        fetch(wanted, name, numbers)
+
+    def at_once(*args):
+        together.wait()
+        return bring(*args)
+
+    monkeypatch.setattr(held, "_fetch", noted)
+    monkeypatch.setattr(held, "_bring", at_once)
+    with ThreadPoolExecutor(2) as pool:
+        for found in pool.map(lambda _: read(place, held), range(2)):
+            assert (found == expected(content)).all()
+    assert sorted(fetched) == [0, 1, 3]
+
+
+def test_two_stores_in_memory_share_no_block(tmp_path):
+    from obstore.store import MemoryStore
+
+    for value in (1, 2):
+        store = MemoryStore()
+        place_of(store).put("data", bytes([value]) * 1000)
+        held = cache_of(tmp_path, BLOCK)
+        assert set(read(place_of(store) / "data", held, ((0, 9),))) == {value}
+
+
+def test_a_writer_that_was_killed_is_no_excuse_to_exceed_the_bound(place, tmp_path):
+    held = BlockCache(tmp_path, 2 * BLOCK + 100)
+    read(place, held, ((0, 50), (BLOCK, 50)))
+    # Whoever writes says that nobody knows how much there is.
+    (held.folder / "bytes").write_bytes((-1).to_bytes(8, "little", signed=True))
+    read(place, held, ((2 * BLOCK, 50),))
+    assert sum(path.stat().st_size for path in blocks(tmp_path)) <= 2 * BLOCK + 100

@@ -195,7 +195,9 @@ def test_values_of_rows_of_one_shape_are_those_of_the_save(tmp_path, remote):
         expected, found = local[index], td[index]
         for key in ("s", ("j", "n")):
             values, others = expected.get(key), found.get(key)
-            assert _plain(others) == _plain(values)
+            if hasattr(values, "tolist"):
+                values, others = values.tolist(), others.tolist()
+            assert others == values
     assert td["s"].tolist() == local["s"].tolist()
     assert td.to_tensordict()["j", "n"].tolist() == local["j", "n"].tolist()
     small = TensorDict.load_memmap(remote, read_limit=1000)
@@ -428,6 +430,39 @@ def test_the_library_is_imported_when_a_url_is_used():
     check_freshly(code)
 
 
-def _plain(value: Any) -> Any:
-    """Return the values of an entry as a list, or the value itself."""
-    return value.tolist() if hasattr(value, "tolist") else value
+def test_a_download_has_the_checksums_of_the_save(tmp_path, memory):
+    _, url = saved(data().select("a", "n"), "tree", tmp_path, memory)
+    found = tensordict.load(url, download=tmp_path / "copy", verify=True)
+    assert (found["a"] == data()["a"]).all()
+    names = {path.name for path in (tmp_path / "copy").iterdir()}
+    assert names == {path.name for path in (tmp_path / "data").iterdir()}
+    damaged = tmp_path / "copy" / "a.memmap"
+    modified = damaged.stat().st_mtime_ns
+    damaged.write_bytes(b"damage" + damaged.read_bytes()[6:])
+    os.utime(damaged, ns=(modified, modified))
+    with pytest.raises(RuntimeError, match=r"a\.memmap.*damaged"):
+        tensordict.load(tmp_path / "copy", verify=True)
+
+
+def test_an_object_comes_in_parts_and_none_of_another_version(
+    tmp_path, memory, monkeypatch
+):
+    from tensordict.storage.remote import fetching
+
+    monkeypatch.setattr(fetching, "_SPAN", 1000)
+    content = np.random.default_rng(0).integers(0, 255, 10_500, np.uint8).tobytes()
+    place = place_of(memory)
+    for size in (0, 1, 1000, 1001, 10_500):
+        place.put("", content[:size])
+        fetching.download_file(place, tmp_path / "file")
+        assert (tmp_path / "file").read_bytes() == content[:size]
+    read = fetching._download_span
+
+    def replaced(source, start, *args):
+        if start == 3000:
+            place.put("", content[::-1])
+        return read(source, start, *args)
+
+    monkeypatch.setattr(fetching, "_download_span", replaced)
+    with pytest.raises(RuntimeError, match="changed since"):
+        fetching.download_file(place, tmp_path / "file")

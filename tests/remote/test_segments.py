@@ -64,3 +64,39 @@ def test_every_row_comes_to_its_place(size, seed, request):
     source = RemoteObject(place)
     read_all([Segments.of_rows(source, 4, size, rows, out.reshape(-1))])
     assert (out == content[rows]).all()
+
+
+@pytest.mark.parametrize(("latency", "most"), [(0.0003, 1), (0.01, 26)])
+def test_a_store_that_is_far_gets_more_requests_at_a_time(
+    latency, most, request, monkeypatch
+):
+    from tensordict.storage.remote import place_of, reading
+
+    place = place_of(f"memory:///{request.node.name}")
+    place.put("", bytes(300 * 70_000))
+    monkeypatch.setattr(reading, "latency_of", lambda store, unknown: latency)
+    running, seen = set(), []
+    read_some = reading._read_some
+
+    async def noted(source, spans):
+        running.add(id(spans))
+        seen.append(len(running))
+        await read_some(source, spans)
+        running.remove(id(spans))
+
+    monkeypatch.setattr(reading, "_read_some", noted)
+    rows = np.arange(0, 300, 2)[::-1]
+    read_all(
+        [
+            Segments.of_rows(
+                RemoteObject(place),
+                0,
+                70_000,
+                rows,
+                np.zeros(len(rows) * 70_000, np.uint8),
+            )
+        ]
+    )
+    assert max(seen) <= most
+    # Each call makes ten requests at a time.
+    assert len(seen) == min(most, -(-149 // 10))

@@ -12,7 +12,13 @@ from tensordict.containers.elsewhere import KeptOutside, on_a_copy, refused
 from tensordict.containers.lazy.column_stack import ColumnStack
 from tensordict.containers.lazy.ragged_column import RaggedColumn
 from tensordict.containers.lazy.stack import LazyStackedTensorDict
-from tensordict.containers.remote.taking import RemoteCells, remote_leaves, take
+from tensordict.containers.remote.taking import (
+    RemoteCells,
+    memory_for,
+    remote_leaves,
+    take,
+    take_into,
+)
 from tensordict.primitives import classes
 from tensordict.primitives.common import more_refs
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -20,7 +26,7 @@ from tensordict.storage.remote.rows import rows_of_index
 from tensordict.storage.remote.tensor import READ_LIMIT, check_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy as np
 
@@ -254,6 +260,20 @@ class RemoteTensorDict(KeptOutside):
     def _picked(self, rows: np.ndarray[Any, Any]) -> Any:
         """Read rows to a collection of the kind of the save."""
         return take(self._template, rows)
+
+    def _row_filler(self) -> tuple[Any, Callable[[torch.Tensor, Any], None]] | None:
+        """Return memory for one row, and what reads rows into memory for several.
+
+        None if there is more in it than tensors in tensordicts.
+        """
+        row = memory_for(self._template)
+        if row is None:
+            return None
+
+        def fill(rows: torch.Tensor, out: Any) -> None:
+            take_into(self._template, rows.numpy(), out)
+
+        return row, fill
 
     def _get_index(self, index: object) -> Any:
         return self._index(index)

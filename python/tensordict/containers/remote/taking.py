@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tensordict import _rust
+from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy.column_stack import ColumnStack
 from tensordict.containers.lazy.columns import Columns
 from tensordict.containers.lazy.ragged_column import RaggedColumn
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     _Rows = np.ndarray[Any, Any]
 
-__all__ = ["RemoteCells", "remote_leaves", "take"]
+__all__ = ["RemoteCells", "memory_for", "remote_leaves", "take", "take_into"]
 
 
 class RemoteCells(EncodedCells):
@@ -54,6 +55,37 @@ def take(template: Any, rows: _Rows | None = None) -> Any:
     made = _taken(template, rows, plans)
     read_all(plans)
     return made
+
+
+def memory_for(template: Any) -> Any:
+    """Return memory for one row of nested tensordicts of remote tensors; None of others."""
+    if type(template) is not TensorDict:
+        return None
+    entries: dict[str, Any] = {}
+    for key, value in template._tensordict.items():
+        if isinstance(value, RemoteTensor):
+            made = torch.empty((1, *value.shape[1:]), dtype=value.dtype)
+        else:
+            made = memory_for(value)
+        if made is None:
+            return None
+        entries[key] = made
+    size = torch.Size([1, *template._batch_size[1:]])
+    names = template._td_dim_names
+    names = None if names is None else list(names)
+    return _rust.new(TensorDict, entries, size, template._device, names)
+
+
+def take_into(template: Any, rows: _Rows, out: Any) -> None:
+    """Read rows into a collection of their number, whose tensors are those of the template.
+
+    Args:
+        template: nested tensordicts with nothing but remote tensors.
+        rows: their numbers, none of them negative.
+        out: the tensors, without gaps, in the order of those of the template.
+    """
+    pairs = zip(_rust.leaves(template), _rust.leaves(out), strict=True)
+    read_all([leaf.plan(rows, place)[1] for leaf, place in pairs])
 
 
 def _taken(value: Any, rows: _Rows | None, plans: list[Segments]) -> Any:

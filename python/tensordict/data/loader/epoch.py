@@ -140,7 +140,13 @@ class Epoch:
         if loader.workers:
             return ThreadsPipeline(self._transformed, loader.workers)
         if num_prefetched and any(map(is_remote, loader.source.collections())):
-            return WaitingPipeline(loader.source.take, num_prefetched)
+            return WaitingPipeline.of(
+                loader.source,
+                loader.batch_size,
+                num_prefetched,
+                recycle=loader.recycle,
+                pin=loader.pin_memory,
+            )
         native = NativePipeline.of(
             loader.source,
             loader.batch_size,

@@ -89,7 +89,7 @@ class ThreadsPipeline:
         num_threads: how many are made at the same time.
     """
 
-    def __init__(self, make: Callable[[torch.Tensor], Any], num_threads: int) -> None:
+    def __init__(self, make: Callable[..., Any], num_threads: int) -> None:
         self._make = make
         self._threads = ThreadPoolExecutor(num_threads, "tensordict-loader")
         self._begun: deque[Future[Any]] = deque()
@@ -117,19 +117,63 @@ class WaitingPipeline(ThreadsPipeline):
     Args:
         make: makes the batch of some rows.
         num_prefetched: how many are begun at first.
+        buffers: memory that is used again, which ``make`` then gets as well.
     """
 
     def __init__(
-        self, make: Callable[[torch.Tensor], Any], num_prefetched: int
+        self,
+        make: Callable[..., Any],
+        num_prefetched: int,
+        buffers: Buffers | None = None,
     ) -> None:
         super().__init__(make, _MOST_WAITING)
         self.depth: int = min(num_prefetched, _MOST_WAITING - 1)
         """The number of batches to begin before the one that is taken."""
+        self._buffers = buffers
+        self._filled: deque[tuple[Buffer, int]] = deque()
+        self.last: Buffer | None = None
+        """The buffer of the batch that was given last."""
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        batch_size: int,
+        num_prefetched: int,
+        *,
+        recycle: bool,
+        pin: bool,
+    ) -> WaitingPipeline:
+        """A pipeline over a source, which writes into memory that is used again if it can."""
+        collections = source.collections()
+        is_plain = len(collections) == 1 and getattr(source, "form", None) is None
+        filler = getattr(collections[0], "_row_filler", None)
+        found = filler() if is_plain and filler is not None else None
+        if found is None:
+            return cls(source.take, num_prefetched)
+        row, fill = found
+        return cls(fill, num_prefetched, Buffers(row, batch_size, recycle, pin))
+
+    def put(self, rows: torch.Tensor) -> None:
+        """Begin a batch."""
+        if self._buffers is None:
+            super().put(rows)
+            return
+        buffer = self._buffers.take()
+        count = rows.numel()
+        out = buffer.td if count == buffer.td.batch_size[0] else buffer.td[:count]
+        self._begun.append(self._threads.submit(self._make, rows, out))
+        self._filled.append((buffer, count))
 
     def get(self) -> Any:
         """Wait for the batch that was begun first."""
         is_late = not self._begun[0].done()
         batch = super().get()
+        if self._buffers is not None:
+            buffer, count = self._filled.popleft()
+            batch = buffer.part(count)
+            self._buffers.give(buffer)
+            self.last = buffer
         if is_late and self.depth < _MOST_WAITING - 1:
             size = max(1, _num_bytes(batch))
             most = min(_MOST_WAITING - 1, max(1, _MOST_BYTES // size))

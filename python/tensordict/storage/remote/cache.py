@@ -1,9 +1,9 @@
 """Blocks of objects on the local disk, which all processes of a machine share.
 
-A block is a file of 1 MiB of an object, with a checksum before it. Writers hold the lock of the
+A block is a file of 1 MiB of an object, with a checksum behind it. Writers hold the lock of the
 folder, and count the bytes of all blocks in a file beside them, so that the bound holds for all
-processes together; readers hold nothing. A file that is damaged, cut or gone is a miss, and so
-is a disk that is full. Nothing but blocks is ever deleted.
+processes together. Readers map blocks (``mapped_blocks.py``), compare the checksum once, and hold nothing. A file that
+is damaged, cut or gone is a miss, and so is a disk that is full. Nothing but blocks is ever deleted.
 """
 
 from __future__ import annotations
@@ -15,15 +15,21 @@ import os
 import re
 import struct
 import threading
-import time
-import zlib
-from collections import OrderedDict
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
+from tensordict.storage.remote.mapped_blocks import (
+    BLOCK,
+    TAIL,
+    WORK,
+    MappedBlocks,
+    tail_of,
+)
 from tensordict.storage.remote.segments import Segments
+from tensordict.storage.remote.watching import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,19 +38,14 @@ if TYPE_CHECKING:
 
 __all__ = ["BLOCK", "BlockCache", "cache_of"]
 
-BLOCK: Final = 1 << 20
 LIMIT: Final = 16 << 30
 """The most bytes of a cache whose bound nobody has said."""
 
-_HEAD: Final = struct.Struct("<8sII")
-_MAGIC: Final = b"tdblock1"
 _FOLDER: Final = "tensordict-blocks"
 _NAME: Final = re.compile(r"[0-9a-f]{40}-[0-9a-f]{8}")
-_WORK: Final = ".writing"
-_OPEN: Final = 256
-"""The most files of blocks that are open at a time."""
+_MAPPED: Final = 16 << 10
+"""About the most blocks that a process maps: the system allows four times as many mappings."""
 
-_TOUCH_S: Final = 10.0
 _CHUNK: Final = 64
 """The most blocks that are read from the store at a time."""
 
@@ -70,8 +71,12 @@ class BlockCache:
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        self._open: OrderedDict[str, tuple[int, int, float]] = OrderedDict()
-        self._checked: dict[str, tuple[int, int, int]] = {}
+        self._coming: set[str] = set()
+        """The blocks that threads of this process are reading from a store."""
+        self._came = threading.Condition(self._lock)
+        self._mapped: dict[str, MappedBlocks] = {}
+        self._watch: Watch | None = None
+        self._watched: dict[int, list[MappedBlocks]] = {}
         self._process = os.getpid()
 
     def __reduce__(self) -> Any:
@@ -94,27 +99,84 @@ class BlockCache:
         if source.e_tag is None:
             return [wanted]
         source.require(int((wanted.starts + wanted.lengths).max()))
-        pieces = _by_block(wanted)
         name = _name_of(source)
-        missing = {
-            block: parts
-            for block, parts in pieces.items()
-            if not self._copied(f"{name}-{block:08x}", parts, wanted.out)
-        }
-        self.hits += len(pieces) - len(missing)
+        blocks = _blocks_of(wanted)
+        try:
+            mapped = self._mapped_of(name, source.size)
+        except OSError:
+            # There is no room in the addresses of this process.
+            return [wanted]
+        with mapped.lock:
+            missing = mapped.missing(blocks)
+            if not missing:
+                mapped.copy(wanted)
+            else:
+                pieces = wanted.cut_at(BLOCK)
+                is_away = np.isin(pieces.starts // BLOCK, missing)
+                mapped.copy(pieces.where(~is_away))
+            mapped.note_use(blocks)
+        self.hits += len(blocks) - len(missing)
         self.misses += len(missing)
-        blocks = sorted(missing)
-        for at in range(0, len(blocks), _CHUNK):
-            self._fetch(wanted, name, blocks[at : at + _CHUNK], missing)
-        return []
+        return self._bring(pieces.where(is_away), name, missing) if missing else []
 
-    def _fetch(
-        self,
-        wanted: Segments,
-        name: str,
-        blocks: list[int],
-        missing: dict[int, list[tuple[int, int, int]]],
-    ) -> None:
+    def _bring(self, wanted: Segments, name: str, missing: list[int]) -> list[Segments]:
+        """Read blocks from the store, or wait for another thread that is reading them."""
+        with self._lock:
+            files = {f"{name}-{block:08x}": block for block in missing}
+            own = {file: files[file] for file in files.keys() - self._coming}
+            self._coming.update(own)
+        blocks = sorted(own.values())
+        try:
+            for at in range(0, len(blocks), _CHUNK):
+                self._fetch(wanted, name, blocks[at : at + _CHUNK])
+        finally:
+            with self._lock:
+                self._coming.difference_update(own)
+                self._came.notify_all()
+        if len(own) == len(files):
+            return []
+        with self._lock:
+            self._came.wait_for(lambda: self._coming.isdisjoint(files))
+        others = np.isin(wanted.starts // BLOCK, blocks, invert=True)
+        return self.read(wanted.where(others))
+
+    def _mapped_of(self, name: str, size: int) -> MappedBlocks:
+        """Return the blocks of an object that this process has mapped."""
+        if self._process != os.getpid():
+            self._forget()
+        with self._lock:
+            self._note_changes()
+            if sum(map(len, self._mapped.values())) > _MAPPED:
+                self._mapped.clear()
+                self._watched.clear()
+            found = self._mapped.get(name)
+            if found is None:
+                found = self._mapped[name] = self._newly_mapped(name, size)
+            return found
+
+    def _newly_mapped(self, name: str, size: int) -> MappedBlocks:
+        folder = self.folder / name[:2]
+        number = None
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._watch = self._watch or Watch()
+            number = self._watch.add(folder)
+        made = MappedBlocks(folder, name, size, is_watched=number is not None)
+        if number is not None:
+            self._watched.setdefault(number, []).append(made)
+        return made
+
+    def _note_changes(self) -> None:
+        """Have blocks checked anew whose files somebody wrote to."""
+        changed = [] if self._watch is None else self._watch.changed()
+        if changed is None:
+            for each in self._mapped.values():
+                each.note_change()
+        for number, file in changed or ():
+            for each in self._watched.get(number, ()):
+                each.note_change(file)
+
+    def _fetch(self, wanted: Segments, name: str, blocks: list[int]) -> None:
         """Read blocks from the store, keep them, and copy what is wanted of them."""
         from tensordict.storage.remote.reading import read_plain
 
@@ -124,97 +186,25 @@ class BlockCache:
         places = np.arange(len(blocks), dtype=np.int64) * BLOCK
         memory = np.empty(len(blocks) * BLOCK, np.uint8)
         read_plain([Segments(wanted.object, starts, lengths, memory, places)])
-        found = {}
-        for block, place, length in zip(
-            blocks, places.tolist(), lengths.tolist(), strict=True
+        at = np.searchsorted(numbers, wanted.starts // BLOCK)
+        at[at == len(numbers)] = 0
+        is_here = numbers[at] == wanted.starts // BLOCK
+        inside = places[at] + wanted.starts % BLOCK
+        for begin, size, place in zip(
+            inside[is_here].tolist(),
+            wanted.lengths[is_here].tolist(),
+            wanted.places[is_here].tolist(),
+            strict=True,
         ):
-            data = found[f"{name}-{block:08x}"] = memory[place : place + length]
-            for inside, size, at in missing[block]:
-                wanted.out[at : at + size] = data[inside : inside + size]
-        self._keep(found)
-
-    def _copied(
-        self, name: str, parts: list[tuple[int, int, int]], out: np.ndarray[Any, Any]
-    ) -> bool:
-        """Copy parts of a block; return false where it is not here, or damaged."""
-        with self._lock_of_process():
-            opened = self._opened(name)
-            if opened is None:
-                return False
-            descriptor, length = opened
-            view = memoryview(cast("Any", out))
-            for inside, size, at in parts:
-                place = _HEAD.size + inside
-                if inside + size > length:
-                    return False
-                if os.preadv(descriptor, [view[at : at + size]], place) != size:
-                    self._drop(name)
-                    return False
-        return True
-
-    @contextlib.contextmanager
-    def _lock_of_process(self) -> Iterator[None]:
-        if self._process != os.getpid():
-            self._forget()
-        with self._lock:
-            yield
-
-    def _opened(self, name: str) -> tuple[int, int] | None:
-        now = time.monotonic()
-        known = self._open.get(name)
-        if known is not None:
-            self._open.move_to_end(name)
-            descriptor, length, touched = known
-            if self._checked.get(name) != _identity(descriptor):
-                # Somebody wrote to it: its checksum is compared anew.
-                self._drop(name)
-                return self._opened(name)
-            if now - touched > _TOUCH_S:
-                self._open[name] = descriptor, length, now
-                _touch(descriptor)
-            return descriptor, length
-        path = self._path(name)
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None
-        length_or_none = self._length_if_good(name, descriptor)
-        if length_or_none is None:
-            os.close(descriptor)
-            with contextlib.suppress(OSError):
-                path.unlink()
-            return None
-        _touch(descriptor)
-        self._open[name] = descriptor, length_or_none, now
-        while len(self._open) > _OPEN:
-            _, (old, _, _) = self._open.popitem(last=False)
-            os.close(old)
-        return descriptor, length_or_none
-
-    def _length_if_good(self, name: str, descriptor: int) -> int | None:
-        """Return the bytes of a block, whose checksum is compared once a process."""
-        try:
-            identity = _identity(descriptor)
-            size = identity[2]
-            if self._checked.get(name) == identity:
-                return size - _HEAD.size
-            content = os.pread(descriptor, size, 0)
-        except OSError:
-            return None
-        if len(content) < _HEAD.size:
-            return None
-        magic, checksum, length = _HEAD.unpack_from(content)
-        data = memoryview(content)[_HEAD.size :]
-        if magic != _MAGIC or length != len(data) or zlib.crc32(data) != checksum:
-            return None
-        self._checked[name] = identity
-        return length
-
-    def _drop(self, name: str) -> None:
-        known = self._open.pop(name, None)
-        if known is not None:
-            os.close(known[0])
-        self._checked.pop(name, None)
+            wanted.out[place : place + size] = memory[begin : begin + size]
+        self._keep(
+            {
+                f"{name}-{block:08x}": memory[place : place + length]
+                for block, place, length in zip(
+                    blocks, places.tolist(), lengths.tolist(), strict=True
+                )
+            }
+        )
 
     def _path(self, name: str) -> Path:
         return self.folder / name[:2] / name
@@ -227,8 +217,10 @@ class BlockCache:
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._writing() as counter:
                 total = self._total(counter)
+                # Whoever finds this counts anew: the writer was killed.
+                os.pwrite(counter, struct.pack("<q", -1), 0)
                 for name, data in blocks.items():
-                    size = len(data) + _HEAD.size
+                    size = len(data) + TAIL.size
                     if size > self.limit:
                         continue
                     if total + size > self.limit:
@@ -265,8 +257,8 @@ class BlockCache:
             if len(folder.name) != 2 or not folder.is_dir():
                 continue
             for path in folder.iterdir():
-                if path.name.endswith(_WORK) and _NAME.fullmatch(
-                    path.name.removesuffix(_WORK)
+                if path.name.endswith(WORK) and _NAME.fullmatch(
+                    path.name.removesuffix(WORK)
                 ):
                     # The lock is held here, so that its writer was killed.
                     path.unlink(missing_ok=True)
@@ -277,6 +269,11 @@ class BlockCache:
 
     def _evict(self, room: int) -> int:
         """Delete the blocks that were used longest ago, until so many bytes are left."""
+        with self._lock:
+            mapped = dict(self._mapped)
+        for each in mapped.values():
+            with each.lock:
+                each.write_use()
         files = sorted(self._files())
         total = sum(size for _, size, _ in files)
         # Some more than needed: to list all of them for each block would take long.
@@ -287,42 +284,28 @@ class BlockCache:
             with contextlib.suppress(OSError):
                 path.unlink()
                 total -= size
-            self._drop(path.name)
+            name, _, block = path.name.partition("-")
+            if name in mapped:
+                with mapped[name].lock:
+                    mapped[name].forget(int(block, 16))
         return total
 
     def _write(self, name: str, data: np.ndarray[Any, Any]) -> bool:
         path = self._path(name)
         if path.exists():
             return False
-        work = path.with_name(name + _WORK)
+        work = path.with_name(name + WORK)
         try:
             path.parent.mkdir(exist_ok=True)
             with work.open("wb") as file:
-                view = memoryview(cast("Any", np.ascontiguousarray(data)))
-                file.write(_HEAD.pack(_MAGIC, zlib.crc32(view), len(view)))
-                file.write(view)
-                file.flush()
-                # Its checksum is of now.
-                self._checked[name] = _identity(file.fileno())
+                file.write(cast("Any", data))
+                file.write(tail_of(data))
             work.replace(path)
         except OSError:
             with contextlib.suppress(OSError):
                 work.unlink()
             return False
         return True
-
-
-def _identity(descriptor: int) -> tuple[int, int, int]:
-    """Return what changes when somebody writes to a file."""
-    found = os.fstat(descriptor)
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _touch(descriptor: int) -> None:
-    """Note that a block is used, without a change of the time that its bytes are of."""
-    with contextlib.suppress(OSError):
-        written = os.fstat(descriptor).st_mtime_ns
-        os.utime(descriptor, ns=(time.time_ns(), written))
 
 
 def _meta_of(source: RemoteObject) -> dict[str, Any]:
@@ -332,12 +315,26 @@ def _meta_of(source: RemoteObject) -> dict[str, Any]:
 
 def _name_of(source: RemoteObject) -> str:
     """Name a version of an object, differently from any other of any store."""
-    place = source.place
-    config = getattr(place.store, "config", None) or {}
-    where = [f"{name}={config[name]}" for name in sorted(config) if name in _OF_STORE]
-    own = [str(os.getpid())] if place.is_in_memory else []
-    parts = [place.url, str(source.e_tag), str(source.size), *where, *own]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
+    if source.block_name is None:
+        place = source.place
+        store = place.store
+        config = getattr(store, "config", None) or {}
+        where = [
+            f"{name}={config[name]}" for name in sorted(config) if name in _OF_STORE
+        ]
+        own = [_token_of(store)] if place.is_in_memory else []
+        parts = [place.url, str(source.e_tag), str(source.size), *where, *own]
+        text = "\n".join(parts)
+        source.block_name = hashlib.sha256(text.encode()).hexdigest()[:40]
+    return source.block_name
+
+
+_tokens: dict[int, tuple[Any, str]] = {}
+
+
+def _token_of(store: Any) -> str:
+    """Return a text that no other store in memory has, of any process."""
+    return _tokens.setdefault(id(store), (store, uuid.uuid4().hex))[1]
 
 
 _OF_STORE: Final = frozenset(
@@ -345,23 +342,14 @@ _OF_STORE: Final = frozenset(
 )
 
 
-def _by_block(wanted: Segments) -> dict[int, list[tuple[int, int, int]]]:
-    """Split segments by block: where each part is in that, its bytes, and its place."""
-    found: dict[int, list[tuple[int, int, int]]] = {}
-    for start, length, place in zip(
-        wanted.starts.tolist(),
-        wanted.lengths.tolist(),
-        wanted.places.tolist(),
-        strict=True,
-    ):
-        at = start
-        stop = start + length
-        while at < stop:
-            block, inside = divmod(at, BLOCK)
-            size = min(stop - at, BLOCK - inside)
-            found.setdefault(block, []).append((inside, size, place + at - start))
-            at += size
-    return found
+def _blocks_of(wanted: Segments) -> np.ndarray[Any, Any]:
+    """Return the numbers of the blocks that segments are in, in their order."""
+    first = wanted.starts // BLOCK
+    last = (wanted.starts + wanted.lengths - 1) // BLOCK
+    is_wanted = np.zeros(int(last.max()) + 1, bool)
+    for step in range(int((last - first).max()) + 1):
+        is_wanted[np.minimum(first + step, last)] = True
+    return np.flatnonzero(is_wanted)
 
 
 _caches: dict[tuple[str, int], BlockCache] = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from tensordict.storage.growing.publish import CHECKSUMS
 from tensordict.storage.remote.errors import naming
 from tensordict.storage.remote.manifests import SWITCH, Manifest, read_manifest
-from tensordict.storage.remote.objects import PiecedObject, objects_of
+from tensordict.storage.remote.objects import PiecedObject, RemoteObject, objects_of
 from tensordict.storage.remote.options import obstore
 from tensordict.storage.remote.publishing import (
     LOCK,
@@ -31,11 +31,17 @@ __all__ = [
     "Saved",
     "download_file",
     "download_folder",
+    "download_object",
     "fetch_head",
     "saved_at",
+    "set_times",
 ]
 
-_CHUNK: Final = 8 << 20
+_SPAN: Final = 64 << 20
+"""The bytes of an object that one request brings; the answers of some come at the same time."""
+
+_CHUNK: Final = 1 << 20
+"""So many bytes go to the file at once: memory of this size is used again and again."""
 
 HEAD: Final = 64 << 10
 """The bytes of the beginning of a file, if they are enough."""
@@ -110,24 +116,93 @@ def _is_plain(name: str) -> bool:
 
 
 def download_file(place: Place, path: Path, progress: Uploads | None = None) -> None:
-    """Bring an object to a file, a part at a time.
+    """Bring an object to a file, in some streams at the same time.
 
     Raises:
         OSError: the store does not give all of it.
+        RuntimeError: another version takes its place meanwhile.
+    """
+    download_object(RemoteObject(place), path, progress)
+
+
+def download_object(
+    source: RemoteObject, path: Path, progress: Uploads | None = None
+) -> None:
+    """Bring this version of an object to a file, in some streams at the same time.
+
+    Raises:
+        OSError: the store does not give all of it.
+        RuntimeError: another version takes its place meanwhile.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with naming(place):
-        answer = obstore(place).get(place.store, place.root)
-        size = answer.meta["size"]
-        with path.open("wb") as file:
-            for chunk in answer.stream(min_chunk_size=_CHUNK):
-                file.write(chunk)
-                if progress is not None:
-                    progress.done += len(chunk)
-                    progress.check()
-            found = file.tell()
-    if found != size:
-        raise OSError(MSG_CUT.format(place, size, found))
+    with path.open("wb", buffering=0) as file:
+        descriptor = file.fileno()
+        if isinstance(source, PiecedObject):
+            spans, at = [], 0
+            for piece, start, size in source.pieces:
+                spans += _spans(piece, start, start + size, at)
+                at += size
+        else:
+            try:
+                first = _download_span(source, 0, _SPAN, descriptor, 0, progress)
+            except (OSError, RuntimeError, ValueError):
+                # Of an object without bytes there is no range.
+                if source.place.head().size:
+                    raise
+                return
+            spans = _spans(source, _SPAN, first, _SPAN)
+
+        def bring(part: RemoteObject, start: int, stop: int, at: int) -> None:
+            _download_span(part, start, stop, descriptor, at, progress)
+
+        in_threads(bring, spans)
+
+
+def _spans(
+    source: RemoteObject, start: int, stop: int, at: int
+) -> list[tuple[RemoteObject, int, int, int]]:
+    """Return the parts of a run of bytes, and the place of each in a file."""
+    return [
+        (source, begin, min(begin + _SPAN, stop), at + begin - start)
+        for begin in range(start, stop, _SPAN)
+    ]
+
+
+def _download_span(
+    source: RemoteObject,
+    start: int,
+    stop: int,
+    descriptor: int,
+    at: int,
+    progress: Uploads | None,
+) -> int:
+    """Bring a part of an object to its place in a file, and return the size of the object."""
+    place = source.place
+    options: dict[str, Any] = {"range": (start, stop)}
+    if source.e_tag is not None:
+        options["if_match"] = source.e_tag
+    done = 0
+    with naming(place, (start, stop)):
+        answer = obstore(place).get(place.store, place.root, options=options)
+        source.check(answer.meta)
+        size: int = answer.meta["size"]
+        for chunk in answer.stream(min_chunk_size=_CHUNK):
+            done += _written(descriptor, chunk, at + done)
+            if progress is not None:
+                progress.done += len(chunk)
+                progress.check()
+    if start + done != min(stop, size):
+        raise OSError(MSG_CUT.format(place, size, start + done))
+    return size
+
+
+def _written(descriptor: int, chunk: Any, at: int) -> int:
+    """Write all of a chunk to its place in a file."""
+    view = memoryview(chunk)
+    done = 0
+    while done < len(view):
+        done += os.pwrite(descriptor, view[done:], at + done)
+    return done
 
 
 def download_folder(
@@ -168,7 +243,7 @@ def download_folder(
         if is_head and not name.endswith(_TABLE):
             _make_file(folder / name, read_range(source, 0, HEAD), source.size or 0)
         else:
-            _download_pieces(source, folder / name, progress)
+            download_object(source, folder / name, progress)
 
     in_threads(bring, [(name,) for name in saved.objects])
     in_threads(bring_pieces, [(name,) for name in pieced])
@@ -176,24 +251,10 @@ def download_folder(
         _make_file(folder / name, text.encode())
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SWITCH).write_bytes(saved.switch)
-    _set_times(folder)
+    set_times(folder)
 
 
-def _download_pieces(
-    source: PiecedObject, path: Path, progress: Uploads | None
-) -> None:
-    """Bring the runs of bytes that make a file, a part at a time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        for start in range(0, source.size or 0, _CHUNK):
-            content = read_range(source, start, start + _CHUNK)
-            file.write(content)
-            if progress is not None:
-                progress.done += len(content)
-                progress.check()
-
-
-def _set_times(folder: Path) -> None:
+def set_times(folder: Path) -> None:
     """Give files the times of which checksums know: other bytes are damage then."""
     try:
         files = json.loads((folder / CHECKSUMS).read_bytes())["files"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import uuid
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tensordict.primitives import classes
 from tensordict.storage.remote.cache import cache_of
+from tensordict.storage.remote.fetching import download_object, set_times
 from tensordict.storage.remote.outline import outlined
 from tensordict.storage.remote.place import place_of
-from tensordict.storage.remote.reading import read_plain
-from tensordict.storage.remote.segments import PART, Segments
+from tensordict.storage.remote.publishing import in_threads
 from tensordict.storage.take_loaded import load_into
 
 if TYPE_CHECKING:
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from tensordict.storage.remote.place import Place
 
 __all__ = ["RemoteOptions", "load_place"]
-
-_AT_ONCE: Final = 8 * PART
-"""The most bytes of a download that are in memory."""
 
 MSG_THERE: Final = (
     "{path} is there already: give download= a path that is not, or delete it, or load that "
@@ -97,40 +93,27 @@ def _downloaded(place: Place, remote: RemoteOptions) -> str:
     if os.path.lexists(target):
         raise FileExistsError(17, MSG_THERE.format(path=str(target)))
     target.parent.mkdir(parents=True, exist_ok=True)
-    with outlined(place) as outline:
+    # The folder is beside the target, whose place one of its files or it takes in one step.
+    with outlined(place, near=target.parent) as outline:
         _fill(outline)
-        # Beside the target, which it takes the place of in one step.
-        work = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}")
         is_file = outline.path.is_file() and len(outline.objects) == 1
-        try:
-            if is_file:
-                shutil.copyfile(outline.path, work)
-            else:
-                shutil.copytree(outline.folder, work)
-            work.rename(target)
-        except BaseException:
-            shutil.rmtree(work, ignore_errors=True)
-            work.unlink(missing_ok=True)
-            raise
-    if not is_file and outline.path != outline.folder:
-        return str(target / outline.path.name)
-    return str(target)
+        if is_file:
+            outline.path.rename(target)
+            return str(target)
+        set_times(outline.folder)
+        outline.folder.rename(target)
+        is_below = outline.path != outline.folder
+        return str(target / outline.path.name if is_below else target)
 
 
 def _fill(outline: Outline) -> None:
-    """Read the objects of an outline into its files."""
-    import numpy as np
-
+    """Bring the objects of an outline into its files."""
+    calls = []
     for name, source in outline.objects.items():
-        path = outline.folder / name
-        size = path.stat().st_size
-        plain = source.without_cache()
-        with path.open("r+b") as file:
-            for start in range(0, size, _AT_ONCE):
-                count = min(_AT_ONCE, size - start)
-                memory = np.empty(count, np.uint8)
-                whole = np.zeros(1, np.int64)
-                wanted = Segments(plain, whole + start, whole + count, memory, whole)
-                read_plain(list(plain.spread(wanted)))
-                file.seek(start)
-                file.write(memory.data)
+        calls.append((source.without_cache(), outline.folder / name))
+    in_threads(download_object, calls)
+    for name, source in outline.others.items():
+        try:
+            download_object(source.without_cache(), outline.folder / name)
+        except FileNotFoundError:
+            (outline.folder / name).unlink()

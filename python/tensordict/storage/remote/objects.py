@@ -35,12 +35,14 @@ class RemoteObject:
         e_tag: the text that another version does not have; None as long as it is not known,
             and of stores that have none.
         cache: where blocks of it are kept that were read.
+        block_name: how that calls this version, once it has.
     """
 
     place: Place
     size: int | None = None
     e_tag: str | None = None
     cache: BlockCache | None = field(default=None, repr=False)
+    block_name: str | None = field(default=None, repr=False)
 
     def check(self, meta: Any) -> None:
         """Compare with what the store says of the object that it answers with.

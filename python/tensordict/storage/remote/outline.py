@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tensordict import _rust
+from tensordict.storage.growing.publish import CHECKSUMS
 from tensordict.storage.remote.manifests import read_manifest
 from tensordict.storage.remote.objects import PiecedObject, RemoteObject, objects_of
 from tensordict.storage.remote.outline_file import fetch_file
@@ -52,6 +53,7 @@ class Outline:
     Attributes:
         path: what is loaded: a file or a folder.
         objects: the objects by the paths of their files from the folder.
+        others: those of files that say nothing of tensors, which are not there.
     """
 
     def __init__(self, folder: Path, place: Place, cache: BlockCache | None) -> None:
@@ -60,6 +62,7 @@ class Outline:
         self.place = place
         self.cache = cache
         self.objects: dict[str, RemoteObject] = {}
+        self.others: dict[str, RemoteObject] = {}
 
     def add(self, name: str, place: Place, found: Found | None) -> RemoteObject:
         """Note that a file stands for an object."""
@@ -91,20 +94,30 @@ class Outline:
 
 
 @contextlib.contextmanager
-def outlined(place: Place, cache: BlockCache | None = None) -> Iterator[Outline]:
+def outlined(
+    place: Place, cache: BlockCache | None = None, near: Path | None = None
+) -> Iterator[Outline]:
     """Read what describes the save at a place. The files are gone when the block ends.
+
+    Args:
+        place: the save.
+        cache: where blocks are kept that are read of its objects.
+        near: the folder in which that of the files is made. Default: of temporary files.
 
     Raises:
         FileNotFoundError: there is none.
         ValueError: what is there is no save.
     """
-    folder = Path(tempfile.mkdtemp(prefix="tensordict-outline-"))
+    around = Path(tempfile.mkdtemp(prefix=".tensordict-outline-", dir=near))
     try:
+        # Others may read this one, if it becomes a copy of the save.
+        folder = around / "save"
+        folder.mkdir()
         outline = Outline(folder, place, cache)
         _fetch(outline)
         yield outline
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(around, ignore_errors=True)
 
 
 def fill_outline(place: Place, folder: Path) -> None:
@@ -233,6 +246,8 @@ def _fetch_named(
         if name.endswith(".memmap") and name not in whole:
             outline.objects[name] = source
             outline.make_hole(name, source.size or 0)
+        elif name not in contents and name not in whole:
+            outline.others[name] = source
     in_threads(fetch, [name for name in whole if name in sources])
 
 
@@ -243,7 +258,9 @@ def _listed(place: Place) -> dict[str, Found] | None:
     except (OSError, NotImplementedError):
         return None
     return {
-        name: each for name, each in found.items() if not name.startswith(GENERATION)
+        name: each
+        for name, each in found.items()
+        if name == CHECKSUMS or not name.startswith(GENERATION)
     } or None
 
 
@@ -295,6 +312,7 @@ def _walk(outline: Outline, root: bytes) -> None:
                 levels[name] = got
             elif got is not None:
                 outline.write(name, got)
+    outline.others[CHECKSUMS] = RemoteObject(place / CHECKSUMS)
     for name, content in contents.items():
         _add_leaves(outline, name.removesuffix(META), json.loads(content))
 

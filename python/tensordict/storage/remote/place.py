@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from tensordict.storage.locations import scheme_of
 from tensordict.storage.remote.errors import naming
+from tensordict.storage.remote.latency import timed
 from tensordict.storage.remote.options import SCHEMES, obstore, split_url, store_of
 from tensordict.storage.remote.runtime import check_process
 
@@ -126,8 +127,10 @@ class Place:
 
     def get_with_tag(self, name: str = "") -> tuple[bytes, Found]:
         """Read an object, with its size and tag in the same request."""
+        store = self.store
         with naming(self / name if name else self):
-            answer = obstore(self).get(self.store, self.key(name))
+            with timed(store):
+                answer = obstore(self).get(store, self.key(name))
             meta = answer.meta
             content = bytes(answer.bytes())
         return content, Found(name, meta["size"], meta["e_tag"])

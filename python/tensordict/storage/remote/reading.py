@@ -3,18 +3,22 @@
 Requests run in the threads of ``obstore``, some at a time, and what comes is copied to
 memory that is there already. Few ranges of an object are asked for one by one, each under
 the condition that the object is the version that the metadata is of. Of many ranges the first
-is, and the others go ten at a time, which costs a third of the time.
+is, and the others go in calls of many ranges, which cost a third of the time. The latency of
+the store decides how many calls run at the same time: a server that is near is as busy with ten requests at a
+time as with hundreds, and each connection costs time of both.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tensordict.storage.remote.errors import explained
+from tensordict.storage.remote.latency import latency_of, timed
 from tensordict.storage.remote.objects import MSG_SHORT, PiecedObject
 from tensordict.storage.remote.options import obstore
 from tensordict.storage.remote.runtime import run
@@ -40,6 +44,20 @@ _TOGETHER: Final = 10
 _LARGE: Final = 1 << 20
 """A range of so many bytes is asked for alone."""
 
+_CALL: Final = 32 << 20
+"""About the most bytes of one call of many ranges."""
+
+_FEW: Final = 4
+"""The most requests that are made one by one beside calls to a store that is near."""
+
+_NEAR_S: Final = 2e-3
+"""One call at a time keeps a store busy that answers within this time."""
+
+_PROBE: Final = 16
+"""One read of so many waits for its first answer, to learn the latency of an idle store."""
+
+_reads = itertools.count()
+
 _slots: weakref.WeakKeyDictionary[Any, asyncio.Semaphore] = weakref.WeakKeyDictionary()
 
 
@@ -63,7 +81,8 @@ def read_all(wanted: Sequence[Segments]) -> None:
 
 def read_plain(wanted: Sequence[Segments]) -> None:
     """Read all segments from their stores, whether or not there is a cache."""
-    work: list[Coroutine[Any, Any, None]] = []
+    alone: list[Coroutine[Any, Any, None]] = []
+    many: list[tuple[RemoteObject, list[Span]]] = []
     by_object: dict[int, list[Span]] = {}
     for each in wanted:
         spans = list(spans_of(each))
@@ -73,17 +92,40 @@ def read_plain(wanted: Sequence[Segments]) -> None:
     for spans in by_object.values():
         source = spans[0].segments.object
         few = len(spans) <= _ALONE
-        alone = [span for span in spans if few or span.size >= _LARGE]
-        many = [span for span in spans if not few and span.size < _LARGE]
-        if many and not alone:
-            alone.append(many.pop(0))
-        work += [_read_one(source, span) for span in alone]
-        work += [
-            _read_some(source, many[at : at + _TOGETHER])
-            for at in range(0, len(many), _TOGETHER)
-        ]
-    if work:
-        run(_all(work))
+        single = [span for span in spans if few or span.size >= _LARGE]
+        others = [span for span in spans if not few and span.size < _LARGE]
+        if others and not single:
+            single.append(others.pop(0))
+        alone += [_read_one(source, span) for span in single]
+        if others:
+            many.append((source, others))
+    if alone:
+        calls = _calls_of(many)
+        run(_all(alone, [_read_some(*call) for call in calls], _num_calls(many)))
+
+
+def _num_calls(many: list[tuple[RemoteObject, list[Span]]]) -> int:
+    """Return how many calls at a time hide the latency of the stores."""
+    found = (latency_of(source.place.store, 1.0) for source, _ in many)
+    latency = max(found, default=0.0)
+    # A busy server is late, too: of a small latency the most part may be of its queue.
+    return min(CONCURRENCY, max(1, round((latency / _NEAR_S) ** 2)))
+
+
+def _calls_of(
+    many: list[tuple[RemoteObject, list[Span]]],
+) -> list[tuple[RemoteObject, list[Span]]]:
+    """Deal the spans of each object to calls of about the same number."""
+    calls = []
+    num_calls = _num_calls(many)
+    total = sum(len(spans) for _, spans in many)
+    for source, spans in many:
+        parts = max(1, round(num_calls * len(spans) / total))
+        parts = min(parts, -(-len(spans) // _TOGETHER))
+        parts = max(parts, -(-sum(span.size for span in spans) // _CALL))
+        step = -(-len(spans) // parts)
+        calls += [(source, spans[at : at + step]) for at in range(0, len(spans), step)]
+    return calls
 
 
 def read_range(source: RemoteObject, start: int, stop: int) -> bytes:
@@ -94,7 +136,9 @@ def read_range(source: RemoteObject, start: int, stop: int) -> bytes:
     place = source.place
     options = {"range": (start, stop), **with_if}
     try:
-        answer = obstore(place).get(place.store, place.root, options=options)
+        store = place.store
+        with timed(store):
+            answer = obstore(place).get(store, place.root, options=options)
         source.check(answer.meta)
         return bytes(answer.bytes())
     except Exception as error:
@@ -114,25 +158,37 @@ def count_bytes(wanted: Sequence[Segments]) -> int:
     return int(sum(each.lengths.sum() for each in wanted))
 
 
-async def _all(work: list[Coroutine[Any, Any, None]]) -> None:
+async def _all(
+    alone: list[Coroutine[Any, Any, None]],
+    calls: list[Coroutine[Any, Any, None]],
+    num_calls: int,
+) -> None:
+    """Wait for requests, and for calls of many, of which some run at a time."""
     loop = asyncio.get_running_loop()
     slots = _slots.setdefault(loop, asyncio.Semaphore(CONCURRENCY))
+    turns = asyncio.Semaphore(num_calls)
 
-    async def in_turn(each: Coroutine[Any, Any, None]) -> None:
+    async def in_turn(each: Coroutine[Any, Any, None], turn: Any) -> None:
         try:
-            async with slots:
+            async with turn, slots:
                 await each
         finally:
             each.close()
 
-    tasks = [asyncio.ensure_future(in_turn(each)) for each in work]
+    # Each of them tells the latency, to which others of this read should not add.
+    few = asyncio.Semaphore(max(_FEW, num_calls) if calls else len(alone))
+    tasks = [asyncio.ensure_future(in_turn(each, few)) for each in alone[:1]]
     try:
+        if calls and next(_reads) % _PROBE == 1:
+            await asyncio.wait(tasks)
+        tasks += [asyncio.ensure_future(in_turn(each, few)) for each in alone[1:]]
+        tasks += [asyncio.ensure_future(in_turn(each, turns)) for each in calls]
         await asyncio.gather(*tasks)
     except BaseException:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for each in work:
+        for each in (*alone, *calls):
             each.close()
         raise
 
@@ -142,10 +198,10 @@ async def _read_one(source: RemoteObject, span: Span) -> None:
     options: dict[str, Any] = {"range": (span.start, span.stop)}
     if source.e_tag is not None:
         options["if_match"] = source.e_tag
+    store = place.store
     try:
-        answer = await obstore(place).get_async(
-            place.store, place.root, options=options
-        )
+        with timed(store):
+            answer = await obstore(place).get_async(store, place.root, options=options)
         source.check(answer.meta)
         data = await answer.bytes_async()
     except Exception as error:

@@ -40,6 +40,8 @@ class Segments:
         lengths: the bytes of each, none of them 0: int64 ``[N]``.
         out: the memory: uint8, flat.
         places: where each goes in that: int64 ``[N]``.
+        grid: what they are the rows of: the offset of the first in the object, the bytes of one,
+            and the numbers of those that are wanted, which fill the memory in their order.
     """
 
     object: RemoteObject
@@ -47,6 +49,7 @@ class Segments:
     lengths: _Array
     out: _Array
     places: _Array
+    grid: tuple[int, int, _Array] | None = None
 
     @classmethod
     def of_rows(
@@ -57,9 +60,16 @@ class Segments:
         if not count or not size:
             empty = np.zeros(0, np.int64)
             return cls(source, empty, empty, out, empty)
-        begins = np.flatnonzero(np.diff(rows, prepend=rows[0] - 2) != 1)
-        lengths = np.diff(begins, append=count) * size
-        return cls(source, offset + rows[begins] * size, lengths, out, begins * size)
+        is_first = np.ones(count, bool)
+        np.not_equal(rows[1:], rows[:-1] + 1, out=is_first[1:])
+        begins = np.flatnonzero(is_first)
+        lengths = np.empty_like(begins)
+        lengths[:-1] = begins[1:] - begins[:-1]
+        lengths[-1] = count - begins[-1]
+        lengths *= size
+        grid = offset, size, rows
+        starts = offset + rows[begins] * size
+        return cls(source, starts, lengths, out, begins * size, grid)
 
     def in_parts(self) -> Segments:
         """Split those that are longer than a request."""
@@ -72,6 +82,23 @@ class Segments:
         lengths = np.minimum(self.lengths[at] - shift, PART)
         starts, places = self.starts[at] + shift, self.places[at] + shift
         return Segments(self.object, starts, lengths, self.out, places)
+
+    def cut_at(self, block: int) -> Segments:
+        """Split those that are in several blocks of so many bytes, at the ends of these."""
+        first = self.starts // block
+        counts = (self.starts + self.lengths - 1) // block - first + 1
+        at = np.repeat(np.arange(len(counts)), counts)
+        number = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
+        begins = (first[at] + number) * block
+        starts = np.maximum(self.starts[at], begins)
+        stops = np.minimum(self.starts[at] + self.lengths[at], begins + block)
+        places = self.places[at] + starts - self.starts[at]
+        return Segments(self.object, starts, stops - starts, self.out, places)
+
+    def where(self, chosen: _Array) -> Segments:
+        """Keep those of a mask."""
+        starts, lengths = self.starts[chosen], self.lengths[chosen]
+        return Segments(self.object, starts, lengths, self.out, self.places[chosen])
 
 
 @dataclass

@@ -100,11 +100,14 @@ class RemoteTensor(torch.Tensor):
         """The object that it is in."""
         return self._object.place.url
 
-    def plan(self, rows: np.ndarray[Any, Any]) -> tuple[torch.Tensor, Segments]:
+    def plan(
+        self, rows: np.ndarray[Any, Any], out: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, Segments]:
         """Return memory for rows, ``[len(rows), *F]``, and what has to be read into it."""
         with torch._C.DisableTorchFunctionSubclass():
             shape, dtype = self.shape, self.dtype
-        out = torch.empty((len(rows), *shape[1:]), dtype=dtype)
+        if out is None:
+            out = torch.empty((len(rows), *shape[1:]), dtype=dtype)
         size = out[:1].numel() * out.element_size() if len(rows) else 0
         source, memory = self._object, bytes_of(out)
         return out, Segments.of_rows(source, self._offset, size, rows, memory)
