@@ -55,6 +55,7 @@ exclude_patterns = ["_build", "dev"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.xref_missing"]
 autodoc_typehints = "none"
+autodoc_mock_imports = ["accelerate", "lightning", "transformers"]
 autodoc_member_order = "bysource"
 autosummary_generate = False
 napoleon_google_docstring = True

@@ -256,11 +256,16 @@ def topic_page(page: dict[str, Any], known: dict[str, Any]) -> str:
         for name in names
         if inspect.isclass(known[name]) or inspect.isroutine(known[name])
     ]
-    parts = [heading(page["title"]), page["about"] + "\n", summary(in_table)]
+    parts = [heading(page["title"]), page["about"] + "\n"]
+    if in_table:
+        parts.append(summary(in_table))
     for name in names:
         parts.append(entry(name, known[name], known))
         if inspect.isclass(known[name]):
             parts += class_entries(name, known[name], known)[1:]
+    for name, methods in page.get("with_libraries", {}).items():
+        options = f"   :members: {methods}\n" if methods else ""
+        parts.append(f".. autoclass:: tensordict.{name}\n{options}")
     return "\n".join(parts)
 
 
