@@ -89,7 +89,9 @@ def add_keywords(app: Sphinx, doctree: nodes.document) -> None:
     """Add the words of the questions that a page answers, which `search.js` lists."""
     words = KEYWORDS.get(app.env.docname)
     if words:
-        doctree.insert(0, nodes.meta(name="keywords", content=words.replace(" ", ",")))
+        # A question such as "how can I save" has "can", which a search looks for, too.
+        keywords = ",".join([*words.split(), "can"])
+        doctree.insert(0, nodes.meta(name="keywords", content=keywords))
 
 
 def link_repository(_app: Sphinx, docname: str, source: list[str]) -> None:
