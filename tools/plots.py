@@ -121,10 +121,10 @@ def draw_operations(measured: dict[str, Any], tree: str, path: Path) -> None:
         ]
         for title, listed in SHOWN.items()
     }
-    figure, both = figure_of(len(topics), 8.6, left=0.3, top=0.9)
+    figure, both = figure_of(len(topics), 7.2, left=0.3, top=0.9)
     grid = both[0].get_gridspec()
     grid.set_height_ratios([len(names) + 1 for names in topics.values()])
-    grid.update(hspace=0.32)
+    grid.update(hspace=0.4)
     places = {"peer": 0.27, "ours": 0.0, "bare": -0.27}
     for axes, (title, names) in zip(both, topics.items(), strict=True):
         for side, place in places.items():
