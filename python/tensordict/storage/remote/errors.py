@@ -40,6 +40,17 @@ MSG_FAILED: Final = (
     "20}}}}."
 )
 MSG_OTHER: Final = "Cannot read or write {url}{part}: {found}."
+MSG_BROKEN: Final = (
+    "Cannot read or write {url}{part}: the answer broke off ({found}), in each of {tries} "
+    "tries. Check the network and the server, or allow more with storage_options="
+    "{{'retry_config': {{'max_retries': 20}}}}."
+)
+MSG_PLAIN_HTTP: Final = (
+    "{url} was asked for at an endpoint without TLS: pass storage_options={{'allow_http': "
+    "True}} if that is meant."
+)
+
+_RETRIES_OF_LIBRARY: Final = 10
 
 NO_CREDENTIALS: Final = "no credentials were found"
 
@@ -85,13 +96,24 @@ def explained(
     if _REGION.search(text) and ("redirect" in text.lower() or "region" in found):
         return OSError(MSG_REGION.format(url=place, found=found))
     denied = ("PermissionDeniedError", "UnauthenticatedError")
-    if name in denied or isinstance(error, PermissionError):
+    is_expired = "ExpiredToken" in found
+    if name in denied or is_expired or isinstance(error, PermissionError):
         return PermissionError(errno.EACCES, MSG_DENIED.format(url=place, found=found))
     part = "" if span is None else f", bytes {span[0]} to {span[1] - 1}"
     tries = _RETRIES.search(text)
     message = MSG_OTHER if tries is None else MSG_FAILED
     count = 0 if tries is None else int(tries[1]) + 1
+    if "BadScheme" in text:
+        message = MSG_PLAIN_HTTP
+    elif tries is None and "response body error" in text and "list" not in text:
+        message, count = MSG_BROKEN, _max_tries(url)
     return OSError(message.format(url=place, part=part, found=found, tries=count))
+
+
+def _max_tries(url: Any) -> int:
+    """Return how often a request is made at most to a place."""
+    config = getattr(url, "options", {}).get("retry_config") or {}
+    return 1 + int(config.get("max_retries", _RETRIES_OF_LIBRARY))
 
 
 def _found(text: str) -> str:
@@ -103,10 +125,10 @@ def _found(text: str) -> str:
         if found
     ]
     if status is not None:
-        return ": ".join([f"status {status[1].strip()}", *said])
+        return ": ".join([f"status {status[1].strip()}", *said]).rstrip(".:")
     first = text.partition("\n")[0]
     # The cause comes last: "... - HTTP error: error sending request".
-    return ": ".join([first.rpartition(" - ")[2].strip().rstrip(".:"), *said])
+    return ": ".join([first.rpartition(" - ")[2].strip(), *said]).rstrip(".:")
 
 
 @contextlib.contextmanager

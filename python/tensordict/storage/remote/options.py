@@ -121,6 +121,14 @@ _stores: dict[Any, Any] = {}
 _stores_lock = threading.Lock()
 
 
+def _forked() -> None:
+    global _stores_lock  # noqa: PLW0603 - a thread of the parent may have it
+    _stores_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 def store_of(base: str, options: Mapping[str, Any], url: str) -> Any:
     """Return the store of a bucket: one a process for the same options, with its connections.
 

@@ -114,7 +114,10 @@ def outlined(
         folder = around / "save"
         folder.mkdir()
         outline = Outline(folder, place, cache)
-        _fetch(outline)
+        try:
+            _fetch(outline)
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ValueError(MSG_SAVE.format(url=place, error=error)) from error
         yield outline
     finally:
         shutil.rmtree(around, ignore_errors=True)

@@ -10,6 +10,7 @@ from tensordict.storage.locations import scheme_of
 from tensordict.storage.remote.errors import naming
 from tensordict.storage.remote.latency import timed
 from tensordict.storage.remote.options import SCHEMES, obstore, split_url, store_of
+from tensordict.storage.remote.reopening import own_store
 from tensordict.storage.remote.runtime import check_process
 
 if TYPE_CHECKING:
@@ -58,11 +59,14 @@ class Place:
         """The store of ``obstore``, for calls of that library.
 
         Raises:
-            RuntimeError: this process is the child of one that made requests.
+            RuntimeError: this process is the child of one that made requests, and cannot
+                make any, or the place is in the memory of that.
         """
-        check_process()
+        is_child = check_process()
+        if is_child and self.is_in_memory:
+            raise RuntimeError(MSG_MEMORY)
         if self._given is not None:
-            return self._given
+            return own_store(self._given) if is_child else self._given
         return store_of(str(self._base), self.options, self.url)
 
     @property

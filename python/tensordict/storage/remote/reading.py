@@ -21,7 +21,7 @@ from tensordict.storage.remote.errors import explained
 from tensordict.storage.remote.latency import latency_of, timed
 from tensordict.storage.remote.objects import MSG_SHORT, PiecedObject
 from tensordict.storage.remote.options import obstore
-from tensordict.storage.remote.runtime import run
+from tensordict.storage.remote.runtime import check_process, run
 from tensordict.storage.remote.segments import Segments, spans_of
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def read_all(wanted: Sequence[Segments]) -> None:
 
 def read_plain(wanted: Sequence[Segments]) -> None:
     """Read all segments from their stores, whether or not there is a cache."""
+    check_process()
     alone: list[Coroutine[Any, Any, None]] = []
     many: list[tuple[RemoteObject, list[Span]]] = []
     by_object: dict[int, list[Span]] = {}

@@ -58,8 +58,9 @@ _KNOWN: Final = {
 _KNOWN.discard(torch.is_nonzero)
 
 
-_ITSELF: Final = {_Tensor.detach, torch.detach}
-"""The functions that give the same tensor: it has no gradients, and nothing is written."""
+_ITSELF: Final = {_Tensor.detach, torch.detach, _Tensor.share_memory_}
+"""The functions that give the same tensor: it has no gradients, nothing is written, and other
+processes read the same object."""
 
 
 class RemoteTensor(torch.Tensor):
