@@ -37,6 +37,7 @@ from tensordict.ops.modules import ModulesOps
 from tensordict.ops.pickling import PicklingOps
 from tensordict.ops.pipes import PipeOps
 from tensordict.ops.pointwise import PointwiseOps
+from tensordict.ops.ray_data import RayDataOps
 from tensordict.ops.reductions import ReductionsOps
 from tensordict.ops.saving import SavingOps
 from tensordict.ops.shape import ShapeOps
@@ -109,6 +110,7 @@ class Vocabulary(
     ConsolidatingOps,
     ConvertOps,
     TablesOps,
+    RayDataOps,
     ModulesOps,
     DistributedOps,
     PipeOps,

@@ -2,7 +2,8 @@
 
 ``loader/`` has the loader of batches of rows, ``rows.py`` takes rows and windows out of a
 collection, ``writer/`` writes datasets. ``streams/`` has the loader whose batches have one
-stream in each row. :class:`StreamCollector` gathers values that arrive into windows of
+stream in each row, ``ray_data.py`` reads rows in tasks of Ray Data.
+:class:`StreamCollector` gathers values that arrive into windows of
 time: ``collector.py`` waits for windows and makes collections of them, ``buffers.py`` keeps
 the values of one stream until then, ``buckets.py`` is the lazy stack of the windows.
 """
@@ -11,6 +12,7 @@ from tensordict.data.buckets import BucketStack
 from tensordict.data.buffers import StreamBuffer
 from tensordict.data.collector import StreamCollector
 from tensordict.data.loader import BatchLoader, Mixture, WeightedSampler
+from tensordict.data.ray_data import read_ray
 from tensordict.data.rows import gather, gather_slices
 from tensordict.data.streams import (
     StreamDataLoader,
@@ -37,4 +39,5 @@ __all__ = [
     "gather",
     "gather_slices",
     "picture_of_rows",
+    "read_ray",
 ]

@@ -15,7 +15,7 @@ import torch
 
 from tensordict.interop.leaves import check_collection, extra, path_of
 from tensordict.interop.nested import to_nested
-from tensordict.interop.tables.arrow import from_arrow, to_arrow
+from tensordict.interop.tables.arrow import DTYPES, from_arrow, to_arrow
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -30,15 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["from_hf", "register", "to_hf"]
 
 INSTALL = "pip install 'tensordict-rs[datasets]'"
-
-DTYPES = frozenset(
-    {
-        *(torch.bool, torch.float16, torch.float32, torch.float64),
-        *(torch.int8, torch.int16, torch.int32, torch.int64),
-        *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
-    }
-)
-"""The dtypes that Arrow can hold."""
 
 MSG_DTYPE = (
     "to_hf got the dtype {dtype} at {key!r}, which Arrow lacks. Convert the entry first, for "

@@ -183,7 +183,11 @@ class _Call:
             on_progress=None,
             copies_rows=copies_rows,
         )
-        self._packed = ray.put(sent)
+        try:
+            self._packed = ray.put(sent)
+        except TypeError as error:
+            # That of the pickle says it without the report of Ray.
+            raise error.__cause__ or error from None
         self._workers: list[_Worker] = []
         self._num_hired = 0
         self._todo = collections.deque(job.todo)

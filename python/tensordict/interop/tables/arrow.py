@@ -8,6 +8,7 @@ column                                      entry
 numbers, booleans                           tensor ``[N]``
 ``fixed_shape_tensor``, lists of one size   tensor ``[N, *F]``
 lists of numbers                            jagged nested tensor ``[N, *]``
+tensors of Ray Data                         tensor ``[N, *F]``, nested if shapes differ
 struct                                      nested collection ``[N]``
 anything else (text, dates, dictionaries)   a stack of Python values ``[N]``
 ==========================================  ==========================================
@@ -35,17 +36,34 @@ from tensordict.interop.tables.columns import (
     rules_of,
     values_of,
 )
+from tensordict.interop.tables.ray_tensors import (
+    RayTensors,
+    nested_rows,
+    ray_tensors,
+    shapes_of,
+)
 from tensordict.interop.tables.rules import Path, Rules, cells
 from tensordict.interop.tables.times import array_of, times_of
 from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.storage.growing.rows import Ragged
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     import pyarrow as pa
 
-__all__ = ["Reader", "entries_of", "from_arrow", "import_pyarrow", "stream", "to_arrow"]
+__all__ = [
+    "DTYPES",
+    "Reader",
+    "array_of_values",
+    "column_of",
+    "entries_of",
+    "from_arrow",
+    "import_pyarrow",
+    "stream",
+    "to_arrow",
+]
 
 NestedKey = Any
 
@@ -81,6 +99,15 @@ MSG_FIELDS = (
     "The values of the entry {!r} are dictionaries with different keys, and Arrow gives "
     "all of them the same. Set None for keys that are not there, or write them as text."
 )
+DTYPES = frozenset(
+    {
+        *(torch.bool, torch.float16, torch.float32, torch.float64),
+        *(torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    }
+)
+"""The dtypes that Arrow can hold."""
+
 VALUES = {b"tensordict": b"values"}
 """Marks a field whose values are those of Python, though its type is one of numbers."""
 
@@ -257,12 +284,15 @@ class Reader:
         array = _as_one_array(self.pa, column)
         if (field.metadata or {}).items() >= VALUES.items():
             return self._values(path, array)
-        return self.entry(path, array)
+        return self.entry(path, array, field)
 
-    def entry(self, path: Path, array: Any) -> Any:
+    def entry(self, path: Path, array: Any, field: object = None) -> Any:
         """The entry of an array, with its mask where there are nulls."""
         types = self.pa.types
         kind = array.type
+        tensors = ray_tensors(self.pa, array, field)
+        if tensors is not None:
+            return self._tensors(path, array, tensors)
         if types.is_struct(kind):
             if array.null_count and self.rules.nulls is None:
                 self.rules.refuse(path, array.null_count)
@@ -424,6 +454,29 @@ class Reader:
         rows[missing] = float("nan") if rows.is_floating_point() else 0
         return rows
 
+    def _tensors(self, path: Path, array: Any, found: RayTensors) -> Any:
+        """``[N, *F]`` of a column of Ray Data, or a nested tensor ``[N, *]``."""
+        storage, shape = found
+        table = None
+        if shape is None:
+            data, shapes = storage.flatten()
+            table = shapes_of(shapes)
+            if table is None:
+                return self._values(path, array)
+        self._note_rows(path, storage)
+        items = (storage if shape is not None else data).flatten()
+        values = self.rules.cast(path, self._numbers(path, items))
+        if table is not None:
+            return nested_rows(path, Ragged(values, table))
+        if not storage.null_count:
+            return values.reshape(len(storage), *(shape or ()))
+        rows = values.new_zeros(len(storage), *(shape or ()))
+        valid = torch.from_numpy(_validity(storage))
+        if rows.is_floating_point():
+            rows[~valid] = float("nan")
+        rows[valid] = values.reshape(-1, *(shape or ()))
+        return rows
+
     def _jagged(self, path: Path, array: Any) -> torch.Tensor:
         """``[N, *, *F]``; null lists are empty."""
         lengths = self._tensor(array.value_lengths().fill_null(0))
@@ -464,7 +517,7 @@ def column_of(
             return pa.array([{}] * rows, type=pa.struct([]))
         return pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
     if not isinstance(value, torch.Tensor):
-        return _of_values(pa, key, values_of(value, rows))
+        return array_of_values(pa, key, values_of(value, rows))
     check_tensor(key, value, rows)
     try:
         if value.is_nested:
@@ -475,7 +528,13 @@ def column_of(
         raise type(error)(msg) from None
 
 
-def _of_values(pa: ModuleType, key: str, values: list[Any]) -> Any:
+def array_of_values(pa: ModuleType, key: str, values: list[Any]) -> Any:
+    """Make the array of the Python values of an entry.
+
+    Raises:
+        ValueError: they are dictionaries with different keys.
+        TypeError: Arrow has no type for all of them.
+    """
     try:
         made = array_of(pa, values)
     except (pa.ArrowException, OverflowError) as error:

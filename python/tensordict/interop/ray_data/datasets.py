@@ -1,0 +1,160 @@
+"""Collections as datasets of Ray Data, and the other way round."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensordict.containers.dense import TensorDict
+from tensordict.containers.remote import RemoteTensorDict
+from tensordict.interop.leaves import extra
+from tensordict.interop.ray_data.blocks import table_of
+from tensordict.interop.ray_data.describing import describe
+from tensordict.interop.ray_data.joining import joined
+from tensordict.interop.ray_data.reading import Folder, Held, datasource
+from tensordict.interop.tables import arrow
+from tensordict.interop.tables.columns import Asked, collection, rules_of
+from tensordict.primitives.checks import inside
+from tensordict.storage.locations import local
+from tensordict.storage.remote import is_remote
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import ModuleType
+
+    import pyarrow as pa
+
+    from tensordict.primitives.protocol import CollectionProtocol
+
+__all__ = ["from_ray_dataset", "read_ray", "to_ray_dataset"]
+
+INSTALL = "pip install 'tensordict-rs[ray]'"
+SMALL = 1 << 20
+"""Blocks are not made smaller than that, in bytes, to have more of them."""
+
+MSG_NO_BATCH = (
+    "{} needs a batch dimension for the rows, got the batch size []. Call td.unsqueeze(0) "
+    "first."
+)
+MSG_NO_ENTRIES = (
+    "{} got a collection without entries, and a dataset of Ray Data needs a column. Set an "
+    "entry first."
+)
+MSG_SEPARATOR = (
+    "separator joins nested keys to names of columns and must be a text such as '.', got "
+    "{!r}."
+)
+MSG_BLOCKS = "override_num_blocks must be a positive number, got {!r}."
+MSG_KIND = "{} expects a dataset of Ray Data, got a {}."
+MSG_NO_COLLECTION = "read_ray expects a save of rows at {path}, and there is a {kind}."
+
+
+def _check(
+    method: str, td: CollectionProtocol, separator: object, num_blocks: int | None
+) -> None:
+    """Refuse what no dataset can be made of.
+
+    Raises:
+        ValueError: there is no batch dim, or no entry; an argument has a wrong value.
+    """
+    if not isinstance(separator, str) or not separator:
+        raise ValueError(MSG_SEPARATOR.format(separator))
+    if num_blocks is not None and (not isinstance(num_blocks, int) or num_blocks < 1):
+        raise ValueError(MSG_BLOCKS.format(num_blocks))
+    if not td.batch_dims:
+        raise ValueError(MSG_NO_BATCH.format(method))
+
+
+def to_ray_dataset(
+    td: CollectionProtocol, separator: str, override_num_blocks: int | None
+) -> Any:
+    """See :meth:`TensorDict.to_ray_dataset`."""
+    method = "to_ray_dataset"
+    data = extra("ray.data", method, INSTALL)
+    _check(method, td, separator, override_num_blocks)
+    if isinstance(inside(td), RemoteTensorDict):
+        made = datasource(td, Held(td), separator)
+        return data.read_datasource(made, override_num_blocks=override_num_blocks)
+    table = table_of(td, separator, describe(td, separator).types)
+    if not table.num_columns:
+        raise ValueError(MSG_NO_ENTRIES.format(method))
+    count = override_num_blocks or _num_blocks(data, table)
+    rows = table.num_rows
+    parts = [
+        table.slice(
+            rows * number // count,
+            rows * (number + 1) // count - rows * number // count,
+        )
+        for number in range(count)
+    ]
+    return data.from_arrow(parts)
+
+
+def _num_blocks(data: ModuleType, table: pa.Table) -> int:
+    """Return a number of blocks that keeps all processors busy, none of them too large."""
+    import ray
+
+    if not ray.is_initialized():
+        ray.init()
+    most = data.DataContext.get_current().target_max_block_size or table.nbytes or 1
+    processors = int(ray.cluster_resources().get("CPU", 1))
+    count = max(min(2 * processors, table.nbytes // SMALL), -(-table.nbytes // most))
+    return max(1, min(count, table.num_rows))
+
+
+def from_ray_dataset(cls: Any, asked: Asked, dataset: object) -> Any:
+    """See :meth:`TensorDict.from_ray_dataset`."""
+    data = extra("ray.data", asked.method, INSTALL)
+    pa = arrow.import_pyarrow(asked.method)
+    rules = rules_of(asked)
+    if not isinstance(dataset, (data.Dataset, data.DataIterator)):
+        raise TypeError(MSG_KIND.format(asked.method, type(dataset).__name__))
+    table = joined(pa, dataset)
+    reader = arrow.Reader(pa, rules, copy=True)
+    entries = arrow.entries_of(asked, reader, table)
+    return collection(cls, asked, entries, rules.masks, table.num_rows)
+
+
+def read_ray(
+    path: str | Path,
+    *,
+    keys: Sequence[Any] | None,
+    separator: str,
+    storage_options: Mapping[str, Any] | None,
+    cache_dir: str | Path | None,
+    cache_limit: int | None,
+    override_num_blocks: int | None,
+    options: dict[str, Any],
+) -> Any:
+    """See :func:`tensordict.data.read_ray`."""
+    data = extra("ray.data", "read_ray", INSTALL)
+    td: Any
+    if is_remote(path):
+        td = TensorDict.load_memmap(
+            path,
+            storage_options=storage_options,
+            cache_dir=cache_dir,
+            cache_limit=cache_limit,
+        )
+        path = str(path)
+    else:
+        # Workers have another current folder.
+        path = os.fspath(Path(local(path)).absolute())
+        td = TensorDict.load_memmap(path, mode="r")
+    if td._is_non_tensor:
+        raise TypeError(MSG_NO_COLLECTION.format(path=path, kind=type(td).__name__))
+    rows = td.batch_size[0] if td.batch_dims else 0
+    if keys is not None:
+        td = td.select(*keys)
+    _check("read_ray", td, separator, override_num_blocks)
+    # `is_empty` would make all members of a stack over columns.
+    if not list(td.keys()):
+        raise ValueError(MSG_NO_ENTRIES.format("read_ray"))
+    is_held = isinstance(inside(td), RemoteTensorDict)
+    listed = None if keys is None else list(keys)
+    source = Held(td) if is_held else Folder(path, listed, rows)
+    made = datasource(td, source, separator)
+    return data.read_datasource(
+        made, override_num_blocks=override_num_blocks, **options
+    )

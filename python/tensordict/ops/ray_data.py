@@ -1,0 +1,125 @@
+"""Datasets of Ray Data.
+
+The engine is in :mod:`tensordict.interop.ray_data`, on a floor above, and is imported when
+it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from tensordict.primitives.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from ray.data import DataIterator, Dataset
+
+    from tensordict.primitives.protocol import NestedKeyLike
+
+    Nulls = Literal["raise", "fill", "mask"]
+
+__all__ = ["RayDataOps"]
+
+
+def _engine() -> Any:
+    return importlib.import_module("tensordict.interop.ray_data.datasets")
+
+
+class RayDataOps(CollectionProtocol):
+    """Collections as datasets of Ray Data with a row for each element, and back."""
+
+    def to_ray_dataset(
+        self, *, separator: str = ".", override_num_blocks: int | None = None
+    ) -> Dataset:
+        """Make a dataset of Ray Data: a column for each leaf, a row for each index.
+
+        Rows are along the first batch dimension. Blocks are Arrow tables. Tensors
+        ``[N, *F]`` have the tensor types of Ray Data: ``map_batches`` passes NumPy arrays
+        ``[n, *F]`` of the same dtype, ``iter_torch_batches`` yields tensors. Ragged rows
+        have Ray's type for variable shapes: a batch has an array for each row. Non-tensor
+        data becomes text, numbers or structs, and pickled objects if Arrow has no type.
+        bfloat16 and float8 become float32, which represents each of their values.
+
+        The rows of a collection in memory are copied to Ray's object store. The rows of a
+        collection of a URL are read by the tasks of the dataset. For a memory-mapped
+        collection on a shared file system see :func:`tensordict.data.read_ray`.
+
+        Args:
+            separator: joins nested keys to names of columns: with ``"."`` the entry
+                ``("obs", "x")`` is the column ``"obs.x"``.
+            override_num_blocks: how many blocks there are. Default: it follows from the
+                bytes and the processors of the cluster.
+
+        Raises:
+            ValueError: there is no batch dimension, or no entry; two leaves have the same
+                column name; the members of a lazy stack differ in keys.
+            TypeError: a tensor has another dtype that Arrow lacks, such as complex64.
+            ImportError: Ray is not installed.
+
+        Examples::
+
+            td = TensorDict(x=torch.rand(1000, 8), obs={"y": torch.arange(1000)}, batch_size=[1000])
+            ds = td.to_ray_dataset().map_batches(lambda batch: {"s": batch["x"].sum(1)})
+            TensorDict.from_ray_dataset(ds)["s"].shape  # torch.Size([1000])
+        """
+        made: Dataset = _engine().to_ray_dataset(self, separator, override_num_blocks)
+        return made
+
+    @classmethod
+    def from_ray_dataset(
+        cls,
+        dataset: Dataset | DataIterator,
+        *,
+        auto_batch_size: bool = False,
+        batch_dims: int | None = None,
+        device: torch.device | str | int | None = None,
+        batch_size: Sequence[int] | None = None,
+        separator: str | None = ".",
+        dtype: torch.dtype | None = None,
+        nulls: Nulls | None = None,
+        mask_key: NestedKeyLike | None = None,
+    ) -> Self:
+        """Read a dataset of Ray Data into memory: an entry for each column.
+
+        Tensor columns become tensors ``[N, *F]``. Columns of variable shapes become nested
+        tensors, with the jagged layout if rows differ in one dimension. Other columns are
+        converted as by :func:`tensordict.from_arrow`. Rows have the order in which Ray Data
+        yields the blocks.
+
+        Args:
+            dataset: a dataset, or an iterator such as the shard of a training worker.
+            auto_batch_size: see :meth:`from_pandas`.
+            batch_dims: see :meth:`from_pandas`.
+            device: see :meth:`from_pandas`.
+            batch_size: see :meth:`from_pandas`.
+            separator: splits names of columns to nested keys. None to keep them.
+            dtype: see :meth:`from_pandas`.
+            nulls: see :meth:`from_pandas`.
+            mask_key: see :meth:`from_pandas`.
+
+        Raises:
+            ValueError: as :meth:`from_pandas`.
+            TypeError: ``dataset`` is no dataset; a column has tensors in some blocks only.
+            ImportError: Ray is not installed.
+
+        Examples::
+
+            ds = ray.data.read_parquet("s3://bucket/tables")
+            td = TensorDict.from_ray_dataset(ds, separator=None)
+        """
+        asked = importlib.import_module("tensordict.interop.tables.columns").Asked(
+            "from_ray_dataset",
+            auto_batch_size=auto_batch_size,
+            batch_dims=batch_dims,
+            device=device,
+            batch_size=batch_size,
+            separator=separator,
+            dtype=dtype,
+            nulls=nulls,
+            mask_key=mask_key,
+        )
+        made: Self = _engine().from_ray_dataset(cls, asked, dataset)
+        return made
