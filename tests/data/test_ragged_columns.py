@@ -429,3 +429,16 @@ def test_rows_of_a_save_that_was_replaced_stay(stack, tmp_path):
     assert are_equal(growing[[0]][0], samples([1])[0])
     grown = TensorDict.load_memmap(tmp_path / "x")
     assert [len(row["tokens"]) for row in grown[[2, 1]]] == [6, 5]
+
+
+def test_a_pickle_has_each_row_once(tmp_path):
+    rows = [TensorDict(a=torch.arange(at % 5), s="text") for at in range(200)]
+    lazy_stack(rows).memmap(tmp_path, ragged="columns")
+    stack = TensorDict.load_memmap(tmp_path)
+    content = pickle.dumps(stack)
+    assert len(content) < 200 * 400
+    found = pickle.loads(content)
+    assert found.is_locked
+    assert not stack._is_made
+    assert all(are_equal(found[at], row) for at, row in enumerate(rows))
+    assert are_equal(pickle.loads(pickle.dumps(stack[3:9]))[1], rows[4])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from separate_process import SERVER
+from separate_process import SERVER, check_freshly
 from tensordict import NonTensorStack, TensorDict
 from tensordict.data import (
     StreamDataLoader,
@@ -587,3 +587,25 @@ def test_steps_that_are_copied_together_are_those_of_no_workers(known, monkeypat
         other = made(0)
         other.load_state_dict(states[at])
         assert_same(other, expected[at + 1 :])
+
+
+WITHOUT_A_FILE = """
+import torch
+from tensordict.data import StreamDataLoader
+def double(x):
+    return torch.tensor(2 * x)
+class Counted:
+    def __init__(self, count):
+        self.count = count
+    def __iter__(self):
+        return map(double, range(self.count))
+loader = StreamDataLoader(
+    [2, 3], Counted, 2, num_workers=1, multiprocessing_context="forkserver"
+)
+print([batch["data"].tolist() for batch in loader])
+"""
+
+
+def test_a_stream_of_a_program_without_a_file_reaches_its_workers():
+    # Workers of a notebook or a prompt that are not forked cannot import its definitions.
+    assert check_freshly(WITHOUT_A_FILE) == "[[0, 0], [2, 2], [0, 4]]\n"

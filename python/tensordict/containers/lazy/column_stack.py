@@ -108,6 +108,10 @@ class ColumnStack(LazyStackedTensorDict):
         return None if self._is_made else self._columns
 
     def __reduce__(self) -> Any:
+        if not self._is_made and self._rows:
+            # A row is a view of the whole column, and torch would pickle all of that.
+            places = np.asarray(self._rows, np.int64)
+            return _of_columns, (copied(self._columns, places), self._td_dim_name)
         members = list(self.tensordicts)
         if not members:
             return self.__class__.of_columns, (self._columns, self._rows)
@@ -402,6 +406,10 @@ class ColumnStack(LazyStackedTensorDict):
 
 
 ColumnStack.__module__ = "tensordict._lazy"
+
+
+def _of_columns(columns: Columns, name: str | None) -> Any:
+    return _rebuilt([columns.row(at) for at in range(columns.num_rows)], name)
 
 
 def _rebuilt(members: list[Any], name: str | None) -> Any:

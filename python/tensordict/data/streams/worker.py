@@ -25,6 +25,7 @@ from tensordict.data.streams.reading import (
 from tensordict.data.streams.slots import SlotWriter
 from tensordict.parallel.descriptors import send_descriptor
 from tensordict.parallel.parent import end_with_parent
+from tensordict.parallel.transport import dumps
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -36,14 +37,17 @@ IDLE = -1
 
 
 class Portable:
-    """A dataset on its way to another process, by cloudpickle where pickle fails."""
+    """A dataset on its way to another process, pickled as the functions of ``map`` are.
+
+    Definitions of a notebook or a prompt are pickled by value: the worker cannot import them.
+    """
 
     def __init__(self, dataset: StreamDataset) -> None:
         self.dataset = dataset
 
     def __reduce__(self) -> tuple[Any, ...]:
         try:
-            data = pickle.dumps(self.dataset)
+            data = dumps(self.dataset)
         except Exception as error:  # noqa: BLE001 - pickle raises many kinds
             try:
                 import cloudpickle  # type: ignore[import-untyped]
