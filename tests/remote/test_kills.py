@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 
+from ranks import Ranks
 from separate_process import SERVER
 from tensordict import TensorDict
 from tensordict.checkpoint import Checkpointer
@@ -15,6 +16,10 @@ from tensordict.storage.remote import growing, place_of
 from tensordict.storage.remote.fetching import download_folder
 from tensordict.storage.remote.leftovers import find_leftovers, remove_leftovers
 from tensordict.storage.remote.manifests import SWITCH
+
+if torch.distributed.is_available():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
 
 KILLS = int(os.environ.get("TENSORDICT_REMOTE_KILLS", "3"))
 """The number of kills of each kind: 200 in a long run."""
@@ -85,6 +90,27 @@ def checked_rows(url, options):
         row = got[number]["n", "r"]
         assert row.tolist() == [float(number)] * (number % 4)
     return count
+
+
+def save_steps_of_ranks(rank, url, options, first, staging):
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    with Checkpointer(
+        url,
+        keep=2,
+        dedupe=True,
+        background=True,
+        storage_options=options,
+        staging=staging,
+        durable=False,
+    ) as checkpointer:
+        step = first
+        while True:
+            model = torch.nn.Module()
+            value = torch.full((60, 100), float(step))
+            weight = distribute_tensor(value, mesh, [Shard(0)])
+            model.weight = torch.nn.Parameter(weight)
+            checkpointer.save(step, model=model, epoch=step)
+            step += 1
 
 
 def killed(work, *arguments, seconds):
@@ -160,3 +186,38 @@ def test_a_writer_of_rows_that_is_killed_leaves_whole_flushes(s3, tmp_path):
     with DatasetWriter(place) as writer:
         assert len(writer) == before
     assert not find_leftovers(place, older_than=0.0)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ranks_that_are_killed_lose_no_step(s3, tmp_path):
+    chance = random.Random(4)
+    url = f"s3://bucket/{tmp_path.name}"
+    before: list[int] = []
+    for kill in range(KILLS):
+        folder = tmp_path / str(kill)
+        folder.mkdir()
+        ranks = Ranks(2, folder, 20)
+        first = max(before, default=-1) + 1
+        call = save_steps_of_ranks, (url, s3.options(), first, tmp_path / "staging")
+        for connection in ranks.connections:
+            connection.send(call)
+        time.sleep(chance.uniform(1.0, 3.0))
+        for process in chance.sample(ranks.processes, 2):
+            # The other one goes on for a moment.
+            process.kill()
+            time.sleep(chance.choice([0.0, 0.05]))
+        for process in ranks.processes:
+            process.join()
+        with Checkpointer(
+            url, storage_options=s3.options(), staging=tmp_path / "reader"
+        ) as checkpointer:
+            steps = checkpointer.steps()
+            assert len(steps) >= min(2, len(before))
+            assert max(steps, default=-1) >= max(before, default=-1)
+            for step in steps:
+                model = torch.nn.Module()
+                model.weight = torch.nn.Parameter(torch.zeros(60, 100))
+                assert checkpointer.restore(step, model=model)["epoch"] == step
+                assert (model.weight == step).all()
+            before = steps
+    assert before

@@ -1,5 +1,7 @@
 """Several ranks whose steps live in an object store."""
 
+import os
+
 import pytest
 import torch
 
@@ -48,7 +50,7 @@ def restore(rank, url, options, staging, step):
     model = model_of(-1)
     found = checkpointer.restore(step, model=model)
     values = set(model.weight.to_local().flatten().tolist() + model.small.tolist())
-    return found.step, found["rank"], sorted(values)
+    return found.step, found.get("rank"), sorted(values)
 
 
 def large_model(value):
@@ -126,3 +128,84 @@ def test_ranks_save_one_step_and_restore_it(s3, tmp_path):
         assert steps == {"step-2", "step-3"}
     finally:
         ranks.close()
+
+
+def save_noting(rank, url, options, staging, background, fault):
+    """Save a step; return the objects that this rank put, and the error it got."""
+    from tensordict.checkpoint import mirror
+    from tensordict.storage.remote import publishing
+
+    put = []
+    upload = publishing.upload_file
+
+    def noting(place, file, name=""):
+        if fault is not None and rank == 1:
+            if fault == "dies":
+                os._exit(1)
+            raise OSError(5, "the network is down")
+        put.append(name.rpartition("/")[2])
+        return upload(place, file, name)
+
+    mirror.upload_file = publishing.upload_file = noting
+    checkpointer = Checkpointer(
+        url,
+        storage_options=options,
+        staging=staging,
+        background=background,
+        rank_timeout=60.0,
+    )
+    error = ""
+    try:
+        checkpointer.save(5, model=model_of(5), epoch=rank)
+        checkpointer.wait()
+    except (OSError, RuntimeError) as found:
+        error = str(found)
+    mirror.upload_file = publishing.upload_file = upload
+    return sorted(put), error, checkpointer.steps()
+
+
+BACKGROUND = pytest.mark.parametrize("background", [False, True])
+
+
+@BACKGROUND
+def test_each_rank_brings_its_part_up(s3, tmp_path, background):
+    ranks = Ranks(WORLD, tmp_path, 20)
+    url = f"s3://bucket/{tmp_path.name}"
+    try:
+        saved = ranks.all(
+            save_noting, url, s3.options(), tmp_path / "x", background, None
+        )
+        assert [(error, steps) for _, error, steps in saved] == [("", [5])] * WORLD
+        assert all(
+            f"rank-{rank:05}" in name for rank in (1,) for name in saved[rank][0]
+        )
+        assert "rank-00001.json" in saved[1][0]
+        assert "model-rank-00001.safetensors" in saved[1][0]
+        assert "model.safetensors" in saved[0][0]
+        assert not any("rank-00001" in name for name in saved[0][0])
+        found = ranks.all(restore, url, s3.options(), tmp_path / "y", None)
+        assert [each[0] for each in found] == [5] * WORLD
+    finally:
+        ranks.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "background"), [("fails", False), ("dies", False), ("dies", True)]
+)
+def test_a_rank_that_cannot_bring_its_part_up_is_named(s3, tmp_path, background, fault):
+    ranks = Ranks(3, tmp_path, 20)
+    url = f"s3://bucket/{tmp_path.name}"
+    arguments = url, s3.options(), tmp_path / "x", background, fault
+    try:
+        saved = ranks.try_all(save_noting, *arguments)
+    finally:
+        ranks.close()
+    for rank in (0, 1, 2):
+        if fault == "dies" and rank == 1:
+            assert saved[1] is None
+            continue
+        _, error, steps = saved[rank]
+        assert steps == []
+        assert "rank 1" in error or "network is down" in error, error
+    place = place_of(url, s3.options())
+    assert not [found for found in place.list() if found.name.endswith("meta.json")]

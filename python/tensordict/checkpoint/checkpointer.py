@@ -372,11 +372,10 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
             save = self._writer.write_later(plan, new)
         else:
             self._writer.write(plan)
-        if not turn.rank:
-            self._upload(new, save)
         if turn.rank:
             first = turn.processes[0], turn.members[0]
             self._published.append(Publication(new, plan.target, *first))
+        self._upload(new, save, turn)
         if turn.ranks is None:
             self._steps.remember(new.path, plan.meta, plan.description)
         if self.dedupe:

@@ -11,20 +11,28 @@ import threading
 import weakref
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tensordict.checkpoint.remote_files import RemoteStepFiles
 from tensordict.checkpoint.remote_steps import RemoteSteps
 from tensordict.checkpoint.steps import Steps, read_meta, retired, step_name
-from tensordict.storage.remote.publishing import files_below, upload_folder
+from tensordict.storage.remote.publishing import (
+    files_below,
+    in_threads,
+    upload_file,
+    upload_folder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensordict.checkpoint.steps import Step
+    from tensordict.checkpoint.uploading import SharedUpload
     from tensordict.storage.remote.place import Place
 
 __all__ = ["Mirror", "staging_folder"]
+
+MSG_NOT_THERE: Final = "the step could not be written to {}"
 
 _MIRRORS: weakref.WeakSet[Mirror] = weakref.WeakSet()
 
@@ -33,6 +41,14 @@ def staging_folder(place: Place) -> Path:
     """The folder in which the steps of a place are made: the same in all processes."""
     name = hashlib.sha256(str(place).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"tensordict-steps-{os.getuid()}" / name
+
+
+class _Waiting(NamedTuple):
+    """A step that goes up later."""
+
+    step: Step
+    until_there: Callable[[], object]
+    shared: SharedUpload | None
 
 
 class Mirror:
@@ -63,7 +79,7 @@ class Mirror:
         self.is_home = is_home
         self.steps: RemoteSteps = RemoteSteps(place)
         self._objects: dict[Any, str] = {}
-        self._queue: deque[tuple[Step, Callable[[], object]]] = deque()
+        self._queue: deque[_Waiting] = deque()
         self._changed: threading.Condition = threading.Condition()
         self._is_running: bool = False
         self._error: Exception | None = None
@@ -79,12 +95,44 @@ class Mirror:
             )
         return self._last_order
 
-    def upload(self, step: Step) -> None:
-        """Bring a step up, and delete those that it makes superfluous.
+    def upload(self, step: Step, shared: SharedUpload | None = None) -> None:
+        """Bring a step up, or the part of this rank.
+
+        Rank 0 then deletes the steps that it makes superfluous.
+
+        Args:
+            step: the step.
+            shared: the upload, where several ranks bring it up together.
 
         Raises:
             OSError: the store could not be written to: older steps are there still.
         """
+        if shared is None:
+            self._upload(step, None)
+            return
+        error: BaseException | None = None
+        try:
+            if shared.rank:
+                self._upload_part(step, shared)
+            else:
+                self._upload(step, shared)
+        except BaseException as found:
+            error = found
+            raise
+        finally:
+            (shared.finish if shared.rank else shared.end)(error)
+        if shared.rank:
+            shared.wait_for_step()
+
+    def _upload_part(self, step: Step, shared: SharedUpload) -> None:
+        """Bring up the files that this rank has written."""
+        place = self.place / step_name(step.number)
+        calls = [
+            (place, step.path / name, key) for name, key in shared.own_objects().items()
+        ]
+        in_threads(upload_file, calls)
+
+    def _upload(self, step: Step, shared: SharedUpload | None) -> None:
         with self._lock:
             there = self.steps.saved()
             name = step_name(step.number)
@@ -103,7 +151,11 @@ class Mirror:
             own = [key.partition("/")[2] for key in kept if key.startswith(f"{name}/")]
             identities = {file: _identity(path) for file, path in files.items()}
             objects = upload_folder(
-                step.path, self.place / name, references=references, kept=own
+                step.path,
+                self.place / name,
+                references=references,
+                kept=own,
+                helpers=shared,
             )
             self._objects = {
                 identities[file]: key[3:] if key.startswith("../") else f"{name}/{key}"
@@ -122,15 +174,21 @@ class Mirror:
             if each.order < step.order:
                 shutil.rmtree(each.path, ignore_errors=True)
 
-    def upload_later(self, step: Step, until_there: Callable[[], object]) -> None:
+    def upload_later(
+        self,
+        step: Step,
+        until_there: Callable[[], object],
+        shared: SharedUpload | None = None,
+    ) -> None:
         """Bring a step up in a thread, when it is there.
 
         Args:
             step: the step.
             until_there: waits until the step is in the folder here.
+            shared: the upload, where several ranks bring it up together.
         """
         with self._changed:
-            self._queue.append((step, until_there))
+            self._queue.append(_Waiting(step, until_there, shared))
             if not self._is_running:
                 self._is_running = True
                 # The interpreter waits for it at its end.
@@ -144,13 +202,17 @@ class Mirror:
                     self._is_running = False
                     self._changed.notify_all()
                     return
-                step, until_there = self._queue[0]
+                step, until_there, shared = self._queue[0]
             try:
                 until_there()
                 if _is_there(step):
-                    self.upload(step)
+                    self.upload(step, shared)
+                elif shared is not None:
+                    shared.give_up(OSError(MSG_NOT_THERE.format(step.path)))
             except Exception as error:  # noqa: BLE001 (the next call raises it)
                 self._error = error
+                if shared is not None:
+                    shared.give_up(error)
             with self._changed:
                 self._queue.popleft()
                 self._changed.notify_all()
@@ -158,7 +220,7 @@ class Mirror:
     def pending(self) -> list[Step]:
         """The steps that are not in the store yet."""
         with self._changed:
-            return [step for step, _ in self._queue]
+            return [waiting.step for waiting in self._queue]
 
     def raise_error(self) -> None:
         """Raise why a step could not be brought up, once.

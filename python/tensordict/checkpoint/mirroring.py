@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensordict.checkpoint.mirror import Mirror, staging_folder
 from tensordict.checkpoint.reading import StepFiles
+from tensordict.checkpoint.uploading import SharedUpload
 from tensordict.storage.locations import local
 from tensordict.storage.remote.place import is_remote, place_of
 
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tensordict.checkpoint.background import Writer
+    from tensordict.checkpoint.distributed import Publication
     from tensordict.checkpoint.steps import Step, Steps
+    from tensordict.checkpoint.turns import Turn
 
 __all__ = ["Mirroring"]
 
@@ -33,9 +36,11 @@ class Mirroring:
     keep_every: int | None
     durable: bool
     num_threads: int
+    rank_timeout: float
     _steps: Steps
     _writer: Writer
     _mirror: Mirror | None
+    _published: list[Publication]
 
     def _place(
         self,
@@ -75,15 +80,38 @@ class Mirroring:
         """Return whether steps live in a store, and only pass through a folder."""
         return self._mirror is not None and self._mirror.is_home
 
-    def _upload(self, step: Step, save: Any) -> None:
-        """Bring a step up that was written, or that ``save`` writes in the background."""
-        if self._mirror is None:
+    def _upload(self, step: Step, save: Any, turn: Turn) -> None:
+        """Bring a step up that was written, or that ``save`` writes in the background.
+
+        Of steps that live in a store each rank brings up what it has written. To a mirror
+        rank 0 brings all.
+        """
+        mirror = self._mirror
+        if mirror is None or (turn.rank and not mirror.is_home):
             return
-        if save is None and self._mirror.is_home:
-            self._mirror.wait()
-            self._mirror.upload(step)
-        else:
-            self._mirror.upload_later(step, save.wait if save else lambda: None)
+        shared = None
+        if turn.ranks is not None and mirror.is_home:
+            timeout = self.rank_timeout
+            shared = SharedUpload(self.directory, step.number, turn, timeout)
+        publication = self._published[-1] if turn.rank else None
+
+        def until_there() -> None:
+            if save is not None:
+                save.wait()
+            if publication is not None:
+                publication.wait(self.rank_timeout)
+
+        if save is not None or not mirror.is_home:
+            mirror.upload_later(step, until_there, shared)
+            return
+        try:
+            mirror.wait()
+            until_there()
+            mirror.upload(step, shared)
+        except BaseException as error:
+            if shared is not None:
+                shared.give_up(error)
+            raise
 
     def _uploading(self) -> list[Step]:
         """The steps that have to stay here until they are up."""

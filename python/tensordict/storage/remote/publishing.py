@@ -24,7 +24,7 @@ import uuid
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tensordict import _rust
 from tensordict.storage.remote.errors import explained
@@ -45,6 +45,7 @@ __all__ = [
     "LOCK",
     "OWN",
     "RECORD",
+    "Helpers",
     "Uploads",
     "claim",
     "files_below",
@@ -91,6 +92,18 @@ MSG_LOST: Final = (
     "published, and is removed. Save to a place of its own, or again."
 )
 MSG_CANCELLED: Final = "The save was cancelled: nothing of it is there."
+
+
+class Helpers(Protocol):
+    """Other processes that bring files of a folder up."""
+
+    def begin(self, objects: Mapping[str, str]) -> set[str]:
+        """Tell them the objects, and return the names of the files that they leave."""
+        ...
+
+    def wait_for_others(self) -> None:
+        """Wait until their objects are up, or raise that one has failed."""
+        ...
 
 
 class Uploads:
@@ -145,6 +158,7 @@ def upload_folder(
     progress: Uploads | None = None,
     may_replace: bool = True,
     kept: Collection[str] = (),
+    helpers: Helpers | None = None,
 ) -> dict[str, str]:
     """Bring the files of a folder up, and the switch when they are there.
 
@@ -157,6 +171,7 @@ def upload_folder(
         progress: is told how far it is.
         may_replace: whether a save that is there may be replaced.
         kept: objects of the save before that stay, as a path from ``place``.
+        helpers: other processes that bring some of the files up.
 
     Returns:
         The objects of the files, as a path from ``place``, by their names.
@@ -180,10 +195,17 @@ def upload_folder(
     prefix, record = _claimed(place, before is None and not references, own)
     objects = {name: f"{prefix}{name}" for name in own} | dict(references)
     written = [*(objects[name] for name in own), record]
+    mine = set(own)
     try:
+        if helpers is not None:
+            mine = helpers.begin({name: objects[name] for name in own})
         _upload_all(
-            place, {objects[name]: path for name, path in own.items()}, progress
+            place,
+            {objects[name]: path for name, path in own.items() if name in mine},
+            progress,
         )
+        if helpers is not None:
+            helpers.wait_for_others()
     except BaseException:
         forget(place, written)
         raise
