@@ -124,6 +124,15 @@ def nested_store(source):
     return store(TensorDict(inner=source, batch_size=source.batch_size))["inner"]
 
 
+def remote(source):
+    stores = pytest.importorskip("obstore.store")
+    directory = tempfile.TemporaryDirectory()
+    source.save(f"{directory.name}/saved")
+    td = type(source).load(stores.LocalStore(f"{directory.name}/saved"))
+    weakref.finalize(td, directory.cleanup)
+    return td
+
+
 @functools.cache
 def redis():
     server = RedisServer()
@@ -159,11 +168,37 @@ COLLECTIONS = {
     "lazy_classes": lambda source: lazy(of_class(source, Outer), 0),
 }
 
+# They take no value, and obey every other law.
+READ_ONLY = {
+    "remote": remote,
+    "named_remote": lambda source: remote(source.refine_names("x", "y")),
+    "lazy_remote": lambda source: remote(lazy(source, 0)),
+    "nested_lazy_remote": lambda source: remote(nested_lazy(source)),
+    "remote_class": lambda source: remote(of_class(source, Outer)),
+    "holding_remote": lambda source: remote(holding(source)),
+}
+
+WRITES = {
+    "an entry that is written in place is read",
+    "rows that are written are read",
+    "a locked collection takes no entry",
+}
+
 
 @pytest.mark.parametrize("kind", COLLECTIONS)
 @pytest.mark.parametrize("law", laws(), ids=str)
 def test_a_collection_obeys(kind, law):
     law(COLLECTIONS[kind])
+
+
+@pytest.mark.parametrize("kind", READ_ONLY)
+@pytest.mark.parametrize("law", laws(), ids=str)
+def test_a_collection_that_is_read_obeys(kind, law):
+    if str(law) not in WRITES:
+        law(READ_ONLY[kind])
+        return
+    with pytest.raises(RuntimeError, match="cannot be written to|a copy with"):
+        law(READ_ONLY[kind])
 
 
 @pytest.mark.parametrize(

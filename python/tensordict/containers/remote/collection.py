@@ -83,6 +83,7 @@ class RemoteTensorDict(KeptOutside):
     _template: Any
     _limit: int
     _shown_children: dict[str, Any]
+    _planned: Any = None
 
     contiguous: Any = on_a_copy()
     memmap_like: Any = on_a_copy()
@@ -203,6 +204,33 @@ class RemoteTensorDict(KeptOutside):
     def _unread(self) -> Any:
         """Make a stand-in for values that are not read."""
         return self._non_tensor_type._of([UNREAD], 0, self._batch_size, self._device)
+
+    def _leaves(self, out: list[Any]) -> None:
+        if self._is_stack:
+            # Those of the members: entries would be stacked, which reads them.
+            self._template._leaves(out)
+        else:
+            super()._leaves(out)
+
+    def _align_leaves(self, other: Any, out: list[Any], is_complete: bool) -> bool:
+        if self._is_stack:
+            return bool(self._template._align_leaves(other, out, is_complete))
+        return super()._align_leaves(other, out, is_complete)
+
+    def _spread(self, operand: torch.Tensor) -> list[torch.Tensor]:
+        spread = (self._template if self._is_stack else super())._spread
+        return list(spread(operand))
+
+    def _leaf_batch_dims(self, out: list[int]) -> None:
+        (self._template if self._is_stack else super())._leaf_batch_dims(out)
+
+    def _save_plan(self, plan: object, level: int) -> None:
+        self._planned = self._shown()
+        self._planned._save_plan(plan, level)
+
+    def _saved(self, leaves: Any, directory: Any, inplace: bool) -> Any:
+        planned, self._planned = self._planned, None
+        return planned._saved(leaves, directory, inplace)
 
     def _children(self) -> list[Any]:
         ragged = self._ragged()
@@ -336,6 +364,10 @@ class RemoteTensorDict(KeptOutside):
 
     def _refuse_write(self, what: str) -> Any:
         raise RuntimeError(MSG_READ_ONLY.format(what=what))
+
+    def _set_path(self, path: tuple[str, ...], *args: Any, **kwargs: Any) -> None:
+        key = path[0] if len(path) == 1 else path
+        self._refuse_write(f"the entry {key!r}")
 
     def _set_entry(self, key: str, value: object) -> None:
         self._refuse_write(f"the entry {key!r}")
