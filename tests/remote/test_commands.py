@@ -7,8 +7,9 @@ import torch
 
 from tensordict import TensorDict, cli, from_safetensors
 from tensordict.checkpoint import Checkpointer
+from tensordict.cli import diff
 from tensordict.storage.functions import to_safetensors
-from tensordict.storage.remote import Place, place_of
+from tensordict.storage.remote import Place, copying, place_of, reading, tensor
 from tensordict.storage.remote.leftovers import find_leftovers
 
 
@@ -60,6 +61,35 @@ def test_a_save_is_inspected_verified_shown_and_compared(
     command("diff", url, other, "--quiet")
     sample(1.0).save(other)
     command("diff", url, other, "--quiet", status=1)
+
+
+@pytest.mark.parametrize("layout", SAVES)
+def test_dense_saves_are_compared_where_they_are(
+    remote, layout, command, tmp_path, monkeypatch
+):
+    name, save = SAVES[layout]
+    save(f"{remote}/{name}")
+    sample().set("a", torch.full((300, 4), 2.0)).save(f"{remote}/other")
+    read = []
+    real = reading.read_all
+
+    def read_all(wanted):
+        read.append(sum(each.lengths.sum() for each in wanted))
+        return real(wanted)
+
+    def bring(*arguments, **options):
+        raise AssertionError(arguments)
+
+    monkeypatch.setattr(copying, "bring", bring)
+    monkeypatch.setattr(tensor, "read_all", read_all)
+    monkeypatch.setattr(diff, "PIECE_ITEMS", 100)
+    url, other = f"{remote}/{name}", f"{remote}/other"
+    said = command("diff", url, other, "--quiet", status=1)
+    assert "a: values: 1200 of 1200 items differ, by at most 2" in said
+    assert max(read) <= 400
+    command("diff", other, other, "--quiet")
+    sample().save(tmp_path / "local")
+    assert "all the same" in command("diff", url, tmp_path / "local", "--quiet")
 
 
 def test_a_save_is_converted_to_another_place(remote, command, tmp_path):

@@ -101,6 +101,9 @@ def load_save(path: str, arguments: argparse.Namespace) -> Any:
     """
     from tensordict import load
 
+    opened = getattr(arguments, "opened", {}).get(path)
+    if opened is not None:
+        return opened
     for module in arguments.modules:
         importlib.import_module(module)
     from tensordict.checkpoint import foreign, tools

@@ -123,7 +123,8 @@ def _described(value: Any) -> str:
     if value._is_non_tensor:
         return repr(value._value())
     names = value.names if value._has_names() else None
-    text = f"{type(value).__name__}{list(value.batch_size)}"
+    name = type(value).__name__.removeprefix("Remote")
+    text = f"{name}{list(value.batch_size)}"
     return f"{text} names {names}" if names else text
 
 
@@ -165,7 +166,7 @@ def _deviation(
         return largest, sum(count for _, count in parts)
     largest_found: float | None = None
     count = 0
-    one, other = left.reshape(-1), right.reshape(-1)
+    one, other = _flat_items(left), _flat_items(right)
     for start in range(0, one.numel(), PIECE_ITEMS):
         a = one[start : start + PIECE_ITEMS].as_subclass(torch.Tensor)
         b = other[start : start + PIECE_ITEMS].as_subclass(torch.Tensor)
@@ -184,3 +185,12 @@ def _deviation(
                 piece if largest_found is None else max(largest_found, piece)
             )
     return largest_found, count
+
+
+def _flat_items(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the items of a tensor along one dim; those in a store stay there."""
+    from tensordict.storage.remote.tensor import RemoteTensor
+
+    if isinstance(tensor, RemoteTensor):
+        return tensor.flat()
+    return tensor.reshape(-1)

@@ -23,6 +23,9 @@ SOURCES = ("path", "source", "first", "second")
 HEADS = ("inspect",)
 """The commands that need no values of tensors."""
 
+IN_PLACE = ("diff",)
+"""The commands that read saves of dense tensordicts in the store, a piece at a time."""
+
 MSG_OPTION = "--option is key=value, such as aws_region=eu-central-1, got {!r}."
 MSG_SEAL = "seal writes checksums into a save, and objects are not written to: seal it here and copy it."
 MSG_THERE = "There is something at {} already; --force replaces it."
@@ -95,6 +98,14 @@ def _run_on_copies(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="tensordict-") as folder:
         names = {}
         for name, place in places.items():
+            if arguments.command in IN_PLACE:
+                opened = _open(place, arguments)
+                if opened is not None:
+                    arguments.opened = {
+                        **getattr(arguments, "opened", {}),
+                        given[name]: opened,
+                    }
+                    continue
             near = Path(folder) / name
             near.mkdir()
             heads = arguments.command in HEADS
@@ -111,6 +122,22 @@ def _run_on_copies(arguments: argparse.Namespace) -> int:
         if target is not None and status == 0:
             copying.send_all(made, target)
     return status
+
+
+def _open(place: Any, arguments: argparse.Namespace) -> Any:
+    """Return the save at a place as a collection of remote tensors.
+
+    Returns:
+        None if it is no save of dense tensordicts, or cannot be loaded: a copy says why.
+    """
+    from tensordict import load
+    from tensordict.containers.remote.collection import is_dense
+
+    try:
+        found = load(place, mode="r", allow_pickle=arguments.allow_pickle)
+    except (OSError, RuntimeError, ValueError, KeyError):
+        return None
+    return found if is_dense(found) else None
 
 
 class _Renaming(io.TextIOBase):

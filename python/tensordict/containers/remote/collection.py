@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tensordict.primitives.protocol import NestedKeyLike
 
-__all__ = ["RemoteTensorDict", "shown_as"]
+__all__ = ["RemoteTensorDict", "is_dense", "shown_as"]
 
 MSG_READ_ONLY: Final = (
     "A RemoteTensorDict cannot be written to ({what}): what is in the store stays as it is. "
@@ -63,6 +63,18 @@ def shown_as(template: Any, limit: int) -> Any:
         inner = template._tensordict
     shown = RemoteTensorDict._of(inner, limit)
     return shown if inner is template else type(template)._from_tensordict(shown)
+
+
+def is_dense(td: Any) -> bool:
+    """Return whether a collection in a store has dense tensordicts of tensors alone."""
+    return isinstance(td, RemoteTensorDict) and _is_dense(td._template)
+
+
+def _is_dense(template: Any) -> bool:
+    if not template._is_dense:
+        return False
+    values = template._tensordict.values()
+    return all(isinstance(value, torch.Tensor) or _is_dense(value) for value in values)
 
 
 @classes.provided

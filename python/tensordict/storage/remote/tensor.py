@@ -141,6 +141,12 @@ class RemoteTensor(torch.Tensor):
         )
         return out, segments
 
+    def flat(self) -> RemoteTensor:
+        """Return all items along one dim. Nothing is read."""
+        with torch._C.DisableTorchFunctionSubclass():
+            size, dtype = torch.Size([self.numel()]), self.dtype
+        return RemoteTensor.of(self._object, self._offset, size, dtype, self._limit)
+
     def read(self) -> torch.Tensor:
         """Read all of it, however large it is."""
         out, segments = self.plan_all()
