@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from tensordict.ops.construct import ConstructOps
+from tensordict.ops.tables import TablesOps
 from tensordict.primitives import classes
+from tensordict.primitives.signatures import with_parameters_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    import numpy as np
     import torch
 
-    from tensordict._nestedkey import NestedKey
     from tensordict.containers.dense import TensorDict
 
     Nulls = Literal["raise", "fill", "mask"]
@@ -58,61 +59,30 @@ def from_dict(
     )
 
 
-def from_any(
-    obj: object,
-    *,
-    auto_batch_size: bool = False,
-    batch_dims: int | None = None,
-    device: torch.device | None = None,
-    batch_size: Sequence[int] | None = None,
-) -> Any:
+@with_parameters_of(ConstructOps.from_any)
+def from_any(*args: Any, **kwargs: Any) -> Any:
     """Make a :class:`TensorDict` of what can be one: :meth:`TensorDict.from_any`.
 
     Examples:
         >>> from_any({"a": 1})["a"]
         tensor(1)
     """
-    return classes.TensorDict.from_any(
-        obj,
-        auto_batch_size=auto_batch_size,
-        batch_dims=batch_dims,
-        device=device,
-        batch_size=batch_size,
-    )
+    return classes.TensorDict.from_any(*args, **kwargs)
 
 
-def from_tuple(
-    obj: Iterable[Any],
-    *,
-    auto_batch_size: bool = False,
-    batch_dims: int | None = None,
-    device: torch.device | None = None,
-    batch_size: Sequence[int] | None = None,
-) -> TensorDict:
+@with_parameters_of(ConstructOps.from_tuple)
+def from_tuple(*args: Any, **kwargs: Any) -> TensorDict:
     """Make a :class:`TensorDict` of a tuple: :meth:`TensorDict.from_tuple`.
 
     Examples:
         >>> from_tuple((torch.zeros(2), 3))["1"]
         tensor(3)
     """
-    made: TensorDict = classes.TensorDict.from_tuple(
-        obj,
-        auto_batch_size=auto_batch_size,
-        batch_dims=batch_dims,
-        device=device,
-        batch_size=batch_size,
-    )
-    return made
+    return classes.TensorDict.from_tuple(*args, **kwargs)
 
 
-def from_namedtuple(
-    named_tuple: object,
-    *,
-    auto_batch_size: bool = False,
-    batch_dims: int | None = None,
-    device: torch.device | None = None,
-    batch_size: Sequence[int] | None = None,
-) -> TensorDict:
+@with_parameters_of(ConstructOps.from_namedtuple)
+def from_namedtuple(*args: Any, **kwargs: Any) -> TensorDict:
     """Make a :class:`TensorDict` of a named tuple: :meth:`TensorDict.from_namedtuple`.
 
     Examples:
@@ -120,24 +90,11 @@ def from_namedtuple(
         >>> from_namedtuple(namedtuple("pair", "a b")(1, 2))["b"]
         tensor(2)
     """
-    made: TensorDict = classes.TensorDict.from_namedtuple(
-        named_tuple,
-        auto_batch_size=auto_batch_size,
-        batch_dims=batch_dims,
-        device=device,
-        batch_size=batch_size,
-    )
-    return made
+    return classes.TensorDict.from_namedtuple(*args, **kwargs)
 
 
-def from_struct_array(
-    struct_array: np.ndarray[Any, Any],
-    *,
-    auto_batch_size: bool = False,
-    batch_dims: int | None = None,
-    device: torch.device | None = None,
-    batch_size: Sequence[int] | None = None,
-) -> TensorDict:
+@with_parameters_of(ConstructOps.from_struct_array)
+def from_struct_array(*args: Any, **kwargs: Any) -> TensorDict:
     """Make a :class:`TensorDict` of a structured array.
 
     See :meth:`TensorDict.from_struct_array`.
@@ -147,22 +104,11 @@ def from_struct_array(
         >>> from_struct_array(np.zeros(2, dtype=[("a", "f4")])).batch_size
         torch.Size([2])
     """
-    return classes.TensorDict.from_struct_array(
-        struct_array,
-        auto_batch_size=auto_batch_size,
-        batch_dims=batch_dims,
-        device=device,
-        batch_size=batch_size,
-    )
+    return classes.TensorDict.from_struct_array(*args, **kwargs)
 
 
-def from_pytree(
-    pytree: object,
-    *,
-    batch_size: Sequence[int] | None = None,
-    auto_batch_size: bool = False,
-    batch_dims: int | None = None,
-) -> Any:
+@with_parameters_of(ConstructOps.from_pytree)
+def from_pytree(*args: Any, **kwargs: Any) -> Any:
     """Make a :class:`TensorDict` of nested dictionaries, lists and tuples.
 
     See :meth:`TensorDict.from_pytree`.
@@ -171,38 +117,22 @@ def from_pytree(
         >>> from_pytree(3)
         tensor(3)
     """
-    return classes.TensorDict.from_pytree(
-        pytree,
-        batch_size=batch_size,
-        auto_batch_size=auto_batch_size,
-        batch_dims=batch_dims,
-    )
+    return classes.TensorDict.from_pytree(*args, **kwargs)
 
 
-def fromkeys(keys: Iterable[NestedKey], value: object = 0) -> TensorDict:
+@with_parameters_of(ConstructOps.fromkeys)
+def fromkeys(*args: Any, **kwargs: Any) -> TensorDict:
     """Make a :class:`TensorDict` with the same value under each key.
 
     Examples:
         >>> fromkeys(["a", "b"], 1)["b"]
         tensor(1)
     """
-    made: TensorDict = classes.TensorDict.fromkeys(keys, value)
-    return made
+    return classes.TensorDict.fromkeys(*args, **kwargs)
 
 
-def from_csv(
-    path: object,
-    *,
-    auto_batch_size: bool = False,
-    batch_dims: int | None = None,
-    device: torch.device | None = None,
-    batch_size: Sequence[int] | None = None,
-    separator: str | None = None,
-    dtype: torch.dtype | None = None,
-    nulls: Nulls | None = None,
-    mask_key: NestedKey | None = None,
-    **kwargs: object,
-) -> TensorDict:
+@with_parameters_of(TablesOps.from_csv)
+def from_csv(*args: Any, **kwargs: Any) -> TensorDict:
     """Make a :class:`TensorDict` of a file of comma-separated values: :meth:`TensorDict.from_csv`.
 
     Examples:
@@ -211,35 +141,11 @@ def from_csv(
         >>> from_csv(io.StringIO(text), names=["a", "b"])["a"]
         tensor([1, 2])
     """
-    made: TensorDict = classes.TensorDict.from_csv(
-        path,
-        auto_batch_size=auto_batch_size,
-        batch_dims=batch_dims,
-        device=device,
-        batch_size=batch_size,
-        separator=separator,
-        dtype=dtype,
-        nulls=nulls,
-        mask_key=mask_key,
-        **kwargs,
-    )
-    return made
+    return classes.TensorDict.from_csv(*args, **kwargs)
 
 
-def from_json(
-    path: object,
-    *,
-    auto_batch_size: bool = False,
-    batch_dims: int | None = None,
-    device: torch.device | None = None,
-    batch_size: Sequence[int] | None = None,
-    separator: str | None = None,
-    dtype: torch.dtype | None = None,
-    lines: bool = False,
-    nulls: Nulls | None = None,
-    mask_key: NestedKey | None = None,
-    **kwargs: object,
-) -> TensorDict:
+@with_parameters_of(TablesOps.from_json)
+def from_json(*args: Any, **kwargs: Any) -> TensorDict:
     """Make a :class:`TensorDict` of a file of JSON: :meth:`TensorDict.from_json`.
 
     Examples:
@@ -247,34 +153,11 @@ def from_json(
         >>> from_json(io.StringIO('[{"a": 1}, {"a": 2}]'))["a"]
         tensor([1, 2])
     """
-    made: TensorDict = classes.TensorDict.from_json(
-        path,
-        auto_batch_size=auto_batch_size,
-        batch_dims=batch_dims,
-        device=device,
-        batch_size=batch_size,
-        separator=separator,
-        dtype=dtype,
-        lines=lines,
-        nulls=nulls,
-        mask_key=mask_key,
-        **kwargs,
-    )
-    return made
+    return classes.TensorDict.from_json(*args, **kwargs)
 
 
-def from_pandas(
-    dataframe: object,
-    *,
-    auto_batch_size: bool = False,
-    batch_dims: int | None = None,
-    device: torch.device | None = None,
-    batch_size: Sequence[int] | None = None,
-    separator: str | None = None,
-    dtype: torch.dtype | None = None,
-    nulls: Nulls | None = None,
-    mask_key: NestedKey | None = None,
-) -> TensorDict:
+@with_parameters_of(TablesOps.from_pandas)
+def from_pandas(*args: Any, **kwargs: Any) -> TensorDict:
     """Make a :class:`TensorDict` of a data frame of pandas: :meth:`TensorDict.from_pandas`.
 
     Examples:
@@ -282,34 +165,11 @@ def from_pandas(
         >>> from_pandas(pd.DataFrame({"a": [1, 2]}))["a"]
         tensor([1, 2])
     """
-    made: TensorDict = classes.TensorDict.from_pandas(
-        dataframe,
-        auto_batch_size=auto_batch_size,
-        batch_dims=batch_dims,
-        device=device,
-        batch_size=batch_size,
-        separator=separator,
-        dtype=dtype,
-        nulls=nulls,
-        mask_key=mask_key,
-    )
-    return made
+    return classes.TensorDict.from_pandas(*args, **kwargs)
 
 
-def from_parquet(
-    path: object,
-    *,
-    auto_batch_size: bool = False,
-    batch_dims: int | None = None,
-    device: torch.device | None = None,
-    batch_size: Sequence[int] | None = None,
-    separator: str | None = None,
-    dtype: torch.dtype | None = None,
-    columns: list[str] | None = None,
-    nulls: Nulls | None = None,
-    mask_key: NestedKey | None = None,
-    **kwargs: object,
-) -> TensorDict:
+@with_parameters_of(TablesOps.from_parquet)
+def from_parquet(*args: Any, **kwargs: Any) -> TensorDict:
     """Make a :class:`TensorDict` of a file of Parquet: :meth:`TensorDict.from_parquet`.
 
     Examples:
@@ -319,34 +179,11 @@ def from_parquet(
         >>> from_parquet(file)["a"]
         tensor([0, 1])
     """
-    made: TensorDict = classes.TensorDict.from_parquet(
-        path,
-        auto_batch_size=auto_batch_size,
-        batch_dims=batch_dims,
-        device=device,
-        batch_size=batch_size,
-        separator=separator,
-        dtype=dtype,
-        columns=columns,
-        nulls=nulls,
-        mask_key=mask_key,
-        **kwargs,
-    )
-    return made
+    return classes.TensorDict.from_parquet(*args, **kwargs)
 
 
-def from_polars(
-    dataframe: Any,
-    *,
-    auto_batch_size: bool = False,
-    batch_dims: int | None = None,
-    device: torch.device | None = None,
-    batch_size: Sequence[int] | None = None,
-    separator: str | None = None,
-    dtype: torch.dtype | None = None,
-    nulls: Nulls | None = None,
-    mask_key: NestedKey | None = None,
-) -> TensorDict:
+@with_parameters_of(TablesOps.from_polars)
+def from_polars(*args: Any, **kwargs: Any) -> TensorDict:
     """Make a :class:`TensorDict` of a data frame of polars: :meth:`TensorDict.from_polars`.
 
     Examples:
@@ -354,18 +191,7 @@ def from_polars(
         >>> from_polars(pl.DataFrame({"a": [1, 2]}))["a"]
         tensor([1, 2])
     """
-    made: TensorDict = classes.TensorDict.from_polars(
-        dataframe,
-        auto_batch_size=auto_batch_size,
-        batch_dims=batch_dims,
-        device=device,
-        batch_size=batch_size,
-        separator=separator,
-        dtype=dtype,
-        nulls=nulls,
-        mask_key=mask_key,
-    )
-    return made
+    return classes.TensorDict.from_polars(*args, **kwargs)
 
 
 for _function in (

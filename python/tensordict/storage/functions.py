@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tensordict.primitives.signatures import with_parameters_of
 from tensordict.storage import layouts
 from tensordict.storage.layouts import consolidated
 from tensordict.storage.layouts.safetensors import from_safetensors, to_safetensors
@@ -143,42 +144,10 @@ def load_memmap(
     )
 
 
-def load(
-    prefix: str | Path,
-    device: torch.device | None = None,
-    non_blocking: bool = False,
-    *,
-    out: object = None,
-    robust_key: bool | None = True,
-    subpath: NestedKeyLike | None = None,
-    mode: str | None = None,
-    num_threads: int = 0,
-    allow_pickle: bool | None = None,
-    verify: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
-    cache_dir: str | Path | None = None,
-    cache_limit: int | None = None,
-    download: bool | str | Path | None = None,
-    read_limit: int | None = None,
-) -> Any:
+@with_parameters_of(load_memmap)
+def load(*args: Any, **kwargs: Any) -> Any:
     """Load a save of any class: :meth:`TensorDictBase.load` as a function."""
-    return load_memmap(
-        prefix,
-        device,
-        non_blocking,
-        out=out,
-        robust_key=robust_key,
-        subpath=subpath,
-        mode=mode,
-        num_threads=num_threads,
-        allow_pickle=allow_pickle,
-        verify=verify,
-        storage_options=storage_options,
-        cache_dir=cache_dir,
-        cache_limit=cache_limit,
-        download=download,
-        read_limit=read_limit,
-    )
+    return load_memmap(*args, **kwargs)
 
 
 def from_consolidated(filename: Path | str) -> Any:
