@@ -1,15 +1,18 @@
-"""record.py parity|scenarios [--differences] [TOPIC...]: write answers of the release.
+"""record.py parity|scenarios|compat [--differences] [TOPIC...]: write answers of the release.
 
 Run it where release 0.15.3 of ``tensordict`` is what ``import tensordict`` finds, for
 example ``PYTHONPATH=/path/to/the/release python tests/record.py parity shape``. It refuses
 to run anywhere else. Without topics it records all of them. A case that answers differently
 when it is run again is an error. ``--differences`` prints the accepted differences instead.
+
+The topics of ``compat`` are files and pickles: ``compat/topic_<topic>.py`` writes its own.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +42,22 @@ def record(frame: Any, topic: str) -> int:
     return unstable
 
 
+def write_files(folder: Path, topics: list[str]) -> None:
+    """Write the files and pickles of topics anew, of all where none is named."""
+    warnings.simplefilter("ignore")
+    every = sorted(path.stem for path in folder.glob("topic_*.py"))
+    for name in [f"topic_{topic}" for topic in topics] or every:
+        importlib.import_module(name).main()
+        sys.stdout.write(f"{name}: written\n")
+
+
 def main(folder: str, *arguments: str) -> int:
     """Record the topics named on the command line, or print the differences."""
     sys.path.insert(0, str(Path(__file__).parent / folder))
-    frame: Any = importlib.import_module(FRAMES[folder])
-    names = [name for name in arguments if not name.startswith("-")] or frame.topics()
-    if "--differences" in arguments:
-        for topic in names:
+    named = [name for name in arguments if not name.startswith("-")]
+    frame: Any = importlib.import_module(FRAMES[folder]) if folder in FRAMES else None
+    if frame and "--differences" in arguments:
+        for topic in named or frame.topics():
             for case in frame.cases_of(topic):
                 if case.reason:
                     sys.stdout.write(f"{topic}: {case.name}: {case.reason}\n")
@@ -57,7 +69,10 @@ def main(folder: str, *arguments: str) -> int:
             f"in {tensordict.__file__}\n"
         )
         return 2
-    return 1 if sum(record(frame, topic) for topic in names) else 0
+    if not frame:
+        write_files(Path(__file__).parent / folder, named)
+        return 0
+    return 1 if sum(record(frame, topic) for topic in named or frame.topics()) else 0
 
 
 if __name__ == "__main__":

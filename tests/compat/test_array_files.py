@@ -11,7 +11,7 @@ from tensordict import NonTensorStack, from_h5, from_zarr
 
 sys.path.insert(0, str(Path(__file__).parent))
 try:
-    from record_array_files import FOLDER, collection, only_zarr
+    from topic_array_files import FOLDER, collection, only_zarr
 finally:
     sys.path.pop(0)
 

@@ -18,8 +18,8 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 try:
     import kinds
-    from record_kinds import LOADS
     from same import assert_same
+    from topic_kinds import LOADS
 finally:
     sys.path.remove(str(HERE))
 

@@ -13,7 +13,7 @@ from tensordict import from_mds
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER))
 try:
-    import record_mds
+    import topic_mds
 finally:
     sys.path.remove(str(FOLDER))
 
@@ -48,7 +48,7 @@ def test_files_of_the_release(folder, tmp_path):
     # Reading unpacks files, beside the packed ones.
     copy = shutil.copytree(HERE / folder, tmp_path / "copy")
     found = from_mds(copy, separator=None)
-    expected = record_mds.dataset()
+    expected = topic_mds.dataset()
     assert found.batch_size == expected.batch_size
     assert set(found.keys()) == set(expected.keys())
     for key, value in expected.items():
@@ -63,7 +63,7 @@ def test_files_of_the_release(folder, tmp_path):
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_the_encodings_are_those_of_the_release(name):
-    found = record_mds.answer(record_mds.programs()[name])
+    found = topic_mds.answer(topic_mds.programs()[name])
     expected = OURS.get(name, ANSWERS[name])
     if isinstance(expected, str):
         # The classes differ: an error here names the key before anything is written.

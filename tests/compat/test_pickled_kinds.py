@@ -20,8 +20,8 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 try:
     from kinds import PICKLED_KINDS
-    from record_pickled_kinds import FOLDER, WAYS, moved, named
     from same import assert_same
+    from topic_pickled_kinds import FOLDER, WAYS, moved, named
 finally:
     sys.path.remove(str(HERE))
 

@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from record_tables import HERE, KINDS, dtypes, numbers, texts, write  # noqa: E402
+from topic_tables import HERE, KINDS, dtypes, numbers, texts, write  # noqa: E402
 
 from tensordict import TensorDict  # noqa: E402
 

@@ -102,7 +102,7 @@ COMMON = ["flat", "nested", "lazy", "tc"]
 def callbacks(hunt: Hunt) -> Iterator[Case]:
     """Callbacks that change what is walked, from everywhere that Python runs."""
     kinds = [*hunt.kinds, *COMMON * 6]
-    last = 8 if hunt.times == 1 else 30
+    last = 6 if hunt.times == 1 else 30
     for text, choose in hunt.draws("callbacks", 1):
         kind, hook = choose.choice(kinds), choose.choice(HOOKS)
         action, again = choose.choice(ACTIONS), choose.random() < 0.2
@@ -467,8 +467,8 @@ def arguments(hunt: Hunt) -> Iterator[Case]:
     """Every method with arguments that are none, or that change the container when asked."""
     kinds = list(hunt.kinds)
     for number in range(hunt.times):
-        # In the short form every fourth kind: the methods are mostly the same ones.
-        for kind in kinds if hunt.times > 1 else kinds[::4]:
+        # In the short form every eighth kind: the methods are mostly the same ones.
+        for kind in kinds if hunt.times > 1 else kinds[::8]:
             cls = type(hunt.make(kind)["td"])
             for method in sorted(dir(cls)):
                 if method in NOT_CALLED or (method[0] == "_" and method[1] != "_"):
@@ -579,7 +579,7 @@ def depths(hunt: Hunt) -> Iterator[Case]:
         },
     }
     for text, choose in hunt.draws("depths", 1):
-        if hunt.times == 1 and choose.random() < 0.5:
+        if hunt.times == 1 and choose.random() < 0.75:
             continue  # The deepest ones take most of the hunt.
         which = choose.choice(list(makers))
         stack = choose.choice(STACKS)

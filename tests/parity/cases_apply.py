@@ -95,7 +95,8 @@ CASES = [
         """
         seen=[]; td.apply(lambda *a: (seen.append(a[:-1]), a[-1])[1], named=True); seen
         seen=[]; td.apply(lambda *a: (seen.append(a[:-1]), a[-1])[1], named=True, nested_keys=True); seen
-        seen=[]; td.apply(lambda *a: (seen.append(a[:-1]), a[-1])[1], named=True, nested_keys=True, prefix=('p', 'q')); seen
+        seen=[]; td.apply(lambda *a: (seen.append(a[:-1]), a[-1])[1], named=True, nested_keys=True,
+            prefix=('p', 'q')); seen
         seen=[]; td.apply(lambda *a: seen.append(len(a)), nested_keys=True); seen
         td.apply(lambda k, x, y: x + y, td, named=True)
         td.apply(lambda k, x: x if k == 'a' else None, named=True, filter_empty=True)

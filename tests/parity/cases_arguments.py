@@ -358,7 +358,8 @@ CASES = [
         "new_tensor",
         """
         td = TensorDict({'a': T([2]), 'u': UnbatchedTensor(T([5]))}, [2]); td.new_tensor([1.0, 2.0, 3.0])
-        td = TensorDict({'a': T([2]), 'u': UnbatchedTensor(T([5]))}, [2]); td.new_tensor(TensorDict({'a': T([3]), 'u': T([3])}, [3]))
+        td = TensorDict({'a': T([2]), 'u': UnbatchedTensor(T([5]))}, [2]);
+            td.new_tensor(TensorDict({'a': T([3]), 'u': T([3])}, [3]))
         """,
         on="empty",
     ),

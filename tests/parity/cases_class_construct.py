@@ -141,8 +141,10 @@ CASES = [
         "copy_at_",
         """
         td = TensorDict(n=Sub(a=T([3, 2]), batch_size=[3]), batch_size=[3]); td.copy_at_(td[1].clone(), 0)
-        td = TensorDict(n=TensorDict(a=T([3, 2]), batch_size=[3]), batch_size=[3]); td.copy_at_(TensorDict(n=Sub(a=T([2]))), 0)
-        td = TensorDict(n=TensorDict(a=T([3, 2]), batch_size=[3]), batch_size=[3]); td.copy_at_(TensorDict(n=Data(a=T([2]))), 0)
+        td = TensorDict(n=TensorDict(a=T([3, 2]), batch_size=[3]), batch_size=[3]);
+            td.copy_at_(TensorDict(n=Sub(a=T([2]))), 0)
+        td = TensorDict(n=TensorDict(a=T([3, 2]), batch_size=[3]), batch_size=[3]);
+            td.copy_at_(TensorDict(n=Data(a=T([2]))), 0)
         """,
         on="none",
         message=False,
@@ -187,18 +189,25 @@ CASES = [
     *cases(
         "locked stacks",
         """
-        s = lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2]), TensorDict(a=T([2, 3]), batch_size=[2])]).lock_(); [each.is_locked for each in (s.roll(1, 0), s.flip(0), s.norm(), s.rot90(), s.expand(3, 2, 2), s.sum(0), s.amax(0))]
-        s = lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2]), TensorDict(a=T([2, 3]), batch_size=[2])]).lock_(); [each.is_locked for each in (s.repeat_interleave(2), s.repeat_interleave(2, 0), s.repeat_interleave(2, 1), s.repeat(2, 1))]
+        s = lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2]), TensorDict(a=T([2, 3]),
+            batch_size=[2])]).lock_(); [each.is_locked for each in (s.roll(1, 0), s.flip(0),
+            s.norm(), s.rot90(), s.expand(3, 2, 2), s.sum(0), s.amax(0))]
+        s = lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2]), TensorDict(a=T([2, 3]),
+            batch_size=[2])]).lock_(); [each.is_locked for each in (s.repeat_interleave(2),
+            s.repeat_interleave(2, 0), s.repeat_interleave(2, 1), s.repeat(2, 1))]
         """,
         on="none",
     ),
     *cases(
         "loss",
         """
-        x = TensorDict(n=TensorDict(s=NonTensorStack('a', 'b'), batch_size=[2]), e=TensorDict(batch_size=[2]), a=T([2]), batch_size=[2]); mse(x, x)
+        x = TensorDict(n=TensorDict(s=NonTensorStack('a', 'b'), batch_size=[2]),
+            e=TensorDict(batch_size=[2]), a=T([2]), batch_size=[2]); mse(x, x)
         x = TensorDict(e=TensorDict(batch_size=[2]), a=T([2]), batch_size=[2]); mse(x, x)
-        x = TensorDict(n=TensorDict(s=NonTensorStack('a', 'b'), batch_size=[2]), e=TensorDict(batch_size=[2]), batch_size=[2]); mse(x, x)
-        x = TensorDict(n=TensorDict(s=NonTensorStack('a', 'b'), e=TensorDict(batch_size=[2]), batch_size=[2]), batch_size=[2]); mse(x, x)
+        x = TensorDict(n=TensorDict(s=NonTensorStack('a', 'b'), batch_size=[2]),
+            e=TensorDict(batch_size=[2]), batch_size=[2]); mse(x, x)
+        x = TensorDict(n=TensorDict(s=NonTensorStack('a', 'b'), e=TensorDict(batch_size=[2]),
+            batch_size=[2]), batch_size=[2]); mse(x, x)
         """.replace("mse(", "torch.nn.functional.mse_loss("),
         on="none",
     ),
@@ -229,9 +238,12 @@ CASES = [
     *cases(
         "shadowed items",
         """
-        from class_setup import *; t = TensorDict(n=Items(T([3]), batch_size=[3]), batch_size=[3]); t.update_at_(t[0].clone(), 1); t['n'].x
-        from class_setup import *; t = TensorDict(n=Items(T([3]), batch_size=[3]), batch_size=[3]); t.update_at_({'n': {'x': T([], start=7)}}, 1); t['n'].x
-        from class_setup import *; t = TensorDict(n=Items(T([3]), batch_size=[3]), batch_size=[3]); t.update(t.clone()); t['n'].x
+        from class_setup import *; t = TensorDict(n=Items(T([3]), batch_size=[3]), batch_size=[3]);
+            t.update_at_(t[0].clone(), 1); t['n'].x
+        from class_setup import *; t = TensorDict(n=Items(T([3]), batch_size=[3]), batch_size=[3]);
+            t.update_at_({'n': {'x': T([], start=7)}}, 1); t['n'].x
+        from class_setup import *; t = TensorDict(n=Items(T([3]), batch_size=[3]), batch_size=[3]);
+            t.update(t.clone()); t['n'].x
         """,
         on="none",
     ),

@@ -34,7 +34,8 @@ CASES = [
         "sum",
         """
         TensorDict(s=NonTensorStack('a', 'b'), a=T([2, 3]), batch_size=[2]).sum(dim='feature')
-        TensorDict(n=TensorDict(s=NonTensorStack('a', 'b'), batch_size=[2]), a=T([2, 3]), batch_size=[2]).std(dim='feature')
+        TensorDict(n=TensorDict(s=NonTensorStack('a', 'b'), batch_size=[2]), a=T([2, 3]),
+            batch_size=[2]).std(dim='feature')
         TensorDict(s='a', a=T([2, 3]), batch_size=[2]).sum(dim='feature')
         """,
         on="none",
@@ -60,8 +61,10 @@ CASES = [
     *cases(
         "set_at_ values",
         """
-        td = lazy_stack([TensorDict(s='a', batch_size=[2]), TensorDict(s='b', batch_size=[2])]); td.set_at_('s', T([]), (1, 0)); td['s']
-        td = lazy_stack([TensorDict(s='a', batch_size=[2]), TensorDict(s='b', batch_size=[2])]); td.set_at_('s', 'z', [1]); td['s']
+        td = lazy_stack([TensorDict(s='a', batch_size=[2]), TensorDict(s='b', batch_size=[2])]);
+            td.set_at_('s', T([]), (1, 0)); td['s']
+        td = lazy_stack([TensorDict(s='a', batch_size=[2]), TensorDict(s='b', batch_size=[2])]);
+            td.set_at_('s', 'z', [1]); td['s']
         td = TensorDict(s='a', a=T([2]), batch_size=[2]); td[[]] = 0
         td = TensorDict(s='a', a=T([2]), batch_size=[2]); td[5:9] = T([])
         td = TensorDict(s='a', a=T([2]), batch_size=[2]); td.set_at_('s', 1, [])
@@ -86,7 +89,8 @@ CASES = [
         type(lazy_stack([Sub(a=T([2])), Sub(a=T([2]))])[1:1]).__name__
         type(lazy_stack([Typed(a=T([2])), Typed(a=T([2]))])[5:]).__name__
         type(lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))])[1:1]).__name__
-        s = lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]).lock_(); s.flatten_keys().is_locked, s.unflatten_keys().is_locked
+        s = lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]).lock_();
+            s.flatten_keys().is_locked, s.unflatten_keys().is_locked
         LazyStackedTensorDict(T([2]))
         LazyStackedTensorDict(TensorDict(), T([2]))
         LazyStackedTensorDict(3)
@@ -108,7 +112,8 @@ CASES = [
         d = Point(T([3])).clear(); d.pack()[1].unpack(d.pack()[0])
         d = Point(T([2, 3]), None, batch_size=[2]); d.pack()[1].unpack(d.pack()[0])
         d = Data(T([3]), n=Data(T([3]), s=None), s=None); d.pack()[1].unpack(d.pack()[0]).n
-        d = TensorDict(n=Data(T([3]), n=Data(T([3]), s=None), s=None), q=TensorDict(w=Point(T([3]), None))); d.pack()[1].unpack(d.pack()[0])
+        d = TensorDict(n=Data(T([3]), n=Data(T([3]), s=None), s=None), q=TensorDict(w=Point(T([3]),
+            None))); d.pack()[1].unpack(d.pack()[0])
         d = Point(T([3]), 'x'); d.s = None; d.pack()[0]
         d = Point(T([3]), 'x'); d.set('s', NonTensorData(None)); d.pack()
         """,
@@ -118,14 +123,18 @@ CASES = [
     *cases(
         "where",
         """
-        d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]); d.where(d['a'] > 0, TensorDict(a=T([2]), s='y', batch_size=[2]))
-        d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]); d.where(d['a'] > 0, TensorDict(a=T([1, 2]), s='y', batch_size=[1, 2]))
+        d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]);
+            d.where(d['a'] > 0, TensorDict(a=T([2]), s='y', batch_size=[2]))
+        d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]);
+            d.where(d['a'] > 0, TensorDict(a=T([1, 2]), s='y', batch_size=[1, 2]))
         d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]); d.where(d['a'] > 0, TensorDict(a=T([]), s='y'))
         d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]); d.where(d['a'] > 0, TensorDict(a=T([]), s='x'))
-        d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]); d.where(d['a'] > 0, TensorDict(a=T([3, 2]), s='y', batch_size=[3]))
+        d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]);
+            d.where(d['a'] > 0, TensorDict(a=T([3, 2]), s='y', batch_size=[3]))
         d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]); d.where(d['a'] > 99, TensorDict(a=T([]), s='y'))
         d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]); d.where(d['a'] < 99, TensorDict(a=T([]), s='y'))
-        d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]); d.where(d['a'][:, 0] > 99, TensorDict(a=T([3, 2]), s='y', batch_size=[3, 2]))
+        d = TensorDict(a=T([3, 2]), s='x', batch_size=[3, 2]);
+            d.where(d['a'][:, 0] > 99, TensorDict(a=T([3, 2]), s='y', batch_size=[3, 2]))
         d = Point(T([3, 2]), 'x', batch_size=[3, 2]); torch.where(d.a > 0, d, TensorDict(a=T([]), s='y')).s
         """,
         on="none",
@@ -161,7 +170,8 @@ CASES = [
         m = TensorDict(a=T([3]), batch_size=[3]); lazy_stack([m, m])._get_sub_tensordict(0).zero_(); m
         m = TensorDict(a=T([3]), batch_size=[3]); lazy_stack([m, m])._get_sub_tensordict(-1).set_('a', T([3]) * 5); m
         m = TensorDict(a=T([3]), batch_size=[3]); lazy_stack([m, m])._get_sub_tensordict(0).add_(1); m
-        s = lazy_stack([TensorDict(a=T([3])), TensorDict(a=T([3]))]); torch.cat([s, s])._get_sub_tensordict(-3).fill_('a', 9); s
+        s = lazy_stack([TensorDict(a=T([3])), TensorDict(a=T([3]))]);
+            torch.cat([s, s])._get_sub_tensordict(-3).fill_('a', 9); s
         """,
         on="none",
     ),
@@ -196,8 +206,10 @@ CASES = [
     *cases(
         "copy_at_",
         """
-        TensorDict(n=Point(a=T([3]), s='x', batch_size=[3]), a=T([3]), batch_size=[3]).copy_at_(TensorDict(a=T([])), torch.tensor(2))
-        TensorDict(n=Point(a=T([3]), s='x', batch_size=[3]), a=T([3]), batch_size=[3]).copy_at_(TensorDict(a=T([3]), batch_size=[3]), ...)
+        TensorDict(n=Point(a=T([3]), s='x', batch_size=[3]), a=T([3]),
+            batch_size=[3]).copy_at_(TensorDict(a=T([])), torch.tensor(2))
+        TensorDict(n=Point(a=T([3]), s='x', batch_size=[3]), a=T([3]),
+            batch_size=[3]).copy_at_(TensorDict(a=T([3]), batch_size=[3]), ...)
         """,
         on="none",
     ),
@@ -227,11 +239,15 @@ CASES = [
     *cases(
         "keys of nested values",
         """
-        TensorDict(n=TensorDict(b=T([2]), e=TensorDict(s='x')), b=T([2])).clamp_max_(TensorDict(n=TensorDict(b=T([2])), b=T([2])))
-        TensorDict(n=TensorDict(b=T([2]), e=TensorDict(s='x')), b=T([2])).add(TensorDict(n=TensorDict(b=T([2])), b=T([2])))
-        TensorDict(n=TensorDict(b=T([2]), e=TensorDict(s='x')), b=T([2])) * TensorDict(n=TensorDict(b=T([2]), q=TensorDict(s='x')), b=T([2]))
+        TensorDict(n=TensorDict(b=T([2]), e=TensorDict(s='x')),
+            b=T([2])).clamp_max_(TensorDict(n=TensorDict(b=T([2])), b=T([2])))
+        TensorDict(n=TensorDict(b=T([2]), e=TensorDict(s='x')),
+            b=T([2])).add(TensorDict(n=TensorDict(b=T([2])), b=T([2])))
+        TensorDict(n=TensorDict(b=T([2]), e=TensorDict(s='x')),
+            b=T([2])) * TensorDict(n=TensorDict(b=T([2]), q=TensorDict(s='x')), b=T([2]))
         TensorDict(n=TensorDict(b=T([2]), e=TensorDict(s='x')), b=T([2])).add(TensorDict(b=T([2])))
-        TensorDict(n=TensorDict(b=T([2]), e=TensorDict(s='x')), b=T([2])) == TensorDict(n=TensorDict(b=T([2])), b=T([2]))
+        TensorDict(n=TensorDict(b=T([2]), e=TensorDict(s='x')),
+            b=T([2])) == TensorDict(n=TensorDict(b=T([2])), b=T([2]))
         """,
         on="none",
         message=False,
@@ -240,8 +256,10 @@ CASES = [
         "classes on the way",
         """
         td = lazy_stack([Sub(a=T([2])), Sub(a=T([2]))]); td['n', 'z'] = T([2]); type(td.tensordicts[0]['n']).__name__
-        td = lazy_stack([Sub(a=T([2])), Sub(a=T([2]))]); td.set(('n', 'm', 'z'), T([2])); type(td.tensordicts[0]['n', 'm']).__name__
-        td = lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]); td.set(('n', 'm', 'z'), T([2])); type(td.tensordicts[0]['n', 'm']).__name__
+        td = lazy_stack([Sub(a=T([2])), Sub(a=T([2]))]); td.set(('n', 'm', 'z'), T([2]));
+            type(td.tensordicts[0]['n', 'm']).__name__
+        td = lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]);
+            td.set(('n', 'm', 'z'), T([2])); type(td.tensordicts[0]['n', 'm']).__name__
         td = TensorDictParams(Sub(a=T([2]))); td['n', 'z'] = T([2]); type(td['n']).__name__
         """,
         on="none",
@@ -257,10 +275,14 @@ CASES = [
     *cases(
         "masks of features of stacks",
         """
-        lazy_stack([TensorDict(a=T([3, 2]), batch_size=[3]), TensorDict(a=T([3, 2]), batch_size=[3])]).where(T([2, 3, 2], 'bool'), 0)
-        lazy_stack([TensorDict(a=T([3, 2]), batch_size=[3]), TensorDict(a=T([3, 2]), batch_size=[3])], 1).where(T([3, 2, 2], 'bool'), 0)
-        lazy_stack([TensorDict(a=T([3]), n=Point(T([3]))), TensorDict(a=T([3]), n=Point(T([3])))]).where(T([2, 3], 'bool'), 0)
-        lazy_stack([TensorDict(a=T([3])), TensorDict(a=T([3]))]).where(T([2, 3], 'bool'), TensorDict(a=T([2, 3], start=2), batch_size=[2]))
+        lazy_stack([TensorDict(a=T([3, 2]), batch_size=[3]), TensorDict(a=T([3, 2]),
+            batch_size=[3])]).where(T([2, 3, 2], 'bool'), 0)
+        lazy_stack([TensorDict(a=T([3, 2]), batch_size=[3]), TensorDict(a=T([3, 2]),
+            batch_size=[3])], 1).where(T([3, 2, 2], 'bool'), 0)
+        lazy_stack([TensorDict(a=T([3]), n=Point(T([3]))), TensorDict(a=T([3]),
+            n=Point(T([3])))]).where(T([2, 3], 'bool'), 0)
+        lazy_stack([TensorDict(a=T([3])), TensorDict(a=T([3]))]).where(T([2, 3], 'bool'),
+            TensorDict(a=T([2, 3], start=2), batch_size=[2]))
         lazy_stack([TensorDict(a=T([3])), TensorDict(a=T([3]))]).masked_fill(T([2, 3], 'bool'), 9)
         lazy_stack([TensorDict(a=T([3])), TensorDict(a=T([3]))]).masked_fill_(T([2, 3], 'bool'), 9)
         lazy_stack([TensorDict(a=T([3])), TensorDict(a=T([3]))]).masked_fill(T([2, 4], 'bool'), 9)
@@ -281,9 +303,11 @@ CASES = [
         lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2])).lock_()]).set_non_tensor('a', 'x')
         lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2])).lock_()]).set_('a', T([2, 2]))
         lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2])).lock_()]).zero_()
-        lazy_stack([TensorDict(n=TensorDict(a=T([2])).lock_()), TensorDict(n=TensorDict(a=T([2])))]).set(('n', 'a'), T([2, 2]))
+        lazy_stack([TensorDict(n=TensorDict(a=T([2])).lock_()),
+            TensorDict(n=TensorDict(a=T([2])))]).set(('n', 'a'), T([2, 2]))
         lazy_stack([TensorDict(n=Point(T([2])).lock_()), TensorDict(n=Point(T([2])))]).set(('n', 'a'), T([2, 2]))
-        lazy_stack([lazy_stack([TensorDict(a=T([])), TensorDict(a=T([])).lock_()]), TensorDict(a=T([2]), batch_size=[2])]).set('a', T([2, 2]))
+        lazy_stack([lazy_stack([TensorDict(a=T([])), TensorDict(a=T([])).lock_()]),
+            TensorDict(a=T([2]), batch_size=[2])]).set('a', T([2, 2]))
         """,
         on="none",
         message=False,
@@ -291,9 +315,12 @@ CASES = [
     *cases(
         "stacks of classes and others",
         """
-        s = lazy_stack([lazy_stack([Data(T([2])), Data(T([2]))]), TensorDict(a=T([2, 2]), batch_size=[2])]); s.fill_('a', 9)['a']
-        s = lazy_stack([lazy_stack([Data(T([2])), Data(T([2]))]), TensorDict(a=T([2, 2]), batch_size=[2])]); s.set_('a', T([2, 2, 2]) + 5)['a']
-        s = lazy_stack([lazy_stack([Data(T([2])), Data(T([2]))]), TensorDict(a=T([2, 2]), batch_size=[2])]); s.set_at_('a', 7, 0)['a']
+        s = lazy_stack([lazy_stack([Data(T([2])), Data(T([2]))]), TensorDict(a=T([2, 2]),
+            batch_size=[2])]); s.fill_('a', 9)['a']
+        s = lazy_stack([lazy_stack([Data(T([2])), Data(T([2]))]), TensorDict(a=T([2, 2]),
+            batch_size=[2])]); s.set_('a', T([2, 2, 2]) + 5)['a']
+        s = lazy_stack([lazy_stack([Data(T([2])), Data(T([2]))]), TensorDict(a=T([2, 2]),
+            batch_size=[2])]); s.set_at_('a', 7, 0)['a']
         """,
         on="none",
         message=False,
@@ -301,10 +328,18 @@ CASES = [
     *cases(
         "set_at_ of ragged stacks of stacks",
         """
-        s = lazy_stack([lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), TensorDict(a=T([2, 2, 2]), batch_size=[2])]); s.set_at_('a', 5, torch.tensor([[0], [1]])).tensordicts[1]['a']
-        s = lazy_stack([lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), TensorDict(a=T([2, 2, 2]), batch_size=[2])]); s.set_at_('a', torch.tensor(5.0), torch.tensor([[0], [1]])).tensordicts[1]['a']
-        s = lazy_stack([lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), TensorDict(a=T([2, 2, 2]), batch_size=[2])]); s.set_at_('a', T([2]), torch.tensor([[0], [1]])).tensordicts[1]['a']
-        s = lazy_stack([lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), TensorDict(a=T([2, 2, 2]), batch_size=[2])]); s.set_at_('a', T([2]), torch.tensor([[0], [1]])).tensordicts[0]['a']
+        s = lazy_stack([lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), TensorDict(a=T([2,
+            2, 2]), batch_size=[2])]); s.set_at_('a', 5, torch.tensor([[0],
+            [1]])).tensordicts[1]['a']
+        s = lazy_stack([lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), TensorDict(a=T([2,
+            2, 2]), batch_size=[2])]); s.set_at_('a', torch.tensor(5.0), torch.tensor([[0],
+            [1]])).tensordicts[1]['a']
+        s = lazy_stack([lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), TensorDict(a=T([2,
+            2, 2]), batch_size=[2])]); s.set_at_('a', T([2]), torch.tensor([[0],
+            [1]])).tensordicts[1]['a']
+        s = lazy_stack([lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), TensorDict(a=T([2,
+            2, 2]), batch_size=[2])]); s.set_at_('a', T([2]), torch.tensor([[0],
+            [1]])).tensordicts[0]['a']
         """,
         on="none",
         message=False,
@@ -322,11 +357,16 @@ CASES = [
     *cases(
         "stacks without elements",
         """
-        lazy_stack([Data(T([0]), n=Data(T([0]), batch_size=[0]), batch_size=[0]), Data(T([0]), batch_size=[0])]).unflatten(0, (-1, 1)).batch_size
-        lazy_stack([Data(T([0]), n=Data(T([0]), batch_size=[0]), batch_size=[0]), Data(T([0]), batch_size=[0])]).unflatten(0, (-1, 1)).n is None
-        lazy_stack([Data(T([0]), n=Data(T([0]), batch_size=[0]), batch_size=[0]), Data(T([0]), batch_size=[0])]).unflatten(1, (1, 0)).n is None
-        lazy_stack([Data(T([0]), n=Data(T([0]), batch_size=[0]), batch_size=[0]), Data(T([0]), batch_size=[0])]).unflatten(1, (0, 1)).batch_size
-        lazy_stack([Data(T([0]), n=Data(T([0]), batch_size=[0]), batch_size=[0]), Data(T([0]), batch_size=[0])]).reshape(2, 1, 0).n is None
+        lazy_stack([Data(T([0]), n=Data(T([0]), batch_size=[0]), batch_size=[0]), Data(T([0]),
+            batch_size=[0])]).unflatten(0, (-1, 1)).batch_size
+        lazy_stack([Data(T([0]), n=Data(T([0]), batch_size=[0]), batch_size=[0]), Data(T([0]),
+            batch_size=[0])]).unflatten(0, (-1, 1)).n is None
+        lazy_stack([Data(T([0]), n=Data(T([0]), batch_size=[0]), batch_size=[0]), Data(T([0]),
+            batch_size=[0])]).unflatten(1, (1, 0)).n is None
+        lazy_stack([Data(T([0]), n=Data(T([0]), batch_size=[0]), batch_size=[0]), Data(T([0]),
+            batch_size=[0])]).unflatten(1, (0, 1)).batch_size
+        lazy_stack([Data(T([0]), n=Data(T([0]), batch_size=[0]), batch_size=[0]), Data(T([0]),
+            batch_size=[0])]).reshape(2, 1, 0).n is None
         """,
         on="none",
         message=False,
@@ -344,8 +384,10 @@ CASES = [
     *cases(
         "mul",
         """
-        lazy_stack([lazy_stack([Data(T([])), Data(T([]))]), TensorDict(a=T([2]), batch_size=[2])], 1) * TensorDict(w=T([2]), batch_size=[2])
-        lazy_stack([lazy_stack([Data(T([])), Data(T([]))]), TensorDict(a=T([2]), batch_size=[2])], 1).mul(TensorDict(a=T([2]), w=TensorDict(q=T([2])), batch_size=[2]))
+        lazy_stack([lazy_stack([Data(T([])), Data(T([]))]), TensorDict(a=T([2]), batch_size=[2])],
+            1) * TensorDict(w=T([2]), batch_size=[2])
+        lazy_stack([lazy_stack([Data(T([])), Data(T([]))]), TensorDict(a=T([2]), batch_size=[2])],
+            1).mul(TensorDict(a=T([2]), w=TensorDict(q=T([2])), batch_size=[2]))
         """,
         on="none",
         message=False,
@@ -353,9 +395,15 @@ CASES = [
     *cases(
         "lists of values at an index",
         """
-        td = TensorDict(c=T([2, 3]), s=NonTensorStack('p', 'q'), batch_size=[2]); td[torch.tensor([[0, 1], [1, 0]])] = TensorDict(c=T([2, 3]), s=NonTensorStack('a', 'b'), batch_size=[2]); td['s']
-        td = TensorDict(c=T([2]), s='p', batch_size=[2]); td[torch.tensor([[0, 1], [1, 0]])] = TensorDict(c=T([2]), s=NonTensorStack('a', 'b'), batch_size=[2]); td['s']
-        td = TensorDict(c=T([2]), s='p', batch_size=[2]); td[torch.tensor([[0, 1], [1, 0]])] = TensorDict(c=T([3]), s=NonTensorStack('a', 'b', 'c'), batch_size=[3])
+        td = TensorDict(c=T([2, 3]), s=NonTensorStack('p', 'q'), batch_size=[2]);
+            td[torch.tensor([[0, 1], [1, 0]])] = TensorDict(c=T([2, 3]), s=NonTensorStack('a', 'b'),
+            batch_size=[2]); td['s']
+        td = TensorDict(c=T([2]), s='p', batch_size=[2]);
+            td[torch.tensor([[0, 1], [1, 0]])] = TensorDict(c=T([2]), s=NonTensorStack('a', 'b'),
+            batch_size=[2]); td['s']
+        td = TensorDict(c=T([2]), s='p', batch_size=[2]);
+            td[torch.tensor([[0, 1], [1, 0]])] = TensorDict(c=T([3]), s=NonTensorStack('a', 'b',
+            'c'), batch_size=[3])
         """,
         on="none",
         message=False,
@@ -388,26 +436,35 @@ CASES = [
     *cases(
         "out of what holds stacks",
         """
-        td = TensorDict(n=lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), batch_size=[2]); torch.stack([td, td], 0, out=torch.stack([td, td], 0) * 0)['n', 'a']
-        td = TensorDict(n=lazy_stack([Point(T([2])), Point(T([2]))]), batch_size=[2]); torch.stack([td, td], 0, out=torch.stack([td, td], 0) * 0)['n'].a
-        td = TensorDict(n=lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), batch_size=[2]); torch.cat([td, td], 0, out=torch.cat([td, td], 0) * 0)['n', 'a']
+        td = TensorDict(n=lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), batch_size=[2]);
+            torch.stack([td, td], 0, out=torch.stack([td, td], 0) * 0)['n', 'a']
+        td = TensorDict(n=lazy_stack([Point(T([2])), Point(T([2]))]), batch_size=[2]);
+            torch.stack([td, td], 0, out=torch.stack([td, td], 0) * 0)['n'].a
+        td = TensorDict(n=lazy_stack([TensorDict(a=T([2])), TensorDict(a=T([2]))]), batch_size=[2]);
+            torch.cat([td, td], 0, out=torch.cat([td, td], 0) * 0)['n', 'a']
         """,
         on="none",
     ),
     *cases(
         "blocks of what is locked",
         """
-        td = TensorDict(a=T([1, 3]), s='x', batch_size=[1, 3]).lock_(); [v.zero_() for v in [td.squeeze(0).__enter__()]]; td
-        td = TensorDict(a=T([1, 3]), s='x', batch_size=[1, 3]).lock_(); v = td.squeeze(0).__enter__(); v.zero_(); v.__exit__(None, None, None); td
-        td = TensorDict(n=Point(T([1, 3]), 'x', batch_size=[1, 3]), batch_size=[1, 3]).lock_(); v = td.unsqueeze(0).__enter__(); v.zero_(); v.__exit__(None, None, None); td
+        td = TensorDict(a=T([1, 3]), s='x', batch_size=[1, 3]).lock_();
+            [v.zero_() for v in [td.squeeze(0).__enter__()]]; td
+        td = TensorDict(a=T([1, 3]), s='x', batch_size=[1, 3]).lock_();
+            v = td.squeeze(0).__enter__(); v.zero_(); v.__exit__(None, None, None); td
+        td = TensorDict(n=Point(T([1, 3]), 'x', batch_size=[1, 3]), batch_size=[1, 3]).lock_();
+            v = td.unsqueeze(0).__enter__(); v.zero_(); v.__exit__(None, None, None); td
         """,
         on="none",
     ),
     *cases(
         "values compared on a device",
         """
-        (TensorDict(a=T([2]), s='x', batch_size=[2]).to('meta') == TensorDict(a=T([2]), s='x', batch_size=[2]).to('meta'))['s'].device
-        (TensorDict(s=NonTensorStack('a', 'b'), batch_size=[2]).to('meta') != TensorDict(s=NonTensorStack('a', 'c'), batch_size=[2]).to('meta'))['s'].device
+        (TensorDict(a=T([2]), s='x', batch_size=[2]).to('meta') == TensorDict(a=T([2]), s='x',
+            batch_size=[2]).to('meta'))['s'].device
+        (TensorDict(s=NonTensorStack('a', 'b'),
+            batch_size=[2]).to('meta') != TensorDict(s=NonTensorStack('a', 'c'),
+            batch_size=[2]).to('meta'))['s'].device
         """,
         on="none",
     ),

@@ -264,7 +264,8 @@ CASES = [
         td.update({'p': TensorDict(zz=T([2,3]), batch_size=[2,3])}); list(td.keys(True))
         td.update(TensorDict(p=TensorDict(zz=T([2,3]), batch_size=[2,3]), batch_size=[2,3])); list(td.keys(True))
         td.update(TensorDict(p=TensorDict(a=T([2,3],start=5), batch_size=[2,3]), batch_size=[2,3])); list(td.keys(True))
-        td.update(TensorDict(p=TensorDict(n=TensorDict(zz=T([2,3])), batch_size=[2,3]), batch_size=[2,3])); list(td.keys(True))
+        td.update(TensorDict(p=TensorDict(n=TensorDict(zz=T([2,3])), batch_size=[2,3]),
+            batch_size=[2,3])); list(td.keys(True))
         td.update({'p': Data(T([2,3],start=4), batch_size=[2,3])}); td
         td.update({'p': Inner(T([2,3],start=4), batch_size=[2,3])}); td
         td.update({'p': C0(T([2,3]), T([2,3]), batch_size=[2,3])}); td
@@ -397,7 +398,9 @@ CASES = [
         list(td.keys(True, True))
         list(td.keys(True, False))
         list(td.items(True))
-        [str(k) for k in td.keys(True, is_leaf=tensordict.utils.is_leaf_nontensor)] if hasattr(tensordict.utils,'is_leaf_nontensor') else None
+        [str(k) for k in td.keys(True,
+            is_leaf=tensordict.utils.is_leaf_nontensor)] if
+            hasattr(tensordict.utils,'is_leaf_nontensor') else None
         td == td.to_tensordict()
         td == td
         (td['p'] == td['p'].to_tensordict()).all()

@@ -82,7 +82,8 @@ CASES = [
     *cases(
         "tolist_first below what is a list",
         """
-        TensorDict(x=TensorDict(n=TensorDict(a=T([2, 3]), batch_size=[2, 3]), batch_size=[2])).to_dict(tolist_first=True)
+        TensorDict(x=TensorDict(n=TensorDict(a=T([2, 3]), batch_size=[2, 3]),
+            batch_size=[2])).to_dict(tolist_first=True)
         TensorDict(x=TensorDict(n=TensorDict(a=T([3]), batch_size=[3]))).to_dict(tolist_first=True)
         TensorDict(n=Data(T([]), n=Data(T([])))).to_dict(tolist_first=True)
         TensorDict(n=Data(T([2]), n=Data(T([2]), batch_size=[2]), batch_size=[2])).to_dict(tolist_first=True)

@@ -45,8 +45,10 @@ CASES = [
         "empty nested collections",
         """
         td['e'] = {}; td['n', 'm'] = {'m': {}}; td['s'] = 'text'; td['n', 'm'] = {'s': 'text'}; td + td
-        td['e'] = {}; td['n', 'm'] = {'m': {}}; td['l'] = lazy_stack([TensorDict({'a': T([3]), 'e': {}}, [3]), TensorDict({'e': {}}, [3])]); td + 1
-        td['e'] = {}; td['n', 'm'] = {'m': {}}; td['l'] = lazy_stack([TensorDict({'e': {}}, [3]), TensorDict({'e': {}}, [3])]); td + 1
+        td['e'] = {}; td['n', 'm'] = {'m': {}}; td['l'] = lazy_stack([TensorDict({'a': T([3]),
+            'e': {}}, [3]), TensorDict({'e': {}}, [3])]); td + 1
+        td['e'] = {}; td['n', 'm'] = {'m': {}}; td['l'] = lazy_stack([TensorDict({'e': {}}, [3]),
+            TensorDict({'e': {}}, [3])]); td + 1
         td['e'] = {}; td['n', 'm'] = {'m': {}}; TensorDictParams(TensorDict({'a': T([3]), 'e': {}}, [])) + 1
     """,
         on="nested",

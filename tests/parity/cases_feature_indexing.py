@@ -90,9 +90,12 @@ CASES += [
         """
         td = TensorDict({'a': T([3, 4, 5])}, [3]); td.masked_select(T([3, 4], 'bool'))
         td = TensorDict({'a': T([3])}, [3]); td.masked_select(T([3, 4], 'bool'))
-        td = TensorDict({'a': T([]), 'b': T([3]), 'c': T([3, 2])}, []); td.masked_select(torch.ones(1, 1, dtype=torch.bool))
-        td = TensorDict({'b': T([3]), 'c': T([3, 2])}, []); td.masked_select(T([3, 1], 'bool')), td.masked_select(torch.zeros(1, dtype=torch.bool))
-        td = TensorDict({'c': T([2, 3, 2])}, []); td.masked_select(T([2, 3, 1], 'bool')), td.masked_select(T([2, 1, 1], 'bool'))
+        td = TensorDict({'a': T([]), 'b': T([3]), 'c': T([3, 2])}, []);
+            td.masked_select(torch.ones(1, 1, dtype=torch.bool))
+        td = TensorDict({'b': T([3]), 'c': T([3, 2])}, []);
+            td.masked_select(T([3, 1], 'bool')), td.masked_select(torch.zeros(1, dtype=torch.bool))
+        td = TensorDict({'c': T([2, 3, 2])}, []); td.masked_select(T([2, 3, 1], 'bool')),
+            td.masked_select(T([2, 1, 1], 'bool'))
         td = TensorDict({'b': T([3])}, [])._get_sub_tensordict(()); td.masked_select(torch.ones(1, dtype=torch.bool))
         TensorDict({'b': T([3])}, []).masked_select(T([2], 'bool'))
         TensorDict({'c': T([3, 2])}, []).masked_select(T([3, 4], 'bool'))
@@ -104,9 +107,12 @@ CASES += [
         td = TensorDict({'a': T([3, 4])}, [3])._get_sub_tensordict(0); td.masked_select(T([4], 'bool'))
         td = TensorDict({'n': TensorDict({'a': T([3, 4])}, [3])}, []); td.masked_select(T([3], 'bool'))
         td = TensorDict({'b': T([3]), 'n': TensorDict({'a': T([3, 4])}, [3, 4])}, []); td.masked_select(T([3], 'bool'))
-        td = TensorDict({'n': TensorDict({'m': TensorDict({'a': T([3, 4])}, [3])}, [3])}, []); td.masked_select(T([3], 'bool'))
-        td = TensorDict({'b': T([3, 4]), 'n': TensorDict({'a': T([3, 4, 2])}, [3, 4], names=['x', 'y'])}, [3]); td.masked_select(T([3, 4], 'bool'))
-        td = TensorDict({'b': T([3, 4]), 'n': TensorDict({'a': T([3, 4, 2])}, [3, 4])}, [3]); td.masked_select(T([3, 4], 'bool'), inplace=True)
+        td = TensorDict({'n': TensorDict({'m': TensorDict({'a': T([3, 4])}, [3])}, [3])}, []);
+            td.masked_select(T([3], 'bool'))
+        td = TensorDict({'b': T([3, 4]), 'n': TensorDict({'a': T([3, 4, 2])}, [3, 4], names=['x',
+            'y'])}, [3]); td.masked_select(T([3, 4], 'bool'))
+        td = TensorDict({'b': T([3, 4]), 'n': TensorDict({'a': T([3, 4, 2])}, [3, 4])}, [3]);
+            td.masked_select(T([3, 4], 'bool'), inplace=True)
         """,
         on="empty",
         warned=True,

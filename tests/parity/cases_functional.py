@@ -214,10 +214,15 @@ CASES = [
     *cases(
         "from_modules lazy",
         """
-        from torch import nn; p = TensorDict.from_modules(*[nn.LazyLinear(2) for _ in range(3)]); (p.batch_size, p.is_locked, [type(v).__name__ for v in p.values()], [v.batch_size for v in p.values()])
-        from torch import nn; p = TensorDict.from_modules(*[nn.LazyLinear(2) for _ in range(3)], as_module=True); (type(p), [(k, type(v).__name__) for k, v in p.named_parameters()])
-        from torch import nn; p = TensorDict.from_modules(*[nn.LazyBatchNorm1d() for _ in range(3)]); [(k, type(v).__name__) for k, v in p.items()]
-        from torch import nn; p = TensorDict.from_modules(*[nn.LazyLinear(2) for _ in range(3)]); p['weight'].materialize((2, 5)); (p['weight'].shape, type(p['weight']))
+        from torch import nn; p = TensorDict.from_modules(*[nn.LazyLinear(2) for _ in range(3)]);
+            (p.batch_size, p.is_locked, [type(v).__name__ for v in p.values()],
+            [v.batch_size for v in p.values()])
+        from torch import nn; p = TensorDict.from_modules(*[nn.LazyLinear(2) for _ in range(3)],
+            as_module=True); (type(p), [(k, type(v).__name__) for k, v in p.named_parameters()])
+        from torch import nn; p = TensorDict.from_modules(*[nn.LazyBatchNorm1d() for _ in
+            range(3)]); [(k, type(v).__name__) for k, v in p.items()]
+        from torch import nn; p = TensorDict.from_modules(*[nn.LazyLinear(2) for _ in range(3)]);
+            p['weight'].materialize((2, 5)); (p['weight'].shape, type(p['weight']))
         """,
         on="none",
     ),

@@ -112,8 +112,10 @@ CASES = [
     *cases(
         "get_item_shape",
         """
-        TensorDict({'n': {'s': 'hi'}, 's': NonTensorStack('a', 'b')}, [2])._get_sub_tensordict(slice(1)).get_item_shape('s')
-        TensorDict({'n': {'s': 'hi'}, 's': NonTensorStack('a', 'b')}, [2])._get_sub_tensordict(slice(1)).get_item_shape(('n', 's'))
+        TensorDict({'n': {'s': 'hi'}, 's': NonTensorStack('a', 'b')},
+            [2])._get_sub_tensordict(slice(1)).get_item_shape('s')
+        TensorDict({'n': {'s': 'hi'}, 's': NonTensorStack('a', 'b')},
+            [2])._get_sub_tensordict(slice(1)).get_item_shape(('n', 's'))
         """,
     ),
     *cases(

@@ -42,7 +42,8 @@ CASES = [
         {SPEC}S(TensorDict(a=1, n='x')) == S(TensorDict(a=1, n='x'))
         {SPEC}S(TensorDict(a=1, n={{'m': 'x'}})) == S(TensorDict(a=1, n={{'m': 'y'}}))
         {SPEC}S(TensorDict(a=1, n='x')) == S(TensorDict(a=1, n=torch.zeros(1)))
-        {SPEC}[S(N(v)) == S(N(w)) for v, w in [('x', 'y'), ('x', 'x'), (1, 1.0), (1, True), ([1], [1]), ({{'a': 1}}, {{'a': 2}})]]
+        {SPEC}[S(N(v)) == S(N(w)) for v, w in [('x', 'y'), ('x', 'x'), (1, 1.0), (1, True), ([1],
+            [1]), ({{'a': 1}}, {{'a': 2}})]]
         {SPEC}[S(N('x', batch_size=[3])) == S(N('x', batch_size=b)) for b in ([], [4], [3, 1])]
         {SPEC}S(N('x', device='cpu')) == S(N('x'))
         {SPEC}S(MetaData('x')) == S(MetaData('y')), S(MetaData('x')) == S(N('x'))

@@ -149,7 +149,8 @@ CASES = [
         "maybe_dense_stack",
         """
         o = maybe_dense_stack([td, TensorDict({'n': {'b': T([3])}}, [])]); type(o).__name__, o.batch_size
-        o = maybe_dense_stack([TensorDict({'m': td}), TensorDict({'m': {'n': {'b': T([3])}}})]); type(o).__name__, type(o['m']).__name__
+        o = maybe_dense_stack([TensorDict({'m': td}), TensorDict({'m': {'n': {'b': T([3])}}})]);
+            type(o).__name__, type(o['m']).__name__
         o = maybe_dense_stack([td, TensorDict({'n': {'b': T([3])}}, [])]); o[0]['n'].batch_size, o[1]['n'].batch_size
         o = TensorDict.from_list([td.to_dict(), {'n': td['n']}]); type(o).__name__, o.batch_size
     """,

@@ -362,7 +362,8 @@ CASES = [
     *cases(
         "update",
         """
-        td.update(TensorDict({'z': {'q': T([2, 3, 1]), 'p': T([2, 3])}}, [2, 3]), keys_to_update=[('z', 'p'), ('z', 'q')])
+        td.update(TensorDict({'z': {'q': T([2, 3, 1]), 'p': T([2, 3])}}, [2, 3]),
+            keys_to_update=[('z', 'p'), ('z', 'q')])
         td.update({'z': {'q': T([2, 3, 1]), 'p': T([2, 3])}}, keys_to_update=[('z', 'p'), ('z', 'q')])
         """,  # noqa: E501
         on="lazy flat empty",

@@ -199,7 +199,8 @@ CASES = [
         "looks_of_parts",
         """
         LazyStackedTensorDict.lazy_stack([td._get_sub_tensordict(0), td._get_sub_tensordict(1)], 0).get_item_shape('a')
-        LazyStackedTensorDict.lazy_stack([td._get_sub_tensordict(0), td._get_sub_tensordict(1)], 0).get_item_shape(('n', 'b'))
+        LazyStackedTensorDict.lazy_stack([td._get_sub_tensordict(0), td._get_sub_tensordict(1)],
+            0).get_item_shape(('n', 'b'))
         LazyStackedTensorDict.lazy_stack([td._get_sub_tensordict(0)], 0).get_item_shape('n')
         """,
         on="nested lazy lazy_last",

@@ -52,8 +52,10 @@ CASES = [
         "unflatten",
         """
         td.unflatten(0, (1, -1))['a']
-        v = td.unflatten(0, (1, -1)).__enter__(); v['z'] = T(list(v.shape)); v.__exit__(None, None, None); o = o.clone(); td = v = None
-        v = td.unflatten(-1, (-1, 1)).__enter__(); v['a'] = v['a'] + 1; v.__exit__(None, None, None); o = o.clone(); td = v = None
+        v = td.unflatten(0, (1, -1)).__enter__(); v['z'] = T(list(v.shape));
+            v.__exit__(None, None, None); o = o.clone(); td = v = None
+        v = td.unflatten(-1, (-1, 1)).__enter__(); v['a'] = v['a'] + 1;
+            v.__exit__(None, None, None); o = o.clone(); td = v = None
         td.unflatten(0, (1, -1)).zero_()
         """,  # noqa: E501
         on=VIEWS,

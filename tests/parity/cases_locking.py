@@ -144,7 +144,8 @@ CASES = [
         "__exit__",
         """
         x = td['n']; v = td.view(-1).__enter__(); v['z'] = T([6]); v.__exit__(None, None, None); td['n'] is x
-        v = td.view(-1).__enter__(); w = v.view(3, 2).__enter__(); w['z'] = T([3, 2]); w.__exit__(None, None, None); v.__exit__(None, None, None); td
+        v = td.view(-1).__enter__(); w = v.view(3, 2).__enter__(); w['z'] = T([3, 2]);
+            w.__exit__(None, None, None); v.__exit__(None, None, None); td
         """,
         on="nested",
     ),

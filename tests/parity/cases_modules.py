@@ -1,6 +1,6 @@
 """Parameters of modules in and out, TensorDictParams, and gradients of modules."""
 
-from frame import cases
+from frame import cases, lines
 
 LINEAR = "torch.manual_seed(0); m = nn.Linear(3, 2); "
 DEEP = (
@@ -13,8 +13,11 @@ KINDS = "[(k, type(v).__name__, v.requires_grad) for k, v in p.items(True, True)
 
 def module_cases(method: str, programs: str, prefix: str) -> list:
     """Cases that need no fixture, each program after a prefix that makes a module."""
-    lines = [line.strip() for line in programs.strip().splitlines()]
-    return [case for line in lines for case in cases(method, prefix + line, on="none")]
+    return [
+        case
+        for line in lines(programs)
+        for case in cases(method, prefix + line, on="none")
+    ]
 
 
 CASES = [
@@ -65,7 +68,8 @@ CASES = [
     *module_cases(
         "to_module",
         """
-        p = from_module(m).data.clone().zero_(); w = m.weight; x = p.to_module(m); (x['weight'] is w, m.weight is w, type(m.weight).__name__, m.weight)
+        p = from_module(m).data.clone().zero_(); w = m.weight; x = p.to_module(m);
+            (x['weight'] is w, m.weight is w, type(m.weight).__name__, m.weight)
         p = from_module(m).data.clone(); p.to_module(m, return_swap=False)
         p = from_module(m).clone(); p.to_module(m); m.weight is p['weight']
         p = TensorDict({'weight': T([2, 3])}); x = p.to_module(m); (list(x.keys()), m.weight)
@@ -74,7 +78,8 @@ CASES = [
         p = TensorDict({'weight': T([2, 3]).requires_grad_()}); p.to_module(m); m.weight is p['weight']
         p = TensorDict({'weight': T([2, 3])}); p.to_module(m, preserve_module_state=False); m.weight is p['weight']
         p = TensorDict({'weight': T([2, 3])}); w = m.weight; p.to_module(m, inplace=True); (m.weight is w, w)
-        p = from_module(m).data.clone().zero_(); w = m.weight; p.to_module(m, use_state_dict=True); (m.weight, type(m.weight).__name__)
+        p = from_module(m).data.clone().zero_(); w = m.weight; p.to_module(m, use_state_dict=True);
+            (m.weight, type(m.weight).__name__)
         p = from_module(m).data.clone(); p.to_module(m, use_state_dict=True, inplace=True)
         p = from_module(m).data.clone(); p.to_module(m, memo={})
         p = from_module(m).data.clone(); s = TensorDict({}); (p.to_module(m, swap_dest=s) is s, list(s.keys()))
@@ -82,7 +87,9 @@ CASES = [
         type(Sub({'weight': T([2, 3])}).to_module(m)).__name__
         m.requires_grad_(False); p = TensorDict({'weight': T([2, 3])}); p.to_module(m); m.weight.requires_grad
         m.foo = T([2]); p = TensorDict({'foo': T([2], start=3)}); x = p.to_module(m); (x['foo'], m.foo)
-        l = nn.Linear(1, 1, bias=False); w = l.weight; s = nn.Sequential(l, l); p = TensorDict({('0', 'weight'): T([1, 1]), ('1', 'weight'): T([1, 1], start=5)}); x = p.to_module(s); (l.weight, x['0', 'weight'] is w, x['1', 'weight'] is w)
+        l = nn.Linear(1, 1, bias=False); w = l.weight; s = nn.Sequential(l, l);
+            p = TensorDict({('0', 'weight'): T([1, 1]), ('1', 'weight'): T([1, 1], start=5)});
+            x = p.to_module(s); (l.weight, x['0', 'weight'] is w, x['1', 'weight'] is w)
         """,
         LINEAR,
     ),
@@ -102,12 +109,15 @@ CASES = [
     *module_cases(
         "TensorDictParams",
         """
-        p = P(TensorDict({'a': T([2]), 'n': {'b': T([1])}, 'i': T([2], 'int64')})); ([k for k, _ in p.named_parameters()], [k for k, _ in p.named_buffers()], len(list(p.modules())), list(p.state_dict()))
+        p = P(TensorDict({'a': T([2]), 'n': {'b': T([1])}, 'i': T([2], 'int64')}));
+            ([k for k, _ in p.named_parameters()], [k for k, _ in p.named_buffers()],
+            len(list(p.modules())), list(p.state_dict()))
         p = P(a=T([2])); p
         p = P({'a': T([2])}); p
         P()
         t = TensorDict({'a': T([2])}); p = P(t); (t['a'] is p['a'], type(t['a']).__name__)
-        t = TensorDict({'a': T([2])}); p = P(t, no_convert=True); (type(t['a']).__name__, [k for k, _ in p.named_buffers()])
+        t = TensorDict({'a': T([2])}); p = P(t, no_convert=True);
+            (type(t['a']).__name__, [k for k, _ in p.named_buffers()])
         p = P(a=T([2])); p['z'] = T([2]); (type(p['z']).__name__, [k for k, _ in p.named_parameters()])
         p = P(a=T([2])); p.lock_(); p['z'] = T([2])
         t = TensorDict({'a': T([2])}); p = P(t, lock=True); (t.is_locked, p.is_locked)
@@ -117,19 +127,25 @@ CASES = [
         p = P(a=T([2])); p.grad
         p = P(a=T([2])); p['a'].sum().backward(); p.grad
         p = P(a=T([2])); (type(p.to(torch.float64)).__name__, type(p.double()).__name__)
-        p = P(TensorDict({'a': T([2])}, [2])); (type(p[0]).__name__, type(p.unsqueeze(0)).__name__, type(p + 1).__name__)
+        p = P(TensorDict({'a': T([2])}, [2])); (type(p[0]).__name__, type(p.unsqueeze(0)).__name__,
+            type(p + 1).__name__)
         p = P(a=T([2])); p.requires_grad_(False); p['a'].requires_grad
         p = P(a=T([2])); (p.train() is p, p.eval().training)
-        p = P(a=T([2]), n={'b': T([1])}); m = nn.Module(); m.p = p; ([k for k, _ in m.named_parameters()], list(m.state_dict()))
-        p = P(a=T([2]), n={'b': T([1])}); m = nn.Module(); m.p = p; m.double(); [(k, v.dtype) for k, v in p.named_parameters()]
-        p = P(a=T([2]), n={'b': T([1])}); m = nn.Module(); m.p = p; s = {k: v + 1 for k, v in m.state_dict().items()}; m.load_state_dict(s); p.data
+        p = P(a=T([2]), n={'b': T([1])}); m = nn.Module(); m.p = p;
+            ([k for k, _ in m.named_parameters()], list(m.state_dict()))
+        p = P(a=T([2]), n={'b': T([1])}); m = nn.Module(); m.p = p; m.double();
+            [(k, v.dtype) for k, v in p.named_parameters()]
+        p = P(a=T([2]), n={'b': T([1])}); m = nn.Module(); m.p = p;
+            s = {k: v + 1 for k, v in m.state_dict().items()}; m.load_state_dict(s); p.data
         p = P(a=T([2])); (hash(p) == hash(p), (p == p)['a'])
         p = P(a=T([2])); p.foo = 3; (p.foo, p.a is p['a'])
         p = P(a=T([2])); p.nope
-        p = P(a=T([2]), n={'b': T([1])}); q = pickle.loads(pickle.dumps(p)); (type(q).__name__, q.data, [k for k, _ in q.named_parameters()])
+        p = P(a=T([2]), n={'b': T([1])}); q = pickle.loads(pickle.dumps(p));
+            (type(q).__name__, q.data, [k for k, _ in q.named_parameters()])
         p = P(a=T([2]), n={'b': T([1])}); q = copy.deepcopy(p); (type(q).__name__, q.data, q['a'] is p['a'])
         w = nn.Parameter(T([2])); p = P(TensorDict({'a': w, 'b': w})); (p['a'] is w, p['b'] is w)
-        p = P(a=T([2])); p.register_get_post_hook(lambda self, x: x.data); (p['a'].requires_grad, p.get('a').requires_grad)
+        p = P(a=T([2])); p.register_get_post_hook(lambda self, x: x.data);
+            (p['a'].requires_grad, p.get('a').requires_grad)
         p = P(a=T([2])); del p['a']; list(p.parameters())
         p = P(a=T([2])); p.update({'a': T([2], start=3)}); (p.data, type(p['a']).__name__)
         p = P(TensorDict({'a': T([2])}, [2])); torch.stack([p, p])

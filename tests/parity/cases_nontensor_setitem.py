@@ -114,13 +114,18 @@ CASES = [
         "load_state_dict",
         """
         TensorDict({'c': T([2]), 's': 'hi'}, [2]).load_state_dict(TensorDict({'c': T([2])}, [2]).state_dict())
-        TensorDict({'c': T([2]), 's': 'hi'}, [2]).load_state_dict(TensorDict({'c': T([2])}, [2]).state_dict(), strict=False)
-        TensorDict({'c': T([2]), 'n': {'s': 'hi', 'c': T([2])}}, [2]).load_state_dict(TensorDict({'c': T([2]), 'n': {'c': T([2])}}, [2]).state_dict())
+        TensorDict({'c': T([2]), 's': 'hi'}, [2]).load_state_dict(TensorDict({'c': T([2])},
+            [2]).state_dict(), strict=False)
+        TensorDict({'c': T([2]), 'n': {'s': 'hi', 'c': T([2])}},
+            [2]).load_state_dict(TensorDict({'c': T([2]), 'n': {'c': T([2])}}, [2]).state_dict())
         TensorDict({'c': T([2]), 'n': {'s': 'hi'}}, [2]).load_state_dict(TensorDict({'c': T([2])}, [2]).state_dict())
-        TensorDict({'c': T([2]), 'n': {'n': {'s': 'hi'}}}, [2]).load_state_dict(TensorDict({'c': T([2])}, [2]).state_dict())
+        TensorDict({'c': T([2]), 'n': {'n': {'s': 'hi'}}},
+            [2]).load_state_dict(TensorDict({'c': T([2])}, [2]).state_dict())
         TensorDict({'c': T([2]), 'n': {'e': {}}}, [2]).load_state_dict(TensorDict({'c': T([2])}, [2]).state_dict())
-        TensorDict({'c': T([2]), 's': 'hi'}, [2]).load_state_dict(TensorDict({'c': T([2]), 's': 'x'}, []).state_dict()).get('s').batch_size
-        TensorDict({'c': T([0]), 'n': {'s': 'hi'}}, [0]).load_state_dict(TensorDict({'c': T([]), 'n': {'s': 'x'}}, []).state_dict()).get(('n', 's')).batch_size
+        TensorDict({'c': T([2]), 's': 'hi'}, [2]).load_state_dict(TensorDict({'c': T([2]),
+            's': 'x'}, []).state_dict()).get('s').batch_size
+        TensorDict({'c': T([0]), 'n': {'s': 'hi'}}, [0]).load_state_dict(TensorDict({'c': T([]),
+            'n': {'s': 'x'}}, []).state_dict()).get(('n', 's')).batch_size
         TensorDict({'c': T([2]), 's': MetaData('a')}, [2]).load_state_dict(TensorDict({'c': T([2])}, [2]).state_dict())
         """,
         on="none",

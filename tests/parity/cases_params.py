@@ -1,6 +1,6 @@
 """TensorDictParams: locks of the content, copies, replacement, casts."""
 
-from frame import cases
+from frame import cases, lines
 
 PLAIN = "from tensordict.nn import TensorDictParams as P; p = P(td); "
 LOCKED = "from tensordict.nn import TensorDictParams as P; p = P(td, lock=True); "
@@ -9,9 +9,10 @@ LOCKS = "(p.is_locked, p._param_td.is_locked, p['n'].is_locked)"
 
 def on_nested(method: str, prefix: str, programs: str) -> list:
     """Cases on the parameters ``p`` that are made of a nested collection."""
-    lines = [line.strip() for line in programs.strip().splitlines()]
     return [
-        case for line in lines for case in cases(method, prefix + line, on="nested")
+        case
+        for line in lines(programs)
+        for case in cases(method, prefix + line, on="nested")
     ]
 
 
@@ -29,11 +30,13 @@ LOCKING = f"""
     td.lock_(); p.unlock_(); {LOCKS}
 """
 GRADIENTS = """
-    sum((x**2).sum() for x in p.values(True, True)).backward(); (p.grad, p.grad.is_locked, p['n'].grad.is_locked, type(p.grad))
+    sum((x**2).sum() for x in p.values(True, True)).backward();
+        (p.grad, p.grad.is_locked, p['n'].grad.is_locked, type(p.grad))
     sum((x**2).sum() for x in p.values(True, True)).backward(); p.zero_grad(); p.grad
 """
 HOOKS = """
-    seen = []; p.register_get_post_hook(lambda p, v: seen.append(type(v).__name__)); (p['a'], p['n'], p['n', 'b'], p.get('n'), p.get(('n', 'b')), seen)
+    seen = []; p.register_get_post_hook(lambda p, v: seen.append(type(v).__name__));
+        (p['a'], p['n'], p['n', 'b'], p.get('n'), p.get(('n', 'b')), seen)
     seen = []; p.register_get_post_hook(lambda p, v: seen.append(type(v).__name__)); (list(p.items(True, True)), seen)
     p.register_get_post_hook(lambda p, v: v * 0); (p['n', 'b'], p['n']['b'], {k: v for k, v in p.items(True, True)})
 """
@@ -96,23 +99,39 @@ CASES = [
     *cases(
         "params own",
         """
-        x = T([3]); p = TensorDictParams(TensorDict({'a': x}, [3]), no_convert=True); (p.get('a') is x, isinstance(p['a'], torch.nn.Buffer))
-        x = T([3]); p = TensorDictParams(TensorDict({'a': x}, [3]), no_convert='skip'); (p.get('a') is x, isinstance(p['a'], torch.nn.Buffer))
-        x = T([3]); p = TensorDictParams(TensorDict({}, [3]), no_convert='skip'); p.set('a', x); (p.get('a') is x, isinstance(p['a'], torch.nn.Buffer))
-        x = T([3]); p = TensorDictParams(TensorDict({}, [3]), no_convert=True); p['n', 'a'] = x; (p['n', 'a'] is x, isinstance(p['n', 'a'], torch.nn.Buffer))
-        x = T([3]); p = TensorDictParams(TensorDict({}, [3]), no_convert=True); p.update({'n': {'a': x}}); (p['n', 'a'] is x, isinstance(p['n', 'a'], torch.nn.Buffer))
-        y = TensorDict({'a': T([3])}, [3]); p = TensorDictParams(TensorDict({}, [3])); p.set('n', y); (p['n'] is y, type(y['a']), type(p['n', 'a']))
-        y = TensorDict({'a': T([3])}, [3]); p = TensorDictParams(TensorDict({}, [3])); p.update({'n': y}); (p['n'] is y, type(y['a']), type(p['n', 'a']))
-        y = TensorDict({'a': T([3])}, [3]); p = TensorDictParams(TensorDict({}, [3])); p.update(TensorDict({'n': y}, [3])); (p['n'] is y, type(y['a']), type(p['n', 'a']))
-        y = TensorDict({'a': T([3])}, [3]); p = TensorDictParams(TensorDict({'n': {}}, [3])); p.set(('n', 'm'), y); y['b'] = T([3]); ('b' in p['n', 'm'], type(y['a']))
+        x = T([3]); p = TensorDictParams(TensorDict({'a': x}, [3]), no_convert=True);
+            (p.get('a') is x, isinstance(p['a'], torch.nn.Buffer))
+        x = T([3]); p = TensorDictParams(TensorDict({'a': x}, [3]), no_convert='skip');
+            (p.get('a') is x, isinstance(p['a'], torch.nn.Buffer))
+        x = T([3]); p = TensorDictParams(TensorDict({}, [3]), no_convert='skip'); p.set('a', x);
+            (p.get('a') is x, isinstance(p['a'], torch.nn.Buffer))
+        x = T([3]); p = TensorDictParams(TensorDict({}, [3]), no_convert=True); p['n', 'a'] = x;
+            (p['n', 'a'] is x, isinstance(p['n', 'a'], torch.nn.Buffer))
+        x = T([3]); p = TensorDictParams(TensorDict({}, [3]), no_convert=True);
+            p.update({'n': {'a': x}}); (p['n', 'a'] is x, isinstance(p['n', 'a'], torch.nn.Buffer))
+        y = TensorDict({'a': T([3])}, [3]); p = TensorDictParams(TensorDict({}, [3]));
+            p.set('n', y); (p['n'] is y, type(y['a']), type(p['n', 'a']))
+        y = TensorDict({'a': T([3])}, [3]); p = TensorDictParams(TensorDict({}, [3]));
+            p.update({'n': y}); (p['n'] is y, type(y['a']), type(p['n', 'a']))
+        y = TensorDict({'a': T([3])}, [3]); p = TensorDictParams(TensorDict({}, [3]));
+            p.update(TensorDict({'n': y}, [3])); (p['n'] is y, type(y['a']), type(p['n', 'a']))
+        y = TensorDict({'a': T([3])}, [3]); p = TensorDictParams(TensorDict({'n': {}}, [3]));
+            p.set(('n', 'm'), y); y['b'] = T([3]); ('b' in p['n', 'm'], type(y['a']))
         p = TensorDictParams(TensorDict({'a': T([3])}, [3])); (p[:] is p, p[...] is p, p[()] is p, type(p[0]))
         p = TensorDictParams(TensorDict({'a': T([3])}, [3]), lock=True); p.where(T([3], 'bool'), 0).is_locked
         p = TensorDictParams(TensorDict({'a': T([3])}, [3]), lock=True); p.where(T([3], 'bool'), p).is_locked
-        p = TensorDictParams.from_dict({'a': T([3]), 'n': {'b': T([3], 'int64')}}, batch_size=[3]); (type(p), type(p['a']), p.no_convert, p.batch_size)
-        p = TensorDictParams(TensorDict({'a': T([3])}, [3])).from_dict_instance({'a': T([3])}); (type(p), type(p['a']), p.no_convert, type(p.set('b', T([3]))['b']))
-        p = TensorDictParams(TensorDict({'a': T([3])}, [3]), no_convert=True).from_dict_instance({'a': T([3])}); (type(p), isinstance(p['a'], torch.nn.Buffer), p.no_convert)
-        p = TensorDictParams(TensorDict({'d': T([2]), 'c': T([2]), 'n': {'b': T([2]), 'a': T([2])}}, [2])); list(p.select('c', ('n', 'a'), 'd', inplace=True).keys(True))
-        p = TensorDictParams(TensorDict({'a': T([3])}, [3]), no_convert=True); [isinstance(x.get('a'), torch.nn.Buffer) for x in (p.data, p.clone(), p.to_tensordict(), p.detach(), p + 1, p.to(torch.float64), p.copy(), p.select('a'))]
+        p = TensorDictParams.from_dict({'a': T([3]), 'n': {'b': T([3], 'int64')}}, batch_size=[3]);
+            (type(p), type(p['a']), p.no_convert, p.batch_size)
+        p = TensorDictParams(TensorDict({'a': T([3])}, [3])).from_dict_instance({'a': T([3])});
+            (type(p), type(p['a']), p.no_convert, type(p.set('b', T([3]))['b']))
+        p = TensorDictParams(TensorDict({'a': T([3])}, [3]),
+            no_convert=True).from_dict_instance({'a': T([3])});
+            (type(p), isinstance(p['a'], torch.nn.Buffer), p.no_convert)
+        p = TensorDictParams(TensorDict({'d': T([2]), 'c': T([2]), 'n': {'b': T([2]), 'a': T([2])}},
+            [2])); list(p.select('c', ('n', 'a'), 'd', inplace=True).keys(True))
+        p = TensorDictParams(TensorDict({'a': T([3])}, [3]), no_convert=True);
+            [isinstance(x.get('a'), torch.nn.Buffer) for x in (p.data, p.clone(), p.to_tensordict(),
+            p.detach(), p + 1, p.to(torch.float64), p.copy(), p.select('a'))]
         TensorDictParams(lazy_stack([TensorDict({'a': T([2])}), TensorDict({'a': T([2])})]))
         TensorDictParams(TensorDict({'l': lazy_stack([TensorDict({'a': T([2])}), TensorDict({'a': T([2])})])}))
     """,
@@ -121,12 +140,17 @@ CASES = [
     *cases(
         "state_dict",
         """
-        TensorDictParams(TensorDict(a=T([3]), n=TensorDict(b=T([2]), m=TensorDict(c=T([1]), s='x')))).state_dict(flatten=False)
+        TensorDictParams(TensorDict(a=T([3]), n=TensorDict(b=T([2]), m=TensorDict(c=T([1]),
+            s='x')))).state_dict(flatten=False)
         TensorDictParams(TensorDict(a=T([3]), n=TensorDict(b=T([2])))).state_dict(flatten=False, prefix='q.')
-        TensorDictParams(TensorDict(a=T([3]), n=TensorDict(b=T([2])))).state_dict(flatten=False, keep_vars=True)['n']['b'].requires_grad
+        TensorDictParams(TensorDict(a=T([3]), n=TensorDict(b=T([2])))).state_dict(flatten=False,
+            keep_vars=True)['n']['b'].requires_grad
         TensorDictParams(TensorDict(a=T([3]), n=TensorDict(b=T([2])))).state_dict(None, 'q.', False, False)
-        TensorDictParams(TensorDict(a=T([3]), n=TensorDict(b=T([2])))).load_state_dict({'a': T([3]) * 2, 'n': {'b': T([2]) * 3}})['n', 'b']
-        TensorDictParams(TensorDict(a=T([3]), n=TensorDict(b=T([2])))).load_state_dict({'a': T([3]), 'n': {'c': T([2])}})
+        TensorDictParams(TensorDict(a=T([3]),
+            n=TensorDict(b=T([2])))).load_state_dict({'a': T([3]) * 2, 'n': {'b': T([2]) * 3}})['n',
+            'b']
+        TensorDictParams(TensorDict(a=T([3]), n=TensorDict(b=T([2])))).load_state_dict({'a': T([3]),
+            'n': {'c': T([2])}})
         """,
         on="none",
         message=False,

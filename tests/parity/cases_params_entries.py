@@ -18,7 +18,8 @@ CASES = [
         TensorDict.from_list([{'a': T([2])}, {'a': T([2])}], batch_size=2)
         TensorDict.from_list([td, td], device='nope')
         TensorDict.from_struct_array(np.zeros((2, 3), dtype=[('a', 'f4', (2,)), ('b', 'i8')]), batch_size=2)
-        TensorDict.from_struct_array(np.zeros((2, 3), dtype=[('a', 'f4', (2,)), ('b', 'i8')]), batch_size=[2], auto_batch_size=True)
+        TensorDict.from_struct_array(np.zeros((2, 3), dtype=[('a', 'f4', (2,)), ('b', 'i8')]),
+            batch_size=[2], auto_batch_size=True)
         TensorDict.from_tuple((T([2]),), auto_batch_size=True, batch_size=[2])
         TensorDict.from_tuple((T([2]),), auto_batch_size=True, batch_size=())
         TensorDict.from_namedtuple(Pair(1, 2), auto_batch_size=True, batch_size=[])

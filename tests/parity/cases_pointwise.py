@@ -409,7 +409,8 @@ CASES = [
         td = TensorDict({'n': {}}, [2]); td.div(TensorDict({'n': {}}, [2]), default='intersection')
         td = TensorDict({'n': {}}, [2]); td.clamp_max(TensorDict({'z': {}}, [2]), default='intersection')
         td = TensorDict({'n': {}}, [2]); td.pow(TensorDict({'n': {'m': {}}}, [2]), default='intersection')
-        td = TensorDict({'n': {}, 'a': T([2])}, [2]); td.mul(TensorDict({'m': {}, 'a': T([2])}, [2]), default='intersection')
+        td = TensorDict({'n': {}, 'a': T([2])}, [2]);
+            td.mul(TensorDict({'m': {}, 'a': T([2])}, [2]), default='intersection')
     """,
         on="none",
     ),

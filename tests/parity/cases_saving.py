@@ -147,11 +147,14 @@ CASES = [
         {D}m = td.memmap_(d); m.make_memmap_from_tensor('a', T(td.shape))
         td.make_memmap_from_tensor('z', T(td.shape))
         td.memmap_().make_memmap('z', td.shape)
-        {D}m = td.memmap_(d); o = TensorDict.load_memmap(d).memmap_(d); m.make_memmap('z', td.shape).fill_(1); o.make_memmap('z', td.shape).add_(1); m['z']
-        {D}m = td.memmap_(d); o = TensorDict.load_memmap(d).memmap_(d); m.make_memmap('z', td.shape); o.make_memmap('y', td.shape); sorted(load(d).keys())
+        {D}m = td.memmap_(d); o = TensorDict.load_memmap(d).memmap_(d);
+            m.make_memmap('z', td.shape).fill_(1); o.make_memmap('z', td.shape).add_(1); m['z']
+        {D}m = td.memmap_(d); o = TensorDict.load_memmap(d).memmap_(d);
+            m.make_memmap('z', td.shape); o.make_memmap('y', td.shape); sorted(load(d).keys())
         {D}m = td.memmap_(d); m.batch_size = [2]; m.make_memmap('z', [2, 5]); load(d)
         {D}m = td.memmap_(d); m.batch_size = [2]; m.make_memmap(('y', 'z'), [2, 5]); load(d)
-        {D}m = td.memmap_(d); o = TensorDict.load_memmap(d).memmap_(d); m.make_memmap('z', td.shape); o.make_memmap_from_tensor('z', T(td.shape)); m['z']
+        {D}m = td.memmap_(d); o = TensorDict.load_memmap(d).memmap_(d);
+            m.make_memmap('z', td.shape); o.make_memmap_from_tensor('z', T(td.shape)); m['z']
     """,
         on="flat nested named",
         ordered=False,
@@ -174,8 +177,10 @@ CASES = [
         {D}m = td.memmap_(d); m.names = None; m.memmap_refresh_(); load(d)
         {D}m = td.memmap_(d); m.batch_size = [2]; m.memmap_refresh_(); load(d)
         {D}m = td.memmap_(d); m.batch_size = []; m.memmap_refresh_(); load(d)
-        {D}m = td.memmap_(d); o = TensorDict.load_memmap(d).memmap_(d); o.names = ['x', 'y']; o.memmap_refresh_(); m.memmap_refresh_(); load(d)
-        {D}m = td.memmap_(d); o = TensorDict.load_memmap(d).memmap_(d); o.make_memmap(('y', 'z'), td.shape); m.memmap_refresh_(); load(d)
+        {D}m = td.memmap_(d); o = TensorDict.load_memmap(d).memmap_(d); o.names = ['x', 'y'];
+            o.memmap_refresh_(); m.memmap_refresh_(); load(d)
+        {D}m = td.memmap_(d); o = TensorDict.load_memmap(d).memmap_(d);
+            o.make_memmap(('y', 'z'), td.shape); m.memmap_refresh_(); load(d)
     """,
         on="flat nested named",
         ordered=False,
@@ -196,11 +201,15 @@ CASES = [
         {D}x = MemoryMappedTensor.from_tensor(T([2, 3]), filename=d); x.is_shared()
         {D}x = MemoryMappedTensor.from_tensor(T([2, 3]), filename=d); type(x[[0, 1]]).__name__
         {D}x = MemoryMappedTensor.from_tensor(T([2, 3]), filename=d); type(x.clone()).__name__
-        {D}MemoryMappedTensor.from_tensor(T([3]), filename=d); MemoryMappedTensor.from_tensor(T([3]) + 1, filename=d, existsok=True)
+        {D}MemoryMappedTensor.from_tensor(T([3]), filename=d);
+            MemoryMappedTensor.from_tensor(T([3]) + 1, filename=d, existsok=True)
         {D}MemoryMappedTensor.from_tensor(T([3]), filename=d, copy_data=False)
-        {D}MemoryMappedTensor.from_tensor(T([3]), filename=d); MemoryMappedTensor.from_filename(d, torch.float32, torch.Size([3]))
-        {D}MemoryMappedTensor.from_tensor(T([3]), filename=d); MemoryMappedTensor.from_filename(d, torch.float32, (3,), index=1)
-        {D}MemoryMappedTensor.from_tensor(T([3]), filename=d); MemoryMappedTensor.from_filename(d, torch.float32, (3,), mode='x')
+        {D}MemoryMappedTensor.from_tensor(T([3]), filename=d);
+            MemoryMappedTensor.from_filename(d, torch.float32, torch.Size([3]))
+        {D}MemoryMappedTensor.from_tensor(T([3]), filename=d);
+            MemoryMappedTensor.from_filename(d, torch.float32, (3,), index=1)
+        {D}MemoryMappedTensor.from_tensor(T([3]), filename=d);
+            MemoryMappedTensor.from_filename(d, torch.float32, (3,), mode='x')
         {D}MemoryMappedTensor.empty(2, 3).shape
         {D}MemoryMappedTensor.empty((2, 3), dtype=torch.int16, filename=d)
         {D}MemoryMappedTensor.zeros(2, 3)
@@ -284,8 +293,10 @@ CASES = [
         o = TensorDict({'z': {}}, [2, 3]); td.load_state_dict(o.state_dict(), strict=False)
         o = TensorDict({'a': T([2, 3]), 'n': {'q': {}}}, [2, 3]); td.load_state_dict(o.state_dict())
         o = TensorDict({'a': T([2, 3]), 'z': TensorDict({}, [2, 3, 4])}, [2, 3]); td.load_state_dict(o.state_dict())
-        o = TensorDict({'a': T([2, 3]), 'z': TensorDict({'y': T([2, 3, 4])}, [2, 3, 4])}, [2, 3]); td.load_state_dict(o.state_dict(), strict=False)
-        o = TensorDict({'a': T([2, 3]), 'z': TensorDict({'y': T([2, 3, 4])}, [2, 3, 4])}, [2, 3]); td.load_state_dict(o.state_dict(), strict=False, assign=True)
+        o = TensorDict({'a': T([2, 3]), 'z': TensorDict({'y': T([2, 3, 4])}, [2, 3, 4])}, [2, 3]);
+            td.load_state_dict(o.state_dict(), strict=False)
+        o = TensorDict({'a': T([2, 3]), 'z': TensorDict({'y': T([2, 3, 4])}, [2, 3, 4])}, [2, 3]);
+            td.load_state_dict(o.state_dict(), strict=False, assign=True)
         o = TensorDict({'a': T([2, 3]), 'z': {'y': T([2, 3])}}, [2, 3]); td.load_state_dict(o.state_dict())
         td.load_state_dict({'a': T([2, 3], start=1), 'z': {}})
         td.load_state_dict({'a': T([2, 3], start=1), 'z': {'y': T([2, 3])}}, strict=False)

@@ -79,9 +79,11 @@ CASES = [
         "MemoryMappedTensor",
         f"""
         MemoryMappedTensor.zeros((2, 3), dtype='int16')
-        {D}x = MemoryMappedTensor.from_tensor(T([2, 3]), filename=d); MemoryMappedTensor.from_filename(d, 'float32', (2, 3))
+        {D}x = MemoryMappedTensor.from_tensor(T([2, 3]), filename=d);
+            MemoryMappedTensor.from_filename(d, 'float32', (2, 3))
         {D}x = MemoryMappedTensor.from_tensor(T([2, 3]), filename=d); MemoryMappedTensor.from_filename(d, None, (2, 3))
-        {D}x = MemoryMappedTensor.from_tensor(T([2, 3]), filename=d); MemoryMappedTensor.from_filename(d, torch.float32, (2, 3), index=5)
+        {D}x = MemoryMappedTensor.from_tensor(T([2, 3]), filename=d);
+            MemoryMappedTensor.from_filename(d, torch.float32, (2, 3), index=5)
         MemoryMappedTensor.ones_like(np.zeros(3))
     """,
         on="none",

@@ -199,19 +199,24 @@ CASES = [
         A; B; torch.stack([b, a], -1)
         A; b = lazy_stack([TensorDict(a=T([])), TensorDict(a=T([]), x=T([]))]); torch.cat([a, b])
         A; B; torch.cat([a, b, a]).batch_size
-        a = TensorDict(n=TensorDict(a=T([2]), batch_size=[2]), batch_size=[2]); B; torch.cat([a, TensorDict(n=b, batch_size=[2])])
+        a = TensorDict(n=TensorDict(a=T([2]), batch_size=[2]), batch_size=[2]); B;
+            torch.cat([a, TensorDict(n=b, batch_size=[2])])
         B; b.expand(3, 2)['a'].stride(), b.squeeze(0) is b, b[:1].squeeze(0) is b[0]
         B; v = b.expand(3, 2); v[0] = 7; v
         B; b.new_zeros(3, empty_lazy=True)
         B; b.new_ones(3, 4, empty_lazy=True).batch_size, b.new_ones(3, 4).batch_size
         B; TensorDict(x=b, batch_size=[2]).auto_batch_size_()
         B; c = lazy_stack([TensorDict(a=T([])), TensorDict(a=T([]), x=T([]))]); b.contiguous().update_(c)
-        B; c = lazy_stack([TensorDict(a=T([])), TensorDict(a=T([]), x=T([]))]); torch.where(torch.tensor([True, False]), c, c + 1, out=c.clone())
+        B; c = lazy_stack([TensorDict(a=T([])), TensorDict(a=T([]), x=T([]))]);
+            torch.where(torch.tensor([True, False]), c, c + 1, out=c.clone())
         lazy_stack([TensorDict(b=T([4, 5])), TensorDict()]).densify()['b'].unbind()[1].shape
-        lazy_stack([TensorDict(b=T([2, 4, 5]), batch_size=[2]), TensorDict(batch_size=[2])]).densify()['b'].unbind()[1].shape
-        lazy_stack([TensorDict(b=T([2, 3]), batch_size=[2, 3]), TensorDict(batch_size=[2, 3])]).densify()['b'].unbind()[1].shape
+        lazy_stack([TensorDict(b=T([2, 4, 5]), batch_size=[2]),
+            TensorDict(batch_size=[2])]).densify()['b'].unbind()[1].shape
+        lazy_stack([TensorDict(b=T([2, 3]), batch_size=[2, 3]), TensorDict(batch_size=[2,
+            3])]).densify()['b'].unbind()[1].shape
         s = LazyStackedTensorDict(stack_dim=0, batch_size=[3], names=['x']); s.batch_size, s.names
-        s = LazyStackedTensorDict(stack_dim=0, batch_size=[3]); s[None].batch_size, s[:, 0].batch_size, s[:, :2].batch_size
+        s = LazyStackedTensorDict(stack_dim=0, batch_size=[3]);
+            s[None].batch_size, s[:, 0].batch_size, s[:, :2].batch_size
         LazyStackedTensorDict(stack_dim=-3, batch_size=[3])
         LazyStackedTensorDict(stack_dim=3, batch_size=[3])
         LazyStackedTensorDict(stack_dim=0, batch_size=[3], names=['x', 'y'])
@@ -280,8 +285,10 @@ CASES = [
         td = STACK; td.update_({'a': T([2], start=4), 'c': 1.0})
         td = STACK; td.update_(TensorDict(n={'d': T([2])}))
         td = lazy_stack([TensorDict(s=1j, n={'s': 2j})] * 2); td.update_({'s': 3j, 'n': {'s': 4j}})
-        td = lazy_stack([TensorDict(r=T([2, n]), batch_size=[2]) for n in (1, 2)]).lock_(); exec('with td.transpose(0, 1) as v: v += 1'); [m['r'] for m in td.tensordicts]
-        td = lazy_stack([TensorDict(r=T([2, n]), batch_size=[2]) for n in (1, 2)]).lock_(); exec('with td.unsqueeze(0) as v: v *= 2'); [m['r'] for m in td.tensordicts]
+        td = lazy_stack([TensorDict(r=T([2, n]), batch_size=[2]) for n in (1, 2)]).lock_();
+            exec('with td.transpose(0, 1) as v: v += 1'); [m['r'] for m in td.tensordicts]
+        td = lazy_stack([TensorDict(r=T([2, n]), batch_size=[2]) for n in (1, 2)]).lock_();
+            exec('with td.unsqueeze(0) as v: v *= 2'); [m['r'] for m in td.tensordicts]
         td = SQUARE; td.update_({'a': T([3, 3])})
         td = SQUARE; td.update_({'a': T([3])})
         td = RAGGED; td.update_({'a': T([3])})
@@ -337,7 +344,8 @@ CASES = [
         td = DENSE; td.update_(TensorDict(a=T([3], start=2), z=T([3]), batch_size=[3]))
         td = DENSE; td.update_(lazy_stack([TensorDict(n={'b': T([]), 'z': T([])})] * 3))
         td = DENSE; td.update_({'n': lazy_stack([TensorDict(b=T([]), z=T([]))] * 3)})
-        td = DENSE; td.update_(lazy_stack([TensorDict(n={'b': T([], start=7), 'z': T([])})] * 3), keys_to_update=[('n', 'b')])
+        td = DENSE; td.update_(lazy_stack([TensorDict(n={'b': T([], start=7), 'z': T([])})] * 3),
+            keys_to_update=[('n', 'b')])
         """.replace(
             "DENSE",
             "TensorDict(a=T([3]), n={'b': T([3]), 'c': T([3])}, batch_size=[3])",
@@ -348,15 +356,21 @@ CASES = [
     *cases(
         "some_have_it",
         """
-        td = lazy_stack([TensorDict(n={'s': T([])}), TensorDict()]); x = td[0]['n', 's']; td.set(('n', 's'), T([2], start=4), inplace=True); (td, td[0]['n', 's'] is x)
-        td = lazy_stack([TensorDict(n={'s': T([])}), TensorDict()]); td.set(('n', 's'), T([2, 2], start=4), inplace=True)
+        td = lazy_stack([TensorDict(n={'s': T([])}), TensorDict()]); x = td[0]['n', 's'];
+            td.set(('n', 's'), T([2], start=4), inplace=True); (td, td[0]['n', 's'] is x)
+        td = lazy_stack([TensorDict(n={'s': T([])}), TensorDict()]);
+            td.set(('n', 's'), T([2, 2], start=4), inplace=True)
         td = lazy_stack([TensorDict(n={'s': 'x'}), TensorDict()]); td.set(('n', 's'), T([2], start=4), inplace=True)
-        td = lazy_stack([TensorDict(n={'d': T([])}), TensorDict(n={'d': T([])})]).masked_select(torch.tensor([True, False])); td.grad
+        td = lazy_stack([TensorDict(n={'d': T([])}),
+            TensorDict(n={'d': T([])})]).masked_select(torch.tensor([True, False])); td.grad
         td = lazy_stack([TensorDict(a=T([2]), b=T([2], start=3)), TensorDict(a=T([2]))]); list(td[1:1].keys())
         td = lazy_stack([TensorDict(s='x', b=T([2])), TensorDict(b=T([2]), s='x', c=T([2]))]); list(td[1:1].keys())
-        td = lazy_stack([TensorDict(a=T([2]), e={}, r=T([1])), TensorDict(a=T([2]), e={}, r=T([2]), d=T([1]))]); td.lerp_(td + 1, 0.5)
-        td = lazy_stack([TensorDict(a=T([2]), e={}, r=T([1])), TensorDict(a=T([2]), e={}, r=T([2]), d=T([1]))]); td.add_(td + 1)
-        td = lazy_stack([TensorDict(a=T([2]), e={}, r=T([1])), TensorDict(a=T([2]), e={}, r=T([2]), d=T([1]))]); td.addcmul_(td + 1, td + 1)
+        td = lazy_stack([TensorDict(a=T([2]), e={}, r=T([1])), TensorDict(a=T([2]), e={}, r=T([2]),
+            d=T([1]))]); td.lerp_(td + 1, 0.5)
+        td = lazy_stack([TensorDict(a=T([2]), e={}, r=T([1])), TensorDict(a=T([2]), e={}, r=T([2]),
+            d=T([1]))]); td.add_(td + 1)
+        td = lazy_stack([TensorDict(a=T([2]), e={}, r=T([1])), TensorDict(a=T([2]), e={}, r=T([2]),
+            d=T([1]))]); td.addcmul_(td + 1, td + 1)
         td = lazy_stack([TensorDict(), TensorDict()]); td.split_keys([()])
         """,  # noqa: E501
         on="none",
@@ -365,11 +379,16 @@ CASES = [
     *cases(
         "where_of_unlike",
         """
-        td = TensorDict(a=T([2]), n={'c': T([2], start=4)}, batch_size=[2]); td.where(torch.tensor([True, False]), TensorDict(a=T([2]), n=T([2]), batch_size=[2]))
-        td = TensorDict(a=T([2]), n={'c': T([2], start=4)}, batch_size=[2]); td.where(torch.tensor([True, False]), TensorDict(a={'c': T([2], start=5)}, n=T([2]), batch_size=[2]))
-        td = TensorDict(a=T([2]), n={'c': T([2], start=4)}, batch_size=[2]); td.where(torch.tensor([True, False]), TensorDict(a=T([2]), n=T([2, 3]), batch_size=[2]))
+        td = TensorDict(a=T([2]), n={'c': T([2], start=4)}, batch_size=[2]);
+            td.where(torch.tensor([True, False]), TensorDict(a=T([2]), n=T([2]), batch_size=[2]))
+        td = TensorDict(a=T([2]), n={'c': T([2], start=4)}, batch_size=[2]);
+            td.where(torch.tensor([True, False]), TensorDict(a={'c': T([2], start=5)}, n=T([2]),
+            batch_size=[2]))
+        td = TensorDict(a=T([2]), n={'c': T([2], start=4)}, batch_size=[2]);
+            td.where(torch.tensor([True, False]), TensorDict(a=T([2]), n=T([2, 3]), batch_size=[2]))
         td = lazy_stack([TensorDict(s='x', b=T([2, 3]), batch_size=[2])], 1).contiguous(); td[0] = td[1]; td
-        td = TensorDict(a=T([2]), batch_size=[2]); lazy_stack([td, TensorDict(batch_size=[2])]).densify().contiguous(canonical=True).batch_size
+        td = TensorDict(a=T([2]), batch_size=[2]); lazy_stack([td,
+            TensorDict(batch_size=[2])]).densify().contiguous(canonical=True).batch_size
         """,  # noqa: E501
         on="none",
         message=False,
@@ -382,9 +401,12 @@ CASES = [
         td = lazy_stack([TensorDict(), TensorDict()]); td['z'] = [[1], [1, 2]]; td
         td = lazy_stack([TensorDict(), TensorDict()]); td['z'] = [T([3]), 'a']; td
         td = lazy_stack([TensorDict(), TensorDict()]); td['n', 'z'] = [T([3]), T([2])]; td
-        td = lazy_stack([TensorDict(z=T([3])), TensorDict(z=T([2]))]); x = td[0]['z']; td.set_('z', [T([3], start=4), T([2], start=5)]); (td, td[0]['z'] is x)
-        td = lazy_stack([TensorDict(z=T([3])), TensorDict(z=T([2]))]); td.set('z', [T([3], start=4), T([2], start=5)], inplace=True)
-        td = lazy_stack([TensorDict(z=T([3, 2], start=1), batch_size=[3]), TensorDict(z=T([3, 1]), batch_size=[3])]); td.set('y', td.get('z', as_list=True))
+        td = lazy_stack([TensorDict(z=T([3])), TensorDict(z=T([2]))]); x = td[0]['z'];
+            td.set_('z', [T([3], start=4), T([2], start=5)]); (td, td[0]['z'] is x)
+        td = lazy_stack([TensorDict(z=T([3])), TensorDict(z=T([2]))]);
+            td.set('z', [T([3], start=4), T([2], start=5)], inplace=True)
+        td = lazy_stack([TensorDict(z=T([3, 2], start=1), batch_size=[3]), TensorDict(z=T([3, 1]),
+            batch_size=[3])]); td.set('y', td.get('z', as_list=True))
         td = lazy_stack([TensorDict(batch_size=[2]), TensorDict(batch_size=[2])], 1); td['z'] = [[1, 2], [3, 4]]; td
         td = lazy_stack([TensorDict(batch_size=[2]), TensorDict(batch_size=[2])], 1); td['z'] = ['p', 'q']
         td = lazy_stack([TensorDict(batch_size=[2]), TensorDict(batch_size=[2])], 1); td['z'] = [1, 2, 3]
@@ -398,15 +420,19 @@ CASES = [
     *cases(
         "stack_of_unlike_stacks",
         """
-        a = lazy_stack([TensorDict(a=T([2]), batch_size=[2])] * 2, 1); torch.stack([a, lazy_stack([x.clone() for x in a.unbind(0)])], 0)
-        a = lazy_stack([TensorDict(a=T([2]), batch_size=[2])] * 2, 1); torch.stack([a, lazy_stack([x.clone() for x in a.unbind(0)])], 1).batch_size
+        a = lazy_stack([TensorDict(a=T([2]), batch_size=[2])] * 2, 1);
+            torch.stack([a, lazy_stack([x.clone() for x in a.unbind(0)])], 0)
+        a = lazy_stack([TensorDict(a=T([2]), batch_size=[2])] * 2, 1);
+            torch.stack([a, lazy_stack([x.clone() for x in a.unbind(0)])], 1).batch_size
         a = lazy_stack([TensorDict(a=T([2]), batch_size=[2])] * 2, 1); torch.stack([a, a.to_tensordict()], 0)
         dense_stack_tds(lazy_stack([TensorDict(a=T([1])), TensorDict(a=T([2]))]))
         dense_stack_tds(lazy_stack([TensorDict(a=T([1])), TensorDict(a=T([1]), x=T([2]))]))
         dense_stack_tds(lazy_stack([TensorDict(a=T([1]), n={'b': T([2])}), TensorDict(a=T([1]), n={'b': T([3])})]))
         dense_stack_tds(lazy_stack([TensorDict(a=T([2]), batch_size=[2]), TensorDict(a=T([2]), batch_size=[2])], 1))
-        td = lazy_stack([TensorDict(a=T([2], 'bool'), batch_size=[2])] * 1 + [TensorDict(a=T([2], 'bool'), batch_size=[2])]); td.update_at_(td[[-2]] * 0, [-2])
-        td = lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2]), TensorDict(a=T([2, 3]), batch_size=[2])]); td.update_at_(td[:, [1]] * 0, np.s_[:, [1]])
+        td = lazy_stack([TensorDict(a=T([2], 'bool'), batch_size=[2])] * 1 + [TensorDict(a=T([2],
+            'bool'), batch_size=[2])]); td.update_at_(td[[-2]] * 0, [-2])
+        td = lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2]), TensorDict(a=T([2, 3]),
+            batch_size=[2])]); td.update_at_(td[:, [1]] * 0, np.s_[:, [1]])
         """,  # noqa: E501
         on="none",
         message=False,
@@ -415,12 +441,15 @@ CASES = [
         "vmap_over_stacks",
         """
         torch.vmap(lambda x: x + 1)(lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2])] * 2, 1))
-        torch.vmap(lambda x: x + 1, 1)(lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2]), TensorDict(a=T([2, 4]), batch_size=[2])]))
+        torch.vmap(lambda x: x + 1, 1)(lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2]),
+            TensorDict(a=T([2, 4]), batch_size=[2])]))
         torch.vmap(lambda x: x.set('b', x['a'] * 2), 1)(lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2])] * 2))
-        torch.vmap(lambda x: x + 1, 1)(lazy_stack([TensorDict(a=T([2, 3]), c=T([2]), batch_size=[2]), TensorDict(a=T([2, 3]), batch_size=[2])]))
+        torch.vmap(lambda x: x + 1, 1)(lazy_stack([TensorDict(a=T([2, 3]), c=T([2]),
+            batch_size=[2]), TensorDict(a=T([2, 3]), batch_size=[2])]))
         torch.vmap(lambda x: x['a'].sum())(lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2])] * 2))
         torch.vmap(lambda x: x + 1, 1, 1)(lazy_stack([TensorDict(a=T([2, 3]), batch_size=[2])] * 3))
-        torch.vmap(lambda x: x + 1, 1)(lazy_stack([TensorDict(a=T([2, 3]), s=str(i), batch_size=[2]) for i in range(3)]))
+        torch.vmap(lambda x: x + 1, 1)(lazy_stack([TensorDict(a=T([2, 3]), s=str(i),
+            batch_size=[2]) for i in range(3)]))
         """,  # noqa: E501
         on="none",
         message=False,
@@ -428,12 +457,19 @@ CASES = [
     *cases(
         "one_member_with_its_own_keys",
         """
-        td = lazy_stack([TensorDict(batch_size=[2]), TensorDict(x=T([2]), batch_size=[2])], 1); x = td[:, -1]['x']; td[:, -1:] = td[:, -1:].to_tensordict() * 0; (td, td[:, -1]['x'] is x)
-        td = lazy_stack([TensorDict(batch_size=[2]), TensorDict(x=T([2]), batch_size=[2])], 1); td[:, [-1]] = td[:, [-1]].clone().zero_(); td
-        td = lazy_stack([TensorDict(batch_size=[2, 3]), TensorDict(x=T([2, 3]), batch_size=[2, 3])], 1); td[[-1, -2], -1:, 0] = td[[-1, -2], -1:, 0].to_tensordict() * 0; td
+        td = lazy_stack([TensorDict(batch_size=[2]), TensorDict(x=T([2]), batch_size=[2])], 1);
+            x = td[:, -1]['x']; td[:, -1:] = td[:, -1:].to_tensordict() * 0;
+            (td, td[:, -1]['x'] is x)
+        td = lazy_stack([TensorDict(batch_size=[2]), TensorDict(x=T([2]), batch_size=[2])], 1);
+            td[:, [-1]] = td[:, [-1]].clone().zero_(); td
+        td = lazy_stack([TensorDict(batch_size=[2, 3]), TensorDict(x=T([2, 3]), batch_size=[2, 3])],
+            1); td[[-1, -2], -1:, 0] = td[[-1, -2], -1:, 0].to_tensordict() * 0; td
         td = lazy_stack([TensorDict(a=T([1])), TensorDict(a=T([1]), x=T([1]))]); td[1:] = {'x': T([1, 1], start=3)}; td
-        td = lazy_stack([TensorDict(a=T([1])), TensorDict(a=T([1]), x=T([1]))]); td[1:] = {'a': T([1, 1], start=5), 'x': T([1, 1], start=3)}; td
-        td = lazy_stack([TensorDict(a=T([1])), TensorDict(a=T([1]), x=T([1]))]); td[torch.tensor([False, True])] = TensorDict(a=T([1, 1], start=5), x=T([1, 1], start=3), batch_size=[1]); td
+        td = lazy_stack([TensorDict(a=T([1])), TensorDict(a=T([1]), x=T([1]))]);
+            td[1:] = {'a': T([1, 1], start=5), 'x': T([1, 1], start=3)}; td
+        td = lazy_stack([TensorDict(a=T([1])), TensorDict(a=T([1]), x=T([1]))]);
+            td[torch.tensor([False, True])] = TensorDict(a=T([1, 1], start=5), x=T([1, 1], start=3),
+            batch_size=[1]); td
         td = lazy_stack([TensorDict(a=T([1])), TensorDict(a=T([1]), x=T([1]))]); td[1:] = 0; td
         """,  # noqa: E501
         on="none",
@@ -442,10 +478,17 @@ CASES = [
     *cases(
         "update_from_fewer_dims",
         """
-        td = lazy_stack([TensorDict(a=T([2, 1]), batch_size=[2])] * 1 + [TensorDict(a=T([2, 1]), batch_size=[2])], 1); td.update(TensorDict(a=T([2, 2, 1]), batch_size=[2]))
-        td = TensorDict(n=lazy_stack([TensorDict(a=T([2, 1]), batch_size=[2]), TensorDict(a=T([2, 1]), batch_size=[2])], 1), batch_size=[2]); exec("with td.flatten_keys('.') as v: v['n.a'] = T([2, 2, 1], start=4)"); td
-        td = TensorDict(n=lazy_stack([TensorDict(a=T([2, 1]), batch_size=[2]), TensorDict(a=T([2, 1]), batch_size=[2])], 1), batch_size=[2]); exec("with td.flatten_keys('.') as v: v['n.z'] = T([2, 2], start=4)"); td
-        td = TensorDict(n=lazy_stack([TensorDict(a=T([2, 1]), batch_size=[2]), TensorDict(a=T([2, 1]), batch_size=[2])], 1), batch_size=[2]); exec("with td.flatten_keys('.') as v: v['z'] = T([2, 3])"); td
+        td = lazy_stack([TensorDict(a=T([2, 1]), batch_size=[2])] * 1 + [TensorDict(a=T([2, 1]),
+            batch_size=[2])], 1); td.update(TensorDict(a=T([2, 2, 1]), batch_size=[2]))
+        td = TensorDict(n=lazy_stack([TensorDict(a=T([2, 1]), batch_size=[2]), TensorDict(a=T([2,
+            1]), batch_size=[2])], 1), batch_size=[2]);
+            exec("with td.flatten_keys('.') as v: v['n.a'] = T([2, 2, 1], start=4)"); td
+        td = TensorDict(n=lazy_stack([TensorDict(a=T([2, 1]), batch_size=[2]), TensorDict(a=T([2,
+            1]), batch_size=[2])], 1), batch_size=[2]);
+            exec("with td.flatten_keys('.') as v: v['n.z'] = T([2, 2], start=4)"); td
+        td = TensorDict(n=lazy_stack([TensorDict(a=T([2, 1]), batch_size=[2]), TensorDict(a=T([2,
+            1]), batch_size=[2])], 1), batch_size=[2]);
+            exec("with td.flatten_keys('.') as v: v['z'] = T([2, 3])"); td
         td = lazy_stack([TensorDict(c=T([])), TensorDict(c=T([]))]); td.update(TensorDict(c=T([])))
         td = lazy_stack([TensorDict(c=T([])), TensorDict(c=T([]))]); td.update(TensorDict(c=T([2], start=4)))
         td = lazy_stack([TensorDict(c=T([])), TensorDict(c=T([]))]); td.update(TensorDict(c=T([3]), batch_size=[3]))
@@ -473,11 +516,16 @@ CASES = [
     *cases(
         "nested_classes",
         """
-        [type(v).__name__ for v in pad_sequence([lazy_stack([TensorDict(d=Data(a=T([n]), batch_size=[n]), batch_size=[n])] * 2) for n in (2, 3)], 1).values()]
-        x = pad_sequence([lazy_stack([Data(a=T([n]), n=Inner(z=T([n]), batch_size=[n]), batch_size=[n])] * 2) for n in (2, 3)], 1); (type(x), type(x.n), x.a, x.n.z)
-        x = pad_sequence([Data(a=T([n]), b=T([n]), batch_size=[n]) for n in (2, 3)], out=TensorDict()); (type(x), sorted(x.keys()))
-        [type(pad_sequence([TensorDict(s=MetaData('m'), a=T([n]), batch_size=[n]) for n in sizes]).get('s')) for sizes in ((2, 2), (2, 3))]
-        [type(pad_sequence([TensorDict(s=MetaData(v), a=T([2]), batch_size=[2]) for v in texts]).get('s')) for texts in ('mm', 'mk')]
+        [type(v).__name__ for v in pad_sequence([lazy_stack([TensorDict(d=Data(a=T([n]),
+            batch_size=[n]), batch_size=[n])] * 2) for n in (2, 3)], 1).values()]
+        x = pad_sequence([lazy_stack([Data(a=T([n]), n=Inner(z=T([n]), batch_size=[n]),
+            batch_size=[n])] * 2) for n in (2, 3)], 1); (type(x), type(x.n), x.a, x.n.z)
+        x = pad_sequence([Data(a=T([n]), b=T([n]), batch_size=[n]) for n in (2, 3)],
+            out=TensorDict()); (type(x), sorted(x.keys()))
+        [type(pad_sequence([TensorDict(s=MetaData('m'), a=T([n]),
+            batch_size=[n]) for n in sizes]).get('s')) for sizes in ((2, 2), (2, 3))]
+        [type(pad_sequence([TensorDict(s=MetaData(v), a=T([2]),
+            batch_size=[2]) for v in texts]).get('s')) for texts in ('mm', 'mk')]
         """,  # noqa: E501
         on="none",
     ),
@@ -496,8 +544,10 @@ CASES = [
     *cases(
         "gradients_of_locked_stacks",
         """
-        td = lazy_stack([TensorDict(s='x'), TensorDict(a=T([2]))]).lock_().grad; (td.is_locked, [each.is_locked for each in td.tensordicts])
-        td = lazy_stack([TensorDict(s='x'), TensorDict(a=T([2]))]).grad; (td.is_locked, [each.is_locked for each in td.tensordicts])
+        td = lazy_stack([TensorDict(s='x'), TensorDict(a=T([2]))]).lock_().grad;
+            (td.is_locked, [each.is_locked for each in td.tensordicts])
+        td = lazy_stack([TensorDict(s='x'), TensorDict(a=T([2]))]).grad;
+            (td.is_locked, [each.is_locked for each in td.tensordicts])
         """,  # noqa: E501
         on="none",
     ),

@@ -215,7 +215,8 @@ CASES = [
         "detach_",
         """
         x = TensorDict(u=U(T([4])), a=T([2]), batch_size=[2]); x.detach_() is x, x['u'].requires_grad
-        x = TensorDict(u=U(T([4])), a=T([2]), batch_size=[2]).requires_grad_(); x.detach_()['u'].requires_grad, x['a'].requires_grad
+        x = TensorDict(u=U(T([4])), a=T([2]), batch_size=[2]).requires_grad_();
+            x.detach_()['u'].requires_grad, x['a'].requires_grad
         u = U(T([3])); u.detach_() is u
         u = U(T([3])).requires_grad_(); u.detach_().requires_grad
         """,

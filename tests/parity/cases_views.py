@@ -118,8 +118,10 @@ CASES = [
         td.load_state_dict(TensorDict({key: x[0, 0].clone() for key, x in td.items()}).state_dict())
         td.load_state_dict(TensorDict({key: x[0] for key, x in td.items()}, [3]).state_dict())
         x = TensorDict({'b': T([3, 2]), 'n': {'a': T([3, 2])}}, [3, 2]); x.load_state_dict(x[0].state_dict())
-        x = TensorDict({'b': T([3, 2]), 'n': {'a': T([3, 2])}}, [3, 2]); x.load_state_dict(x[0, 0].clone().state_dict(flatten=True), from_flatten=True)
-        x = TensorDict({'b': T([3, 2]), 'n': {'a': T([3, 2])}}, [3, 2]); x.load_state_dict(x[0].state_dict(), assign=True)
+        x = TensorDict({'b': T([3, 2]), 'n': {'a': T([3, 2])}}, [3, 2]);
+            x.load_state_dict(x[0, 0].clone().state_dict(flatten=True), from_flatten=True)
+        x = TensorDict({'b': T([3, 2]), 'n': {'a': T([3, 2])}}, [3, 2]);
+            x.load_state_dict(x[0].state_dict(), assign=True)
     """,
         on="flat",
         message=False,
@@ -137,8 +139,10 @@ CASES = [
         "gradients apart",
         """
         x = TensorDict({'a': T([2]).requires_grad_(), 'b': T([2])}, [2]) * T([2]); [y.requires_grad for y in x.values()]
-        x = TensorDict({'a': T([2]).requires_grad_(), 'b': T([2])}, [2]).div(T([2])); [y.requires_grad for y in x.values()]
-        x = TensorDict({'a': T([2]).requires_grad_(), 'b': T([2])}, [2]) + T([2]).requires_grad_(); [y.requires_grad for y in x.values()]
+        x = TensorDict({'a': T([2]).requires_grad_(), 'b': T([2])}, [2]).div(T([2]));
+            [y.requires_grad for y in x.values()]
+        x = TensorDict({'a': T([2]).requires_grad_(), 'b': T([2])}, [2]) + T([2]).requires_grad_();
+            [y.requires_grad for y in x.values()]
         x = TensorDict({'a': T([0, 2]).requires_grad_(), 'b': T([0])}, [0]); x.apply(lambda y: y + 1, inplace=True)
     """,
         on="flat",
@@ -203,7 +207,8 @@ CASES = [
         v = td._get_sub_tensordict(0); v.update_({'n': {'nope': T([3])}, 'a': T([7, 7, 7])})
         v = td._get_sub_tensordict(0); v.update_({'n': {'b': T(v['n', 'b'].shape, 'int64', start=5)}})
         v = td._get_sub_tensordict(0); v.update_({('n', 'b'): T(v['n', 'b'].shape, 'int64', start=5)})
-        v = td._get_sub_tensordict(0); v.update_({'a': T([3]), 'n': {'b': T(v['n', 'b'].shape, 'int64')}}, keys_to_update=['n'])
+        v = td._get_sub_tensordict(0); v.update_({'a': T([3]), 'n': {'b': T(v['n', 'b'].shape,
+            'int64')}}, keys_to_update=['n'])
         v = td._get_sub_tensordict(0); v.view(size=[-1])
         v = td._get_sub_tensordict(0); v.view(size=v.shape)
     """,
@@ -327,13 +332,19 @@ CASES = [
     *cases(
         "locked without leaves",
         """
-        x = TensorDict({}, [2], lock=True); [(x + 1).is_locked, x.abs().is_locked, (-x).is_locked, x.mul(x).is_locked, x.float().is_locked]
-        x = TensorDict({'n': {}}, [2], lock=True); [(x + 1).is_locked, x.abs().is_locked, x.clamp(0, 1).is_locked, x.lerp(x, 0.5).is_locked]
-        x = TensorDict({'a': T([2])}, [2]).share_memory_(); y = x.memmap(tempfile.mkdtemp()); (y.is_memmap(), y.is_shared(), x.is_shared())
+        x = TensorDict({}, [2], lock=True); [(x + 1).is_locked, x.abs().is_locked, (-x).is_locked,
+            x.mul(x).is_locked, x.float().is_locked]
+        x = TensorDict({'n': {}}, [2], lock=True); [(x + 1).is_locked, x.abs().is_locked, x.clamp(0,
+            1).is_locked, x.lerp(x, 0.5).is_locked]
+        x = TensorDict({'a': T([2])}, [2]).share_memory_(); y = x.memmap(tempfile.mkdtemp());
+            (y.is_memmap(), y.is_shared(), x.is_shared())
         x = TensorDict({'a': T([2])}, [2]).share_memory_(); x.memmap_(tempfile.mkdtemp())
         x = TensorDict({'a': T([2])}, [2]).share_memory_(); x.memmap_like(tempfile.mkdtemp())['a']
-        x = TensorDict({'a': T([1, 2])}, [1, 2]).memmap_(); (x.squeeze().is_memmap(), x.squeeze(0).is_memmap(), x.atleast_3d().is_memmap(), x._get_sub_tensordict(0).saved_path)
-        x = lazy_stack([TensorDict({'a': T([2])}, [2]), TensorDict({'a': T([2])}, [2])]); type(pad_sequence([x, x])).__name__
+        x = TensorDict({'a': T([1, 2])}, [1, 2]).memmap_();
+            (x.squeeze().is_memmap(), x.squeeze(0).is_memmap(), x.atleast_3d().is_memmap(),
+            x._get_sub_tensordict(0).saved_path)
+        x = lazy_stack([TensorDict({'a': T([2])}, [2]), TensorDict({'a': T([2])}, [2])]);
+            type(pad_sequence([x, x])).__name__
     """,
         on="none",
         message=False,
@@ -341,11 +352,21 @@ CASES = [
     *cases(
         "_get_sub_tensordict",
         """
-        x = TensorDict({'a': T([3, 1], 'int64')}, [3]); v = x._get_sub_tensordict(torch.tensor([False, True, False])); v['a'] = torch.ones(1, 1, dtype=torch.float64); x
-        x = TensorDict({'a': T([3, 1], 'int64')}, [3]); v = x._get_sub_tensordict((..., torch.tensor([False, True, False]))); v.set('a', torch.ones(1, 1, dtype=torch.float64), inplace=True); x
-        x = TensorDict({'a': T([3, 1], 'int64')}, [3]); v = x._get_sub_tensordict((None, torch.tensor([False, True, False]))); v.apply_(lambda t: t + 1.0); x
-        x = TensorDict({'a': T([3, 1], 'int64')}, [3]); v = x._get_sub_tensordict(torch.tensor([1])); v['a'] = torch.ones(1, 1, dtype=torch.float64); x
-        x = TensorDict({'a': T([3, 1], 'int64')}, [3]); v = x._get_sub_tensordict(torch.tensor([True, True, False])); v['a'] = torch.ones(2, 1); x
+        x = TensorDict({'a': T([3, 1], 'int64')}, [3]);
+            v = x._get_sub_tensordict(torch.tensor([False, True, False]));
+            v['a'] = torch.ones(1, 1, dtype=torch.float64); x
+        x = TensorDict({'a': T([3, 1], 'int64')}, [3]);
+            v = x._get_sub_tensordict((..., torch.tensor([False, True, False])));
+            v.set('a', torch.ones(1, 1, dtype=torch.float64), inplace=True); x
+        x = TensorDict({'a': T([3, 1], 'int64')}, [3]);
+            v = x._get_sub_tensordict((None, torch.tensor([False, True, False])));
+            v.apply_(lambda t: t + 1.0); x
+        x = TensorDict({'a': T([3, 1], 'int64')}, [3]);
+            v = x._get_sub_tensordict(torch.tensor([1]));
+            v['a'] = torch.ones(1, 1, dtype=torch.float64); x
+        x = TensorDict({'a': T([3, 1], 'int64')}, [3]);
+            v = x._get_sub_tensordict(torch.tensor([True, True, False])); v['a'] = torch.ones(2, 1);
+            x
     """,
         on="none",
     ),
@@ -376,7 +397,8 @@ CASES = [
     *cases(
         "all or nothing",
         """
-        x = td.select('a'); x['z'] = T([2, 3], 'int64'); y = TensorDict({'a': T([1, 3]) + 7, 'z': T([1, 3])}, [1, 3]); x[[0]] = y
+        x = td.select('a'); x['z'] = T([2, 3], 'int64');
+            y = TensorDict({'a': T([1, 3]) + 7, 'z': T([1, 3])}, [1, 3]); x[[0]] = y
         x = td.select('a'); x['z'] = T([2, 3], 'int64'); x.update_at_({'a': T([1, 3]) + 7, 'z': T([1, 3])}, [0])
     """,
         on="flat",
@@ -389,8 +411,10 @@ CASES = [
         v = td._get_sub_tensordict(0); x = v.unflatten_keys(); x.zero_(); (type(x).__name__, x.batch_size)
         v = td._get_sub_tensordict([0]); x = v.unflatten_keys(); x.zero_(); td
         v = td._get_sub_tensordict(0); x = v.unflatten_keys(); x['z'] = T([3]); ('z' in td.keys(), x['z'])
-        v = td._get_sub_tensordict(0); x = v.split_keys(['a']); x[1].zero_(); [(type(y).__name__, list(y.keys(True))) for y in x]
-        v = td._get_sub_tensordict([1]); x = v.split_keys(['a'], reproduce_struct=True); [(type(y).__name__, list(y.keys(True))) for y in x]
+        v = td._get_sub_tensordict(0); x = v.split_keys(['a']); x[1].zero_();
+            [(type(y).__name__, list(y.keys(True))) for y in x]
+        v = td._get_sub_tensordict([1]); x = v.split_keys(['a'], reproduce_struct=True);
+            [(type(y).__name__, list(y.keys(True))) for y in x]
         v = td._get_sub_tensordict(0); v.split_keys(['a'], ['nope'])
         td['a.x'] = T([2, 3]); v = td._get_sub_tensordict(0); del td['a']; v.unflatten_keys(inplace=True); td
         td['q.x'] = T([2, 3]); v = td._get_sub_tensordict([0]); x = v.unflatten_keys(); x.zero_(); td

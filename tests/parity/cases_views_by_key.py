@@ -83,7 +83,9 @@ CASES = [
     *cases(
         "_get_sub_tensordict",
         """
-        o = TensorDict(s='hi', batch_size=[3]).lock_(); [o._get_sub_tensordict(at).get('s').is_locked for at in (..., slice(None), slice(1, 3), slice(0, 3), None)]
+        o = TensorDict(s='hi', batch_size=[3]).lock_();
+            [o._get_sub_tensordict(at).get('s').is_locked for at in (..., slice(None), slice(1, 3),
+            slice(0, 3), None)]
         """,
         on="none",
     ),
@@ -91,9 +93,13 @@ CASES = [
     *cases(
         "_get_sub_tensordict",
         """
-        td = TensorDict({'s': U(T([5])), 'n': {'s': U(T([5]))}}, [2, 3]); v = td._get_sub_tensordict(()); v.get('s').shape, v.get('s').batch_size
-        td = TensorDict({'n': {'s': U(T([5]))}}, [2, 3]); v = td._get_sub_tensordict(0)[torch.tensor(True)]; v.get('n').get('s').data.shape, v['n', 's'].batch_size
-        td = TensorDict({'n': {'s': U(T([5]))}}, [2, 3]); v = td._get_sub_tensordict(slice(1))[0]; v.get('n').get('s').data.shape
+        td = TensorDict({'s': U(T([5])), 'n': {'s': U(T([5]))}}, [2, 3]);
+            v = td._get_sub_tensordict(()); v.get('s').shape, v.get('s').batch_size
+        td = TensorDict({'n': {'s': U(T([5]))}}, [2, 3]);
+            v = td._get_sub_tensordict(0)[torch.tensor(True)];
+            v.get('n').get('s').data.shape, v['n', 's'].batch_size
+        td = TensorDict({'n': {'s': U(T([5]))}}, [2, 3]); v = td._get_sub_tensordict(slice(1))[0];
+            v.get('n').get('s').data.shape
         """,
         on="none",
     ),

@@ -11,6 +11,7 @@ import functools
 import importlib
 import json
 import sys
+import textwrap
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -346,21 +347,30 @@ class Case:
         return f"{self.method}/{self.fixture}: {self.program}"
 
 
+def lines(text: str) -> list[str]:
+    """Split a text into programs: one per line, and further lines that are indented more."""
+    found: list[str] = []
+    for line in textwrap.dedent(text).splitlines():
+        if line.startswith(" ") and line.strip():
+            found[-1] += f" {line.strip()}"
+        elif line.strip():
+            found.append(line.strip())
+    return found
+
+
 def cases(method: str, programs: str, on: str = EVERY, **options: Any) -> list[Case]:
     """One case per program and fixture.
 
     Args:
         method: the public name that the programs are about.
-        programs: one program per line; blank lines are skipped. Statements of one
-            program are separated by ``;``.
+        programs: one program per line, which goes on in lines that are indented more.
+            Blank lines are skipped. Statements of one program are separated by ``;``.
         on: names of fixtures, separated by spaces.
         **options: further fields of :class:`Case`.
     """
-    lines = [line.strip() for line in programs.strip().splitlines()]
     return [
         Case(method, fixture, line, **options)
-        for line in lines
-        if line
+        for line in lines(programs)
         for fixture in on.split()
     ]
 

@@ -1,16 +1,12 @@
 """Write files of HDF5 and Zarr with release 0.15.3.
 
-    PYTHONPATH=/path/to/the/release python tests/compat/record_array_files.py
-
 The store of Zarr is packed as a zip file, from which it is read.
 """
 
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
-import warnings
 from pathlib import Path
 
 import torch
@@ -53,18 +49,9 @@ def only_zarr() -> TensorDict:
 
 def main() -> None:
     """Write the files."""
-    import tensordict
-
-    if tensordict.__version__ != "0.15.3":
-        sys.exit(f"needs release 0.15.3, not {tensordict.__version__}")
-    warnings.simplefilter("ignore")
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
     collection().to_h5(FOLDER / "data.h5").close()
     with tempfile.TemporaryDirectory() as folder:
         only_zarr().to_zarr(f"{folder}/data.zarr", chunks=(2,))
         shutil.make_archive(str(FOLDER / "data.zarr"), "zip", f"{folder}/data.zarr")
-
-
-if __name__ == "__main__":
-    main()

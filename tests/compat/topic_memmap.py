@@ -1,7 +1,6 @@
 """Write the folders of this directory with the published release.
 
-Run where release 0.15.3 is installed, from anywhere: ``python record_memmap.py``. The
-values are such that `test_memmap.py` can write them down again.
+The values are such that `test_memmap.py` can write them down again.
 """
 
 import json
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-import tensordict
 from tensordict import TensorDict, set_lazy_legacy
 
 HERE = Path(__file__).parent / "memmap_0_15_3"
@@ -23,9 +21,6 @@ DTYPES = (
 
 def main() -> None:
     """Write all folders anew."""
-    version = tensordict.__version__
-    if not version.startswith("0.15.3") or "rs" in version:
-        raise SystemExit(f"this is for release 0.15.3, and here is {version}")
     shutil.rmtree(HERE, ignore_errors=True)
 
     nested = TensorDict({"r": torch.arange(3)}, [3])
@@ -99,7 +94,3 @@ def write_legacy() -> None:
     for number, name in enumerate(["x y", "é", "n s/b"]):
         values = torch.tensor([number, -1], dtype=torch.int32)
         (folder / f"{name}.memmap").write_bytes(values.numpy().tobytes() + b"more")
-
-
-if __name__ == "__main__":
-    main()

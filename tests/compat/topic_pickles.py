@@ -1,7 +1,4 @@
-"""Writes ``pickles_0_15_3``: pickles by release 0.15.3, which must go on loading.
-
-Run it where that release is what ``import tensordict`` finds.
-"""
+"""Writes ``pickles_0_15_3``: pickles by release 0.15.3, which must go on loading."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-import tensordict
 from tensordict import TensorDict
 from tensordict.nn import TensorDictParams
 
@@ -19,7 +15,6 @@ FOLDER = Path(__file__).parent / "pickles_0_15_3"
 
 def main() -> None:
     """Write every sample in two protocols."""
-    assert tensordict.__version__ == "0.15.3", tensordict.__version__
     FOLDER.mkdir(exist_ok=True)
     leaf = torch.arange(6.0).view(3, 2)
     plain = TensorDict(
@@ -41,7 +36,3 @@ def main() -> None:
         for protocol in (2, 4):
             path = FOLDER / f"{name}.{protocol}.pickle"
             path.write_bytes(pickle.dumps(sample, protocol))
-
-
-if __name__ == "__main__":
-    main()

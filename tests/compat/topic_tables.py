@@ -1,18 +1,14 @@
 """Write tables with the published release, and read those that this package wrote.
 
-Run where release 0.15.3 is installed, from anywhere: ``python record_tables.py`` writes
-the files of this directory, which `test_tables.py` reads;
-``python record_tables.py FOLDER`` reads those that ``python test_tables.py FOLDER`` wrote
-under this package.
+``test_tables.py`` reads the files of this directory. `read` is for the release: it reads
+the files that ``python test_tables.py FOLDER`` wrote under this package.
 """
 
 import shutil
-import sys
 from pathlib import Path
 
 import torch
 
-import tensordict
 from tensordict import NonTensorStack, TensorDict
 
 HERE = Path(__file__).parent / "tables_0_15_3"
@@ -46,13 +42,6 @@ def texts() -> TensorDict:
     return td
 
 
-def check_release() -> None:
-    """Stop where this is not the published release."""
-    version = tensordict.__version__
-    if not version.startswith("0.15.3") or "rs" in version:
-        raise SystemExit(f"this is for release 0.15.3, and here is {version}")
-
-
 def read(folder: Path) -> None:
     """Read what this package wrote."""
     for kind in KINDS:
@@ -82,9 +71,6 @@ def write(folder: Path) -> None:
     dtypes().to_parquet(folder / "dtypes.parquet")
 
 
-if __name__ == "__main__":
-    check_release()
-    if len(sys.argv) > 1:
-        read(Path(sys.argv[1]))
-    else:
-        write(HERE)
+def main() -> None:
+    """Write the files of this directory."""
+    write(HERE)

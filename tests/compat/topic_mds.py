@@ -1,7 +1,5 @@
 """Write an MDS dataset with release 0.15.3, and what its ``to_mds`` answers.
 
-    PYTHONPATH=/path/to/the/release:/path/to/streaming python tests/compat/record_mds.py
-
 The folder ``mds_0_15_3`` has the files and ``answers.json``: the encodings that follow from
 entries, or the class of the error.
 """
@@ -9,12 +7,10 @@ entries, or the class of the error.
 import json
 import shutil
 import tempfile
-import warnings
 from pathlib import Path
 
 import torch
 
-import tensordict
 from tensordict import NonTensorData, NonTensorStack, TensorDict, lazy_stack
 
 HERE = Path(__file__).parent / "mds_0_15_3"
@@ -83,10 +79,9 @@ def answer(td):
         return [dict(zip(names, kinds, strict=True)), sum(s["samples"] for s in shards)]
 
 
-if __name__ == "__main__":
-    assert tensordict.__version__ == "0.15.3", tensordict.__version__
+def main() -> None:
+    """Write the files anew."""
     shutil.rmtree(HERE, ignore_errors=True)
-    warnings.simplefilter("ignore")
     dataset().to_mds(out=str(HERE / "plain"))
     dataset().to_mds(out=str(HERE / "packed"), compression="zstd:3", hashes=["sha1"])
     answers = {name: answer(td) for name, td in programs().items()}

@@ -1,7 +1,6 @@
-"""record_names.py: write ``names_0_15_3.json``, the public names of the release.
+"""Write ``names_0_15_3.json``, the public names of the release.
 
-Run it where release 0.15.3 of ``tensordict`` is what ``import tensordict`` finds. By
-module: every name without a leading underscore whose value the release defines itself,
+By module: every name without a leading underscore whose value the release defines itself,
 what is in ``__all__``, and a few names of torch that clients import from there.
 """
 
@@ -11,8 +10,6 @@ import importlib
 import inspect
 import json
 import pkgutil
-import sys
-import warnings
 from pathlib import Path
 
 import tensordict
@@ -37,9 +34,6 @@ def names_of(module: object) -> list[str]:
 
 def main() -> None:
     """Walk the modules of the release."""
-    if tensordict.__version__ != "0.15.3":
-        sys.exit(f"names are those of 0.15.3, found {tensordict.__version__}")
-    warnings.simplefilter("ignore")
     modules = ["tensordict"]
     modules += [
         each.name for each in pkgutil.walk_packages(tensordict.__path__, "tensordict.")
@@ -48,7 +42,3 @@ def main() -> None:
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(names[key])}" for key in names)
     path = Path(__file__).parent / "names_0_15_3.json"
     path.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
