@@ -8,7 +8,8 @@ def F(values, type=None, **kwargs): return from_arrow(pa.table({"a": pa.array(va
 """  # noqa: E501
 WRITE = """import pyarrow as pa
 from tensordict import LazyStackedTensorDict, NonTensorStack, from_arrow, tensorclass, to_arrow
-def W(value, bs=2): t=to_arrow(TensorDict({"a": value}, batch_size=[bs])); return str(t.schema), t.column("a").to_pylist()
+def W(value, bs=2): t=to_arrow(TensorDict({"a": value}, batch_size=[bs])); \
+return str(t.schema), t.column("a").to_pylist()
 """  # noqa: E501
 
 CASES = [

@@ -108,7 +108,8 @@ CASES = [
         C(z=T([3]))
         C.from_tensordict(TensorDict(x=T([3]), y=T([3]))).y
         C.from_dict({'x': T([3])}).x
-        v = C.from_dict({'x': T([3]), 'y': NonTensorData(None, batch_size=[3])}, batch_size=[3]); v.y, sorted(v._tensordict.keys())
+        v = C.from_dict({'x': T([3]), 'y': NonTensorData(None, batch_size=[3])}, batch_size=[3]); \
+v.y, sorted(v._tensordict.keys())
         v = C.from_dict({'x': T([3]), 'y': None}, batch_size=[3]); v.y, sorted(v._tensordict.keys())
         d = C(T([3])); d.y = T([3]); d.y
         d = C(T([3])); d.z = T([3])
@@ -141,7 +142,8 @@ CASES = [
         from class_bodies import *; d = nested(y=T([2])); d.update({'y': None}, inplace=True)
         from class_bodies import *; d = nested(s='a'); d.update({'s': None}, inplace=True); d.s
         from class_bodies import *; d = nested(); d.update({'n': None, 'y': None}, inplace=True); d.n, d.y
-        from class_bodies import *; d = TensorDict(d=nested(n=nested())); d.update({'d': {'n': None}}, inplace=True); d['d'].n
+        from class_bodies import *; d = TensorDict(d=nested(n=nested())); \
+d.update({'d': {'n': None}}, inplace=True); d['d'].n
         """,
         on="none",
         message=False,
@@ -153,7 +155,8 @@ CASES = [
         from class_bodies import *; d = nested(y=T([2])); d.load_state_dict(nested().state_dict())
         from class_bodies import *; d = nested(s='a'); d.load_state_dict(nested().state_dict(flatten=True)); d.s
         from class_bodies import *; d = nested(); d.load_state_dict(nested(n=nested()).state_dict(flatten=True))
-        from class_bodies import *; d = nested(); d.load_state_dict(nested(n=nested()).state_dict(flatten=True), strict=False); d.n
+        from class_bodies import *; d = nested(); \
+d.load_state_dict(nested(n=nested()).state_dict(flatten=True), strict=False); d.n
         """,
         on="none",
         message=False,

@@ -248,7 +248,9 @@ torch.equal(m(torch.ones(2)),m2(torch.ones(2)))
 m=M(nn.Linear(2,3),["a"],["b"])
 m.load_state_dict({"module.weight":torch.ones(3,2)})
 
-m=M(nn.Linear(2,3),["a"],["b"]); h=[]; m.register_forward_hook(lambda mod,i,o: h.append((type(i[0]).__name__,type(o).__name__))); m(torch.ones(2)); m(TensorDict(a=torch.ones(2)))
+m=M(nn.Linear(2,3),["a"],["b"]); h=[]; m.register_forward_hook(lambda mod,i,o: \
+h.append((type(i[0]).__name__,type(o).__name__))); m(torch.ones(2)); \
+m(TensorDict(a=torch.ones(2)))
 h
 
 m=M(nn.Linear(2,3),["a"],["b"]); h=[]; m.register_forward_pre_hook(lambda mod,i: (TensorDict(a=torch.zeros(2)),))
@@ -321,7 +323,8 @@ M()(torch.ones(2)),M()(**{"q":torch.ones(1),"n|z":torch.ones(3)})
 class M(MB):
     in_keys=["x"]; out_keys=["y"]
     @dispatch(auto_batch_size=True)
-    def forward(self,tensordict,k=2): return tensordict.set("y",tensordict.batch_dims*torch.ones(tensordict.batch_size)*k)
+    def forward(self,tensordict,k=2): return \
+tensordict.set("y",tensordict.batch_dims*torch.ones(tensordict.batch_size)*k)
 M()(torch.ones(2,3)),M()(torch.ones(2,3),4),M()(torch.ones(2,3),k=5)
 
 class M(MB):
@@ -366,7 +369,8 @@ r
 m=S(M(lambda x:x,["a"],["b"]),M(lambda x:x,["zz"],["c"]),partial_tolerant=True)
 m(TensorDict(a=1.))
 
-m=S(M(lambda x:x,["a"],["b"]),M(lambda x:x,["zz"],["c"]),partial_tolerant=True); s=lazy_stack([TensorDict(a=1.),TensorDict(a=1.,zz=2.)])
+m=S(M(lambda x:x,["a"],["b"]),M(lambda x:x,["zz"],["c"]),partial_tolerant=True); \
+s=lazy_stack([TensorDict(a=1.),TensorDict(a=1.,zz=2.)])
 [t for t in m(s).tensordicts]
 
 m=S(M(lambda x:x,["a"],["b"]),M(lambda x:x,["zz"],["c"]))
@@ -377,7 +381,8 @@ m(TensorDict(a=1.))
 
 mk=lambda i,o: M(lambda *x:x[0],i,o)
 m=S(mk(["a"],["b"]),mk(["b"],["c"]),mk(["a","d"],["e"]),mk(["c","e"],["f"]))
-[(x.in_keys,x.out_keys,len(x)) for x in (m.select_subsequence(out_keys=["c"]),m.select_subsequence(in_keys=["a"]),m.select_subsequence(in_keys=["a"],out_keys=["b"]),m.select_subsequence(out_keys=["f"]))]
+[(x.in_keys,x.out_keys,len(x)) for x in \
+(m.select_subsequence(out_keys=["c"]),m.select_subsequence(in_keys=["a"]),m.select_subsequence(in_keys=["a"],out_keys=["b"]),m.select_subsequence(out_keys=["f"]))]
 
 mk=lambda i,o: M(lambda *x:x[0],i,o)
 m=S(mk(["a"],["b"]),mk(["b"],["c"]))
@@ -475,7 +480,8 @@ m(t), m(t).names
 m=M(lambda x:x+1,["a"],["b"],inplace="empty"); t=TensorDict(a=torch.ones(2,3),batch_size=[2],names=["q"],device="cpu")
 m(t), m(t).names
 
-m=M(lambda x:x+1,["a"],[("n","b")],inplace="empty"); t=TensorDict(a=torch.ones(2,3),n={"c":torch.ones(2)},batch_size=[2])
+m=M(lambda x:x+1,["a"],[("n","b")],inplace="empty"); \
+t=TensorDict(a=torch.ones(2,3),n={"c":torch.ones(2)},batch_size=[2])
 m(t)
 
 m=M(lambda x:x+1,["a"],["b"])
@@ -496,10 +502,13 @@ m(tensordict=torch.ones(1))
 m=S(M(lambda x:x+1,["a"],["b"]),M(lambda x:x+1,["b"],["c"]),inplace=False); t=TensorDict(a=torch.ones(2),batch_size=[2])
 (m(t),t)
 
-m=S(M(lambda x:x+1,["a"],["b"]),M(lambda x:x+1,["b"],["c"]),inplace=True,selected_out_keys=["c"]); t=TensorDict(a=torch.ones(2),batch_size=[2])
+m=S(M(lambda x:x+1,["a"],["b"]),M(lambda x:x+1,["b"],["c"]),inplace=True,selected_out_keys=["c"]); \
+t=TensorDict(a=torch.ones(2),batch_size=[2])
 (m(t),t)
 
-m=S(M(lambda x:x+1,["a"],["b"]),M(lambda x:x+1,["b"],["c"]),inplace="empty",selected_out_keys=["c"]); t=TensorDict(a=torch.ones(2),batch_size=[2])
+m=S(M(lambda x:x+1,["a"],["b"]),M(lambda \
+x:x+1,["b"],["c"]),inplace="empty",selected_out_keys=["c"]); \
+t=TensorDict(a=torch.ones(2),batch_size=[2])
 (m(t),t)
 
 m=S(M(lambda x:x+1,["a"],["b"]),M(lambda x:x+1,["b"],["c"])); t=TensorDict(a=torch.ones(2)); o=TensorDict()
@@ -523,7 +532,8 @@ m=S(M(lambda x:x+1,["a"],["b"]),lambda td: td)
 m=S(M(lambda x:x+1,["a"],["b"]),lambda td: None,M(lambda x:x+1,["a"],["b"]))
 m(TensorDict(a=1.))
 
-m=M(nn.Linear(2,2),["a"],["b"]); m.reset_parameters_recursive(); p=TensorDict.from_module(m); torch.manual_seed(1); q=m.reset_parameters_recursive(p)
+m=M(nn.Linear(2,2),["a"],["b"]); m.reset_parameters_recursive(); p=TensorDict.from_module(m); \
+torch.manual_seed(1); q=m.reset_parameters_recursive(p)
 (q,q is p,m.weight)
 
 m=M(lambda x:x,["a"],["b"])
@@ -725,22 +735,26 @@ p=TensorDictParams(TensorDict(a=torch.ones(2))); p.lock_(); p["b"]=torch.ones(2)
 p=TensorDictParams(TensorDict(a=torch.ones(2)))
 (p.data,type(p.data).__name__,p.grad)
 
-p=TensorDictParams(TensorDict(a=torch.ones(2))); (p["a"]*2).sum().backward(); r=(p.grad,p.data); p.zero_grad(); r=(r,p.grad)
+p=TensorDictParams(TensorDict(a=torch.ones(2))); (p["a"]*2).sum().backward(); r=(p.grad,p.data); \
+p.zero_grad(); r=(r,p.grad)
 r
 
 p=TensorDictParams(TensorDict(a=torch.ones(2))); (p["a"]*2).sum().backward(); p.zero_grad(set_to_none=False)
 p.grad
 
-p=TensorDictParams(TensorDict(a=torch.ones(2),n=dict(b=torch.ones(1)))); o=torch.optim.SGD(p.parameters(),0.1); (p["a"].sum()*2+p["n","b"].sum()).backward(); o.step()
+p=TensorDictParams(TensorDict(a=torch.ones(2),n=dict(b=torch.ones(1)))); \
+o=torch.optim.SGD(p.parameters(),0.1); (p["a"].sum()*2+p["n","b"].sum()).backward(); o.step()
 p
 
-p=TensorDictParams(TensorDict(a=torch.ones(2),n=dict(b=torch.ones(1)))); o=torch.optim.Adam([p["a"]],0.1); o2=torch.optim.SGD(list(p.values(True,True)),0.1)
+p=TensorDictParams(TensorDict(a=torch.ones(2),n=dict(b=torch.ones(1)))); \
+o=torch.optim.Adam([p["a"]],0.1); o2=torch.optim.SGD(list(p.values(True,True)),0.1)
 len(o2.param_groups[0]["params"])
 
 p=TensorDictParams(TensorDict(a=torch.ones(2),n=dict(b=torch.ones(1))))
 p.state_dict()
 
-p=TensorDictParams(TensorDict(a=torch.ones(2),n=dict(b=torch.ones(1)))); q=TensorDictParams(TensorDict(a=torch.zeros(2),n=dict(b=torch.zeros(1))))
+p=TensorDictParams(TensorDict(a=torch.ones(2),n=dict(b=torch.ones(1)))); \
+q=TensorDictParams(TensorDict(a=torch.zeros(2),n=dict(b=torch.zeros(1))))
 (q.load_state_dict(p.state_dict()),q)
 
 class M(nn.Module):
@@ -878,44 +892,54 @@ p
 m=nn.Sequential(nn.Linear(2,2),nn.ReLU()); p=from_module(m,filter_empty=False)
 p
 
-m=nn.Sequential(nn.Linear(2,2),nn.ReLU()); p=TensorDict.from_module(m,lock=False); p["0","weight"]=torch.zeros(2,2); p.to_module(m)
+m=nn.Sequential(nn.Linear(2,2),nn.ReLU()); p=TensorDict.from_module(m,lock=False); \
+p["0","weight"]=torch.zeros(2,2); p.to_module(m)
 m[0].weight
 
 m=nn.Linear(2,2); p=TensorDict.from_module(m)*0; q=p.to_module(m)
 (q,type(m.weight).__name__,m.weight)
 
-m=nn.Linear(2,2); p=TensorDict(weight=torch.zeros(2,2)); r=p.to_module(m,return_swap=False); r=(r,m.weight,type(m.weight).__name__)
+m=nn.Linear(2,2); p=TensorDict(weight=torch.zeros(2,2)); r=p.to_module(m,return_swap=False); \
+r=(r,m.weight,type(m.weight).__name__)
 r
 
 m=nn.Linear(2,2); p=TensorDict(weight=torch.zeros(2,2)); e=TensorDict(); r=p.to_module(m,swap_dest=e); r=(r is e,e)
 r
 
-m=nn.Linear(2,2); p=TensorDict(weight=torch.zeros(2,2),bias=torch.ones(2)); r=p.to_module(m,use_state_dict=True); r=(m.weight,r)
+m=nn.Linear(2,2); p=TensorDict(weight=torch.zeros(2,2),bias=torch.ones(2)); \
+r=p.to_module(m,use_state_dict=True); r=(m.weight,r)
 r
 
-m=nn.Linear(2,2); p=TensorDict(weight=torch.zeros(2,2),bias=torch.ones(2)); r=p.to_module(m,preserve_module_state=False); r=(type(m.weight).__name__,r)
+m=nn.Linear(2,2); p=TensorDict(weight=torch.zeros(2,2),bias=torch.ones(2)); \
+r=p.to_module(m,preserve_module_state=False); r=(type(m.weight).__name__,r)
 r
 
-m=nn.Sequential(nn.Linear(2,2),nn.BatchNorm1d(2)); p=TensorDict.from_module(m); p.data.to_module(m,preserve_module_state=False)
-(sorted(k for k,_ in m.named_parameters()),sorted(k for k,_ in m.named_buffers()),sorted(m.state_dict()),sorted(map(str,TensorDict.from_module(m).keys(True,True))),type(m[0].weight).__name__)
+m=nn.Sequential(nn.Linear(2,2),nn.BatchNorm1d(2)); p=TensorDict.from_module(m); \
+p.data.to_module(m,preserve_module_state=False)
+(sorted(k for k,_ in m.named_parameters()),sorted(k for k,_ in \
+m.named_buffers()),sorted(m.state_dict()),sorted(map(str,TensorDict.from_module(m).keys(True,True))),type(m[0].weight).__name__)
 
 m=nn.Linear(2,2); p=TensorDict.from_module(m); p.data.to_module(m,preserve_module_state=False); p.to_module(m)
 (sorted(k for k,_ in m.named_parameters()),type(m.weight).__name__,m.weight is p['weight'])
 
-m=nn.Linear(2,2); p=TensorDict.from_module(m); p.data.to_module(m,preserve_module_state=False); p.to_module(m,preserve_module_state=False)
+m=nn.Linear(2,2); p=TensorDict.from_module(m); p.data.to_module(m,preserve_module_state=False); \
+p.to_module(m,preserve_module_state=False)
 (sorted(k for k,_ in m.named_parameters()),m.weight is p['weight'])
 
 m=nn.Linear(2,2); p=TensorDict.from_module(m); r=[]
-with p.data.to_module(m,preserve_module_state=False): r.append(sorted(k for k,_ in m.named_parameters())); m.weight=torch.ones(2,2)
+with p.data.to_module(m,preserve_module_state=False): r.append(sorted(k for k,_ in \
+m.named_parameters())); m.weight=torch.ones(2,2)
 (r,sorted(k for k,_ in m.named_parameters()),m.weight is p['weight'])
 
 m=nn.Linear(2,2); m.again=m.weight; p=TensorDict.from_module(m); p.data.to_module(m,preserve_module_state=False)
 (len(list(m.parameters())),m.weight is m.again)
 
-m=nn.Linear(2,2); p=TensorDict.from_module(m); s=p.data.to_module(m,preserve_module_state=False,return_swap=True); s.to_module(m)
+m=nn.Linear(2,2); p=TensorDict.from_module(m); \
+s=p.data.to_module(m,preserve_module_state=False,return_swap=True); s.to_module(m)
 (sorted(k for k,_ in m.named_parameters()),m.weight is p['weight'])
 
-m=nn.Linear(2,2); p=TensorDict.from_module(m).data; p.to_module(m,preserve_module_state=False); p.apply(lambda x:x+1).to_module(m)
+m=nn.Linear(2,2); p=TensorDict.from_module(m).data; p.to_module(m,preserve_module_state=False); \
+p.apply(lambda x:x+1).to_module(m)
 (type(m.weight).__name__,sorted(k for k,_ in m.named_parameters()))
 
 m=nn.Linear(2,2); ps=TensorDict.from_modules(m,m).data; r=[]
@@ -1120,35 +1144,46 @@ torch.vmap(m,in_dims=1)(t)["b"].shape
     *programs(
         "distributions",
         """
-p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),y=dict(logits=torch.zeros(3,2))); e=CompositeDistribution(p,distribution_map={"x":d.Normal,"y":d.Categorical}); s=e.sample();
-with set_composite_lp_aggregate(False): r=(s.keys(True),e.log_prob(s).shape,[(k,v.shape) for k,v in e.log_prob(s).items()])
+p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),y=dict(logits=torch.zeros(3,2))); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal,"y":d.Categorical}); s=e.sample();
+with set_composite_lp_aggregate(False): r=(s.keys(True),e.log_prob(s).shape,[(k,v.shape) for k,v in \
+e.log_prob(s).items()])
 r
 
-p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),y=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); e=CompositeDistribution(p,distribution_map={"x":d.Normal,"y":d.Normal}); s=e.mean
+p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),y=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal,"y":d.Normal}); s=e.mean
 with set_composite_lp_aggregate(True): r=(s,e.log_prob(s),e.entropy(),e.mode,e.deterministic_sample)
 r
 
-p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),y=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); e=CompositeDistribution(p,distribution_map={"x":d.Normal,"y":d.Normal}); s=e.mean
-with set_composite_lp_aggregate(False): r=(e.log_prob(s),e.entropy(),e.log_prob_composite(s),e.entropy_composite(),e.cdf(s),e.icdf(e.cdf(s)))
+p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),y=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal,"y":d.Normal}); s=e.mean
+with set_composite_lp_aggregate(False): \
+r=(e.log_prob(s),e.entropy(),e.log_prob_composite(s),e.entropy_composite(),e.cdf(s),e.icdf(e.cdf(s)))
 r
 
-p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),y=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); e=CompositeDistribution(p,distribution_map={"x":d.Normal,"y":d.Normal}); s=e.mean
-with set_composite_lp_aggregate(True): r=(e.log_prob_composite(s),e.entropy_composite(),e.log_prob_composite(s,include_sum=False),e.log_prob_key,e.entropy_key)
+p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),y=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal,"y":d.Normal}); s=e.mean
+with set_composite_lp_aggregate(True): \
+r=(e.log_prob_composite(s),e.entropy_composite(),e.log_prob_composite(s,include_sum=False),e.log_prob_key,e.entropy_key)
 r
 
-p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3))); e=CompositeDistribution(p,distribution_map={"x":d.Normal},name_map={"x":("n","z")})
+p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3))); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal},name_map={"x":("n","z")})
 (e.mean,e.log_prob_composite(e.mean,include_sum=False))
 
 p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3))); e=CompositeDistribution(p,distribution_map={"y":d.Normal})
 
-p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3))); e=CompositeDistribution(p,distribution_map={"x":d.Normal,"y":d.Normal})
+p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3))); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal,"y":d.Normal})
 
 p=TensorDict(x=dict(loc=torch.zeros(3))); e=CompositeDistribution(p,distribution_map={"x":d.Normal})
 
-p=TensorDict(x=dict(loc=torch.zeros(3))); e=CompositeDistribution(p,distribution_map={"x":d.Normal},extra_kwargs={"x":{"scale":2.}})
+p=TensorDict(x=dict(loc=torch.zeros(3))); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal},extra_kwargs={"x":{"scale":2.}})
 e.variance if hasattr(d,"variance") else e.mean
 
-p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); e=CompositeDistribution(p,distribution_map={"x":d.Normal})
+p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal})
 (e.sample((2,)),e.rsample((2,)).shape,e.batch_shape,e.event_shape)
 
 p=TensorDict(x=dict(loc=torch.zeros(3,2),scale=torch.ones(3,2)),batch_size=[3])
@@ -1157,17 +1192,20 @@ e=CompositeDistribution(p,distribution_map={"x":mk})
 with set_composite_lp_aggregate(True): r=e.log_prob(e.mean)
 r
 
-p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); e=CompositeDistribution(p,distribution_map={"x":d.Normal}); torch.manual_seed(0)
+p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal}); torch.manual_seed(0)
 with set_composite_lp_aggregate(False): r=e.sample_and_log_prob(),e.rsample_and_log_prob((2,))
 r
 
-p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); e=CompositeDistribution(p,distribution_map={"x":d.Normal})
+p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal})
 e.log_prob(TensorDict())
 
 e=CompositeDistribution.from_distributions(TensorDict(),{"x":d.Normal(0.,1.),("n","y"):d.Normal(torch.zeros(2),1.)})
 (e.mean,e.sample().keys(True,True))
 
-p=TensorDict(n=dict(x=dict(loc=torch.zeros(3),scale=torch.ones(3))),batch_size=[]); e=CompositeDistribution(p,distribution_map={("n","x"):d.Normal})
+p=TensorDict(n=dict(x=dict(loc=torch.zeros(3),scale=torch.ones(3))),batch_size=[]); \
+e=CompositeDistribution(p,distribution_map={("n","x"):d.Normal})
 e.mean
 
 p=TensorDict(params=dict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),y=dict(loc=torch.zeros(3),scale=torch.ones(3))))
@@ -1202,7 +1240,8 @@ m=PM(["loc","scale"],["x"],distribution_class=d.Normal,num_samples=4); torch.man
 with set_interaction_type("random"): r=m(TensorDict(loc=torch.zeros(2),scale=torch.ones(2),batch_size=[2]))
 r
 
-m=PM(["loc","scale"],["x"],distribution_class=d.Normal,num_samples=torch.Size([2,3]),return_log_prob=True); torch.manual_seed(0)
+m=PM(["loc","scale"],["x"],distribution_class=d.Normal,num_samples=torch.Size([2,3]),return_log_prob=True); \
+torch.manual_seed(0)
 with set_interaction_type("random"): r=m(TensorDict(loc=torch.zeros(2),scale=torch.ones(2),batch_size=[2]))
 r
 
@@ -1244,26 +1283,34 @@ m(TensorDict(param=torch.ones(2)))
 m=PM(["loc","scale"],["x"],distribution_class=TruncatedNormal,distribution_kwargs=dict(a=-1.,b=1.),default_interaction_type="mean")
 m(TensorDict(loc=torch.zeros(2),scale=torch.ones(2)))
 
-s=PS(M(lambda x:(x,x.exp()),["a"],["loc","scale"]),PM(["loc","scale"],["x"],distribution_class=d.Normal),M(lambda x:x,["x"],["y"])); t=TensorDict(a=torch.zeros(2))
+s=PS(M(lambda x:(x,x.exp()),["a"],["loc","scale"]),PM(["loc","scale"],["x"],distribution_class=d.Normal),M(lambda \
+x:x,["x"],["y"])); t=TensorDict(a=torch.zeros(2))
 (s(t),s.get_dist(t))
 
 P=lambda i,o: PM({"loc":i,"scale":"scale"},[o],distribution_class=d.Normal,default_interaction_type="mean",return_log_prob=True)
 with set_composite_lp_aggregate(False):
-    s=PS(M(lambda x:(x,x.exp()),["a"],["loc","scale"]),P("loc","x"),P("x","y"),return_composite=True); t=TensorDict(a=torch.zeros(2)); r=(s(t),type(s.get_dist(t)).__name__,s.log_prob(t),s.log_prob_keys,s.dist_sample_keys)
+    s=PS(M(lambda x:(x,x.exp()),["a"],["loc","scale"]),P("loc","x"),P("x","y"),return_composite=True); \
+t=TensorDict(a=torch.zeros(2)); \
+r=(s(t),type(s.get_dist(t)).__name__,s.log_prob(t),s.log_prob_keys,s.dist_sample_keys)
 r
 
 P=lambda i,o: PM({"loc":i,"scale":"scale"},[o],distribution_class=d.Normal,default_interaction_type="mean",return_log_prob=True)
 with set_composite_lp_aggregate(True):
-    s=PS(M(lambda x:(x,x.exp()),["a"],["loc","scale"]),P("loc","x"),P("x","y"),return_composite=True); t=TensorDict(a=torch.zeros(2)); r=(s(t),type(s.get_dist(t)).__name__,s.log_prob(t),s.log_prob_keys)
+    s=PS(M(lambda x:(x,x.exp()),["a"],["loc","scale"]),P("loc","x"),P("x","y"),return_composite=True); \
+t=TensorDict(a=torch.zeros(2)); \
+r=(s(t),type(s.get_dist(t)).__name__,s.log_prob(t),s.log_prob_keys)
 r
 
-s=PS(M(lambda x:(x,x.exp()),["a"],["loc","scale"]),PM(["loc","scale"],["x"],distribution_class=d.Normal,default_interaction_type="mean"),selected_out_keys=["x"]); t=TensorDict(a=torch.zeros(2))
+s=PS(M(lambda x:(x,x.exp()),["a"],["loc","scale"]),PM(["loc","scale"],["x"],distribution_class=d.Normal,default_interaction_type="mean"),selected_out_keys=["x"]); \
+t=TensorDict(a=torch.zeros(2))
 (s(t),s.out_keys,s(torch.zeros(1)))
 
-s=PS(M(lambda x:(x,x.exp()),["a"],["loc","scale"]),PM(["loc","scale"],["x"],distribution_class=d.Normal,default_interaction_type="mean"),inplace=False); t=TensorDict(a=torch.zeros(2))
+s=PS(M(lambda x:(x,x.exp()),["a"],["loc","scale"]),PM(["loc","scale"],["x"],distribution_class=d.Normal,default_interaction_type="mean"),inplace=False); \
+t=TensorDict(a=torch.zeros(2))
 (s(t),t)
 
-s=PS(M(lambda x:(x,x.exp()),["a"],["loc","scale"]),PM(["loc","scale"],["x"],distribution_class=d.Normal,default_interaction_type="mean")); t=TensorDict(a=torch.zeros(2))
+s=PS(M(lambda x:(x,x.exp()),["a"],["loc","scale"]),PM(["loc","scale"],["x"],distribution_class=d.Normal,default_interaction_type="mean")); \
+t=TensorDict(a=torch.zeros(2))
 (s(t,_requires_sample=False),)
 
 with set_interaction_type("zzz"): r=interaction_type()
@@ -1295,18 +1342,23 @@ m(torch.zeros(2,3))
 m=AddStateIndependentNormalScale(4)
 m(torch.zeros(2,3))
 
-[mappings(k)(torch.tensor([0.,1.])) for k in ("exp","softplus","relu","expln","biased_softplus_1.0","biased_softplus_1.0_0.1","none","raw_exp") if k]
+[mappings(k)(torch.tensor([0.,1.])) for k in \
+("exp","softplus","relu","expln","biased_softplus_1.0","biased_softplus_1.0_0.1","none","raw_exp") \
+if k]
 
-[mappings(k)(torch.tensor([0.,1.])) for k in ("exp","softplus","relu","expln","biased_softplus_1.0","biased_softplus_1.0_0.1")]
+[mappings(k)(torch.tensor([0.,1.])) for k in \
+("exp","softplus","relu","expln","biased_softplus_1.0","biased_softplus_1.0_0.1")]
 
 mappings("bad")
 
 mappings("biased_softplus_x")
 
-inv_softplus(1.),inv_softplus(torch.ones(2)),biased_softplus(1.0)(torch.zeros(1)),biased_softplus(1.0,0.5).min_val if hasattr(biased_softplus(1.0,0.5),"min_val") else 0
+inv_softplus(1.),inv_softplus(torch.ones(2)),biased_softplus(1.0)(torch.zeros(1)),biased_softplus(1.0,0.5).min_val \
+if hasattr(biased_softplus(1.0,0.5),"min_val") else 0
 
 e=TruncatedNormal(torch.zeros(2),torch.ones(2),-1.,2.)
-(e.mean,e.variance,e.entropy(),e.cdf(torch.zeros(2)),e.icdf(torch.full((2,),0.5)),e.log_prob(torch.zeros(2)),e.auc,e.a,e.b,e.mode if False else 0)
+(e.mean,e.variance,e.entropy(),e.cdf(torch.zeros(2)),e.icdf(torch.full((2,),0.5)),e.log_prob(torch.zeros(2)),e.auc,e.a,e.b,e.mode \
+if False else 0)
 
 e=TruncatedNormal(torch.zeros(2),torch.ones(2),2.,-1.)
 
@@ -1321,17 +1373,23 @@ d
 
 rand_one_hot(torch.tensor([[0.,1.],[3.,1.]])).shape
 
-e=Delta(torch.ones(2)); r=(e.mode,e.mean,e.sample((3,)),e.log_prob(torch.ones(2)),e.log_prob(torch.zeros(2)),e.deterministic_sample,e.batch_shape,e.event_shape); e.update(torch.zeros(2)); r=(r,e.mean)
+e=Delta(torch.ones(2)); r=(e.mode,e.mean,e.sample((3,)),e.log_prob(torch.ones(2)),e.log_prob(torch.zeros(2)),e.deterministic_sample,e.batch_shape,e.event_shape); \
+e.update(torch.zeros(2)); r=(r,e.mean)
 r
 
-[d.Normal(0.,1.).deterministic_sample, d.Categorical(logits=torch.tensor([0.,1.])).deterministic_sample, d.Beta(2.,2.).deterministic_sample, d.Bernoulli(0.7).deterministic_sample, d.Gamma(2.,2.).deterministic_sample]
+[d.Normal(0.,1.).deterministic_sample, \
+d.Categorical(logits=torch.tensor([0.,1.])).deterministic_sample, \
+d.Beta(2.,2.).deterministic_sample, d.Bernoulli(0.7).deterministic_sample, \
+d.Gamma(2.,2.).deterministic_sample]
 
-d.Independent(d.Normal(torch.zeros(2),1.),1).deterministic_sample, d.TransformedDistribution(d.Normal(torch.zeros(2),1.),[d.TanhTransform()]).deterministic_sample
+d.Independent(d.Normal(torch.zeros(2),1.),1).deterministic_sample, \
+d.TransformedDistribution(d.Normal(torch.zeros(2),1.),[d.TanhTransform()]).deterministic_sample
 
 m=M(lambda x:(x,x.exp()),["a"],["loc","scale"])
 S(m,PM(["loc","scale"],["x"],distribution_class=d.Normal,default_interaction_type="mean"))(TensorDict(a=torch.zeros(2)))
 
-[mappings(k)(torch.tensor([0.,1.])) for k in ("biased_softplus_1.0_0.1","biased_softplus_0.5_0.2","biased_softplus_2","biased_softplus")]
+[mappings(k)(torch.tensor([0.,1.])) for k in \
+("biased_softplus_1.0_0.1","biased_softplus_0.5_0.2","biased_softplus_2","biased_softplus")]
 
 mappings("biased_softplus")(torch.tensor([0.,1.]))
 
@@ -1346,39 +1404,48 @@ mappings("biased_softplus_-1.0")(torch.tensor([0.,1.]))
 m=NormalParamExtractor("biased_softplus_0.5_0.3",0.01)
 m(torch.zeros(2,4))
 
-p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); e=CompositeDistribution(p,distribution_map={"x":d.Normal}); s=e.mean
+p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal}); s=e.mean
 with set_composite_lp_aggregate(True): q=e.log_prob_composite(s); r=(s,q is s)
 r
 
-p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); e=CompositeDistribution(p,distribution_map={"x":d.Normal}); s=e.mean
+p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal}); s=e.mean
 with set_composite_lp_aggregate(False): q=e.log_prob_composite(s); r=(s,q is s)
 r
 
-p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); e=CompositeDistribution(p,distribution_map={"x":d.Normal}); s=e.mean
+p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal}); s=e.mean
 with set_composite_lp_aggregate(True): q=e.log_prob_composite(s,include_sum=False); r=(s,q is s,q)
 r
 
-p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); e=CompositeDistribution(p,distribution_map={"x":d.Normal}); s=e.mean
+p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal}); s=e.mean
 with set_composite_lp_aggregate(False): q=e.log_prob(s); r=(s,q is s)
 r
 
-p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); e=CompositeDistribution(p,distribution_map={"x":d.Normal}); s=e.mean
+p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal}); s=e.mean
 with set_composite_lp_aggregate(True): q=e.log_prob(s); r=(s,q)
 r
 
-p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); e=CompositeDistribution(p,distribution_map={"x":d.Normal}); s=e.mean.lock_()
+p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal}); s=e.mean.lock_()
 with set_composite_lp_aggregate(True): q=e.log_prob_composite(s); r=(s,q)
 r
 
-p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); e=CompositeDistribution(p,distribution_map={"x":d.Normal}); s=e.mean.set("o",torch.ones(3))
+p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal}); s=e.mean.set("o",torch.ones(3))
 with set_composite_lp_aggregate(True): q=e.log_prob_composite(s); r=(s,q)
 r
 
-p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); e=CompositeDistribution(p,distribution_map={"x":d.Normal}); s=e.mean
+p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal}); s=e.mean
 with set_composite_lp_aggregate(True): q=e.entropy_composite(); r=(s,q)
 r
 
-p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); e=CompositeDistribution(p,distribution_map={"x":d.Normal}); s=e.mean; q=e.cdf(s)
+p=TensorDict(x=dict(loc=torch.zeros(3),scale=torch.ones(3)),batch_size=[3]); \
+e=CompositeDistribution(p,distribution_map={"x":d.Normal}); s=e.mean; q=e.cdf(s)
 (s,q,q is s)
 
 [mappings(k)(torch.tensor([0.,1.])) for k in ("biased_softplus_1.0_0.1","biased_softplus_0.5_0.2")]

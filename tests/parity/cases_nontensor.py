@@ -91,7 +91,9 @@ NonTensorStack.from_list([['a', 'b'], ['c', 'd']]).batch_size
 NonTensorStack('a', 'b', stack_dim=1)
 MetaData('a').batch_size, torch.stack([MetaData('a'), MetaData('a')]).batch_size
 td.contiguous().get('t').tolist()
-o = set_printoptions(compact=True).__enter__(); r = repr(TensorDict(a='x', b=['p', 'q'], c=MetaData(1), d=len, batch_size=[2])); o = set_printoptions(compact=False).set(); r
+o = set_printoptions(compact=True).__enter__(); \
+r = repr(TensorDict(a='x', b=['p', 'q'], c=MetaData(1), d=len, batch_size=[2])); \
+o = set_printoptions(compact=False).set(); r
 td.atleast_2d().get('s').tolist()
 td.expand(2).get('s').tolist()
 td.auto_device_().get('s').device

@@ -176,8 +176,11 @@ np.array([1, 2])
 """
 
 FILES = """
-import tempfile; d = tempfile.mkdtemp(); TensorDict(s=['a', 'b'], n={'s': ['a', 'b']}, batch_size=[2]).memmap(d); td = TensorDict.load_memmap(d); td.get('s').device, td['n'].get('s').device, td[0].get('s').device
-f = lambda x: x; td = TensorDict(f=NonTensorData(f), s=NonTensorStack(f, f), a=T([2]), batch_size=[2]); m = td.memmap(); m['f'] is f, m.get('s')[0].data is f, m.is_memmap()
+import tempfile; d = tempfile.mkdtemp(); TensorDict(s=['a', 'b'], n={'s': ['a', 'b']}, \
+batch_size=[2]).memmap(d); td = TensorDict.load_memmap(d); \
+td.get('s').device, td['n'].get('s').device, td[0].get('s').device
+f = lambda x: x; td = TensorDict(f=NonTensorData(f), s=NonTensorStack(f, f), a=T([2]), \
+batch_size=[2]); m = td.memmap(); m['f'] is f, m.get('s')[0].data is f, m.is_memmap()
 f = lambda x: x; td = TensorDict(f=NonTensorData(f), a=T([2]), batch_size=[2]); td.memmap_()['f'] is f
 f = lambda x: x; td = TensorDict(f=NonTensorData(f), a=T([2]), batch_size=[2]); td.memmap_like()['f'] is f
 f = lambda x: x; v = NonTensorStack(f, f).memmap(); v[0].data is f, v.is_memmap()
@@ -185,7 +188,8 @@ import tempfile; TensorDict(f=NonTensorData(lambda x: x), a=T([2]), batch_size=[
 import threading; v = NonTensorStack(threading.Lock(), 'a'); v.clone()[0].data is v[0].data
 import threading; v = NonTensorData(threading.Lock(), batch_size=[2]).clone()
 nan = float('nan'); v = NonTensorStack(nan, nan); v.data is nan
-nan = float('nan'); v = MetaData(nan, batch_size=[2]); type(torch.stack([v, v.clone()])).__name__, type(torch.cat([v, v])).__name__
+nan = float('nan'); v = MetaData(nan, batch_size=[2]); \
+type(torch.stack([v, v.clone()])).__name__, type(torch.cat([v, v])).__name__
 td = TensorDict(s='x'); td[0] = 'w'
 td = TensorDict(s='x'); td[0, 's'] = 'w'
 torch.stack([TensorDict(s=[1, 2, 3]), TensorDict(s='q')])
@@ -217,7 +221,8 @@ td = TensorDict(s='x', a=T([2, 3]), batch_size=[2, 3], names=['t', 'u']); td == 
 td = TensorDict(s='x', a=T([2, 3]), batch_size=[2, 3], names=['t', 'u']); td > td
 td = TensorDict(s='x', a=T([2, 3]), batch_size=[2, 3], names=['t', 'u']); td != {'s': 'x', 'a': 1}
 td = TensorDict(n={'s': 'x'}, a=T([2]), batch_size=[2], names=['t']); td == td
-td = TensorDict(a=T([2, 3]), n={}, batch_size=[2, 3], names=['t', 'u']); td == TensorDict(a=T([2, 3]), n=T([2, 3]), batch_size=[2, 3])
+td = TensorDict(a=T([2, 3]), n={}, batch_size=[2, 3], names=['t', 'u']); \
+td == TensorDict(a=T([2, 3]), n=T([2, 3]), batch_size=[2, 3])
 td = TensorDict(a=T([3, 2]), s='x', batch_size=[3]); td[0, 's'] = 'w'
 td = TensorDict(a=T([3, 2]), s='x', batch_size=[3]); td[0, 's']
 td = TensorDict(a=T([3, 2]), s='x', batch_size=[3]); td['s', 0] = 1
@@ -237,14 +242,16 @@ torch.cat([TensorDict(a=T([2]), batch_size=[2]), TensorDict(a={}, batch_size=[2]
 torch.stack([TensorDict(a='x', batch_size=[2]), TensorDict(a=T([2]), batch_size=[2])])
 TensorDict.maybe_dense_stack([TensorDict(a=T([2]), batch_size=[2]), TensorDict(a={}, batch_size=[2])])
 v = torch.stack([NonTensorStack(*'abc'), NonTensorStack(*'def')]).reshape(2, 3, 1).flatten(1, 2); v.tolist()
-v = torch.stack([NonTensorData('a', batch_size=[2, 3]), NonTensorData('b', batch_size=[2, 3])]); [x.tolist() for x in (v.reshape(2, -1), v.flatten(0, 1), v.flatten(1, 2), v.reshape(-1))]
+v = torch.stack([NonTensorData('a', batch_size=[2, 3]), NonTensorData('b', batch_size=[2, 3])]); \
+[x.tolist() for x in (v.reshape(2, -1), v.flatten(0, 1), v.flatten(1, 2), v.reshape(-1))]
 td = TensorDict(a=T([2, 3]), n={'k': {'s': 'x'}}, batch_size=[2, 3]); td.set_at_(('n', 'k', 's'), 'w', 0); td
 td = TensorDict(a=T([2, 3]), n={'k': {'s': 'x'}}, batch_size=[2, 3]); td.set_at_(('n', 'k'), {'s': 'v'}, 0); td
 td = TensorDict(batch_size=[2], names=['t']); td['m'] = MetaData('x', batch_size=[2], names=['p'])
 td = TensorDict(batch_size=[2]); td['m'] = MetaData('x', batch_size=[2], names=['p']); td.get('m').names, td.names
 td = TensorDict(batch_size=[2], names=['t']); td['m'] = MetaData('x'); td.get('m').names, td.get('m').batch_size
 TensorDict(s=['a', 'b'], a=T([2]), t='x', batch_size=[2]).new_zeros(2)
-TensorDict(s=['a', 'b'], a=T([2]), t='x', batch_size=[2]).new_tensor(TensorDict(s=['c', 'd'], a=T([2]), t='y', batch_size=[2]))
+TensorDict(s=['a', 'b'], a=T([2]), t='x', batch_size=[2]).new_tensor(TensorDict(s=['c', 'd'], \
+a=T([2]), t='y', batch_size=[2]))
 """
 
 
@@ -320,7 +327,8 @@ d.set(1, 1)
 d.set(('data',), 1); d
 d.lock_().set('a', 1)
 m.lock_().set('a', 1, inplace=True)
-s = torch.stack([NonTensorStack([1], [2], [3]), NonTensorStack('u', 'v')]); c = s.clone(); c.load_state_dict(s.state_dict()); c.tolist()
+s = torch.stack([NonTensorStack([1], [2], [3]), NonTensorStack('u', 'v')]); c = s.clone(); \
+c.load_state_dict(s.state_dict()); c.tolist()
 """
 
 CASES = [

@@ -63,7 +63,8 @@ v = NonTensorData('x', batch_size=[2, 3]); v.expand(3, -1, -1).unbind(0)
 v = NonTensorData('x', batch_size=[2, 3]); v.expand(3, 1, -1, -1).unbind(0)
 v = lazy_stack([NonTensorData(x, batch_size=[3]) for x in 'ab']); v.pad([0, 1, 0, 0]).unbind(0)
 v = lazy_stack([NonTensorData(x, batch_size=[3]) for x in 'ab']); v.pad([0, 1, 1, 0]).unbind(0)
-v = lazy_stack([NonTensorData(UnbatchedTensor(T([5])), batch_size=[2])] * 2); [type(x).__name__ for x in v.clone().unbind(0)]
+v = lazy_stack([NonTensorData(UnbatchedTensor(T([5])), batch_size=[2])] * 2); \
+[type(x).__name__ for x in v.clone().unbind(0)]
 """
 
 WRITES = """
@@ -72,10 +73,15 @@ v = NonTensorData('x', batch_size=[2]); v.update_at_(NonTensorData('y', batch_si
 v = NonTensorData('x', batch_size=[2]); v.update_at_(NonTensorData('y', batch_size=[1]), slice(1))
 v = NonTensorData('x', batch_size=[2]); v.update_at_(NonTensorStack('u', 'v'), slice(None))
 v = TensorDict({'s': 'x'}, [0, 2]); v[torch.zeros(0, dtype=torch.long)] = TensorDict({'s': 'y'}, [0, 2]); v
-v = TensorDict({'a': T([2]), 's': 'x', 'n': {'s': 'y'}}, [2], lock=True); v.where(T([2], 'bool'), TensorDict({'a': T([2])}, [2]), pad=0)
-v = TensorDict({'a': T([2]), 's': 'x'}, [2], device='cpu'); v.where(T([2], 'bool'), TensorDict({'a': T([2]), 's': 'y'}, [2])).get('s').device
-v = TensorDict({'n': {'a': T([3])}, 's': 'x', 'a': T([3])}, [3]).consolidate(); list(v.cpu().keys(True)), v.cpu().get('s').device
-v = TensorDict({'a': T([3, 2]), 'm': {'k': 'v'}}, [3]); [x.get('m') for x in unpad_sequence(pad_sequence([v[:2], v[:1]], return_mask=True)).tensordicts][1]
+v = TensorDict({'a': T([2]), 's': 'x', 'n': {'s': 'y'}}, [2], lock=True); \
+v.where(T([2], 'bool'), TensorDict({'a': T([2])}, [2]), pad=0)
+v = TensorDict({'a': T([2]), 's': 'x'}, [2], device='cpu'); \
+v.where(T([2], 'bool'), TensorDict({'a': T([2]), 's': 'y'}, [2])).get('s').device
+v = TensorDict({'n': {'a': T([3])}, 's': 'x', 'a': T([3])}, [3]).consolidate(); \
+list(v.cpu().keys(True)), v.cpu().get('s').device
+v = TensorDict({'a': T([3, 2]), 'm': {'k': 'v'}}, [3]); \
+[x.get('m') for x in unpad_sequence(pad_sequence([v[:2], v[:1]], \
+return_mask=True)).tensordicts][1]
 v = lazy_stack([NonTensorData(x, batch_size=[0]) for x in 'ab'], 1); v.tolist(), v.transpose(0, 1).tolist()
 """
 

@@ -146,7 +146,8 @@ KEPT = f"""
 {LOCKED}; TensorDict.load_memmap(x.memmap(tempfile.mkdtemp()).saved_path)['n'].get('s').names
 {LOCKED}; x.auto_device_().memmap_like().get('s').device, x.memmap().get('s').device
 {LOCKED}; x.clear_device_(); x.memmap_like().get('s').device, x.memmap().get('s').device
-{LOCKED}; x.lock_(); out = torch.stack([x, x]) * 0; v = out.get('s'); torch.stack([x, x], out=out) is out, out.get('s') is v
+{LOCKED}; x.lock_(); out = torch.stack([x, x]) * 0; v = out.get('s'); \
+torch.stack([x, x], out=out) is out, out.get('s') is v
 {LOCKED}; x['s'] = ('p',); x[0] = x[0].clone(); type(x.get('s')).__name__
 {LOCKED}; v = x._get_sub_tensordict(slice(1, 3)); v.empty(recurse=True)
 {LOCKED}; v = x._get_sub_tensordict(None); torch.stack([v, v], out=torch.stack([v, v]) * 0).get('s').tolist()
@@ -156,27 +157,34 @@ KEPT = f"""
 NAMED = "st = lambda: NonTensorStack(*[NonTensorStack('p', 'q')] * 3); x = TensorDict({'s': st(), 'n': {'h': 'x', 's': st()}, 'a': T([3, 2])}, [3, 2], names=['y', 'x']); at = lambda r: (r.get('s').names, r.get(('n', 's')).names, r.get(('n', 'h')).names)"
 
 NAMES = f"""
-{NAMED}; v = x._get_sub_tensordict(slice(1)); at(v + 1), at(v.clone()), at(v.isreal()), at(v.double()), at(v.select('s', 'n'))
+{NAMED}; v = x._get_sub_tensordict(slice(1)); at(v + 1), at(v.clone()), at(v.isreal()), \
+at(v.double()), at(v.select('s', 'n'))
 {NAMED}; v = x._get_sub_tensordict(([0],)); at(v > v)
 {NAMED}; at(x.unsqueeze(0).to_tensordict()), at(x._get_sub_tensordict(([0],)).to_tensordict())
 {NAMED}; v = x._get_sub_tensordict(([0],)); v['n', 'h'] = T([1, 2, 2]); at(v.abs()), at(v.unflatten(-1, (-1, 1)))
 """
 
 EMPTY = """
-x = TensorDict({'a': T([2, 3]), 's': MetaData('m')}, [2, 3]); x[1:1] = 2; x[[]] = 2; x[:, []] = 2; x[False] = 2; x[[False, False]] = 2.0; x
+x = TensorDict({'a': T([2, 3]), 's': MetaData('m')}, [2, 3]); x[1:1] = 2; x[[]] = 2; x[:, []] = 2; \
+x[False] = 2; x[[False, False]] = 2.0; x
 x = TensorDict({'a': T([2, 3]), 's': NonTensorData('m')}, [2, 3]); x[1:1] = 2
 x = TensorDict({'s': NonTensorData(np.arange(2)), 'a': T([4])}, [4]); x[:2] = x[:2]; type(x.get('s')).__name__
-x = TensorDict({'s': NonTensorData(np.arange(2)), 'a': T([4])}, [4]); x.update_at_(x[[0, 1]] * 0, [0, 1]); type(x.get('s')).__name__
-x = TensorDict({'s': 'hi'}, [0, 2]).unsqueeze(0); [type(r.get('s')).__name__ for r in (x.view(-1), x.reshape(-1), x.flatten(0, 2), x.squeeze(0))]
+x = TensorDict({'s': NonTensorData(np.arange(2)), 'a': T([4])}, [4]); \
+x.update_at_(x[[0, 1]] * 0, [0, 1]); type(x.get('s')).__name__
+x = TensorDict({'s': 'hi'}, [0, 2]).unsqueeze(0); \
+[type(r.get('s')).__name__ for r in (x.view(-1), x.reshape(-1), x.flatten(0, 2), x.squeeze(0))]
 x = TensorDict({'s': 'k', 'm': {'s': MetaData('l')}}, [2]); x.where(torch.ones(3, dtype=torch.bool), x)
 """
 
 SPREAD = """
-x = TensorDict({'s': MetaData('x'), 'a': T([2])}, [2]); x[None] = x.clone() * 2; x[None, :] = x.clone(); type(x.get('s')).__name__
-x = TensorDict({'s': MetaData('x'), 'a': T([2])}, [2]); x[None, :, None] = x.clone().unsqueeze(-1); x[None, :] = TensorDict({'s': MetaData('y')}, [2]); x.get('s').tolist()
+x = TensorDict({'s': MetaData('x'), 'a': T([2])}, [2]); x[None] = x.clone() * 2; \
+x[None, :] = x.clone(); type(x.get('s')).__name__
+x = TensorDict({'s': MetaData('x'), 'a': T([2])}, [2]); x[None, :, None] = x.clone().unsqueeze(-1); \
+x[None, :] = TensorDict({'s': MetaData('y')}, [2]); x.get('s').tolist()
 x = TensorDict({'s': MetaData('x'), 'a': T([0])}, [0]); x[None, :] = x.clone(); x['a']
 x = TensorDict({'s': MetaData('x'), 'a': T([2])}, [2]); x[:] = TensorDict({'s': MetaData('x')}, [3])
-x = TensorDict({'s': ['p', 'q']}, [2]).atleast_3d(); x.update_at_(TensorDict({'s': ['r', 's']}, [2])[..., None], np.s_[..., None])['s']
+x = TensorDict({'s': ['p', 'q']}, [2]).atleast_3d(); \
+x.update_at_(TensorDict({'s': ['r', 's']}, [2])[..., None], np.s_[..., None])['s']
 """
 
 

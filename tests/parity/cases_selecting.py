@@ -69,7 +69,8 @@ m=S(M(add,["a","b"],["z"]),M(one,["a"],["b"]),M(one,["a"],["a"]),inplace="empty"
 m=S(M(one,["a"],["z"]),S(M(one,["z"],["y"]),M(one,["b"],["w"]))); t=m.select_subsequence(in_keys=["a"])
 (t.in_keys,t.out_keys,len(t),len(t[1]),t[1].in_keys,t[1].out_keys)
 
-m=S(M(one,["a"],["z"]),S(M(one,["z"],["y"]),M(one,["b"],["w"]),inplace=False)); t=m.select_subsequence(in_keys=["a"],out_keys=["y"])
+m=S(M(one,["a"],["z"]),S(M(one,["z"],["y"]),M(one,["b"],["w"]),inplace=False)); \
+t=m.select_subsequence(in_keys=["a"],out_keys=["y"])
 (t.in_keys,t.out_keys,t[1].inplace)
 
 m=S(M(one,["a"],["z"]),S(M(one,["z"],["y"]),M(one,["b"],["w"]))); m.select_subsequence(in_keys=["q"],out_keys=["y"])
@@ -78,7 +79,8 @@ m=S({"x":M(one,["a"],["z"]),"y":M(one,["z"],["w"])},selected_out_keys=["w"]); de
 
 m=S(M(one,["a"],["z"]),M(one,["z"],["w"]),selected_out_keys=["w"]); m[1]=M(one,["z"],["v"])
 
-m=S(M(one,["a"],["z"]),M(one,["z"],["w"]),selected_out_keys=["w"]); m[0]=M(one,["b"],["z"]); (m.in_keys,m.out_keys,m(td))
+m=S(M(one,["a"],["z"]),M(one,["z"],["w"]),selected_out_keys=["w"]); m[0]=M(one,["b"],["z"]); \
+(m.in_keys,m.out_keys,m(td))
 """,  # noqa: E501
     ),
     *programs(
@@ -117,7 +119,8 @@ m=PS(M(one,["a"],["q"]),at("q","b")); (m.log_prob(td),td)
 
 m=PS(M(one,["a"],["q"]),at("q","b"),M(one,["b"],["c"])); (m.log_prob(td),td)
 
-m=PM(in_keys={"loc":"a"},out_keys=["x"],distribution_class=lambda loc: d.Normal(loc,1.0),num_samples=torch.Size([])); r=m(td)
+m=PM(in_keys={"loc":"a"},out_keys=["x"],distribution_class=lambda loc: \
+d.Normal(loc,1.0),num_samples=torch.Size([])); r=m(td)
 r["x"] is td["a"]
 """,  # noqa: E501
     ),
@@ -132,7 +135,8 @@ x=OneHotCategorical(probs=T([3,4]).abs()+0.5); (x.rsample((2,)),torch.rand(1))
     *programs(
         "to_module",
         """
-m=nn.Linear(2,1); q=from_module(m).data.apply(lambda x: (x+1).requires_grad_()); r=(q*2).to_module(m,use_state_dict=True); m(torch.ones(2)).sum().backward()
+m=nn.Linear(2,1); q=from_module(m).data.apply(lambda x: (x+1).requires_grad_()); \
+r=(q*2).to_module(m,use_state_dict=True); m(torch.ones(2)).sum().backward()
 (q["weight"].grad,type(m.weight).__name__)
 
 m=nn.Linear(2,1); q=from_module(m).data.apply(lambda x: (x+1).requires_grad_()); p=q*2

@@ -43,7 +43,8 @@ s=S(S(M(lambda x:x+1,in_keys=['a'],out_keys=['c']),inplace=False),M(lambda x:x+1
 s=S(S(M(lambda x:x+1,in_keys=['a'],out_keys=['c']),inplace='empty'),M(lambda x:x+1,in_keys=['a'],out_keys=['d'])); t=U()
 (s(t),t)
 
-s=S(S(M(lambda x:x+1,in_keys=['a'],out_keys=['c']),inplace=False),M(lambda x:x+1,in_keys=[('n','b')],out_keys=['d'])); t=U()
+s=S(S(M(lambda x:x+1,in_keys=['a'],out_keys=['c']),inplace=False),M(lambda \
+x:x+1,in_keys=[('n','b')],out_keys=['d'])); t=U()
 (s(t),t)
 
 s=S(M(lambda x:x+1,in_keys=['a'],out_keys=['a']),inplace=False); t=U()
@@ -52,22 +53,27 @@ s=S(M(lambda x:x+1,in_keys=['a'],out_keys=['a']),inplace=False); t=U()
 s=S(M(lambda x:x+1,in_keys=['a'],out_keys=['a']),selected_out_keys=['a'],inplace=True); t=U()
 (s(t),t)
 
-s=S(M(lambda x:x+1,in_keys=['a'],out_keys=['c']),M(lambda x:x+1,in_keys=['c'],out_keys=['d']),selected_out_keys=['d']); t=U()
+s=S(M(lambda x:x+1,in_keys=['a'],out_keys=['c']),M(lambda \
+x:x+1,in_keys=['c'],out_keys=['d']),selected_out_keys=['d']); t=U()
 (s(t),t)
 
-s=S(M(lambda x:x+1,in_keys=['a'],out_keys=['c']),M(lambda x:x+1,in_keys=['c'],out_keys=[('n','d')]),selected_out_keys=[('n','d')]); t=U()
+s=S(M(lambda x:x+1,in_keys=['a'],out_keys=['c']),M(lambda \
+x:x+1,in_keys=['c'],out_keys=[('n','d')]),selected_out_keys=[('n','d')]); t=U()
 (s(t),t)
 
-s=S(M(lambda x:x+1,in_keys=['a'],out_keys=['c'],inplace=False),M(lambda x:x+1,in_keys=['c'],out_keys=['d'],inplace=False)); t=U().lock_()
+s=S(M(lambda x:x+1,in_keys=['a'],out_keys=['c'],inplace=False),M(lambda \
+x:x+1,in_keys=['c'],out_keys=['d'],inplace=False)); t=U().lock_()
 (s(t),t)
 
-s=S(M(lambda x:x+1,in_keys=['a'],out_keys=['c'],inplace=False),M(lambda x:x+1,in_keys=['c'],out_keys=['d'])); t=U().lock_()
+s=S(M(lambda x:x+1,in_keys=['a'],out_keys=['c'],inplace=False),M(lambda \
+x:x+1,in_keys=['c'],out_keys=['d'])); t=U().lock_()
 (s(t),t)
 
 s=S(M(lambda x:x+1,in_keys=['a'],out_keys=['c']),inplace=False); t=U(); o=TensorDict(batch_size=[2])
 (s(t,tensordict_out=o),t,o)
 
-s=S(M(lambda x:x+1,in_keys=['a'],out_keys=['c']),M(lambda x:x+1,in_keys=['c'],out_keys=['d'])); t=U(); o=TensorDict(batch_size=[2])
+s=S(M(lambda x:x+1,in_keys=['a'],out_keys=['c']),M(lambda x:x+1,in_keys=['c'],out_keys=['d'])); \
+t=U(); o=TensorDict(batch_size=[2])
 (s(t,tensordict_out=o),t,o)
 
 m=PM(in_keys=['loc','scale'], out_keys=['s'], distribution_class=d.Normal, log_prob_key='l')
@@ -128,13 +134,16 @@ torch.vmap(lambda t:t['a']*2)(p)
 p=TensorDictParams(TensorDict(a=torch.ones(2,3),batch_size=[2]))
 torch.vmap(lambda t:t)(p)
 
-p=TensorDictParams(TensorDict(a=torch.ones(2,3),b={'c':torch.ones(2)},batch_size=[2]),no_convert=True); m=EnsembleModule(M(nn.Linear(3,3),in_keys=['a'],out_keys=['b']),2)
+p=TensorDictParams(TensorDict(a=torch.ones(2,3),b={'c':torch.ones(2)},batch_size=[2]),no_convert=True); \
+m=EnsembleModule(M(nn.Linear(3,3),in_keys=['a'],out_keys=['b']),2)
 m(p)
 
-m=PM(in_keys=['params'], out_keys=['s'], distribution_class=CompositeDistribution, distribution_kwargs={'distribution_map':{'s':d.Normal}}, log_prob_key='l')
+m=PM(in_keys=['params'], out_keys=['s'], distribution_class=CompositeDistribution, \
+distribution_kwargs={'distribution_map':{'s':d.Normal}}, log_prob_key='l')
 m.log_prob_keys,m.out_keys
 
-m=PM(in_keys=['params'], out_keys=['s','t'], distribution_class=CompositeDistribution, distribution_kwargs={'distribution_map':{'s':d.Normal,'t':d.Normal}}, log_prob_key='l')
+m=PM(in_keys=['params'], out_keys=['s','t'], distribution_class=CompositeDistribution, \
+distribution_kwargs={'distribution_map':{'s':d.Normal,'t':d.Normal}}, log_prob_key='l')
 m.log_prob_keys,m.out_keys
 
 m=PM(in_keys=['loc','scale'], out_keys=None, distribution_class=d.Normal, log_prob_key='l')
@@ -176,7 +185,8 @@ m.in_keys
 m=W(M(nn.Linear(2,2),in_keys=['a'],out_keys=['b'])); m.select_out_keys('b')
 m.td_module._forward_hooks, m.out_keys_source
 
-m=W(M(lambda x:(x,x),in_keys=['a'],out_keys=['b','c'])); m.select_out_keys('b'); r=m.out_keys, m.td_module.out_keys, m(TensorDict(a=torch.ones(2))); m.reset_out_keys()
+m=W(M(lambda x:(x,x),in_keys=['a'],out_keys=['b','c'])); m.select_out_keys('b'); \
+r=m.out_keys, m.td_module.out_keys, m(TensorDict(a=torch.ones(2))); m.reset_out_keys()
 r,m.out_keys,m.td_module.out_keys
 
 torch.vmap(lambda t:t['a']*2)(TensorDictParams(TensorDict(a=torch.ones(2,3),b={'c':torch.ones(2)},batch_size=[2]),no_convert=True))
@@ -191,9 +201,11 @@ m(TensorDictParams(TensorDict(a=torch.ones(2,3)),no_convert=True))
 m=EnsembleModule(M(nn.Linear(3,3),in_keys=['a'],out_keys=['b']),2)
 m(TensorDictParams(TensorDict(a=torch.ones(2,3))))
 
-torch.vmap(lambda t,x:t.set('z',x) ,(0,0))(TensorDictParams(TensorDict(a=torch.ones(2,3),batch_size=[2]),no_convert=True),torch.ones(2))
+torch.vmap(lambda t,x:t.set('z',x) \
+,(0,0))(TensorDictParams(TensorDict(a=torch.ones(2,3),batch_size=[2]),no_convert=True),torch.ones(2))
 
-torch.vmap(lambda x,t:t.set('z',x) ,(0,None))(torch.ones(2),TensorDictParams(TensorDict(a=torch.ones(2,3),batch_size=[2]),no_convert=True))
+torch.vmap(lambda x,t:t.set('z',x) \
+,(0,None))(torch.ones(2),TensorDictParams(TensorDict(a=torch.ones(2,3),batch_size=[2]),no_convert=True))
 
 m=M(lambda x:x,in_keys=['a'],out_keys=['b']); w=W(m); m.out_keys=['z']
 w.out_keys
@@ -241,16 +253,20 @@ class P(nn.Module):
 w=W(P()); w.select_out_keys('b')
 w.out_keys
 
-with set_skip_existing(True): r=M(lambda x:(x+1,x+2),["a"],["b","c"]).select_out_keys("b")(TensorDict(a=torch.ones(2),b=torch.ones(2)))
+with set_skip_existing(True): r=M(lambda \
+x:(x+1,x+2),["a"],["b","c"]).select_out_keys("b")(TensorDict(a=torch.ones(2),b=torch.ones(2)))
 r
 
-with set_skip_existing(True): r=S(M(lambda x:(x+1,x+2),["a"],["b","c"])).select_out_keys("b")(TensorDict(a=torch.ones(2),b=torch.ones(2)))
+with set_skip_existing(True): r=S(M(lambda \
+x:(x+1,x+2),["a"],["b","c"])).select_out_keys("b")(TensorDict(a=torch.ones(2),b=torch.ones(2)))
 r
 
-with set_skip_existing(True): r=S(M(lambda x:(x+1,x+2),["a"],["b","c"]),selected_out_keys=["b"])(TensorDict(a=torch.ones(2),b=torch.ones(2)))
+with set_skip_existing(True): r=S(M(lambda \
+x:(x+1,x+2),["a"],["b","c"]),selected_out_keys=["b"])(TensorDict(a=torch.ones(2),b=torch.ones(2)))
 r
 
-with set_skip_existing(["b"]): r=S(M(lambda x:(x+1,x+2),["a"],["b","c"])).select_out_keys()(TensorDict(a=torch.ones(2),b=torch.ones(2)))
+with set_skip_existing(["b"]): r=S(M(lambda \
+x:(x+1,x+2),["a"],["b","c"])).select_out_keys()(TensorDict(a=torch.ones(2),b=torch.ones(2)))
 r
 
 with set_skip_existing(True): r=M(lambda x:x+1,["a"],["_"])(TensorDict(a=torch.ones(2),b=torch.ones(2)))

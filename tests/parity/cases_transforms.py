@@ -335,7 +335,8 @@ s(TensorDict(a=1),tensordict_out=o),o
 s=S(M(lambda x:x+1,["a"],["b"]),M(lambda x:x+1,["b"],["c"]),inplace=False); td=TensorDict(a=1)
 s(td),td
 
-s=S(M(lambda x:x+1,["a"],["b"]),M(lambda x:x+1,["b"],["c"]),inplace="empty"); td=TensorDict(a=torch.ones(3),batch_size=[3])
+s=S(M(lambda x:x+1,["a"],["b"]),M(lambda x:x+1,["b"],["c"]),inplace="empty"); \
+td=TensorDict(a=torch.ones(3),batch_size=[3])
 s(td),td
 
 s=S(M(lambda x:x+1,["a"],["b"],inplace=False),M(lambda x:x+1,["b"],["c"],inplace=False)); td=TensorDict(a=1)
@@ -549,7 +550,8 @@ m=PM(in_keys=["probs"],out_keys=["x"],distribution_class=d.Categorical,default_i
 m(TensorDict(probs=torch.tensor([.1,.9])))
 
 m=PM(in_keys=["loc","scale"],out_keys=["x"],distribution_class=d.Normal)
-m.get_dist(TensorDict(loc=torch.zeros(3),scale=torch.ones(3))).mean, m.build_dist_from_params(TensorDict(loc=torch.zeros(3),scale=torch.ones(3))).scale
+m.get_dist(TensorDict(loc=torch.zeros(3),scale=torch.ones(3))).mean, \
+m.build_dist_from_params(TensorDict(loc=torch.zeros(3),scale=torch.ones(3))).scale
 
 m=PM(in_keys=["loc","scale"],out_keys=["x"],distribution_class=d.Normal)
 m.log_prob(TensorDict(loc=torch.zeros(3),scale=torch.ones(3),x=torch.ones(3)))
@@ -576,7 +578,9 @@ m=PM(in_keys=["param"],out_keys=["x"])
 m(TensorDict(param=torch.zeros(3)))
 
 m=PM(in_keys=["loc","scale"],out_keys=["x"],distribution_class=d.Normal)
-with set_interaction_type("mode"), set_interaction_type(None): r=m(TensorDict(loc=torch.zeros(3),scale=torch.ones(3))), interaction_type()
+with set_interaction_type("mode"), \
+set_interaction_type(None): r=m(TensorDict(loc=torch.zeros(3),scale=torch.ones(3))), \
+interaction_type()
 r
 
 with set_interaction_type("mode"):
@@ -588,14 +592,16 @@ a,b,interaction_type()
 def f(): return interaction_type()
 f(), interaction_type()
 
-[InteractionType.from_str(x) for x in ("MODE","mean","Random")], InteractionType("mode"), str(InteractionType.MODE), list(InteractionType.__members__)
+[InteractionType.from_str(x) for x in ("MODE","mean","Random")], InteractionType("mode"), \
+str(InteractionType.MODE), list(InteractionType.__members__)
 
 InteractionType.from_str("foo")
 
 s=PS(M(lambda x:(x,x.exp()),["a"],["loc","scale"]),PM(["loc","scale"],["x"],distribution_class=d.Normal,return_log_prob=True))
 s(TensorDict(a=torch.zeros(3))),s.out_keys,s.in_keys
 
-s=PS(M(lambda x:(x,x.exp()),["a"],["loc","scale"]),PM(["loc","scale"],["x"],distribution_class=d.Normal,return_log_prob=True)); td=TensorDict(a=torch.zeros(3))
+s=PS(M(lambda x:(x,x.exp()),["a"],["loc","scale"]),PM(["loc","scale"],["x"],distribution_class=d.Normal,return_log_prob=True)); \
+td=TensorDict(a=torch.zeros(3))
 s.get_dist(td).scale, td, s.get_dist_params(TensorDict(a=torch.zeros(3))), s.log_prob(s(TensorDict(a=torch.zeros(3))))
 
 s=PS(M(lambda x:x,["a"],["loc"]))
@@ -604,17 +610,22 @@ s.return_composite
 s=PS()
 s.out_keys
 
-s=PS(PM(["loc","scale"],["x"],distribution_class=d.Normal,return_log_prob=True),PM({"loc":"x","scale":"scale"},["y"],distribution_class=d.Normal,return_log_prob=True)); td=TensorDict(loc=torch.zeros(3),scale=torch.ones(3))
+s=PS(PM(["loc","scale"],["x"],distribution_class=d.Normal,return_log_prob=True),PM({"loc":"x","scale":"scale"},["y"],distribution_class=d.Normal,return_log_prob=True)); \
+td=TensorDict(loc=torch.zeros(3),scale=torch.ones(3))
 s.log_prob_keys,s.dist_params_keys,s.dist_sample_keys,s.return_composite,s(td),s.log_prob(td)
 
-s=PS(M(lambda x:(x,x.exp()),["a"],["loc","scale"]),PS(PM(["loc","scale"],["x"],distribution_class=d.Normal),PM({"loc":"x","scale":"scale"},["y"],distribution_class=d.Normal),return_composite=True),return_composite=True); td=TensorDict(a=torch.ones(3))
+s=PS(M(lambda x:(x,x.exp()),["a"],["loc","scale"]),PS(PM(["loc","scale"],["x"],distribution_class=d.Normal),PM({"loc":"x","scale":"scale"},["y"],distribution_class=d.Normal),return_composite=True),return_composite=True); \
+td=TensorDict(a=torch.ones(3))
 x=s.get_dist(td); s(td); {k:v.mean for k,v in x.dists.items()},s.log_prob(td)
 
-s=PS(PS(PM(["loc","scale"],["x"],distribution_class=d.Normal)),PM({"loc":"x","scale":"scale"},["y"],distribution_class=d.Normal),return_composite=True); td=TensorDict(loc=torch.ones(3),scale=torch.ones(3))
+s=PS(PS(PM(["loc","scale"],["x"],distribution_class=d.Normal)),PM({"loc":"x","scale":"scale"},["y"],distribution_class=d.Normal),return_composite=True); \
+td=TensorDict(loc=torch.ones(3),scale=torch.ones(3))
 x=s.get_dist(td); s(td); {k:v.mean for k,v in x.dists.items()},s.log_prob(td)
 
 with set_composite_lp_aggregate(True):
-    s=PS(PM(["loc","scale"],["x"],distribution_class=d.Normal,return_log_prob=True),PM({"loc":"x","scale":"scale"},["y"],distribution_class=d.Normal,return_log_prob=True)); td=TensorDict(loc=torch.zeros(3),scale=torch.ones(3)); r=s(td),s.log_prob(td),s.log_prob_keys, s.out_keys
+    s=PS(PM(["loc","scale"],["x"],distribution_class=d.Normal,return_log_prob=True),PM({"loc":"x","scale":"scale"},["y"],distribution_class=d.Normal,return_log_prob=True)); \
+td=TensorDict(loc=torch.zeros(3),scale=torch.ones(3)); \
+r=s(td),s.log_prob(td),s.log_prob_keys, s.out_keys
 r
 
 p=TensorDict(x={"loc":torch.zeros(3),"scale":torch.ones(3)},y={"logits":torch.zeros(3,4)},batch_size=[3])
@@ -635,11 +646,14 @@ d.rsample_and_log_prob(), d.sample_and_log_prob((2,)), d.cdf(s), d.icdf(d.cdf(s)
 
 p=TensorDict(x={"loc":torch.zeros(3),"scale":torch.ones(3)},y={"logits":torch.zeros(3,4)},batch_size=[3])
 d=CompositeDistribution(p,{"x":d.Normal,"y":d.Categorical})
-d.entropy_composite(), d.entropy_composite(include_sum=True), d.log_prob_composite(d.mode), d.log_prob_composite(d.mode,include_sum=True)
+d.entropy_composite(), d.entropy_composite(include_sum=True), d.log_prob_composite(d.mode), \
+d.log_prob_composite(d.mode,include_sum=True)
 
 p=TensorDict(x={"loc":torch.zeros(3),"scale":torch.ones(3)},y={"logits":torch.zeros(3,4)},batch_size=[3])
 with set_composite_lp_aggregate(True):
-    d=CompositeDistribution(p,{"x":d.Normal,"y":d.Categorical},log_prob_key="lp",entropy_key="en"); r=d.log_prob(d.mode), d.entropy(), d.entropy_composite(), d.log_prob_composite(d.mode), d.log_prob_key, d.entropy_key
+    d=CompositeDistribution(p,{"x":d.Normal,"y":d.Categorical},log_prob_key="lp",entropy_key="en"); \
+r=d.log_prob(d.mode), d.entropy(), d.entropy_composite(), d.log_prob_composite(d.mode), \
+d.log_prob_key, d.entropy_key
 r
 
 p=TensorDict(x={"loc":torch.zeros(3),"scale":torch.ones(3)},batch_size=[3])
@@ -654,7 +668,8 @@ p=TensorDict(x={"loc":torch.zeros(3),"scale":torch.ones(3)},batch_size=[3])
 d=CompositeDistribution(p,{"x":d.Normal},extra_kwargs={"x":{"validate_args":False}})
 d.sample(),d.batch_shape, d.event_shape if hasattr(d,"event_shape") else None
 
-p=TensorDict(batch_size=[3]); d=CompositeDistribution.from_distributions(p,{"x":d.Normal(torch.zeros(3),1.),("n","y"):d.Bernoulli(torch.full((3,),.3))}); torch.manual_seed(0)
+p=TensorDict(batch_size=[3]); d=CompositeDistribution.from_distributions(p,{"x":d.Normal(torch.zeros(3),1.),("n","y"):d.Bernoulli(torch.full((3,),.3))}); \
+torch.manual_seed(0)
 d.sample(), d.mode, d.log_prob(d.mode)
 
 p=TensorDict(x={"loc":torch.zeros(3),"scale":torch.ones(3)},batch_size=[3])
@@ -672,13 +687,16 @@ d.log_prob_key,d.entropy_key
 m=PM(["p"],distribution_class=CompositeDistribution,distribution_kwargs={"distribution_map":{"x":d.Normal,"y":d.Categorical}},return_log_prob=True)
 m.out_keys,m.log_prob_keys,m.dist_sample_keys
 
-m=PM(["params"],["x","y"],distribution_class=CompositeDistribution,distribution_kwargs={"distribution_map":{"x":d.Normal,"y":d.Categorical}},return_log_prob=True,log_prob_keys=["lx","ly"]); td=TensorDict(params={"x":{"loc":torch.zeros(3),"scale":torch.ones(3)},"y":{"logits":torch.ones(3,4)}},batch_size=[3])
+m=PM(["params"],["x","y"],distribution_class=CompositeDistribution,distribution_kwargs={"distribution_map":{"x":d.Normal,"y":d.Categorical}},return_log_prob=True,log_prob_keys=["lx","ly"]); \
+td=TensorDict(params={"x":{"loc":torch.zeros(3),"scale":torch.ones(3)},"y":{"logits":torch.ones(3,4)}},batch_size=[3])
 m.out_keys,m(td),m.log_prob(td)
 
 m=PM(["params"],["x","y"],distribution_class=CompositeDistribution,distribution_kwargs={"distribution_map":{"x":d.Normal,"y":d.Categorical}},return_log_prob=True,log_prob_key="lp")
 
 with set_composite_lp_aggregate(True):
-    m=PM(["params"],["x","y"],distribution_class=CompositeDistribution,distribution_kwargs={"distribution_map":{"x":d.Normal,"y":d.Categorical}},return_log_prob=True,log_prob_key="lp"); td=TensorDict(params={"x":{"loc":torch.zeros(3),"scale":torch.ones(3)},"y":{"logits":torch.ones(3,4)}},batch_size=[3]); r=m.out_keys,m(td),m.log_prob(td)
+    m=PM(["params"],["x","y"],distribution_class=CompositeDistribution,distribution_kwargs={"distribution_map":{"x":d.Normal,"y":d.Categorical}},return_log_prob=True,log_prob_key="lp"); \
+td=TensorDict(params={"x":{"loc":torch.zeros(3),"scale":torch.ones(3)},"y":{"logits":torch.ones(3,4)}},batch_size=[3]); \
+r=m.out_keys,m(td),m.log_prob(td)
 r
 
 with set_composite_lp_aggregate(True):
@@ -689,7 +707,8 @@ m(td)
 m=PM(["loc","scale"],["x"],distribution_class=d.Normal,generator="g",default_interaction_type="random")
 m(TensorDict(loc=torch.zeros(3),scale=torch.ones(3),g=torch.tensor([1,2])))
 
-m=PM(["loc","scale"],["x"],distribution_class=d.Normal,generator=3,default_interaction_type="random"); t=TensorDict(loc=torch.zeros(3),scale=torch.ones(3))
+m=PM(["loc","scale"],["x"],distribution_class=d.Normal,generator=3,default_interaction_type="random"); \
+t=TensorDict(loc=torch.zeros(3),scale=torch.ones(3))
 m(t)["x"], m(t)["x"]
 
 m=PM(["loc","scale"],["x"],distribution_class=d.Normal,n_empirical_estimate=5,default_interaction_type="mean")
@@ -717,7 +736,8 @@ m.cache_dist if hasattr(m,"cache_dist") else None
 m=PM(["loc","scale"],["x"],distribution_class=d.Normal); m.select_out_keys("loc")
 
 m=PM(["loc","scale"],["x"],distribution_class=d.Normal,return_log_prob=True)
-with set_skip_existing(True): r=m(TensorDict(loc=torch.zeros(3),scale=torch.ones(3),x=torch.ones(3))), m(TensorDict(loc=torch.zeros(3),scale=torch.ones(3),x=torch.ones(3),x_log_prob=torch.ones(3)))
+with set_skip_existing(True): r=m(TensorDict(loc=torch.zeros(3),scale=torch.ones(3),x=torch.ones(3))), \
+m(TensorDict(loc=torch.zeros(3),scale=torch.ones(3),x=torch.ones(3),x_log_prob=torch.ones(3)))
 r
 
 p=TensorDict(x={"loc":torch.zeros(3),"scale":torch.ones(3)},batch_size=[3])
@@ -732,7 +752,8 @@ d.icdf(TensorDict(x=torch.full((3,),.5),batch_size=[3]))
     *programs(
         "parameters",
         """
-p=TensorDictParams(TensorDict(a=torch.ones(3),n={"b":torch.zeros(2)})); o=torch.optim.SGD(p.parameters(),lr=1.); (p["a"].sum()*2+p["n","b"].sum()).backward(); o.step()
+p=TensorDictParams(TensorDict(a=torch.ones(3),n={"b":torch.zeros(2)})); \
+o=torch.optim.SGD(p.parameters(),lr=1.); (p["a"].sum()*2+p["n","b"].sum()).backward(); o.step()
 p.data, p.grad
 
 p=TensorDictParams(TensorDict(a=torch.ones(3),n={"b":torch.zeros(2)})); sd=p.state_dict()
@@ -741,7 +762,8 @@ list(sd), p.load_state_dict({k:v+1 for k,v in sd.items()}), p.data
 class M(nn.Module):
     def __init__(self): super().__init__(); self.p=TensorDictParams(TensorDict(a=torch.ones(3),n={"b":torch.zeros(2)}))
 m=M(); sd=m.state_dict()
-list(sd), [k for k,_ in m.named_parameters()], m.load_state_dict({k:v+1 if hasattr(v,'dtype') else v for k,v in sd.items()}), m.p.data
+list(sd), [k for k,_ in m.named_parameters()], \
+m.load_state_dict({k:v+1 if hasattr(v,'dtype') else v for k,v in sd.items()}), m.p.data
 
 p=TensorDictParams(TensorDict(a=torch.ones(3))); p.lock_(); p["b"]=torch.ones(1)
 
@@ -770,17 +792,21 @@ q is p, q.device, type(q).__name__
 p=TensorDictParams(TensorDict(a=torch.ones(3))); p.requires_grad_(False)
 p["a"].requires_grad, p.requires_grad
 
-p=TensorDictParams(TensorDict(a=torch.ones(3),b=Buffer(torch.ones(2))) if 'Buffer' in globals() else TensorDict(a=torch.ones(3),b=nn.Buffer(torch.ones(2))))
+p=TensorDictParams(TensorDict(a=torch.ones(3),b=Buffer(torch.ones(2))) if 'Buffer' in globals() else \
+TensorDict(a=torch.ones(3),b=nn.Buffer(torch.ones(2))))
 [k for k,_ in p.named_parameters()],[k for k,_ in p.named_buffers()]
 
 p=TensorDictParams(TensorDict(a=torch.ones(3))); q=p+1
 type(q).__name__, q
 
 p=TensorDictParams(TensorDict(a=torch.ones(3),n={"b":torch.ones(2)}))
-type(p["n"]).__name__, type(p.get("n")).__name__, type(p.select("a")).__name__, type(p.flatten_keys(".")).__name__, type(p.clone()).__name__, type(p.data).__name__, type(p.detach()).__name__, type(p.apply(lambda x:x+1)).__name__
+type(p["n"]).__name__, type(p.get("n")).__name__, type(p.select("a")).__name__, \
+type(p.flatten_keys(".")).__name__, type(p.clone()).__name__, type(p.data).__name__, \
+type(p.detach()).__name__, type(p.apply(lambda x:x+1)).__name__
 
 p=TensorDictParams(TensorDict(a=torch.ones(3,2),batch_size=[3]))
-type(p[0]).__name__, type(p.view(1,3)).__name__, type(p.unbind(0)[0]).__name__, type(p.expand(2,3)).__name__, type(p.unsqueeze(0)).__name__, type(torch.stack([p,p])).__name__
+type(p[0]).__name__, type(p.view(1,3)).__name__, type(p.unbind(0)[0]).__name__, \
+type(p.expand(2,3)).__name__, type(p.unsqueeze(0)).__name__, type(torch.stack([p,p])).__name__
 
 p=TensorDictParams(TensorDict(a=torch.ones(3))); p.set("b",torch.ones(2))
 type(p["b"]).__name__, p["b"].requires_grad
@@ -811,7 +837,8 @@ p=TensorDictParams(TensorDict(a=torch.ones(3),n={"b":torch.ones(2)})); q=pickle.
 q, type(q["a"]).__name__
 
 import io
-p=TensorDictParams(TensorDict(a=torch.ones(3))); b=io.BytesIO(); torch.save(p,b); b.seek(0); q=torch.load(b,weights_only=False)
+p=TensorDictParams(TensorDict(a=torch.ones(3))); b=io.BytesIO(); torch.save(p,b); b.seek(0); \
+q=torch.load(b,weights_only=False)
 q,type(q).__name__
 
 p=TensorDictParams(TensorDict(a=torch.ones(3))); p.register_get_post_hook(lambda self,key,val: val*2)
@@ -871,7 +898,8 @@ type(p).__name__, [n for n,_ in p.named_parameters()], [n for n,_ in p.named_buf
 a=nn.Linear(2,2); m=nn.ModuleDict({"x":a,"y":a}); p=TensorDict.from_module(m)
 p["x","weight"] is p["y","weight"], sorted(map(str,p.keys(True,True)))
 
-a=nn.Linear(2,2); b=nn.Linear(2,2); b.weight=a.weight; m=nn.Sequential(a,b); p=TensorDict.from_module(m); q=p.data.clone()
+a=nn.Linear(2,2); b=nn.Linear(2,2); b.weight=a.weight; m=nn.Sequential(a,b); \
+p=TensorDict.from_module(m); q=p.data.clone()
 with q.to_module(m): r=m[0].weight is m[1].weight, torch.equal(m[0].weight,m[1].weight)
 r
 
@@ -905,11 +933,14 @@ p.to_module(m,return_swap=False), m.weight.data
 m=nn.BatchNorm1d(2); p=TensorDict.from_module(m,use_state_dict=True)
 sorted(p.keys()), p.is_locked
 
-m=nn.BatchNorm1d(2); p=TensorDict.from_module(m,use_state_dict=True).clone(); p.zero_(); p.to_module(m,use_state_dict=True)
+m=nn.BatchNorm1d(2); p=TensorDict.from_module(m,use_state_dict=True).clone(); p.zero_(); \
+p.to_module(m,use_state_dict=True)
 m.weight
 
 class M(nn.Module):
-    def __init__(self): super().__init__(); self.l=[nn.Linear(2,2)]; self.p=nn.Parameter(torch.ones(1)); self.register_buffer("b",torch.zeros(1)); self.register_buffer("nb",torch.zeros(1),persistent=False)
+    def __init__(self): super().__init__(); self.l=[nn.Linear(2,2)]; \
+self.p=nn.Parameter(torch.ones(1)); self.register_buffer("b",torch.zeros(1)); \
+self.register_buffer("nb",torch.zeros(1),persistent=False)
 m=M()
 sorted(TensorDict.from_module(m).keys()), sorted(TensorDict.from_module(m,use_state_dict=True).keys())
 
@@ -996,7 +1027,9 @@ torch.vmap(lambda t: t["a"][0])(TensorDict(a=torch.ones(3,2),batch_size=[3]).loc
 m=nn.Linear(2,3); ps=TensorDict.from_modules(*[nn.Linear(2,3) for _ in range(4)])
 def f(x,p):
     with p.to_module(m): return m(x)
-torch.vmap(f,(None,0))(torch.ones(5,2),ps).shape, torch.vmap(f,(0,None))(torch.ones(5,2),ps[0]).shape, torch.vmap(f,(0,0))(torch.ones(4,5,2),ps).shape
+torch.vmap(f,(None,0))(torch.ones(5,2),ps).shape, \
+torch.vmap(f,(0,None))(torch.ones(5,2),ps[0]).shape, \
+torch.vmap(f,(0,0))(torch.ones(4,5,2),ps).shape
 
 m=nn.Sequential(nn.Linear(2,3),nn.BatchNorm1d(3)); ps=TensorDict.from_modules(m,m)
 m.eval()
@@ -1007,7 +1040,8 @@ torch.vmap(f,(None,0))(torch.ones(5,2),ps).shape
 m=M(nn.Linear(2,3),["a"],["b"]); ps=TensorDict.from_modules(m,m,m)
 def f(td,p):
     with p.to_module(m): return m(td)
-torch.vmap(f,(None,0))(TensorDict(a=torch.ones(5,2),batch_size=[5]),ps).batch_size, torch.vmap(f,(0,None))(TensorDict(a=torch.ones(5,2),batch_size=[5]),ps[0]).batch_size
+torch.vmap(f,(None,0))(TensorDict(a=torch.ones(5,2),batch_size=[5]),ps).batch_size, \
+torch.vmap(f,(0,None))(TensorDict(a=torch.ones(5,2),batch_size=[5]),ps[0]).batch_size
 
 torch.vmap(lambda t: t.sum())(TensorDict(a=torch.ones(3,2),batch_size=[3,2]))
 
@@ -1090,10 +1124,12 @@ torch.autograd.grad((td*2)["a"].sum(),td["a"])
 td=TensorDict(a=torch.ones(3,requires_grad=True))
 torch.autograd.grad(td*2,td,grad_outputs=TensorDict(a=torch.ones(3)))
 
-td=TensorDict(a=torch.ones(3),n={"b":torch.ones(1)}).requires_grad_(); (td["a"].sum()+td["n","b"].sum()).backward(); td.zero_grad()
+td=TensorDict(a=torch.ones(3),n={"b":torch.ones(1)}).requires_grad_(); \
+(td["a"].sum()+td["n","b"].sum()).backward(); td.zero_grad()
 td.grad
 
-td=TensorDict(a=torch.ones(3),n={"b":torch.ones(1)}).requires_grad_(); td.grad=TensorDict(a=torch.ones(3),n={"b":torch.ones(1)})
+td=TensorDict(a=torch.ones(3),n={"b":torch.ones(1)}).requires_grad_(); \
+td.grad=TensorDict(a=torch.ones(3),n={"b":torch.ones(1)})
 td["a"].grad
 
 td=TensorDict(a=torch.ones(3),n={"b":torch.ones(1)}).requires_grad_()
