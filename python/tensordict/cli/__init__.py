@@ -85,8 +85,7 @@ def _run(arguments: argparse.Namespace) -> int:
         from tensordict.cli import places
 
         return places.run_here(arguments)
-    status: int = arguments.run(arguments)
-    return status
+    return arguments.run(arguments)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -78,8 +78,7 @@ def run_here(arguments: argparse.Namespace) -> int:
         if (value := getattr(arguments, name, None)) is not None and is_remote(value)
     }
     if not given or arguments.command == "cp":
-        status: int = arguments.run(arguments)
-        return status
+        return arguments.run(arguments)
     arguments.given = given
     return _run_on_copies(arguments)
 

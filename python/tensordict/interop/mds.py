@@ -429,8 +429,7 @@ def from_mds(
     for name, cells in values.items():
         key = tuple(name.split(separator)) if separator else name
         td.set(key, _entry(cells))
-    made: TensorDict = td if device is None else td.to(device)
-    return made
+    return td if device is None else td.to(device)
 
 
 def _entry(cells: list[Any]) -> Any:

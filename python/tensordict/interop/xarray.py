@@ -245,8 +245,7 @@ def from_xarray(
         td = _of_dataset(data, batch_dims)
     else:
         raise TypeError(MSG_KIND.format(type(data).__name__))
-    made: TensorDict = td if device is None else td.to(device)
-    return made
+    return td if device is None else td.to(device)
 
 
 def _of_tree(tree: Any, batch_dims: Any) -> Any:

@@ -453,8 +453,7 @@ def _explain_output(module: torch.nn.Module, error: BaseException) -> None:
 
 
 def _name_of(called: object) -> str:
-    name: str = getattr(called, "__name__", type(called).__name__)
-    return name
+    return getattr(called, "__name__", type(called).__name__)
 
 
 def _shape_of(value: object) -> str:

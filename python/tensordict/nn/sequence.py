@@ -106,8 +106,7 @@ class TensorDictSequential(TensorDictModule):
     @property
     def _complete_out_keys(self) -> list[NestedKey]:
         """All that the modules write, the outputs that were not selected included."""
-        found: list[NestedKey] = self.__dict__.get("_complete_out_keys", self._out_keys)
-        return found
+        return self.__dict__.get("_complete_out_keys", self._out_keys)
 
     @_complete_out_keys.setter
     def _complete_out_keys(self, keys: list[NestedKey]) -> None:

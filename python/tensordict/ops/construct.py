@@ -308,8 +308,7 @@ class ConstructOps(CopyingOps):
             **size_arguments("from_tuple", auto_batch_size, batch_dims, batch_size),
             device=device,
         )
-        plain: Self = cls._from_plain(made)
-        return plain
+        return cls._from_plain(made)
 
     @classmethod
     def from_namedtuple(
@@ -346,8 +345,7 @@ class ConstructOps(CopyingOps):
             ),
             device=device,
         )
-        plain: Self = cls._from_plain(made)
-        return plain
+        return cls._from_plain(made)
 
     @classmethod
     def from_dataclass(

@@ -107,13 +107,11 @@ class DistributedOps(CollectionProtocol):
                 timeout.
         """
         if _is_pipe(src):
-            received: int = src.recv(self)
-            return received
+            return src.recv(self)
         from tensordict.distributed import calls
 
         options = calls.Options(init_tag, pseudo_rand, consolidated, _known(wire))
-        last: int = calls.receive(self, src, group, group_src, options, later=False)
-        return last
+        return calls.receive(self, src, group, group_src, options, later=False)
 
     def isend(
         self,
@@ -260,10 +258,9 @@ class DistributedOps(CollectionProtocol):
         """
         from tensordict.distributed import calls
 
-        result: Self = calls.from_remote_init(
+        return calls.from_remote_init(
             cls, src, group, device, use_broadcast, _known(wire)
         )
-        return result
 
     def broadcast(
         self,
@@ -293,8 +290,7 @@ class DistributedOps(CollectionProtocol):
         """
         from tensordict.distributed import whole
 
-        result: Self = whole.broadcast(self, src, group, device, requested=type(self))
-        return result
+        return whole.broadcast(self, src, group, device, requested=type(self))
 
     def scatter(
         self,
@@ -325,8 +321,7 @@ class DistributedOps(CollectionProtocol):
         """
         from tensordict.distributed import whole
 
-        result: Self = whole.scatter(src, tensordicts, group, device)
-        return result
+        return whole.scatter(src, tensordicts, group, device)
 
     def all_gather(self, *, group: ProcessGroup | None = None) -> list[Any]:
         """Give each process of a group the collections of all of them.
@@ -369,8 +364,7 @@ class DistributedOps(CollectionProtocol):
         """
         from tensordict.distributed import whole
 
-        result: Self | None = whole.gather_and_stack(self, dst, group)
-        return result
+        return whole.gather_and_stack(self, dst, group)
 
     # Reducing ----------------------------------------------------------------------------
 

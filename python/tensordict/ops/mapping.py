@@ -110,8 +110,7 @@ class MappingOps(CollectionProtocol):
         from tensordict.parallel.calling import Options, map_chunks
 
         options = Options.of("map", arguments)
-        result: Self = map_chunks(self, fn, out, options)
-        return result
+        return map_chunks(self, fn, out, options)
 
     def map_iter(
         self,

@@ -104,8 +104,7 @@ class TablesOps(CollectionProtocol):
             nulls=nulls,
             mask_key=mask_key,
         )
-        made: Self = _engine("pandas").from_pandas(cls, asked, dataframe)
-        return made
+        return _engine("pandas").from_pandas(cls, asked, dataframe)
 
     @classmethod
     def from_polars(
@@ -158,8 +157,7 @@ class TablesOps(CollectionProtocol):
             nulls=nulls,
             mask_key=mask_key,
         )
-        made: Self = _engine("polars").from_polars(cls, asked, dataframe)
-        return made
+        return _engine("polars").from_polars(cls, asked, dataframe)
 
     @classmethod
     def from_csv(
@@ -220,8 +218,7 @@ class TablesOps(CollectionProtocol):
             nulls=nulls,
             mask_key=mask_key,
         )
-        made: Self = _engine("csv").read(cls, asked, path, kwargs)
-        return made
+        return _engine("csv").read(cls, asked, path, kwargs)
 
     @classmethod
     def from_json(
@@ -282,8 +279,7 @@ class TablesOps(CollectionProtocol):
             nulls=nulls,
             mask_key=mask_key,
         )
-        made: Self = _engine("json").read(cls, asked, path, lines, kwargs)
-        return made
+        return _engine("json").read(cls, asked, path, lines, kwargs)
 
     @classmethod
     def from_parquet(
@@ -343,8 +339,7 @@ class TablesOps(CollectionProtocol):
             nulls=nulls,
             mask_key=mask_key,
         )
-        made: Self = _engine("parquet").read(cls, asked, path, columns, kwargs)
-        return made
+        return _engine("parquet").read(cls, asked, path, columns, kwargs)
 
     def to_pandas(self, *, separator: str | None = None) -> pd.DataFrame:
         """Make a data frame of pandas: a column for each leaf, a row for each element.
@@ -370,8 +365,7 @@ class TablesOps(CollectionProtocol):
             0  0  0.0
             1  1  0.0
         """
-        frame: pd.DataFrame = _engine("pandas").to_pandas(self, separator)
-        return frame
+        return _engine("pandas").to_pandas(self, separator)
 
     def to_polars(self, *, separator: str | None = None) -> pl.DataFrame:
         """Make a data frame of polars: a column for each leaf, a row for each element.
@@ -393,8 +387,7 @@ class TablesOps(CollectionProtocol):
             >>> td.to_polars().schema["a"]
             Array(Float32, shape=(3,))
         """
-        frame: pl.DataFrame = _engine("polars").to_polars(self, separator)
-        return frame
+        return _engine("polars").to_polars(self, separator)
 
     def to_csv(
         self, path: object, *, separator: str | None = None, **kwargs: object

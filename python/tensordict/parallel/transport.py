@@ -219,8 +219,7 @@ def dumps(value: object, *, is_result: bool = False) -> bytes:
         pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
     except (pickle.PicklingError, AttributeError, TypeError):
         with contextlib.suppress(Exception):
-            content: bytes = importlib.import_module("cloudpickle").dumps(value)
-            return content
+            return importlib.import_module("cloudpickle").dumps(value)
         # The first refusal is the one to see.
         raise
     return buffer.getvalue()

@@ -166,8 +166,7 @@ class Places:
 
 
 def _dtype_of(name: str) -> torch.dtype:
-    found: torch.dtype = getattr(torch, name.removeprefix("torch."))
-    return found
+    return getattr(torch, name.removeprefix("torch."))
 
 
 def joined(rows: Rows, views: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -186,8 +186,7 @@ def _reduce_part(part: Any) -> tuple[Any, ...]:
     data = part._data_to_send()
     if data is not None:
         return _reduce_to_process(data)
-    found: tuple[Any, ...] = part.__reduce_ex__(2)
-    return found
+    return part.__reduce_ex__(2)
 
 
 def _reduce_ex(data: Any, protocol: Any) -> tuple[Any, ...]:

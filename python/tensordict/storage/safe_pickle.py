@@ -411,5 +411,4 @@ def _pickled_fields(path: SavedPath, allow_pickle: bool | None) -> dict[str, Any
             name in PYTREE_TYPES for name in types.values()
         ):
             return {field: PYTREE_TYPES[name] for field, name in types.items()}
-    fields: dict[str, Any] = _read_pickle(file, allow_pickle)
-    return fields
+    return _read_pickle(file, allow_pickle)

@@ -213,8 +213,7 @@ def stack_to_level(stack: Any, writer: Writer, path: tuple[str, ...]) -> dict[st
     """
     found = _parts_of_members(stack, writer, path)
     if found is None:
-        level: dict[str, Any] = _as_dense(stack)._to_level(writer, path)
-        return level
+        return _as_dense(stack)._to_level(writer, path)
     # Tensors without values tell where everything goes, and what cannot be stacked.
     empty = Writer()
     level = _as_dense(stack.to("meta"))._to_level(empty, path)

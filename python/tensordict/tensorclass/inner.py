@@ -300,8 +300,7 @@ class OverCollection(Making):
         return [*describe_fields(self._repr_entries()), *properties]
 
     def _nested_class(self, key: str, value: object) -> type[Any]:
-        nested: type[Any] = self._tensordict._nested_class(key, value)
-        return nested
+        return self._tensordict._nested_class(key, value)
 
     def _repr_head(self) -> list[str]:
         return DisplayOps._repr_head(self._tensordict)

@@ -97,10 +97,7 @@ class MethodsOfClass(OverCollection):
 
     def empty(self, *args: object, **kwargs: object) -> Self:
         """An instance of the same batch size, device and names without any field set."""
-        made: Self = _rust.wrap_fields(
-            type(self), self._tensordict.empty(*args, **kwargs)
-        )
-        return made
+        return _rust.wrap_fields(type(self), self._tensordict.empty(*args, **kwargs))
 
     def replace(self, *args: object, **kwargs: object) -> Self:
         """A copy that shares the leaves, with some fields exchanged.

@@ -241,8 +241,7 @@ class CombiningOps(StackState):
         if kwargs.get("inplace") and self.tensordicts:
             for member in self.tensordicts:
                 member.to(*args, **kwargs)
-            moved: Self = self._remember(self, "to", args, kwargs)
-            return moved
+            return self._remember(self, "to", args, kwargs)
         return super().to(*args, **kwargs)  # type: ignore[misc]
 
     def _incomparable(self, name: str, other: object, otherwise: bool) -> bool:

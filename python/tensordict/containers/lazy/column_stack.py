@@ -466,8 +466,7 @@ def _load_level(tree: object, path: SavedPath, options: dict[str, Any]) -> Any:
 
 
 def _fields(path: SavedPath) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((path / "meta.json").read_text(encoding="utf-8"))
-    return found
+    return json.loads((path / "meta.json").read_text(encoding="utf-8"))
 
 
 def _columns(

@@ -128,8 +128,7 @@ class Columns:
         if self._dense is None:
             return {}
         rows: Any = _rust.index(self._dense, index)
-        found: dict[str, torch.Tensor] = rows._tensordict
-        return found
+        return rows._tensordict
 
     @functools.cached_property
     def _dense(self) -> Any:

@@ -157,8 +157,7 @@ def row_shapes(
     if len(path) > 1:
         return row_shapes(td._get_entry(path[0], None), path[1:], places)
     if columns is not None:
-        found: torch.Tensor = columns.row_shapes(path[0], rows, places)
-        return found
+        return columns.row_shapes(path[0], rows, places)
     return _shapes(td, path[0], places)
 
 

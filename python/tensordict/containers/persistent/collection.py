@@ -324,8 +324,7 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
         sample = NO_DEFAULT if holder is None else holder._sample_entry(path[-1])
         if sample is NO_DEFAULT:
             return super().get_item_shape(key)
-        shape: torch.Size = sample.shape
-        return shape
+        return sample.shape
 
     def entry_class(self, key: NestedKeyLike) -> type:
         """The type of an entry, which is not read."""

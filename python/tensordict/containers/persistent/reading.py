@@ -226,8 +226,7 @@ class Reading(PersistentState):
 
     def is_empty(self) -> bool:
         """Tell whether there is no tensor in the file."""
-        empty: bool = self._sampled().is_empty()
-        return empty
+        return self._sampled().is_empty()
 
     def _repr_entries(self) -> list[tuple[str, Any]]:
         # Nothing is read for a text.

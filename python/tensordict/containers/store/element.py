@@ -50,8 +50,7 @@ class _StoreStackElementView(StoreBase):
 
     @property
     def _batch_size(self) -> torch.Size:
-        found: torch.Size = self._stack._inner_batch_size
-        return found
+        return self._stack._inner_batch_size
 
     @_batch_size.setter
     def _batch_size(self, size: torch.Size) -> None:
@@ -60,8 +59,7 @@ class _StoreStackElementView(StoreBase):
 
     @property
     def _device(self) -> torch.device | None:
-        found: torch.device | None = self._stack._reads_to
-        return found
+        return self._stack._reads_to
 
     @_device.setter
     def _device(self, device: torch.device | None) -> None:
@@ -85,8 +83,7 @@ class _StoreStackElementView(StoreBase):
     # Reading ---------------------------------------------------------------------------
 
     def _leaf(self, path: str, meta: Meta) -> Leaf:
-        found: Leaf = self._stack._leaf(path, meta)
-        return found
+        return self._stack._leaf(path, meta)
 
     def _read(self, paths: Any) -> tuple[Tree, dict[str, Any]]:
         """Read the values of the entries at the paths that a function chooses."""

@@ -107,8 +107,7 @@ def nested_names(
 ) -> list[str | None] | None:
     """Name the dims of a nested collection: its own names, or those above it."""
     if "names" in record:
-        found: list[str | None] | None = record["names"]
-        return found
+        return record["names"]
     if names is None:
         return None
     return [*names, *[None] * ndim][:ndim]

@@ -176,10 +176,7 @@ def from_arrow(
         raise ValueError(msg)
     table = table if isinstance(table, pa.Table) else pa.table(table)
     entries = entries_of(asked, Reader(pa, rules, copy), table)
-    made: TensorDict = collection(
-        TensorDict, asked, entries, rules.masks, table.num_rows
-    )
-    return made
+    return collection(TensorDict, asked, entries, rules.masks, table.num_rows)
 
 
 def entries_of(asked: Asked, reader: Reader, table: Any) -> dict[Path, Any]:

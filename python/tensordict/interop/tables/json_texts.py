@@ -133,8 +133,7 @@ def _joined_by_arrow(pa: ModuleType, columns: dict[str, Column], end: str) -> by
     # The texts follow each other in memory.
     _, offsets, texts = rows.buffers()
     last = np.frombuffer(offsets, np.int32)[len(rows)]
-    content: bytes = texts[: int(last)].to_pybytes()
-    return content
+    return texts[: int(last)].to_pybytes()
 
 
 def _texts_of_tensor(pa: ModuleType, pc: Any, value: torch.Tensor) -> Any:

@@ -189,8 +189,7 @@ def to_pandas(td: CollectionProtocol, separator: str | None) -> Any:
         for name, value in columns.items()
     }
     # It copies arrays that it gets in a dictionary.
-    frame: Any = pd.DataFrame(series, index=pd.RangeIndex(rows), copy=True)
-    return frame
+    return pd.DataFrame(series, index=pd.RangeIndex(rows), copy=True)
 
 
 def columns_of(

@@ -63,5 +63,4 @@ def to_polars(td: CollectionProtocol, separator: str | None) -> Any:
         name: arrow.column_of(pa, name, value, rows, plain_lists=True)
         for name, value in columns.items()
     }
-    frame: Any = pl.DataFrame(pa.table(arrays))
-    return frame
+    return pl.DataFrame(pa.table(arrays))

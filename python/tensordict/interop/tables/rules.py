@@ -41,8 +41,7 @@ MSG_NAN_TO_INTEGER = (
 
 def cells(values: list[Any]) -> NonTensorStack:
     """An entry of a Python value for each row."""
-    made: NonTensorStack = NonTensorStack._of_cells(values, torch.Size([len(values)]))
-    return made
+    return NonTensorStack._of_cells(values, torch.Size([len(values)]))
 
 
 def mask_path(method: str, nulls: str | None, mask_key: object) -> Path:

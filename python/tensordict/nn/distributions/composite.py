@@ -38,8 +38,7 @@ MSG_NO_SAMPLE = (
 
 
 def _name_of(make: object) -> str:
-    name: str = getattr(make, "__name__", type(make).__name__)
-    return name
+    return getattr(make, "__name__", type(make).__name__)
 
 
 def _add_suffix(key: NestedKey, suffix: str) -> NestedKey:

@@ -170,8 +170,7 @@ class Hdf5Group(Group):
             info = h5py.h5o.get_info(self.handle.id, key.encode())
         except (KeyError, RuntimeError):
             return False
-        is_same: bool = info.addr == known.address
-        return is_same
+        return info.addr == known.address
 
     def names(self) -> list[str]:
         self.file.check_open()

@@ -460,8 +460,7 @@ class _FilesOfDirectory:
         self.save = _rust.Directory(os.path.abspath(root), "r")
 
     def content(self, name: str) -> bytes:
-        content: bytes = self.save.read(name)
-        return content
+        return self.save.read(name)
 
     def text(self, name: str) -> str:
         return self.content(name).decode()

@@ -622,8 +622,7 @@ def description_of(path: str | Path) -> str | None:
     if index is None:
         return dict(_rust.safetensors_header(os.fspath(path))[0]).get(ENTRY)
     metadata = json.loads(_rust.read_safetensors_index(index)[1]) or {}
-    text: str | None = metadata.get(ENTRY)
-    return text
+    return metadata.get(ENTRY)
 
 
 def tensors_of(path: str | Path) -> Iterator[tuple[str, str, list[int], int]]:

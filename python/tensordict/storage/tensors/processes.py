@@ -114,5 +114,4 @@ def _map_descriptor(fd: int, num_bytes: int) -> torch.UntypedStorage:
     storage: Any = torch.from_numpy(array).untyped_storage()
     # Arrays of a user stay valid when torch has moved the storage.
     storage._mapping = array
-    made: torch.UntypedStorage = storage
-    return made
+    return storage
