@@ -113,6 +113,9 @@ def annotations_of(path: Path) -> list[str]:
     for node in ast.walk(parsed(path)):
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
+        # The parameters of such a function are those of a method, and count there.
+        if "with_parameters_of(" in " ".join(map(ast.unparse, node.decorator_list)):
+            continue
         given = node.args
         named = [*given.posonlyargs, *given.args, *given.kwonlyargs]
         for each in (*named, given.vararg, given.kwarg):

@@ -79,13 +79,13 @@ def _step_of_rows(step: Callable[..., Any], whole: Any) -> Callable[..., Any]:
     return step_of_row
 
 
-def _leaves_of_step(result: Any) -> Any:
+def _leaves_of_step(result: Any) -> tuple[Any, Any]:
     """The leaves of the carry and of the output of a step."""
     carry, out = result
     return _pytree.tree_leaves(carry), _pytree.tree_leaves(out)
 
 
-def _trees_of(like: Any, leaves: Any) -> Any:
+def _trees_of(like: Any, leaves: Any) -> tuple[Any, Any]:
     """The carry and the output of all steps, of their leaves; those of one are ``like`` it."""
     carry, out = [
         _pytree.tree_unflatten(each, _pytree.tree_structure(tree))

@@ -289,7 +289,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
     def _leaves(self, out: list[Any]) -> None:
         _rust.leaves(self._shown(), out)
 
-    def _clone_structure(self) -> Any:
+    def _clone_structure(self) -> Self:
         return self._of_source(_rust.clone_structure(self._source))
 
     # Differences from a collection ------------------------------------------------------------
@@ -325,7 +325,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         rest = self._source.split_keys(*args, **kwargs)[-1]
         return (*parts[:-1], self._of_source(rest))
 
-    def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Any:
+    def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
         """The same view of the collection with its entries nested."""
         nested = self._source.unflatten_keys(separator, inplace)
         return self if inplace else self._of_source(nested)
@@ -359,11 +359,11 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         result = self._of_source(self._source.to(*args, **kwargs))
         return self._remember(result, "to", args, kwargs)
 
-    def cpu(self, **kwargs: object) -> Any:
+    def cpu(self, **kwargs: object) -> Self:
         """The same view of the collection moved to the CPU."""
         return self._of_source(self._source.cpu(**kwargs))
 
-    def cuda(self, device: Any = None, **kwargs: object) -> Any:
+    def cuda(self, device: Any = None, **kwargs: object) -> Self:
         """The same view of the collection moved to a GPU."""
         return self._of_source(self._source.cuda(device, **kwargs))
 

@@ -26,7 +26,7 @@ from tensordict.tensorclass.reserved import RESERVED
 
 if TYPE_CHECKING:
     import dataclasses
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import torch
 
@@ -355,7 +355,7 @@ _OTHER_VALUES = (
 collections."""
 
 
-def _undeclaring(method: Any) -> Any:
+def _undeclaring(method: Any) -> Callable[..., Any]:
     @functools.wraps(method)
     def undeclaring(self: Any, *args: Any, **kwargs: Any) -> Any:
         return _without_declaration(method(self, *args, **kwargs))
@@ -378,7 +378,7 @@ def _without_declaration(result: object) -> Any:
     return result
 
 
-def _reader(name: str) -> Any:
+def _reader(name: str) -> Callable[..., Any]:
     def read(self: Any) -> Any:
         try:
             return self._tensordict[name]
@@ -389,7 +389,7 @@ def _reader(name: str) -> Any:
     return read
 
 
-def _writer(name: str) -> Any:
+def _writer(name: str) -> Callable[..., Any]:
     def write(self: Any, value: object) -> None:
         _rust.set_entry(self, name, value)
 

@@ -19,7 +19,7 @@ from tensordict.primitives import classes
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["Linked", "default_of", "linked"]
 
@@ -101,7 +101,7 @@ class Linked:
     def __copy__(self) -> Any:
         return self.clone(recurse=False)
 
-    def __reduce_ex__(self, protocol: object) -> Any:
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         # The declared class itself is pickled so, by ours and by the published release.
         state = {
             name: value for name, value in vars(self).items() if name != "_last_op"
@@ -169,7 +169,7 @@ def default_of(typed: Any, name: str) -> Any:
     return defaults[name]
 
 
-def _reader(name: str) -> Any:
+def _reader(name: str) -> Callable[..., Any]:
     def read(self: Any) -> Any:
         found = self._source._get_entry(name, NO_DEFAULT)
         return default_of(self, name) if found is NO_DEFAULT else found
@@ -177,7 +177,7 @@ def _reader(name: str) -> Any:
     return read
 
 
-def _writer(name: str) -> Any:
+def _writer(name: str) -> Callable[..., Any]:
     def write(self: Any, value: object) -> None:
         self._source[name] = value
 

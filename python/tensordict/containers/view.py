@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from multiprocessing.context import get_spawning_popen
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex
 
 import torch
 
@@ -143,7 +143,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
             state = {**vars(made), **state}
         super().__setstate__(state)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         """Pickle a part of a file as its entries, another with what it is a part of.
 
         A file may change, or be gone, before they are read there. A process that is

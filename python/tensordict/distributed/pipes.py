@@ -29,6 +29,8 @@ from tensordict.distributed.wire import Head, WireError
 from tensordict.primitives.closing import Closing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = [
@@ -408,7 +410,7 @@ class TensorDictPipe(Closing):
         """Close it."""
         await self.aclose()
 
-    def __del__(self, _is_finalizing: Any = sys.is_finalizing) -> None:
+    def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """Close the pipe that nobody uses any more; the end of the process does it, too."""
         if self.__dict__.get("_endpoint") is not None and not _is_finalizing():
             self.close()

@@ -46,7 +46,9 @@ def install() -> None:
         setattr(functorch, name, _wrapped(getattr(functorch, name), wrap))
 
 
-def _wrapped(original: Callable[..., Any], wrap: Callable[..., Any]) -> Any:
+def _wrapped(
+    original: Callable[..., Any], wrap: Callable[..., Any]
+) -> Callable[..., Any]:
     def wrapper(*args: object, **kwargs: object) -> Any:
         return wrap(original, *args, **kwargs)
 
@@ -361,7 +363,7 @@ def _foreach_rule(name: str) -> Callable[..., Any] | None:
         return None
     has_value = base in ("addcmul", "addcdiv")
 
-    def rule(*values: Any, **options: object) -> Any:
+    def rule(*values: Any, **options: object) -> list[Any] | None:
         results = []
         for position, first in enumerate(values[0]):
             rest = [

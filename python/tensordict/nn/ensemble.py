@@ -77,7 +77,7 @@ class EnsembleModule(TensorDictModuleBase):
         )
 
     @dispatch(auto_batch_size=False)
-    def forward(self, tensordict: TensorCollection) -> Any:
+    def forward(self, tensordict: TensorCollection) -> Callable[[Any, Any], Any]:
         """The outputs of all copies, ``[N, *B]``; the input stays as it is."""
         tensordict = tensordict.copy()
         if not self.expand_input and not tensordict.batch_dims:

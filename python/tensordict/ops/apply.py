@@ -445,7 +445,7 @@ class ApplyOps(CollectionProtocol):
             result.lock_()
         return result
 
-    def _leaves_owner(self) -> Any:
+    def _leaves_owner(self) -> Self:
         """The collection whose leaves an operation in place writes to."""
         return self
 

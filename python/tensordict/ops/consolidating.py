@@ -144,7 +144,7 @@ class ConsolidatingOps(CollectionProtocol):
         """Replace the leaves."""
         _consolidated.put_leaves(self, leaves)
 
-    def _consolidated_home(self) -> Any:
+    def _consolidated_home(self) -> Self:
         """The collection that knows of the buffer."""
         return self
 

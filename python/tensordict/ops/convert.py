@@ -136,7 +136,7 @@ class ConvertOps(CollectionProtocol):
             return items
         return classes.LinkedList(items, td=self)
 
-    def numpy(self) -> Any:
+    def numpy(self) -> dict[str, Any]:
         """Nested dictionaries of numpy arrays that share the memory of the leaves.
 
         Raises:

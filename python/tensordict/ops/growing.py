@@ -184,7 +184,7 @@ class GrowingOps(CollectionProtocol):
         """
         return append.refresh(self, allow_pickle)
 
-    def _level_to_grow(self, key: str, method: str) -> Any:
+    def _level_to_grow(self, key: str, method: str) -> Self:
         """The dense collection that takes a new entry.
 
         Args:

@@ -50,7 +50,7 @@ MSG_FILL = (
 )
 
 
-def _chosen(source: CollectionProtocol, keys: object) -> Any:
+def _chosen(source: CollectionProtocol, keys: object) -> dict[Any, Any]:
     """``source`` with the entries at ``keys`` alone.
 
     Of a collection and keys in it, only the keys count.
@@ -362,7 +362,7 @@ def goes_on(paths: list[tuple[str, ...]], key: tuple[str, ...]) -> bool:
     return any(key != path and key[: len(path)] == path for path in paths)
 
 
-def restricted(source: Any, keys: list[tuple[str, ...]]) -> Any:
+def restricted(source: Any, keys: list[tuple[str, ...]]) -> dict[Any, Any]:
     """The part of a collection or mapping at ``keys``, flat paths, as a mapping."""
     if isinstance(source, CollectionProtocol) and source._is_dense:
         wanted = {path[0] for path in keys if len(path) == 1}

@@ -103,7 +103,9 @@ def flatten(
     return signature, tensors
 
 
-def _flatten(result: Any, plan: ChunkPlan, tensors: list[torch.Tensor]) -> Any:
+def _flatten(
+    result: Any, plan: ChunkPlan, tensors: list[torch.Tensor]
+) -> tuple[Any, Any] | tuple[Any, Any, Any, Any] | None:
     if is_tensorclass(type(result)) and not result._non_tensordict:
         inner = _flatten(result._tensordict, plan, tensors)
         return None if inner is None else (type(result), inner)

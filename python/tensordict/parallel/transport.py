@@ -101,7 +101,7 @@ class _SharingPickler(ForkingPickler):
         self.end = -(-self.end // 64) * 64
         return _tensor_of, (place, value.dtype, tuple(value.shape))
 
-    def _reduce_shared(self, value: torch.Tensor) -> Any:
+    def _reduce_shared(self, value: torch.Tensor) -> tuple[Any, Any]:
         storage = value.untyped_storage()
         if storage.nbytes() == 0:
             return _tensor_of, (b"", value.dtype, tuple(value.shape))
@@ -112,7 +112,7 @@ class _SharingPickler(ForkingPickler):
         how = (value.size(), value.stride(), value.storage_offset())
         return _view_of, (place, value.dtype, *how)
 
-    def persistent_id(self, value: object) -> Any:
+    def persistent_id(self, value: object) -> tuple[Any, Any, Any] | None:
         if type(value) is not _Place:
             return None
         return value.memory, value.start, value.length

@@ -350,7 +350,7 @@ class CollectionProtocol:
         """Look at an entry as reading would show it: see :meth:`_sample_entry`."""
         return self._sample_entry(key)
 
-    def _row_template(self) -> Any:
+    def _row_template(self) -> Self:
         """The collection that says the shapes of the rows, of which nothing is read."""
         return self
 
@@ -412,7 +412,7 @@ class CollectionProtocol:
         """Return whether a write at an index of tensors casts, as one of parts does."""
         return False
 
-    def _as_source(self) -> Any:
+    def _as_source(self) -> Self:
         """The collection whose entries a new collection made of this one gets."""
         return self
 
@@ -614,7 +614,7 @@ class CollectionProtocol:
         this: Any = self
         return make(this.to_tensordict())
 
-    def _written_at(self, at: object, value: object) -> Any:
+    def _written_at(self, at: object, value: object) -> Self:
         """Write ``value`` at a planned index: what then is the entry in its place."""
         self[at] = value
         return self

@@ -140,7 +140,7 @@ class Encoder:
         return found
 
 
-def _identity(value: torch.Tensor) -> Any:
+def _identity(value: torch.Tensor) -> tuple[Any, Any, Any, Any, Any] | None:
     """Identify the memory that tensors over the same values share; None if unknown."""
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or not value.numel():
         return None

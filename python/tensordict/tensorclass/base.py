@@ -14,6 +14,7 @@ from tensordict.tensorclass.files import FilesOfClass
 if TYPE_CHECKING:
     import dataclasses
     from abc import ABCMeta
+    from collections.abc import Callable
 
 __all__ = ["TensorClass"]
 
@@ -104,7 +105,7 @@ class TensorClass(FilesOfClass, metaclass=_DataclassLike):
             raise TypeError(MSG_OPTIONS.format(OPTIONS, flags))
         return _with_flags(cls, flags)
 
-    def _shadowed(self, name: str) -> Any:
+    def _shadowed(self, name: str) -> Callable[..., Any]:
         """The method that a field of its name hides."""
         return functools.partial(getattr(TensorClass, name), self)
 

@@ -28,7 +28,7 @@ from tensordict.primitives.checks import inside
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["delegate", "forwarded"]
 
@@ -96,7 +96,7 @@ def _wrapped(tc: Any, result: Any) -> Any:
 _outside = delegation.results("_tensordict", _wrapped)
 
 
-def _comparison(name: str, function: Any) -> Any:
+def _comparison(name: str, function: Any) -> Callable[..., Any]:
     @functools.wraps(function)
     def method(self: Any, other: object) -> Any:
         compare = getattr(self._tensordict, name)

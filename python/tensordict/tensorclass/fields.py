@@ -9,7 +9,7 @@ import inspect
 import sys
 import types
 import typing
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from tensordict.primitives import classes
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.tensorclass.access import FieldAccess
 from tensordict.tensorclass.reserved import RESERVED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "OPTIONS",
@@ -340,7 +343,7 @@ def _frozen_hash(self: Any) -> int:
     return hash(tuple(getattr(self, name) for name in type(self).__dataclass_fields__))
 
 
-def _getter(name: str) -> Any:
+def _getter(name: str) -> Callable[..., Any]:
     def getter(self: Any) -> Any:
         return _rust.get_field(name, self)
 
@@ -349,7 +352,7 @@ def _getter(name: str) -> Any:
     return getter
 
 
-def _setter(name: str) -> Any:
+def _setter(name: str) -> Callable[..., Any]:
     """Return what ``object.__setattr__`` calls, the way around a frozen class."""
 
     def setter(self: Any, value: object) -> None:
@@ -426,7 +429,7 @@ def _generated_init(cls: Any) -> Any:
     return __init__
 
 
-def _giving(tensor: torch.Tensor) -> Any:
+def _giving(tensor: torch.Tensor) -> Callable[..., Any]:
     """Return a function that gives a tensor, which is a constant to the compiler."""
 
     def default() -> torch.Tensor:
@@ -448,7 +451,7 @@ def _filler(
     factories: dict[str, Any],
     init_vars: tuple[str, ...],
     is_frozen: bool,
-) -> Any:
+) -> Callable[..., Any]:
     """Return the function that fills a new instance with arguments as they come."""
     num_positional = len(positional)
 
@@ -655,7 +658,7 @@ def _assign(tc: Any, name: str, value: object) -> None:
         setattr(tc, name, value)
 
 
-def _wrapped_init(cls: Any, own_init: Any) -> Any:
+def _wrapped_init(cls: Any, own_init: Any) -> Callable[..., Any]:
     """The ``__init__`` of the class body, around which the collection is set up."""
 
     @functools.wraps(own_init)

@@ -131,7 +131,7 @@ class FilesOfClass(MethodsOfClass):
 
     # Consolidated -----------------------------------------------------------------
 
-    def _describe(self, rows: Iterator[Any]) -> Any:
+    def _describe(self, rows: Iterator[Any]) -> dict[Any, Any]:
         return {**self._tensordict._describe(rows), "cls": type(self)}
 
     def _described_child(self, name: str) -> Any:

@@ -209,7 +209,7 @@ class OverCollection(Making):
     def _as_dense(self) -> Any:
         return self._tensordict._as_dense()
 
-    def _as_plain(self) -> Any:
+    def _as_plain(self) -> Self:
         return self._clone_structure()
 
     @property

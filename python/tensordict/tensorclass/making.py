@@ -256,7 +256,7 @@ class Making(FieldAccess):
             if value is not None:
                 self._set_field_entry(name, value)
 
-    def __reduce_ex__(self, protocol: object) -> Any:
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         return copyreg.__newobj__, (type(self),), self.__getstate__()  # type: ignore[attr-defined]
 
 

@@ -335,7 +335,7 @@ class ReadingOps(StackState):
             return as_padded(values, padding, side)
         return parent._stacked(path[-1], values)
 
-    def _formatted_group(self, key: str, kwargs: dict[str, Any]) -> Any:
+    def _formatted_group(self, key: str, kwargs: dict[str, Any]) -> list[Any] | None:
         """The leaves of all members at a direct key, those of stacks in the format asked.
 
         Raises:
@@ -460,7 +460,7 @@ class ReadingOps(StackState):
         """The direct keys, sorted."""
         return sorted(self.keys())
 
-    def _member_paths(self) -> Any:
+    def _member_paths(self) -> dict[Any, None]:
         members = self.tensordicts
         if not self._has_exclusive_keys:
             members = members[:1]

@@ -745,7 +745,7 @@ class CombiningOps(StackState):
             return [value.select(dim, 0)] * count
         return list(value.unbind(dim))
 
-    def _member_operands(self, operands: Sequence[Any]) -> Any:
+    def _member_operands(self, operands: Sequence[Any]) -> list[Any] | None:
         count = len(self.tensordicts)
         columns: list[list[Any]] = []
         for operand in operands:

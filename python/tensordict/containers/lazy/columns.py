@@ -131,7 +131,7 @@ class Columns:
         return rows._tensordict
 
     @functools.cached_property
-    def _dense(self) -> Any:
+    def _dense(self) -> TensorDict | None:
         """Those entries, which are gathered in one call; None where there are none."""
         entries = {
             key: column
@@ -212,7 +212,7 @@ class Columns:
         return level
 
 
-def value_of(data: object, size: torch.Size) -> Any:
+def value_of(data: object, size: torch.Size) -> NonTensorData:
     """The collection of a value of a row."""
     return NonTensorData(data, batch_size=size)
 

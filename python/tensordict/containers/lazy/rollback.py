@@ -37,7 +37,7 @@ def _members(td: CollectionProtocol) -> list[Any] | None:
     return None if td._is_non_tensor else getattr(td, "tensordicts", None)
 
 
-def _taken(td: CollectionProtocol) -> Any:
+def _taken(td: CollectionProtocol) -> list[Any] | dict[str, tuple[Any, Any]]:
     """Each entry of a collection with a copy of it."""
     members = _members(td)
     if members is not None:

@@ -18,6 +18,7 @@ from tensordict.storage.tensors.mapped import MemoryMappedTensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tensordict.containers.dense import TensorDict
     from tensordict.containers.lazy.access import StackState
     from tensordict.containers.lazy.stack import LazyStackedTensorDict
 
@@ -363,7 +364,7 @@ def _split_dim(td: Any, dim: int, sizes: torch.Size) -> Any:
 # The whole stack -----------------------------------------------------------------------
 
 
-def densified(td: LazyStackedTensorDict, layout: torch.layout) -> Any:
+def densified(td: LazyStackedTensorDict, layout: torch.layout) -> TensorDict:
     """See ``LazyStackedTensorDict.densify``."""
     from tensordict.containers.dense import TensorDict
 

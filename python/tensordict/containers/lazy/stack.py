@@ -493,7 +493,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
                 below[key if isinstance(key, str) else key[0]].append(key)
         return [path for key, paths in below.items() for path in paths or [key]]
 
-    def _turned(self, first: Any) -> Any:
+    def _turned(self, first: Any) -> LazyStackedTensorDict:
         """A stack of stacks, all like ``first``, with the inner dim as the outer one."""
         count, own, inner = len(self.tensordicts), self.stack_dim, first.stack_dim
         members = [

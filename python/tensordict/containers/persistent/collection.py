@@ -7,7 +7,7 @@ import tempfile
 import weakref
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex
 
 import torch
 from torch.utils.data import get_worker_info
@@ -429,7 +429,7 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
         if state["is_locked"]:
             self.lock_()
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         """Make it again from its state; a worker of a ``DataLoader`` sends its entries."""
         data = self._data_to_send()
         if data is not None:

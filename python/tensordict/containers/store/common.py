@@ -64,7 +64,7 @@ class StoreBase(KeptOutside):
         self.__dict__["_locked"] = value
 
     @property
-    def _lock_parents_weakrefs(self) -> Any:  # type: ignore[override]
+    def _lock_parents_weakrefs(self) -> tuple[Any, ...]:  # type: ignore[override]
         held = self._lock_of
         return () if held is None or not held._is_locked else (weakref.ref(held),)
 
@@ -271,6 +271,6 @@ class StoreBase(KeptOutside):
         """
         raise NotImplementedError
 
-    def __reduce_ex__(self, protocol: object) -> Any:
+    def __reduce_ex__(self, protocol: object) -> str | tuple[Any, ...]:
         """Pickle how the store is opened, and not its entries."""
         return self.__reduce__()

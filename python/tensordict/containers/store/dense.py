@@ -141,7 +141,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
             commands.append(("SET", server.key("__tensorclass__"), name))
         return commands
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Pickle how the store is opened, and not its entries."""
         state = (self._size, self._reads_to, self._prefix, self._names)
         return _reopen, (type(self), self._server.opening(), state, self._is_locked)
@@ -214,7 +214,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
         self,
         choose: Callable[[dict[str, Meta]], Iterable[str]],
         is_fresh: bool = True,
-    ) -> Any:
+    ) -> tuple[Any, Any]:
         """Read all descriptions below, and the values of the paths that ``choose`` names."""
         prefix = self._prefix
 
@@ -275,7 +275,9 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
     def _sample_entries(self) -> dict[str, Any]:
         return self._direct(_not_tensors)
 
-    def _direct(self, choose: Callable[[dict[str, Meta]], Iterable[str]]) -> Any:
+    def _direct(
+        self, choose: Callable[[dict[str, Meta]], Iterable[str]]
+    ) -> dict[Any, Any]:
         """Find the direct entries: values, samples of tensors, and nested stores."""
         start = len(self._prefix) + 1 if self._prefix else 0
 

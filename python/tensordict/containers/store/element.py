@@ -266,7 +266,7 @@ class _StoreStackElementView(StoreBase):
         """Refused: all members have the same keys."""
         raise RuntimeError(MSG_DELETE)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the store and the number of the member."""
         return _StoreStackElementView, (self._stack, self._number)
 

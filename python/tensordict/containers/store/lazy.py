@@ -268,7 +268,7 @@ class LazyStackedTensorDictStore(OpenedStore):
         names = tree.extra.get("", {}).get("names")
         return cls._opened(server, int(count), int(dim), size, device_of(device), names)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Pickle how the store is opened, and not its entries."""
         state = (
             self._count,
@@ -346,7 +346,7 @@ class LazyStackedTensorDictStore(OpenedStore):
             return self._leaf(path, meta).whole(data, self._reads_to)
         return decode(path, meta, data, self, self._server.allow_pickle)
 
-    def _stack(self) -> Any:
+    def _stack(self) -> LazyStackedTensorDict:
         """Read all that the server holds, as a lazy stack in memory."""
         tree, data = self._read_all()
         members: list[dict[tuple[str, ...], Any]] = [{} for _ in range(self._count)]
@@ -396,7 +396,7 @@ class LazyStackedTensorDictStore(OpenedStore):
     def _sample_entries(self) -> dict[str, Any]:
         return dict(self._sampled_whole()._entries())
 
-    def _in_memory(self) -> Any:
+    def _in_memory(self) -> LazyStackedTensorDict:
         return self._stack()
 
     def _path(self, *key: str) -> str:
@@ -454,7 +454,7 @@ class LazyStackedTensorDictStore(OpenedStore):
             return
         super()._write_index(index, value)
 
-    def _snapshot(self, plain: CollectionProtocol) -> Any:
+    def _snapshot(self, plain: CollectionProtocol) -> tuple[Any, Any]:
         return plain, _encoded(plain)
 
     def _store_snapshot(self, snapshot: Any) -> None:

@@ -274,7 +274,7 @@ def refuse_exclusive_keys(method: str, td: Any) -> None:
         raise ValueError(MSG_EXCLUSIVE.format(method, keys))
 
 
-def nested_of(fields: dict[str, Any], rows: int) -> Any:
+def nested_of(fields: dict[str, Any], rows: int) -> TensorDict:
     """A nested collection of a column that has fields."""
     return _rust.new(TensorDict, fields, torch.Size([rows]), None, None)
 

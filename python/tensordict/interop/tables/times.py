@@ -73,7 +73,7 @@ class NanosecondTime(dt.time):
         """Hash it as the time that it is, to the nanosecond."""
         return hash(self.count) if self.nanosecond else super().__hash__()
 
-    def __reduce_ex__(self, protocol: object) -> Any:
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         """Make it again from its nanoseconds."""
         return type(self), (self.count,)
 

@@ -527,7 +527,7 @@ class MemoryMappedTensor(torch.Tensor):
             return self.dtype, self.shape, None
         return self.dtype, self._parent_shape, one_index(self)
 
-    def __reduce_ex__(self, protocol: object) -> Any:
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         dtype, shape, index = self._pickle_args()
         if self._filename is not None:
             arguments: tuple[Any, ...] = (self._filename, dtype, shape, index)
@@ -537,7 +537,7 @@ class MemoryMappedTensor(torch.Tensor):
         # No file that a reader could open: a pickle has the values.
         return MemoryMappedTensor, (self.as_subclass(torch.Tensor).clone(),)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         return self.__reduce_ex__(2)
 
     def __copy__(self) -> Self:
