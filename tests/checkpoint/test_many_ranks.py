@@ -27,7 +27,11 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(280)]
 if not torch.distributed.is_available():
     pytest.skip("this torch has no ranks", allow_module_level=True)
 
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (  # noqa: E402
+    checkpoint_wrapper,
+)
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.distributed.tensor import (  # noqa: E402
     DTensor,
     Partial,
@@ -43,6 +47,13 @@ WORLD = 4
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     ranks = Ranks(WORLD, tmp_path_factory.mktemp("four"))
+    yield ranks
+    ranks.close()
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    ranks = Ranks(2, tmp_path_factory.mktemp("two"))
     yield ranks
     ranks.close()
 
@@ -315,14 +326,30 @@ def restore_stages(rank: int, folder: str, world: int) -> None:
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
     optimizer = torch.optim.AdamW(model.parameters())
-    restored = Checkpointer(folder).restore(
-        model=model, optimizer=optimizer, strict=world == 1
-    )
+    restored = Checkpointer(folder).restore(model=model, optimizer=optimizer)
     for name, value in model.state_dict().items():
         if "bias" not in name:
             assert torch.equal(value, expected.state_dict()[name]), name
     assert moments(model, optimizer) == moments(expected, expected_optimizer)
-    assert restored.missing == []
+    assert restored.missing == restored.unexpected == []
+    if world == WORLD:
+        # Layer 2 is on no rank, and then in no optimizer.
+        with pytest.raises(RuntimeError, match=r"'layers\.2\.weight'"):
+            Checkpointer(folder).restore(model=without_layer_2(layers))
+        model = Stages(layers)
+        optimizer = torch.optim.AdamW(
+            value for name, value in model.named_parameters() if ".2." not in name
+        )
+        with pytest.raises(RuntimeError, match=r"no parameter 'layers\.2\.weight'"):
+            Checkpointer(folder).restore(model=model, optimizer=optimizer)
+        assert not optimizer.state
+
+
+def without_layer_2(layers: range) -> nn.Module:
+    model = Stages(layers)
+    if 2 in layers:
+        del model.layers["2"]
+    return model
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -334,6 +361,81 @@ def test_stages_are_saved_by_all_ranks(
     three.all(restore_stages, str(tmp_path), 3)
     restore_stages(0, str(tmp_path), 1)
     assert len(Checkpointer(tmp_path).load()["model", "layers"].keys()) == 12
+
+
+class Tied(nn.Module):
+    """A model whose head is its embedding, with layers that wrappers take."""
+
+    def __init__(self, wrappers: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(8, 4)
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+        self.head = nn.Linear(4, 8, bias=False)
+        self.head.weight = self.embed.weight
+        for number, layer in enumerate(self.layers):
+            if "compiled" in wrappers:
+                layer = torch.compile(layer, backend="eager")  # type: ignore[assignment]
+            if "checkpointed" in wrappers:
+                layer = checkpoint_wrapper(layer)
+            self.layers[number] = layer
+        if "sharded" in wrappers:
+            for layer in self.layers:
+                fully_shard(layer)
+            fully_shard(self)
+
+
+def tied(
+    value: float, wrappers: tuple[str, ...]
+) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = Tied(wrappers)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for number, parameter in enumerate(model.parameters()):
+        nn.init.constant_(parameter, value + number)
+        parameter.grad = torch.full_like(parameter, value * (number + 1))
+    optimizer.step()
+    return model, optimizer
+
+
+def tied_values(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+    return [
+        (
+            whole(each.detach()).tolist(),
+            whole(optimizer.state[each]["exp_avg"]).tolist(),
+        )
+        for each in model.parameters()
+    ]
+
+
+def restore_tied(rank: int, folder: str) -> None:
+    forms: list[tuple[str, ...]] = [
+        (),
+        ("sharded",),
+        ("checkpointed",),
+        ("sharded", "checkpointed"),
+        ("sharded", "checkpointed", "compiled"),
+    ]
+    for step, saved in enumerate(forms):
+        checkpointer = Checkpointer(folder, durable=False)
+        model, optimizer = tied(1.0, saved)
+        expected = tied_values(model, optimizer)
+        checkpointer.save(step, model=model, optimizer=optimizer)
+        for form in forms:
+            fresh, other = tied(9.0, form)
+            locals_of = [each.data_ptr() for each in map(local, fresh.parameters())]
+            checkpointer.restore(model=fresh, optimizer=other)
+            assert tied_values(fresh, other) == expected, (saved, form)
+            assert fresh.head.weight is fresh.embed.weight
+            # Values go to the memory that is there.
+            after = [each.data_ptr() for each in map(local, fresh.parameters())]
+            assert after == locals_of, form
+
+
+def local(value: Any) -> torch.Tensor:
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def test_tied_shards_with_wrappers(two: Ranks, tmp_path: Path) -> None:
+    two.all(restore_tied, str(tmp_path))
 
 
 def save_local_indices(rank: int, folder: str, per_rank: list[str]) -> None:

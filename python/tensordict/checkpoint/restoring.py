@@ -115,6 +115,8 @@ class Restoring:
                 self.items[name] = about
                 self._ranks[name] = self.rank
         self._changes: list[_Change] = []
+        self._unexpected: dict[str, tuple[list[str], Callable[[list[str]], Exception]]]
+        self._unexpected = {}
         needing = None
         if ranks is not None:
             needing = Needing(torch.distributed.get_rank())
@@ -245,6 +247,23 @@ class Restoring:
         """Have work done that cannot fail, behind all changes."""
         self._after.append(work)
 
+    def note_unexpected(
+        self, item: str, names: list[str], error: Callable[[list[str]], Exception]
+    ) -> None:
+        """Have names refused that the checkpoint has, unless another rank has them.
+
+        Args:
+            item: the name of an item, whose other names were compared.
+            names: the names that this rank lacks.
+            error: makes an error of some of them.
+
+        Raises:
+            Exception: the error, where no other rank counts.
+        """
+        if names and self.ranks is None:
+            raise error(names)
+        self._unexpected[item] = names, error
+
     # For all items ----------------------------------------------------
 
     def prepare(self, items: Mapping[str, Any]) -> None:
@@ -278,6 +297,26 @@ class Restoring:
         for name, about in saved.items():
             if name not in items and about["kind"] in ("value", "tensor", "collection"):
                 self.values[name] = self.value(name, about)
+
+    def agree_on_names(self) -> None:
+        """Refuse the names of the checkpoint that no rank has: stages have each a part.
+
+        Raises:
+            Exception: what the item raises.
+        """
+        if self.ranks is None or not self.strict:
+            return
+        own = {item: names for item, (names, _) in self._unexpected.items()}
+        # Of an item that each rank saved for itself, each has all names.
+        alone = {item for item, rank in self._ranks.items() if rank}
+        told = self.ranks.gather((own, alone))
+        for item, (names, error) in self._unexpected.items():
+            others = [each[item] for each, _ in told if item in each]
+            if not any(item in each for _, each in told):
+                lacking = set(names).intersection(*others)
+                names = [name for name in names if name in lacking]
+            if names:
+                raise error(names)
 
     def read(self) -> None:
         """Compare the bytes of all files that are needed, and fill new tensors.
@@ -412,10 +451,13 @@ def restore_items(
         )
         restoring.prepare(items)
 
+    def agree_on_names() -> None:
+        restoring.agree_on_names()
+
     def read() -> None:
         restoring.read()
 
-    for work in (prepare, read):
+    for work in (prepare, agree_on_names, read):
         error: Exception | None = None
         try:
             work()

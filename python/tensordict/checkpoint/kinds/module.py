@@ -17,7 +17,7 @@ from tensordict.checkpoint.names import bare_names, bare_wrapper_names
 from tensordict.storage.sharded import is_sharded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
 
     from tensordict.checkpoint.files import ItemFiles
@@ -208,20 +208,27 @@ class Mismatch:
         self.unexpected: list[str] = []
         self.wrong: list[str] = []
 
-    def refuse(self, item: str, *, strict: bool) -> None:
+    def refuse(self, item: str, restoring: Restoring) -> None:
         """Raise what is refused.
 
         Raises:
             RuntimeError: shapes differ; or names, where that is strict.
         """
+        strict = restoring.strict
         lines = list(self.wrong)
         if strict and self.missing:
             lines.append(f"missing in the checkpoint: {_shown(self.missing)}")
-        if strict and self.unexpected:
-            lines.append(f"unexpected in the checkpoint: {_shown(self.unexpected)}")
-        if lines:
+
+        def error(unexpected: list[str]) -> RuntimeError:
+            if strict and unexpected:
+                lines.append(f"unexpected in the checkpoint: {_shown(unexpected)}")
             joined = "".join(f"\n  {line}" for line in lines)
-            raise RuntimeError(MSG_MODULE.format(item=repr(item), lines=joined))
+            return RuntimeError(MSG_MODULE.format(item=repr(item), lines=joined))
+
+        if lines:
+            raise error(self.unexpected)
+        if strict:
+            restoring.note_unexpected(item, self.unexpected, error)
 
 
 def _shown(names: list[str]) -> str:
@@ -319,10 +326,11 @@ class _Filling:
                     f"size mismatch for {bare!r}: the model has {list(value.shape)} and "
                     f"the checkpoint {list(each.shape)}"
                 )
-        found.refuse(self.item, strict=self.restoring.strict)
         restoring = self.restoring
+        found.refuse(self.item, restoring)
         restoring.missing += [f"{self.item}.{each}" for each in found.missing]
-        restoring.unexpected += [f"{self.item}.{each}" for each in found.unexpected]
+        if not restoring.strict:
+            restoring.unexpected += [f"{self.item}.{each}" for each in found.unexpected]
         return stored
 
     def fill(self) -> None:
@@ -441,19 +449,30 @@ def _is_plain(module: nn.Module) -> bool:
             cls._load_from_state_dict not in _PLAIN_LOADERS
             or cls.set_extra_state is not nn.Module.set_extra_state
             or cls.state_dict is not nn.Module.state_dict
-            or each._load_state_dict_pre_hooks
-            or not all(map(_is_of_fsdp, each._load_state_dict_post_hooks.values()))
-            or each._state_dict_hooks
             or each._state_dict_pre_hooks
+            or not all(map(_is_of_wrapper, _hooks_of(each)))
         ):
             return False
     return True
 
 
-def _is_of_fsdp(hook: object) -> bool:
-    """Return whether a hook is that of ``fully_shard``, which only notes new parameters."""
-    module = str(getattr(hook, "__module__", ""))
-    return module.startswith("torch.distributed.fsdp._fully_shard")
+def _hooks_of(module: nn.Module) -> Iterator[Any]:
+    yield from module._load_state_dict_pre_hooks.values()
+    yield from module._load_state_dict_post_hooks.values()
+    yield from module._state_dict_hooks.values()
+
+
+_WRAPPERS = (
+    "torch.distributed.fsdp._fully_shard",
+    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
+)
+"""Modules of torch whose hooks note new parameters, or take a prefix of names away."""
+
+
+def _is_of_wrapper(hook: object) -> bool:
+    """Return whether a hook changes no values: of ``fully_shard``, of activation checkpoints."""
+    called = getattr(hook, "hook", hook)
+    return str(getattr(called, "__module__", "")).startswith(_WRAPPERS)
 
 
 def _copied(state: Mapping[str, Any]) -> Any:

@@ -218,13 +218,12 @@ class _Matching:
         ]
         restoring = self.restoring
         if restoring.strict:
-            for names, text in (
-                (missing, "the checkpoint has no state of {}"),
-                (unexpected, "the optimizer has no parameter {}"),
-            ):
-                shown = ", ".join(map(repr, names[:20]))
-                if names:
-                    self.lines.append(text.format(shown))
+            if missing:
+                self.lines.append(f"the checkpoint has no state of {_shown(missing)}")
+            if unexpected and (self.lines or restoring.ranks is None):
+                self.lines.append(
+                    f"the optimizer has no parameter {_shown(unexpected)}"
+                )
             if self.lines and self.own.lengths != self.saved.lengths:
                 self.lines.append(
                     f"it has parameter groups of {self.own.lengths} parameters, and in "
@@ -237,9 +236,20 @@ class _Matching:
             self._compare_shapes(number, saved)
         groups = self._groups(matched)
         if self.lines:
-            lines = "".join(f"\n  {line}" for line in self.lines)
-            raise RuntimeError(MSG_DIFFERS.format(item=self.item, lines=lines))
+            raise self._refusal(self.lines)
+        if restoring.strict:
+            restoring.note_unexpected(
+                self.item,
+                unexpected,
+                lambda names: self._refusal(
+                    [f"the optimizer has no parameter {_shown(names)}"]
+                ),
+            )
         return {"state": self._states(matched), "param_groups": groups}
+
+    def _refusal(self, lines: list[str]) -> RuntimeError:
+        joined = "".join(f"\n  {line}" for line in lines)
+        return RuntimeError(MSG_DIFFERS.format(item=self.item, lines=joined))
 
     def _shapes(self, encoded: object) -> dict[str, tuple[int, ...]]:
         """The shapes of the tensors in the state of a parameter."""
@@ -416,3 +426,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
                 and found.dtype != value.dtype
             ):
                 loaded[key] = value.to(found.device)
+
+
+def _shown(names: list[Any]) -> str:
+    return ", ".join(map(repr, names[:20]))
