@@ -264,9 +264,9 @@ def _check_invariants(td: TensorDict) -> None:
 _answer: Any = TorchDispatchOps.__dict__["__torch_function__"].__func__
 TensorDict.__torch_function__ = MethodType(_answer, TensorDict)  # type: ignore[method-assign]
 
-for _reader in (TensorDict.keys, TensorDict.values, TensorDict.items):
+for _name in ("keys", "values", "items"):
     # `help` shows the text of the base class, which has the arguments and examples.
-    _reader.__doc__ = getattr(TensorDictBase, _reader.__name__).__doc__
+    vars(TensorDict)[_name].__doc__ = getattr(TensorDictBase, _name).__doc__
 
 TensorDict.__module__ = "tensordict._td"
 CollectionProtocol._plain_type = TensorDict
