@@ -238,3 +238,34 @@ def test_options_of_the_command_line_reach_the_store(s3, command, tmp_path):
     assert "key=value" in command("inspect", url, "--option", "wrong", status=2)
     assert "on this machine" in command("clean", tmp_path, status=2)
     assert "seal it here" in command("seal", url, *options, status=2)
+
+
+def test_steps_are_verified_an_item_at_a_time(remote, command, monkeypatch):
+    with Checkpointer(f"{remote}/run", dedupe=True, durable=False) as checkpointer:
+        for step in range(3):
+            checkpointer.save(step, a=torch.full((9000,), step), b=torch.ones(9000))
+
+    def bring(*arguments, **options):
+        raise AssertionError(arguments)
+
+    monkeypatch.setattr(copying, "bring", bring)
+    assert command("verify", f"{remote}/run").count("ok (every byte)") == 3
+    said = json.loads(command("verify", f"{remote}/run/step-2", "--json"))
+    assert said["steps"] == {f"{remote}/run/step-2": []}
+    place = place_of(f"{remote}/run")
+    (name,) = [
+        name
+        for name in names(f"{remote}/run")
+        if name.startswith("step-1/")
+        and "a" in name.rpartition("/")[2]
+        and name.endswith(".safetensors")
+    ]
+    content = bytearray(place.get(name))
+    content[-1] ^= 1
+    place.put(name, bytes(content))
+    said = command("verify", f"{remote}/run", status=1)
+    assert said.count("ok (every byte)") == 2
+    assert f"DAMAGED   {remote}/run/step-1: " in said or f"{remote}/run/step-1" in said
+    assert "/tmp" not in said
+    place.delete([name])
+    assert "step-1: checkpoint, damaged" in command("verify", f"{remote}/run", status=1)

@@ -228,7 +228,13 @@ class RemoteStepFiles(StepFiles):
     def problems(self, about: Mapping[str, Any]) -> list[str]:
         """List the problems of the files of an item, a line each."""
         self.bring_all(about)
-        return super().problems(about)
+        try:
+            return super().problems(about)
+        finally:
+            # Nobody reads the files any more, and the next item needs the room.
+            for name in about["files"]:
+                self._files.pop(name, None)
+                (self._folder / name).unlink(missing_ok=True)
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

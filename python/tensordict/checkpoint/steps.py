@@ -24,6 +24,7 @@ __all__ = [
     "Step",
     "Steps",
     "find_step",
+    "is_description",
     "is_meta",
     "meta_bytes",
     "parse_meta",
@@ -68,9 +69,14 @@ def is_meta(path: Path) -> bool:
     """Return whether a file begins as the description of a step does."""
     try:
         with path.open("rb") as file:
-            return file.read(len(_HEAD)) == _HEAD
+            return is_description(file.read(len(_HEAD)))
     except OSError:
         return False
+
+
+def is_description(content: bytes) -> bool:
+    """Return whether bytes begin as the description of a step does."""
+    return content.startswith(_HEAD)
 
 
 def step_name(number: int) -> str:

@@ -25,11 +25,13 @@ from tensordict.checkpoint.lazy_state import LazyTensors
 from tensordict.checkpoint.loading import as_entry, load_step
 from tensordict.checkpoint.optimizer_forms import by_number
 from tensordict.checkpoint.reading import StepFiles
+from tensordict.checkpoint.remote_files import RemoteStepFiles
 from tensordict.checkpoint.shares import Sharer
 from tensordict.checkpoint.steps import (
     META,
     Step,
     Steps,
+    is_description,
     is_meta,
     read_meta,
     step_number,
@@ -38,11 +40,13 @@ from tensordict.checkpoint.writing import plan_step
 from tensordict.storage import layouts
 from tensordict.storage.encoding import Encoder
 from tensordict.storage.locations import local
+from tensordict.storage.remote.manifests import read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tensordict.checkpoint.export import Export
+    from tensordict.storage.remote.place import Place
 
 __all__ = [
     "convert_to_step",
@@ -53,6 +57,7 @@ __all__ = [
     "steps_at",
     "survey",
     "verify",
+    "verify_place",
 ]
 
 
@@ -130,7 +135,46 @@ def verify(path: str | Path, num_threads: int = 0) -> list[str]:
         meta = read_meta(directory)
     except (OSError, RuntimeError, ValueError) as error:
         return [str(error)]
-    files = StepFiles(directory, num_threads)
+    return _verified(StepFiles(directory, num_threads), meta)
+
+
+def verify_place(place: Place, num_threads: int = 0) -> dict[str, list[str]] | None:
+    """List the damage of a step in a store, or of a folder of steps, by their URLs.
+
+    The files of one item at a time are on this machine.
+
+    Returns:
+        None if there are no steps.
+    """
+    try:
+        names = [found.name for found in place.list()]
+    except OSError:
+        # A server of HTTP lists nothing: the URL is that of one step, if of any.
+        names = [META] if place.exists(META) else []
+    steps = [
+        place / folder
+        for folder, _, file in (name.rpartition("/") for name in names)
+        if file == META and step_number(folder) is not None
+    ]
+    if META in names and not steps:
+        content = place.get(META)
+        manifest = read_manifest(content)
+        text = content if manifest is None else manifest.text.encode()
+        steps = [place] if is_description(text) else []
+    found: dict[str, list[str]] = {}
+    for step in sorted(steps, key=lambda step: step_number(step.name) or 0):
+        try:
+            files = RemoteStepFiles(step, num_threads)
+            meta = read_meta(files.root)
+        except (OSError, RuntimeError, ValueError) as error:
+            found[str(step)] = [str(error)]
+        else:
+            found[str(step)] = _verified(files, meta)
+    return found or None
+
+
+def _verified(files: StepFiles, meta: dict[str, Any]) -> list[str]:
+    """List the damage of the files of a step, a line each, and close them."""
     lines: list[str] = []
     try:
         parts = files.parts(meta)
@@ -144,7 +188,7 @@ def verify(path: str | Path, num_threads: int = 0) -> list[str]:
         lines.append(str(error))
     finally:
         files.close()
-    return [line.replace(str(files.root), str(directory)) for line in lines]
+    return [line.replace(str(files.root), str(files.directory)) for line in lines]
 
 
 def load(path: str | Path) -> Any:

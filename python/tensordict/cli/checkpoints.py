@@ -10,8 +10,9 @@ from tensordict.ops.display import readable
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
-__all__ = ["convert", "inspect", "refuse_damaged", "verify"]
+__all__ = ["convert", "inspect", "refuse_damaged", "show_problems", "verify"]
 
 DAMAGED = 1
 
@@ -80,9 +81,20 @@ def verify(arguments: argparse.Namespace) -> int:
     """Compare the files of all steps with their checksums; status 1 for damage."""
     from tensordict.checkpoint import tools
 
-    problems: dict[str, list[str]] = {}
-    for path, _ in tools.steps_at(arguments.path):
-        problems[str(path)] = tools.verify(path, arguments.threads)
+    problems = {
+        str(path): tools.verify(path, arguments.threads)
+        for path, _ in tools.steps_at(arguments.path)
+    }
+    elsewhere = {place: tools.survey(place).get("elsewhere") for place in problems}
+    return show_problems(arguments, problems, elsewhere)
+
+
+def show_problems(
+    arguments: argparse.Namespace,
+    problems: Mapping[str, list[str]],
+    elsewhere: Mapping[str, Any],
+) -> int:
+    """Print the damage of steps, by their paths; status 1 if there is any."""
     if arguments.json:
         common.print_json({"path": arguments.path, "steps": problems})
     else:
@@ -90,9 +102,8 @@ def verify(arguments: argparse.Namespace) -> int:
             for line in lines:
                 print(f"DAMAGED   {line}")
             print(f"{place}: checkpoint, {'damaged' if lines else 'ok (every byte)'}")
-            found = tools.survey(place)
-            if found.get("elsewhere"):
-                print(f"{place}: {_elsewhere(found)}")
+            if elsewhere.get(place):
+                print(f"{place}: {_elsewhere({'elsewhere': elsewhere[place]})}")
     return DAMAGED if any(problems.values()) else 0
 
 

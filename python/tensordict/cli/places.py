@@ -92,6 +92,13 @@ def _run_on_copies(arguments: argparse.Namespace) -> int:
     given: dict[str, str] = arguments.given
     places = {name: place_or_path(url, arguments) for name, url in given.items()}
     target = places.pop("target", None)
+    if arguments.command == "verify":
+        from tensordict.checkpoint.tools import verify_place
+        from tensordict.cli import checkpoints
+
+        problems = verify_place(places["path"], arguments.threads)
+        if problems is not None:
+            return checkpoints.show_problems(arguments, problems, {})
     if target is not None and not arguments.force and copying.exists(target):
         raise FileExistsError(17, MSG_THERE.format(target))
     with tempfile.TemporaryDirectory(prefix="tensordict-") as folder:
