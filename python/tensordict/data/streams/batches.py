@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from tensordict._rust import Lanes
 
-OWN_KEYS = ("reset", "valid", "stream_id", "step")
-
 
 @dataclass(frozen=True)
 class Columns:

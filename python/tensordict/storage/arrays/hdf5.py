@@ -60,9 +60,6 @@ MSG_VALUE = (
     "collection with memmap."
 )
 MSG_READ = "Cannot read {!r} of {}: {}."
-MSG_ARRAY = (
-    "The array {!r} of {} holds values of {}, which are neither tensors nor values."
-)
 MODES = ("r", "r+", "w", "w-", "x", "a")
 MSG_MODE = "Invalid mode {!r}; must be one of {}"
 
