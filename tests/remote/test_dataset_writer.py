@@ -159,6 +159,21 @@ def test_rows_go_up_in_objects_and_leave_the_disk(remote, monkeypatch, tmp_path)
     assert torch.equal(loaded["a"][:], torch.arange(40)[:, None].expand(-1, 50_000))
 
 
+def test_a_writer_removes_the_rows_that_a_killed_one_left_here(
+    remote, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = tmp_path / f"tensordict-writer-{ENDED}.x"
+    left.mkdir()
+    (left / "a.memmap").write_bytes(b"rows")
+    with DatasetWriter(remote) as writer:
+        assert not left.exists()
+        with DatasetWriter(f"{remote}-2") as other:
+            other.append(row(1))
+        writer.append(row(0))
+    assert load(remote)["n", "b"].tolist() == [0]
+
+
 def test_one_writer_at_a_time(remote):
     with DatasetWriter(remote) as writer:
         with pytest.raises(RuntimeError, match="Another writer has .* open"):

@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tensordict import _rust
 from tensordict.storage.growing.publish import CHECKSUMS, METADATA, replace_file
 from tensordict.storage.growing.tree import MSG_NO_SAVE, GrowingTree
 from tensordict.storage.remote.fetching import saved_at
@@ -57,6 +58,9 @@ RECORD_S: Final = 3600.0
 
 _PUNCH: Final = 3
 """The flags of ``fallocate`` that make a hole and keep the size of the file."""
+
+_FOLDER: Final = "tensordict-writer-"
+"""The beginning of the names of the folders in which rows gather."""
 
 MSG_SUPERSEDED: Final = (
     "Another writer has published rows at {} since this one was opened: the rows that this "
@@ -129,7 +133,7 @@ class RemoteTree(GrowingTree):
         self._file_list: list[tuple[str, GrowingFile]] = []
         self._replaced: set[str] = set()
         self._place_lock = PlaceLock(place)
-        self._folder: str = tempfile.mkdtemp(prefix="tensordict-writer-")
+        self._folder: str = _made_folder()
         try:
             self._before = switch_at(place, SWITCH)
             if self._before is None:
@@ -454,6 +458,15 @@ class RemoteTree(GrowingTree):
             super().close()
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _made_folder() -> str:
+    """Make a folder for the rows, and remove those of processes that have ended."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        owner = left.name.removeprefix(_FOLDER).partition(".")[0]
+        if _rust.process_has_ended(owner):
+            shutil.rmtree(left, ignore_errors=True)
+    return tempfile.mkdtemp(prefix=f"{_FOLDER}{_rust.process_name()}.")
 
 
 def path_between(start: Place, target: Place) -> str:
