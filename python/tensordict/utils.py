@@ -28,6 +28,7 @@ from tensordict._utils_key_json import (
 )
 from tensordict.containers.nontensor.write_through import LinkedList
 from tensordict.ops.display import get_printoptions, set_printoptions
+from tensordict.primitives import special
 from tensordict.primitives.checks import (
     _is_non_tensor,
     _is_tensorclass,
@@ -187,7 +188,7 @@ def expand_right(tensor: Any, shape: Sequence[int]) -> Any:
 
 def _shape(tensor: torch.Tensor, nested_shape: bool = False) -> Any:
     """The shape of a tensor; a nested tensor's dims that differ are -1."""
-    if not isinstance(tensor, torch.Tensor) or not tensor.is_nested:
+    if special.rows(tensor) is None:
         return tensor.shape
     if nested_shape:
         return tensor._nested_tensor_size()

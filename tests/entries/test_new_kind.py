@@ -20,6 +20,8 @@ from tensordict import (
 )
 from tensordict.primitives import special
 from tensordict.primitives.special import EntryKind, register_entry_kind
+from tensordict.storage.checksums import verify
+from tensordict.storage.inspect import survey
 
 
 class Text(torch.Tensor):
@@ -174,15 +176,69 @@ def test_a_file_of_hdf5_keeps_the_kind(tmp_path):
     assert texts_of(read[1:]) == ["bc", "d"]
 
 
-def test_what_has_no_word_for_the_kind_refuses_it(tmp_path):
-    with pytest.raises(
-        NotImplementedError, match="Text entries cannot be memory-mapped"
+SAVES = {
+    "directory": lambda td, path: td.save(path / "texts"),
+    "archive": lambda td, path: td.save(path / "texts.tdz"),
+    "safetensors": lambda td, path: td.save(path / "texts.safetensors"),
+    "consolidated": lambda td, path: td.consolidate(path / "texts"),
+    "memmap": lambda td, path: td.memmap(path / "texts"),
+    "in_place": lambda td, path: td.clone().memmap_(path / "texts"),
+    "of_a_stack": lambda td, path: lazy_stack(list(td.unbind(0))).save(path / "texts"),
+}
+
+
+@pytest.mark.parametrize("name", SAVES)
+def test_every_layout_keeps_the_kind(name, tmp_path):
+    saved = SAVES[name](collection("a", "bc", "d"), tmp_path)
+    (path,) = tmp_path.iterdir()
+    loaded = TensorDict.load(path)
+    for td in (saved, loaded, loaded.clone()):
+        assert texts_of(td) == ["a", "bc", "d"]
+        assert texts_of(td[1:]) == ["bc", "d"]
+    assert {found.outcome for found in verify(path).findings} <= {"good", "unchecked"}
+    entries = survey(path).entries
+    assert [entry.problem for entry in entries if entry.problem] == []
+    assert any("text" in entry.key for entry in entries)
+
+
+def test_memory_that_is_shared_or_mapped_keeps_the_kind(tmp_path):
+    for td in (
+        collection("a", "bc").memmap(),
+        collection("a", "bc").share_memory_(),
+        collection("a", "bc").consolidate(),
+        pickle.loads(pickle.dumps(collection("a", "bc").consolidate())),
     ):
-        collection("a").memmap(tmp_path / "texts")
-    with pytest.raises(
-        NotImplementedError, match="Text entries cannot be consolidated"
-    ):
-        collection("a").consolidate()
+        assert texts_of(td) == ["a", "bc"]
+    like = collection("a", "bc").memmap_like(tmp_path / "like")
+    assert type(like["text"]) is Text
+    assert like["text"].shape == (2, 2)
+    loaded = TensorDict.load_memmap(tmp_path / "like")
+    assert texts_of(loaded) == ["", ""]
+
+
+def test_what_a_save_loads_into_has_the_texts_of_the_save(tmp_path):
+    collection("a", "bc").save(tmp_path / "texts")
+    td = collection("xy", "z")
+    td.load_memmap_(tmp_path / "texts")
+    assert texts_of(td) == ["a", "bc"]
+
+
+def test_a_key_may_read_like_a_part_of_an_entry(tmp_path):
+    key = "<ENTRY text data>a"
+    td = TensorDict({key: torch.arange(2), "t": Text.of("a", "b")}, [2])
+    td.consolidate(tmp_path / "texts")
+    loaded = TensorDict.load(tmp_path / "texts")
+    assert loaded[key].tolist() == [0, 1]
+    assert loaded["t"].texts() == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["directory", "archive", "consolidated"])
+def test_a_kind_that_is_not_registered_is_named(name, tmp_path, monkeypatch):
+    SAVES[name](collection("a", "bc"), tmp_path)
+    (path,) = tmp_path.iterdir()
+    monkeypatch.setattr(special, "KINDS", [])
+    with pytest.raises(RuntimeError, match="kind 'text', which is not registered here"):
+        TensorDict.load(path)
 
 
 def test_the_walks_of_compiled_code_ask_the_kind():

@@ -117,8 +117,10 @@ def _with_bar(keys: list[Any], arguments: argparse.Namespace) -> Any:
 def _described(value: Any) -> str:
     import torch
 
+    from tensordict.primitives import special
+
     if isinstance(value, torch.Tensor):
-        shape = "nested" if value.is_nested else list(value.shape)
+        shape = list(value.shape) if special.rows(value) is None else "nested"
         return f"{str(value.dtype).removeprefix('torch.')}{shape}"
     if value._is_non_tensor:
         return repr(value._value())
@@ -156,10 +158,13 @@ def _deviation(
     """The largest deviation, and how many items differ by more than the tolerances."""
     import torch
 
-    if left.is_nested:
+    from tensordict.primitives import special
+
+    rows = special.rows(left)
+    if rows is not None:
         parts = [
             _deviation(a, b, rtol, atol)
-            for a, b in zip(left.unbind(), right.unbind(), strict=True)
+            for a, b in zip(rows, right.unbind(), strict=True)
             if a.shape == b.shape
         ]
         largest = max((part for part, _ in parts if part is not None), default=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from tensordict.primitives import special
 from tensordict.storage import layouts
 from tensordict.storage.foreign import explain, kind_of
 from tensordict.storage.inspect import Entry, Survey
@@ -111,10 +112,13 @@ def _entry(td: Any, name: str, key: tuple[str, ...]) -> Iterator[Entry]:
     value = td._sample_entry(name)
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
-        shape = None if value.is_nested else list(value.shape)
-        count = value.values().numel() if value.is_nested else value.numel()
-        size = count * value.element_size()
-        yield Entry(key, "tensor", dtype, shape, size, "ragged" * value.is_nested)
+        rows = special.rows(value)
+        if rows is None:
+            size = value.numel() * value.element_size()
+            yield Entry(key, "tensor", dtype, list(value.shape), size)
+        else:
+            size = value.values().numel() * value.element_size()
+            yield Entry(key, "tensor", dtype, None, size, "ragged")
     elif value._is_non_tensor:
         note = layouts.short(value.tolist() if value.batch_dims else value.data)
         yield Entry(key, "value", note=note)

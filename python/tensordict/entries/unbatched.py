@@ -209,6 +209,7 @@ class Unbatched(EntryKind):
     name = "unbatched"
     cls: type[torch.Tensor] | None = UnbatchedTensor
     is_shared = True
+    in_files = "refused"
 
     def leading_shape(self, entry: Any) -> None:
         """No dim is a batch dim: any batch size fits."""
@@ -238,18 +239,6 @@ class Unbatched(EntryKind):
         """Write a value into all of the data, which all elements share."""
         _ = index
         entry[...] = value
-
-    def mapped(
-        self,
-        entry: Any,
-        op: str | Callable[..., Any],
-        args: tuple[Any, ...],
-        size: torch.Size | None,
-    ) -> Any:
-        """Keep the data where the batch size changes; call ``op`` where it does not."""
-        if size is not None:
-            return entry._with_batch_size(size)
-        return super().mapped(entry, op, args, size)
 
     def split(
         self,

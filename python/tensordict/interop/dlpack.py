@@ -10,6 +10,7 @@ import torch
 
 from tensordict.containers.dense import TensorDict
 from tensordict.interop.leaves import check_collection, extra, path_of
+from tensordict.primitives import special
 from tensordict.primitives.arrays import is_constant, tensor_over
 from tensordict.primitives.protocol import CollectionProtocol
 
@@ -184,7 +185,7 @@ def _arrays(
 
 def _array(namespace: Any, path: tuple[str, ...], value: torch.Tensor) -> Any:
     key, library = path_of(path), namespace.__name__.partition(".")[0]
-    if value.is_nested:
+    if special.rows(value) is not None:
         raise TypeError(MSG_RAGGED.format(key=key))
     if value.requires_grad:
         raise TypeError(MSG_GRADIENT.format(key=key))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tensordict.primitives import special
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def array_of(
     Raises:
         TypeError: it is a nested tensor, or NumPy lacks its dtype.
     """
-    if value.is_nested:
+    if special.rows(value) is not None:
         raise TypeError(MSG_RAGGED.format(asked=asked, key=path_of(path)))
     try:
         array: np.ndarray[Any, Any] = (

@@ -14,6 +14,7 @@ import torch
 
 from tensordict.containers.dense import TensorDict
 from tensordict.interop.leaves import check_collection, extra, path_of, values_of
+from tensordict.primitives import special
 from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
@@ -249,9 +250,9 @@ def _column(
         cells = [held.data] * len(held) if held._is_one else _cells(held)
         encoding = "" if is_chosen else _encoding_of_values(name, path, cells)
         return encoding, len(cells), cells.__getitem__
-    if value.is_nested:
-        rows = [part[None] for part in value.unbind()]
-        parts = [_array(name, path, row, is_chosen)[0] for row in rows]
+    rows = special.rows(value)
+    if rows is not None:
+        parts = [_array(name, path, row[None], is_chosen)[0] for row in rows]
         return "ndarray", len(parts), parts.__getitem__
     array = _array(name, path, value, is_chosen)
     kind = array.dtype.name

@@ -8,6 +8,7 @@ import torch
 
 from tensordict.containers.dense import TensorDict
 from tensordict.interop.leaves import check_collection, path_of
+from tensordict.primitives import special
 from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
 
@@ -69,12 +70,10 @@ def _nested(path: tuple[str, ...], td: Any, layout: torch.layout) -> Any:
         if isinstance(value, CollectionProtocol):
             if not value._is_non_tensor:
                 changed[key] = _nested(here, value, layout)
-        elif (
-            isinstance(value, torch.Tensor)
-            and value.is_nested
-            and value.layout is not layout
-        ):
-            changed[key] = _joined(here, list(value.unbind()), layout, True)
+            continue
+        rows = special.rows(value)
+        if rows is not None and value.layout is not layout:
+            changed[key] = _joined(here, rows, layout, True)
     if all(td.get(key) is value for key, value in changed.items()):
         return td
     made = td.copy()

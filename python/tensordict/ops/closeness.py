@@ -7,7 +7,7 @@ import torch
 from tensordict.ops.operands import mismatch_message, unset_fields
 from tensordict.primitives.errors import absent_key
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.primitives.ragged_leaves import with_rows_of
+from tensordict.primitives.special import in_line
 
 __all__ = ["assert_allclose_td", "assert_close"]
 
@@ -81,7 +81,7 @@ def assert_close(
         ):
             assert_close(value, other, rtol, atol, equal_nan, intersection, msg, path)
             continue
-        other = with_rows_of(value, other)
+        other = in_line(value, other)
         try:
             text = MSG_MISMATCH.format(path, _mean_squared_difference(value, other))
         except RuntimeError as error:

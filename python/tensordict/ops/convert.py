@@ -13,7 +13,7 @@ import torch
 from tensordict import _rust
 from tensordict.ops.batch import with_named_values
 from tensordict.ops.python_values import NON_NESTED, is_namedtuple_class
-from tensordict.primitives import classes
+from tensordict.primitives import classes, special
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -378,7 +378,7 @@ def _field_array(key: str, value: torch.Tensor) -> np.ndarray[Any, Any]:
     Raises:
         TypeError: it is a nested tensor, or NumPy lacks its dtype.
     """
-    if value.is_nested:
+    if special.rows(value) is not None:
         raise TypeError(MSG_RAGGED_FIELD.format(key))
     try:
         array: np.ndarray[Any, Any] = value.detach().cpu().resolve_conj().numpy()
@@ -446,7 +446,8 @@ def _converted(value: Any, kind: bool | Literal["numpy"]) -> Any:
     """
     if isinstance(value, list):
         return [_converted(each, kind) for each in value]
-    if isinstance(value, torch.Tensor) and value.is_nested:
-        parts = [_converted(each, kind) for each in value.unbind()]
+    rows = special.rows(value)
+    if rows is not None:
+        parts = [_converted(each, kind) for each in rows]
         return tuple(parts) if kind == "numpy" else parts
     return value.numpy() if kind == "numpy" else value.tolist()

@@ -13,7 +13,7 @@ from tensordict.ops.families import cast_leaves, cast_of
 from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.ragged_leaves import is_jagged
+from tensordict.primitives.special import num_bytes
 from tensordict.storage.layouts import consolidated
 
 __all__ = ["DeviceOps", "normalize_device"]
@@ -339,7 +339,7 @@ class DeviceOps(CollectionProtocol):
         leaves = _rust.leaves(self)
         if not count_duplicates:
             leaves = list({id(leaf): leaf for leaf in leaves}.values())
-        return sum(map(_num_bytes, leaves))
+        return sum(map(num_bytes, leaves))
 
     def as_tensor(self) -> Self:
         """Give the leaves as plain tensors where they offer it (``as_tensor``)."""
@@ -367,15 +367,6 @@ def _by_name(
     if is_device:
         return (), {"device": first, **named, **kwargs}
     return (first,), {**named, **kwargs}
-
-
-def _num_bytes(leaf: Any) -> int:
-    """The bytes of all elements, of a jagged tensor with what tells its rows apart."""
-    own: int = leaf.numel() * leaf.element_size()
-    if not is_jagged(leaf):
-        return own
-    parts = leaf.offsets(), leaf.lengths()
-    return own + sum(_num_bytes(part) for part in parts if part is not None)
 
 
 def _pinned(leaf: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from torch.utils._contextlib import _DecoratorContextManager
 
 from tensordict.primitives.metatensor import MetaTensor
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.special import is_shared_class
+from tensordict.primitives.special import is_shared_class, shown_shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -337,18 +337,7 @@ def _known_shape(value: Any) -> list[Any]:
     """The shape, with -1 for ragged dims; -1 where a lazy module has yet to set it."""
     if is_lazy(value):
         return [-1]
-    return _ragged_shape(value) if value.is_nested else list(value.shape)
-
-
-def _ragged_shape(value: Any) -> list[Any]:
-    if value.layout is not torch.strided:
-        return list(value.shape)
-    sizes = value._nested_tensor_size()
-    dims: list[Any] = [sizes.shape[0]]
-    for column in sizes.unbind(-1):
-        same = bool((column == column[0]).all()) if column.numel() else False
-        dims.append(int(column[0]) if same else -1)
-    return dims
+    return shown_shape(value)
 
 
 def _summary(value: torch.Tensor) -> str:

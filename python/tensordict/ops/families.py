@@ -32,7 +32,7 @@ from tensordict.ops.operands import (
 )
 from tensordict.primitives.errors import not_an_operand
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.ragged_leaves import is_jagged
+from tensordict.primitives.special import kind_of
 
 __all__ = [
     "casting",
@@ -304,8 +304,8 @@ def comparing(
             try:
                 result = _rust.compare(self, op, other, self._plain_type)
             except RuntimeError:
-                # Jagged tensors that have the same rows can be compared below.
-                if not any(map(is_jagged, _rust.leaves(self))):
+                # Special entries that torch takes for different can be compared below.
+                if not any(map(kind_of, _rust.leaves(self))):
                     raise
                 result = None
             if result is not None:

@@ -8,7 +8,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.ops.operands import expand_right, spread
-from tensordict.primitives import classes
+from tensordict.primitives import classes, special
 from tensordict.primitives.common import refused_first
 from tensordict.primitives.dim_numbers import from_front
 from tensordict.primitives.errors import absent_key
@@ -16,7 +16,6 @@ from tensordict.primitives.feature_index import take_features
 from tensordict.primitives.foreach import is_dense_throughout
 from tensordict.primitives.index_items import MSG_TOO_MANY, fills
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
-from tensordict.primitives.ragged_leaves import at_index, fill_leaf, where_leaf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -176,7 +175,7 @@ class IndexingOps(CollectionProtocol):
             # Members differ in shape: one that the mask does not fit refuses it first.
             writes.sort(key=lambda write: _fits_leaf(*write))
         for leaf, view in writes:
-            fill_leaf(leaf, view, value)
+            special.fill_where(leaf, view, value)
         if not is_dense:
             self._store_leaves(leaves)
         return self
@@ -424,7 +423,7 @@ def _where_entry(
         filled = torch.full_like(present, pad)
         value = filled if value is NO_DEFAULT else value
         item = filled if item is NO_DEFAULT else item
-    return where_leaf(_right(condition, value), value, item)
+    return special.where(_right(condition, value), value, item)
 
 
 def _chosen(views: list[Any], leaves: list[Any], others: list[Any]) -> list[Any]:
@@ -432,16 +431,14 @@ def _chosen(views: list[Any], leaves: list[Any], others: list[Any]) -> list[Any]
     try:
         return list(map(torch.where, views, leaves, others))
     except (NotImplementedError, ValueError):
-        if not any(leaf.is_nested for leaf in leaves):
+        if not any(map(special.kind_of, leaves)):
             raise
-        return list(map(where_leaf, views, leaves, others))
+        return list(map(special.where, views, leaves, others))
 
 
 def _gather(
     leaf: torch.Tensor, dim: int, indices: dict[Any, torch.Tensor], index: torch.Tensor
 ) -> torch.Tensor:
-    if leaf.is_nested and index.dim() == 1:
-        return at_index(leaf, index)
     tail = leaf.shape[index.dim() :]
     found = indices.get(tail)
     if found is None:

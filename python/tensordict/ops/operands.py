@@ -15,7 +15,7 @@ from tensordict.primitives.common import check_results
 from tensordict.primitives.errors import absent_key, not_an_operand
 from tensordict.primitives.foreach import is_dense_throughout
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.ragged_leaves import is_jagged, with_rows_of
+from tensordict.primitives.special import in_line, kind_of
 
 NUMBERS = (int, float, complex)
 Leaves = list[torch.Tensor]
@@ -393,9 +393,9 @@ def compare_collections(
     try:
         values = list(map(op, leaves, operands))
     except RuntimeError:
-        if not any(map(is_jagged, leaves)):
+        if not any(map(kind_of, leaves)):
             raise
-        values = list(map(op, leaves, map(with_rows_of, leaves, operands)))
+        values = list(map(op, leaves, map(in_line, leaves, operands)))
     return _rust.rebuild_as(td, values, td._plain_type)
 
 

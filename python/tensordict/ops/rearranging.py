@@ -9,11 +9,11 @@ import torch
 
 from tensordict import _rust
 from tensordict.ops.packing import PackLayout, pack_leaves
+from tensordict.primitives import special
 from tensordict.primitives.common import ONES_TAIL
 from tensordict.primitives.dim_numbers import batch_dim, from_front
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.ragged_leaves import at_index, padded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -512,19 +512,20 @@ class RearrangingOps(CollectionProtocol):
             return self._padded_batch(padding, mask_key)
         if mask_key is not None:
             raise RuntimeError(MSG_MASK_KEY)
-        if any(leaf.is_nested for leaf in _rust.leaves(self)):
-            return _rust.map_leaves(self, padded, (padding,))
-        return _rust.clone_structure(self)
+        return _rust.map_leaves(self, special.padded, (padding,))
 
     def _padded_batch(self, padding: float, mask_key: NestedKeyLike | None) -> Self:
         """The collection with the size of the longest element in ragged batch dims."""
         source: Any = self if self._is_dense else self.densify(layout=torch.jagged)
-        result: Self = _rust.map_leaves(source, padded, (padding,))
+        result: Self = _rust.map_leaves(source, special.padded, (padding,))
         ndim = len(self.batch_size)
-        nested = next((leaf for leaf in _rust.leaves(source) if leaf.is_nested), None)
+        ragged = (
+            leaf for leaf in _rust.leaves(source) if special.rows(leaf) is not None
+        )
+        nested = next(ragged, None)
         if nested is None:
             return result
-        size = padded(nested, padding).shape[:ndim]
+        size = special.padded(nested, padding).shape[:ndim]
         for collection in _rust.containers(result):
             own = collection._batch_size
             if collection._is_non_tensor and -1 in own:
@@ -591,16 +592,12 @@ def _dim_in_range(dim: int, ndim: int) -> int:
 def _interleave_leaf(
     leaf: torch.Tensor, repeats: Any, dim: int, total: int
 ) -> torch.Tensor:
-    if leaf.is_nested and not dim:
-        return at_index(leaf, torch.arange(len(repeats)).repeat_interleave(repeats))
     return leaf.repeat_interleave(repeats, dim=dim, output_size=total)
 
 
 def _roll_flat(leaf: torch.Tensor, shifts: Any, ndim: int) -> torch.Tensor:
     if not ndim:
         return leaf.unsqueeze(0).roll(shifts, 0).squeeze(0)
-    if leaf.is_nested and ndim == 1:
-        return at_index(leaf, torch.arange(leaf.size(0)).roll(shifts, 0))
     return leaf.flatten(0, ndim - 1).roll(shifts, 0).reshape(leaf.shape)
 
 

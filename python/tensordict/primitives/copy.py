@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict.primitives import ragged_leaves
+from tensordict.primitives import special
 from tensordict.primitives.access import contains
 from tensordict.primitives.align import align
 from tensordict.primitives.arrays import as_tensor
@@ -158,15 +158,10 @@ def fit_inplace(td: Any, key: str, value: Any, present: torch.Tensor) -> torch.T
     if not isinstance(present, torch.Tensor):
         raise _InplaceWriteError(MSG_INPLACE.format(key, td))
     if isinstance(value, torch.Tensor):
-        if present.is_nested and value.is_nested:
-            # Rows of equal shapes: as a whole they are equal only if made together.
-            try:
-                ragged_leaves.check_rows(present, slice(None), value)
-            except RuntimeError as error:
-                raise _InplaceWriteError(MSG_INPLACE.format(key, td)) from error
+        if special.is_like(present, value):
             return value
-        if value.shape == present.shape:
-            return value
+        if special.rows(present) is not None and special.rows(value) is not None:
+            raise _InplaceWriteError(MSG_INPLACE.format(key, td))
         check_batch(td, key, value)
     else:
         value = validate(td, key, value)
@@ -217,10 +212,8 @@ def copy_into(
             raise absent_key(MSG_NOT_IN_DESTINATION.format(absent[0]))
         if not targets and all(_is_one_value(each) for each, _ in held):
             _refuse_absent(absent)
-    if any(target.is_nested for target in targets):
-        lists = [targets, values, non_blocking]
-        ragged_leaves.foreach_leaves(torch._foreach_copy_, lists)
-    elif targets:
+    lists = [targets, values, non_blocking]
+    if targets and special.foreach(torch._foreach_copy_, lists) is None:
         copy_all(targets, values, non_blocking)
     for target, value in held:
         target.update_(value)
@@ -376,10 +369,10 @@ def _fitting(
         except (RuntimeError, TypeError, ValueError):
             name = type(value).__name__
             raise TypeError(MSG_NOT_A_VALUE.format(path, name)) from None
-    if target.is_nested:
-        ragged_leaves.check_rows(target, slice(None), value)
-    else:
+    if special.rows(target) is None:
         check_copy(path, value, target.shape)
+    else:
+        special.check_write(target, value, slice(None), torch.Size([]), 0)
     return value
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import has_torch_function_variadic as any_special
 
-from tensordict.primitives import ragged_leaves, special
+from tensordict.primitives import special
 from tensordict.primitives.common import NO_TAIL
 from tensordict.primitives.errors import absent_key, at_key, keyed
 from tensordict.primitives.leaf_loops import on_plain
@@ -155,8 +155,10 @@ def _stack_entry(key: str, group: Sequence[Any], dim: int, size: torch.Size) -> 
 
 def _not_stacked(key: str, group: Sequence[Any], error: RuntimeError) -> RuntimeError:
     """The error of leaves that :func:`torch.stack` refuses, by key if shapes differ."""
-    if any(map(ragged_leaves.is_jagged, group)):
-        return RuntimeError(ragged_leaves.MSG_STACK.format(key))
+    for item in group:
+        kind = special.kind_of(item)
+        if kind is not None and kind.msg_stack is not None:
+            return RuntimeError(kind.msg_stack.format(key))
     shape = group[0].shape
     for item in group:
         if item.shape != shape:

@@ -104,7 +104,11 @@ OPERATIONS: dict[str, Operation] = {
                 rows.roll(args[0], 0) if args[1] in (0, (0,)) else None
             ),
         ),
-        Operation("_roll_flat", restacks=True),
+        Operation(
+            "_roll_flat",
+            restacks=True,
+            rows=lambda args, rows: rows.roll(args[0], 0) if args[1] == 1 else None,
+        ),
         Operation("rot90", restacks=True),
         Operation("_pad_leaf", computes=True, restacks=True),
         # The order, number and grouping of dims.
@@ -122,7 +126,12 @@ OPERATIONS: dict[str, Operation] = {
         # Some elements, or some of them several times.
         Operation("diagonal", "selected"),
         Operation("gather", "selected", restacks=True),
-        Operation("_gather", "selected", restacks=True),
+        Operation(
+            "_gather",
+            "selected",
+            restacks=True,
+            rows=lambda args, rows: rows[args[2]] if args[2].dim() == 1 else None,
+        ),
         Operation("index_select", "selected"),
         Operation("masked_select", "selected"),
         Operation("narrow", "selected"),
@@ -134,7 +143,13 @@ OPERATIONS: dict[str, Operation] = {
                 rows.repeat_interleave(args[0]) if args[1] == 0 else None
             ),
         ),
-        Operation("_interleave_leaf", "selected"),
+        Operation(
+            "_interleave_leaf",
+            "selected",
+            rows=lambda args, rows: (
+                rows.repeat_interleave(args[0]) if args[1] == 0 else None
+            ),
+        ),
         Operation("tile", "selected"),
         # Parts.
         Operation("chunk", "split"),
@@ -221,14 +236,14 @@ def rows_moved(op: object, args: tuple[Any, ...], count: int) -> torch.Tensor | 
     """Tell which of ``count`` rows stands where after ``op``.
 
     Args:
-        op: the name of a method that moves or repeats rows.
+        op: what moves or repeats rows: a method by its name, or a function.
         args: its arguments.
         count: how many rows there are.
 
     Returns:
         The numbers of the rows, or None where ``op`` is about other dims.
     """
-    operation = OPERATIONS.get(op) if isinstance(op, str) else None
+    operation = OPERATIONS.get(name_of(op))
     if operation is None or operation.rows is None:
         return None
     return operation.rows(args, torch.arange(count))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, NamedTuple
 
 import torch
 
+from tensordict.primitives.special import kind_named, kind_of
 from tensordict.storage.leaves import FILE_DTYPES, has_file_dtype, prepare
 
 __all__ = [
@@ -18,11 +20,16 @@ __all__ = [
     "lay_out",
     "parts_of",
     "problem_of_row",
+    "split_name",
     "views",
 ]
 
 ALIGNMENT = 8
 VALUES, LENGTHS, OFFSETS = "<NJT_VALUES>", "<NJT_LENGTHS>", "<NJT_OFFSETS>"
+STATE = "<ENTRY {} {}>"
+"""The prefix of a part of a special entry: the name of its kind, and that of the part."""
+
+_STATE_NAME = re.compile(r"<ENTRY (\S+) (\w+)>(.*)", re.DOTALL)
 
 MSG_NESTED = (
     "NST is not supported, please use layout=torch.jagged when building the nested "
@@ -107,12 +114,16 @@ def lay_out(leaves: list[torch.Tensor]) -> Rows:
 
 def parts_of(tensor: torch.Tensor) -> list[tuple[Any, ...]]:
     """Return the parts of a leaf that are copied, each with its prefix."""
+    kind = kind_of(tensor)
+    if kind is not None and kind.in_files == "state":
+        state = kind.state(tensor).items()
+        return [
+            (STATE.format(kind.name, name), *_plain_part(part)[1:])
+            for name, part in state
+        ]
     leaf: Any = tensor.detach()
     if not leaf.is_nested:
-        is_plain = leaf.layout == torch.strided and not leaf.is_quantized
-        if not (is_plain and has_file_dtype(leaf)):
-            prepare(leaf)  # which says why it cannot be saved
-        return [("", leaf)]
+        return [_plain_part(leaf)]
     if leaf.layout != torch.jagged:
         raise NotImplementedError(MSG_NESTED)
     found: list[tuple[Any, ...]] = [(VALUES, leaf.values())]
@@ -121,6 +132,23 @@ def parts_of(tensor: torch.Tensor) -> list[tuple[Any, ...]]:
         found.append((LENGTHS, lengths))
     found.append((OFFSETS, leaf.offsets(), leaf._ragged_idx))
     return found
+
+
+def _plain_part(tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
+    leaf = tensor.detach()
+    is_plain = leaf.layout == torch.strided and not leaf.is_quantized
+    if not (is_plain and has_file_dtype(leaf)):
+        prepare(leaf)  # which says why it cannot be saved
+    return "", leaf
+
+
+def split_name(name: str) -> tuple[str, str, str]:
+    """Split the name of a leaf: the kind of a special entry, the part of it, the rest.
+
+    Those of any other leaf have neither kind nor part.
+    """
+    found = _STATE_NAME.fullmatch(name)
+    return ("", "", name) if found is None else (found[1], found[2], found[3])
 
 
 def views(storage: torch.Tensor, rows: Rows) -> list[torch.Tensor]:
@@ -175,7 +203,13 @@ def joined(rows: Rows, views: list[torch.Tensor]) -> list[torch.Tensor]:
     leaves = []
     for group in rows.rows:
         first = next(parts)
-        if group[0][0]:
+        kind, name, _ = split_name(group[0][0])
+        if kind:
+            state = {name: first}
+            for prefix, _ in group[1:]:
+                state[split_name(prefix)[1]] = next(parts)
+            first = kind_named(kind, "a leaf").of_state(state, torch.Size([]))
+        elif group[0][0]:
             rest = {prefix: next(parts) for prefix, _ in group[1:]}
             first = jagged(first, rest[OFFSETS], rest.get(LENGTHS), group[-1][1][5])
         leaves.append(first)

@@ -8,7 +8,7 @@ import torch
 
 from tensordict.primitives import registry
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.storage.buffer import LENGTHS, OFFSETS, VALUES
+from tensordict.storage.buffer import LENGTHS, OFFSETS, VALUES, split_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,8 @@ def _child_name(key: str) -> str:
 
 
 def _leaf_name(key: str) -> str:
-    return f"\0{key}" if key.startswith(("\0", VALUES, LENGTHS, OFFSETS)) else key
+    is_marked = key.startswith(("\0", VALUES, LENGTHS, OFFSETS)) or split_name(key)[0]
+    return f"\0{key}" if is_marked else key
 
 
 def key_of(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
-from tensordict.primitives.special import is_special_class, kind_of
+from tensordict.primitives.special import is_shared_class, is_special_class, kind_of
 from tensordict.storage.devices import DeviceReader, is_elsewhere
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ def refuse_special(td: CollectionProtocol, message: str) -> None:
 
     The formats have no word for such an entry: it would come back as a plain tensor.
     """
-    if _has_special(td):
+    if any(map(is_special_class, {*map(type, _rust.leaves(td))})):
         for key, value in td.items(True, True):
             kind = kind_of(value)
-            if kind is not None and not kind.has_file:
+            if kind is not None and kind.in_files == "refused":
                 raise NotImplementedError(message.format(key, type(value).__name__))
 
 
@@ -138,7 +138,7 @@ def with_batch_dims(td: CollectionProtocol) -> Any:
     Raises:
         RuntimeError: such a leaf is not of the batch size that it would need then.
     """
-    if not _has_special(td):
+    if not _has_shared(td):
         return td
     made = td.clone(False)
     for key, value in list(td.items(True, True)):
@@ -148,8 +148,8 @@ def with_batch_dims(td: CollectionProtocol) -> Any:
     return made
 
 
-def _has_special(td: CollectionProtocol) -> bool:
-    return any(map(is_special_class, {*map(type, _rust.leaves(td))}))
+def _has_shared(td: CollectionProtocol) -> bool:
+    return any(map(is_shared_class, {*map(type, _rust.leaves(td))}))
 
 
 def prepare(

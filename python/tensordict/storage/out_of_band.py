@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from tensordict.primitives import special
+
 __all__ = ["is_plain", "with_buffers"]
 
 
@@ -70,10 +72,8 @@ def is_plain(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor is nothing but numbers in the memory of this machine."""
     return (
         tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
+        and special.is_strided(tensor)
         and not tensor.requires_grad
-        and not tensor.is_quantized
-        and not tensor.is_nested
         and not tensor.is_conj()
         and not tensor.is_neg()
         and not tensor.__dict__

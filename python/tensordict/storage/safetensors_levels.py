@@ -20,7 +20,7 @@ import torch
 from tensordict import _rust
 from tensordict.primitives import registry
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.special import fits, kind_marked, kind_of
+from tensordict.primitives.special import fits, is_strided, kind_marked, kind_of, rows
 from tensordict.storage import extra_metadata
 
 if TYPE_CHECKING:
@@ -120,10 +120,10 @@ class Writer:
             TypeError: it is not dense.
             ValueError: another tensor has the name.
         """
-        if value.is_nested or value.layout != torch.strided or value.is_quantized:
-            layout = (
-                f"{value.layout} (nested)" if value.is_nested else str(value.layout)
-            )
+        if not is_strided(value):
+            layout = str(value.layout)
+            if rows(value) is not None:
+                layout += " (nested)"
             if value.is_quantized:
                 layout += f" (quantized, {value.dtype})"
             raise TypeError(MSG_DENSE.format(path=path, layout=layout))

@@ -8,6 +8,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.primitives import registry
+from tensordict.primitives.special import kind_named
 from tensordict.storage import extra_metadata
 from tensordict.storage.buffer import (
     LENGTHS,
@@ -16,6 +17,7 @@ from tensordict.storage.buffer import (
     Places,
     jagged,
     problem_of_row,
+    split_name,
 )
 from tensordict.storage.describing import RESERVED, key_of, problem_of, shown
 
@@ -81,8 +83,16 @@ class Source:
     def leaves(self, level: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
         """The leaves of a level."""
         found: dict[str, torch.Tensor] = {}
+        states: dict[str, dict[str, torch.Tensor]] = {}
         rows = iter(level["leaves"].items())
         for key, row in rows:
+            kind, part, name = split_name(key)
+            if kind:
+                own = key_of(name)
+                # Its place among the entries, until all of its parts are there.
+                value = found[own] = self.leaf(row, (*path, own))
+                states.setdefault(own, {"": kind})[part] = value  # type: ignore[dict-item]
+                continue
             name = key.removeprefix(VALUES)
             value = self.leaf(row, (*path, key_of(name)))
             if name == key:
@@ -101,6 +111,10 @@ class Source:
                 parts[prefix] = self.leaf(row, (*path, key))
             ragged_dim = row[5] if len(row) > 5 else 1
             found[key] = jagged(value, parts[OFFSETS], parts.get(LENGTHS), ragged_dim)
+        size = torch.Size(level["cls_metadata"].get("batch_size") or [])
+        for key, state in states.items():
+            kind = kind_named(state.pop(""), f"{self.filename}: {shown((*path, key))}")
+            found[key] = kind.of_state(state, size)
         return found
 
     def value(self, found: Any, path: tuple[str, ...]) -> Any:

@@ -76,7 +76,7 @@ fn step<'py>(
     key: &Bound<'py, PyAny>,
 ) -> PyResult<Step<'py>> {
     Ok(match kind(imports, td)? {
-        Kind::Leaf => Step::Leaf,
+        Kind::Tensor | Kind::Special => Step::Leaf,
         Kind::Dense => match collection::entries(imports, td)?.get_item(key)? {
             Some(value) => Step::Value(value),
             None => Step::Missing,

@@ -82,8 +82,8 @@ fn add_aligned<'py>(
     out: &Bound<'py, PyList>,
 ) -> PyResult<bool> {
     let value_kind = kind(imports, value)?;
-    let is_leaf = value_kind == Kind::Leaf;
-    if is_leaf != (kind(imports, &found)? == Kind::Leaf) {
+    let is_leaf = value_kind.is_leaf();
+    if is_leaf != (kind(imports, &found)?.is_leaf()) {
         return Ok(false);
     }
     if is_leaf {
@@ -225,7 +225,7 @@ impl<'py> RebuildAs<'_, 'py> {
         let entries = ffi::copy_dict(&state.entries)?;
         refill(imports, &entries, values, |values, value| {
             match kind(imports, value)? {
-                Kind::Leaf => values.take(),
+                Kind::Tensor | Kind::Special => values.take(),
                 Kind::Dense => self.dense(value, values),
                 Kind::Foreign => self.foreign(value, values),
             }
@@ -310,7 +310,7 @@ fn collect_batch_dims<'py>(
     }
     let num_dims = batch_size_of(imports, td, kind(imports, td)?)?.len()?;
     for (_, value) in entry_pairs(imports, td)? {
-        if kind(imports, &value)? == Kind::Leaf {
+        if kind(imports, &value)?.is_leaf() {
             out.append(num_dims)?;
         } else {
             collect_batch_dims(imports, &value, out)?;

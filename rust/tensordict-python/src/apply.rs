@@ -197,7 +197,7 @@ impl<'py> Apply<'py> {
         let imports = self.imports;
         let value_kind = kind(imports, value)?;
         let is_leaf = match &self.is_leaf {
-            IsLeaf::Tensors => value_kind == Kind::Leaf,
+            IsLeaf::Tensors => value_kind.is_leaf(),
             IsLeaf::All => true,
             IsLeaf::Asked(is_leaf) => is_leaf.call1((value.get_type(),))?.is_truthy()?,
         };

@@ -17,12 +17,27 @@ use crate::shortcuts::tensors::Tensor;
 /// The kind of a value of a collection, for a walk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Called, collected or stored as it is.
-    Leaf,
+    /// Called, collected or stored as it is: a tensor, or a value that is no entry yet.
+    Tensor,
+    /// A leaf whose [`entry_kind`] says what an operation makes of it.
+    Special,
     /// Entered: its state is in the four attributes.
     Dense,
     /// Asked to do its part itself, by the protocol's methods.
     Foreign,
+}
+
+impl Kind {
+    /// Returns whether it is no collection.
+    #[inline]
+    pub(crate) fn is_leaf(self) -> bool {
+        matches!(self, Self::Tensor | Self::Special)
+    }
+
+    #[inline]
+    pub(crate) fn is_collection(self) -> bool {
+        !self.is_leaf()
+    }
 }
 
 /// Types that are known to be dense, so that most values are told apart by comparing
@@ -64,7 +79,7 @@ pub(crate) fn is_plain_leaf(imports: &Imports, value: &Bound<'_, PyAny>) -> bool
 #[inline]
 pub(crate) fn kind(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<Kind> {
     if is_plain_leaf(imports, value) {
-        return Ok(Kind::Leaf);
+        return Ok(Kind::Tensor);
     }
     if is_known_dense(value.get_type_ptr()) {
         return Ok(Kind::Dense);
@@ -78,7 +93,10 @@ fn kind_of_other(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<Kind> 
         || (!ffi::is_subtype(value, &imports.tensor)
             && value.is_instance(imports.protocol.bind(value.py()))?);
     if !is_collection {
-        return Ok(Kind::Leaf);
+        return Ok(match entry_kind(imports, value) {
+            Some(_) => Kind::Special,
+            None => Kind::Tensor,
+        });
     }
     Ok(if is_dense(imports, value)? {
         Kind::Dense
@@ -110,16 +128,6 @@ pub(crate) fn entry_kind<'py>(
     imports: &Imports,
     value: &Bound<'py, PyAny>,
 ) -> Option<Bound<'py, PyAny>> {
-    if is_plain_leaf(imports, value) {
-        return None;
-    }
-    entry_kind_of_other(imports, value)
-}
-
-fn entry_kind_of_other<'py>(
-    imports: &Imports,
-    value: &Bound<'py, PyAny>,
-) -> Option<Bound<'py, PyAny>> {
     let py = value.py();
     let classes = imports.entry_classes.bind(py);
     let at = classes
@@ -128,10 +136,17 @@ fn entry_kind_of_other<'py>(
     imports.entry_kinds.bind(py).get_item(at).ok()
 }
 
-/// Returns whether the leaf `value` is a special entry.
-#[inline]
-pub(crate) fn is_special(imports: &Imports, value: &Bound<'_, PyAny>) -> bool {
-    entry_kind(imports, value).is_some()
+/// Calls a method of the kind of the special entry `value`.
+#[cold]
+pub(crate) fn ask_kind<'py>(
+    imports: &Imports,
+    method: &Py<PyString>,
+    value: &Bound<'py, PyAny>,
+    arguments: impl pyo3::call::PyCallArgs<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let kind = entry_kind(imports, value)
+        .ok_or_else(|| PyRuntimeError::new_err("the kind of an entry was taken off the list"))?;
+    kind.call_method1(method.bind(value.py()), arguments)
 }
 
 /// The leaf `value` in a collection of batch size `size`, if it keeps its elements then.
@@ -142,6 +157,9 @@ pub(crate) fn resized<'py>(
     value: &Bound<'py, PyAny>,
     size: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if is_plain_leaf(imports, value) {
+        return Ok(None);
+    }
     let Some(kind) = entry_kind(imports, value) else {
         return Ok(None);
     };
@@ -150,38 +168,25 @@ pub(crate) fn resized<'py>(
     Ok((!kept.is_none()).then_some(kept))
 }
 
-/// Returns whether the leaf `value`, of a type of its own, is a nested tensor.
-pub(crate) fn is_nested(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<bool> {
-    if std::ptr::addr_eq(value.get_type_ptr(), imports.tensor.as_ptr()) {
-        return Ok(false);
-    }
-    match value.getattr_opt(imports.names.is_nested.bind(value.py()))? {
-        Some(nested) => nested.is_truthy(),
-        None => Ok(false),
-    }
-}
-
-/// Calls `op` on a leaf that torch refused with `error`, row by row for a nested tensor.
+/// Calls `op` on a leaf that torch refused with `error`: a nested tensor may be one without a
+/// class of its own.
 ///
 /// # Errors
-/// `error`, where `tensordict.primitives.ragged_leaves` does not do it either.
+/// `error`, where the leaf has no kind, or its kind does not do it either.
 #[cold]
 pub(crate) fn rescued<'py>(
-    imports: &Imports,
     op: &Bound<'py, PyAny>,
     leaf: &Bound<'py, PyAny>,
     arguments: &Bound<'py, PyTuple>,
     error: PyErr,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = leaf.py();
-    let nested = leaf.getattr_opt(imports.names.is_nested.bind(py))?;
-    let is_nested = nested.is_some_and(|nested| nested.is_truthy().unwrap_or(false));
     let is_refusal =
         error.is_instance_of::<PyRuntimeError>(py) || error.is_instance_of::<PyValueError>(py);
-    if !is_nested || !is_refusal {
+    if !is_refusal {
         return Err(error);
     }
-    let made = from_twin(py, "ragged_leaves", "map_leaf", (op, leaf, arguments))?;
+    let made = from_twin(py, "special", "instead", (leaf, op, arguments))?;
     if made.is_none() { Err(error) } else { Ok(made) }
 }
 

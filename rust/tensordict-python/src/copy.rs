@@ -182,7 +182,7 @@ fn dense_leaves<'py>(
     let _guard = RecursionGuard::enter(td.py())?;
     for entry in ffi::dict_values(&collection::entries(imports, td)?) {
         match kind(imports, &entry)? {
-            Kind::Leaf => out.append(entry)?,
+            Kind::Tensor | Kind::Special => out.append(entry)?,
             Kind::Dense if dense_leaves(imports, &entry, out)? => {}
             _ => return Ok(false),
         }
@@ -248,8 +248,8 @@ impl<'py> WriteTree<'py> {
                     continue;
                 }
                 if self.enters_nested
-                    && kind(imports, &value)? != Kind::Leaf
-                    && kind(imports, present)? != Kind::Leaf
+                    && kind(imports, &value)?.is_collection()
+                    && kind(imports, present)?.is_collection()
                 {
                     if kind(imports, present)? != Kind::Dense || !self.plan(present, &value)? {
                         return Ok(false);
@@ -260,7 +260,7 @@ impl<'py> WriteTree<'py> {
             let value = if self.is_checked {
                 if self.inplace
                     && let Some(present) = &present
-                    && kind(imports, &value)? == Kind::Leaf
+                    && kind(imports, &value)?.is_leaf()
                     && !are_alike(imports, present, &value)
                 {
                     // The twin knows what broadcasts.
@@ -286,7 +286,7 @@ impl<'py> WriteTree<'py> {
         for write in &self.writes {
             let (td, key, value) = (&write.td, &write.key, &write.value);
             let py = td.py();
-            if !self.inplace && kind(imports, value)? != Kind::Leaf {
+            if !self.inplace && kind(imports, value)?.is_collection() {
                 td.call_method1(imports.names.method_hang.bind(py), (key, value))?;
                 continue;
             }

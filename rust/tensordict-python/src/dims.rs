@@ -11,7 +11,7 @@ use crate::ffi;
 use crate::imports::{Imports, from_twin, imports};
 use crate::leaf_call::Tail;
 use crate::lock;
-use crate::map_leaves;
+use crate::map_leaves::{self, Frame};
 use crate::shortcuts::sizes;
 use crate::split;
 
@@ -100,9 +100,15 @@ impl<'a, 'py> Source<'a, 'py> {
             Args::Order => (PyTuple::new(py, [PyTuple::new(py, order)?])?, Tail::Dims),
             Args::Size => (PyTuple::new(py, [&prefix])?, Tail::Shape),
         };
-        let names = Names::Moved(order.clone());
-        let prefix = Some(&prefix);
-        map_leaves::map_dense(self.imports, self.td, op, &args, prefix, &names, tail, lock)
+        let frame = Frame {
+            op,
+            args: &args,
+            prefix: Some(&prefix),
+            names: &Names::Moved(order.clone()),
+            tail,
+            lock,
+        };
+        map_leaves::map_dense(self.imports, self.td, &frame)
     }
 
     /// This collection itself: nothing moves.

@@ -11,7 +11,7 @@ use pyo3::types::{PyComplex, PyFloat, PyInt, PyList, PyTuple};
 use smallvec::SmallVec;
 
 use crate::align::{align, both_alike_leaves, rebuild_as};
-use crate::collection::{self, Kind, kind};
+use crate::collection::{self, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
 use crate::set::batch_size_of;
@@ -97,7 +97,7 @@ fn in_line<'py>(
         return Ok(Some(operand.clone()));
     }
     let operand_kind = kind(imports, operand)?;
-    if operand_kind == Kind::Leaf {
+    if operand_kind.is_leaf() {
         return Ok(is_shared_tensor(imports, operand)?.then(|| operand.clone()));
     }
     let size = batch_size_of(imports, td, kind(imports, td)?)?;
@@ -164,7 +164,7 @@ fn called<'py>(
             return Err(error);
         }
         let arguments = (op, PyList::new(py, lists)?);
-        let made = from_twin(py, "ragged_leaves", "foreach_leaves", arguments)?;
+        let made = from_twin(py, "special", "foreach", arguments)?;
         if made.is_none() { Err(error) } else { Ok(made) }
     })
 }
@@ -210,7 +210,7 @@ fn is_dense_throughout(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<boo
     let mut place = 0;
     while let Some(entry) = ffi::value_at(&entries, &mut place) {
         if !collection::is_plain_leaf(imports, &entry)
-            && kind(imports, &entry)? != Kind::Leaf
+            && kind(imports, &entry)?.is_collection()
             && !is_dense_throughout(imports, &entry)?
         {
             return Ok(false);

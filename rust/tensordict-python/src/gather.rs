@@ -261,7 +261,7 @@ impl<'py> WriteInto<'_, 'py> {
                 return Ok(false);
             };
             match (kind(imports, &value)?, kind(imports, &target)?) {
-                (Kind::Leaf, Kind::Leaf) => {
+                (Kind::Tensor, Kind::Tensor) => {
                     if !self.fits(&value, &target) {
                         return Ok(false);
                     }
@@ -285,9 +285,6 @@ impl<'py> WriteInto<'_, 'py> {
 
     /// Tells whether `target` has the shape of the rows of `leaf`.
     fn fits(&self, leaf: &Bound<'py, PyAny>, target: &Bound<'py, PyAny>) -> bool {
-        if collection::is_special(self.imports, leaf) {
-            return false;
-        }
         let own = shape_of(leaf);
         let theirs = shape_of(target);
         let (Some(own), Some(theirs)) = (own, theirs) else {

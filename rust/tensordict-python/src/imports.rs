@@ -34,7 +34,6 @@ names! {
     is_dense = "_is_dense",
     is_non_tensor = "_is_non_tensor",
     source_twin = "_source_twin",
-    is_nested = "is_nested",
     method_getitem = "__getitem__",
     is_locked = "_is_locked",
     lock_parents = "_lock_parents_weakrefs",

@@ -4,7 +4,7 @@
 //! Everything else (lists, arrays, symbolic sizes) and every failure is the twin's: it
 //! gives the same plan, or the error.
 
-use pyo3::exceptions::PyIndexError;
+use pyo3::exceptions::{PyIndexError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyEllipsis, PyFloat, PyInt, PyList, PySlice, PyTuple, PyType};
 use smallvec::SmallVec;
@@ -307,20 +307,18 @@ impl<'py> ReadAt<'_, 'py> {
         let entries = ffi::copy_dict(&state.entries)?;
         ffi::replace_values(&entries, |value| {
             Ok(Some(match kind(imports, value)? {
-                Kind::Leaf => match collection::entry_kind(imports, value) {
-                    Some(kind) => {
-                        let name = imports.names.method_at.bind(py);
-                        kind.call_method1(name, (value, self.place, &size))?
+                Kind::Tensor => match self.leaf(value) {
+                    Ok(part) => part,
+                    Err(error) => {
+                        let op = imports.names.method_getitem.bind(py).as_any();
+                        let arguments = PyTuple::new(py, [self.place])?;
+                        collection::rescued(op, value, &arguments, error)?
                     }
-                    None => match self.leaf(value) {
-                        Ok(part) => part,
-                        Err(error) => {
-                            let op = imports.names.method_getitem.bind(py).as_any();
-                            let arguments = PyTuple::new(py, [self.place])?;
-                            collection::rescued(imports, op, value, &arguments, error)?
-                        }
-                    },
                 },
+                Kind::Special => {
+                    let arguments = (value, self.place, &size);
+                    collection::ask_kind(imports, &imports.names.method_at, value, arguments)?
+                }
                 Kind::Dense => self.walk(value)?,
                 Kind::Foreign => {
                     value.call_method1(imports.names.method_index.bind(py), (self.place,))?
@@ -418,15 +416,15 @@ impl<'py> WriteAt<'py> {
         let _guard = RecursionGuard::enter(td.py())?;
         for entry in ffi::dict_values(&collection::entries(self.imports, td)?) {
             match kind(self.imports, &entry)? {
-                Kind::Leaf if collection::is_special(self.imports, &entry) => return Ok(false),
-                Kind::Leaf if collection::is_nested(self.imports, &entry)? => return Ok(false),
-                Kind::Leaf => self.writes.push((entry, value.clone())),
+                Kind::Tensor if self.dims_of(&entry)?.is_some() => {
+                    self.writes.push((entry, value.clone()));
+                }
                 Kind::Dense => {
                     if !self.fill(&entry, value)? {
                         return Ok(false);
                     }
                 }
-                Kind::Foreign => return Ok(false),
+                Kind::Tensor | Kind::Special | Kind::Foreign => return Ok(false),
             }
         }
         Ok(true)
@@ -456,7 +454,7 @@ impl<'py> WriteAt<'py> {
                 return Ok(false);
             };
             match (kind(imports, &entry)?, kind(imports, &item)?) {
-                (Kind::Leaf, Kind::Leaf) => {
+                (Kind::Tensor, Kind::Tensor) => {
                     let fits = match (self.dims_of(&entry)?, self.dims_of(&item)?) {
                         (Some(own), Some(theirs)) => {
                             self.leaves_of(&own, &theirs)
@@ -494,14 +492,15 @@ impl<'py> WriteAt<'py> {
             return Ok(shape_of(leaf));
         }
         // A subclass, such as a mapped tensor.
-        let has_dims = ffi::is_subtype(leaf, &imports.tensor)
-            && !collection::is_special(imports, leaf)
-            && !collection::is_nested(imports, leaf)?;
-        if !has_dims {
+        if !ffi::is_subtype(leaf, &imports.tensor) {
             return Ok(None);
         }
-        let shape = leaf.getattr(imports.names.shape.bind(leaf.py()))?;
-        Ok(shape.cast::<PyTuple>().ok().and_then(plain_dims))
+        match leaf.getattr(imports.names.shape.bind(leaf.py())) {
+            Ok(shape) => Ok(shape.cast::<PyTuple>().ok().and_then(plain_dims)),
+            // A nested tensor has none.
+            Err(error) if error.is_instance_of::<PyRuntimeError>(leaf.py()) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns whether the index leaves `theirs` of a shape `own`.

@@ -7,7 +7,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
-use crate::collection::{self, Kind, kind};
+use crate::collection::{self, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::flags::truth;
 use crate::imports::{Imports, imports};
@@ -39,7 +39,7 @@ impl<'py> Walk<'_, 'py> {
             Listed::Values | Listed::Items => entry_pairs(imports, td)?,
         };
         for (key, value) in pairs {
-            if kind(imports, &value)? == Kind::Leaf {
+            if kind(imports, &value)?.is_leaf() {
                 let listed = match self.is_leaf {
                     Some(_) if self.leaves_only => self.is_leaf(&value)?,
                     _ => true,
@@ -195,7 +195,7 @@ fn collect_containers<'py>(
     }
     out.append(td)?;
     for value in ffi::dict_values(&collection::entries(imports, td)?) {
-        if kind(imports, &value)? != Kind::Leaf {
+        if kind(imports, &value)?.is_collection() {
             collect_containers(imports, &value, out)?;
         }
     }

@@ -156,11 +156,10 @@ impl<'py> Joining<'py> {
     fn item(&mut self, group: &[Bound<'py, PyAny>]) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = group[0].py();
         let imports = self.imports;
-        let is_leaf = kind(imports, &group[0])? == Kind::Leaf;
+        let is_leaf = kind(imports, &group[0])?.is_leaf();
         for item in group {
-            if (kind(imports, item)? == Kind::Leaf) != is_leaf
-                || (is_leaf && collection::is_special(imports, item))
-            {
+            let item_kind = kind(imports, item)?;
+            if item_kind.is_leaf() != is_leaf || item_kind == Kind::Special {
                 return Ok(None);
             }
         }

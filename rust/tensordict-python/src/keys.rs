@@ -173,7 +173,7 @@ fn exclude_nested<'py>(
             continue;
         }
         match kind(imports, &value)? {
-            Kind::Leaf => {}
+            Kind::Tensor | Kind::Special => {}
             Kind::Foreign => return Ok(None),
             Kind::Dense => match exclude_nested(imports, &value, &rests)? {
                 Some(rest) => entries.set_item(&key.object, rest)?,
@@ -232,7 +232,7 @@ impl<'py> Flat<'_, 'py> {
         let _guard = RecursionGuard::enter(td.py())?;
         for (key, value) in ffi::dict_pairs(&collection::entries(self.imports, td)?) {
             let value_kind = kind(self.imports, &value)?;
-            if value_kind == Kind::Leaf && prefix.is_none() {
+            if value_kind.is_leaf() && prefix.is_none() {
                 self.num_leaves += 1;
                 self.entries.set_item(key, value)?;
                 continue;
@@ -242,7 +242,7 @@ impl<'py> Flat<'_, 'py> {
             };
             let name = joined(prefix, self.separator, part);
             match value_kind {
-                Kind::Leaf => {
+                Kind::Tensor | Kind::Special => {
                     self.num_leaves += 1;
                     self.entries.set_item(&*name, value)?;
                 }
@@ -331,7 +331,7 @@ fn unflatten<'py>(
             continue;
         }
         match kind(imports, &value)? {
-            Kind::Leaf => entries.set_item(key, value)?,
+            Kind::Tensor | Kind::Special => entries.set_item(key, value)?,
             Kind::Dense => entries.set_item(key, copy_containers(imports, &value)?)?,
             Kind::Foreign => return Ok(None),
         }

@@ -17,7 +17,8 @@ use crate::align;
 use crate::collection::{self, Kind, Names, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, imports};
-use crate::map_leaves;
+use crate::leaf_call::Tail;
+use crate::map_leaves::{self, Frame};
 use crate::shortcuts::sizes;
 use crate::tree::{self, NewLeaves};
 
@@ -78,7 +79,7 @@ fn stacked_leaves<'py>(
     dim: usize,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     for value in &values {
-        if kind(imports, value)? != Kind::Leaf || collection::is_special(imports, value) {
+        if kind(imports, value)? != Kind::Tensor {
             return Ok(None);
         }
     }
@@ -99,7 +100,7 @@ fn entry<'py>(
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = td.py();
     Ok(match kind(imports, td)? {
-        Kind::Leaf => None,
+        Kind::Tensor | Kind::Special => None,
         Kind::Dense => collection::entries(imports, td)?.get_item(key)?,
         Kind::Foreign => {
             let _guard = RecursionGuard::enter(py)?;
@@ -212,7 +213,7 @@ fn stacked<'py>(
     drop(all_entries);
     let entries = PyDict::new(py);
     for (key, group) in groups {
-        let value = if kind(imports, &group[0])? == Kind::Leaf {
+        let value = if kind(imports, &group[0])?.is_leaf() {
             stacked_leaves(imports, py, group, dim)?
         } else {
             stacked(imports, &group, dim, cls)?
@@ -336,11 +337,17 @@ fn map_members<'py>(
     k: i64,
     lock: bool,
 ) -> PyResult<Bound<'py, PyList>> {
+    let frame = Frame {
+        op,
+        args,
+        prefix,
+        names: &names,
+        tail: Tail::from_code(tail),
+        lock,
+    };
     let out = PyList::empty(members.py());
     for member in members {
-        out.append(map_leaves::map_any(
-            &member, op, args, prefix, &names, tail, k, lock,
-        )?)?;
+        out.append(map_leaves::map_any(&member, &frame, k)?)?;
     }
     Ok(out)
 }

@@ -181,7 +181,7 @@ impl<'a, 'py> LeafCall<'a, 'py> {
     pub(crate) fn call(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         match self.call_torch(leaf) {
             Ok(result) => Ok(result),
-            Err(error) => collection::rescued(self.imports, self.op, leaf, self.arguments, error),
+            Err(error) => collection::rescued(self.op, leaf, self.arguments, error),
         }
     }
 
@@ -196,23 +196,45 @@ impl<'a, 'py> LeafCall<'a, 'py> {
                 return Ok(leaf.clone());
             }
         }
-        match self.tail {
-            Tail::Nothing => match &mut self.plain {
+        match self.first(leaf)? {
+            Some(first) => self.call.call_with_first(leaf, &first),
+            None => match &mut self.plain {
                 Some(plain) if is_plain => plain.call(leaf),
                 _ => self.call.call(leaf),
             },
+        }
+    }
+
+    /// The first argument for a leaf, where it ends with a tail; None where it does not.
+    fn first(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let first = match self.tail {
+            Tail::Nothing => return Ok(None),
             Tail::Shape => {
                 let shape = self.shape_tail(leaf)?;
                 let dims = collection::joined_dims(&self.arguments.get_item(0)?, &shape, self.k)?;
-                let size = sizes::new_size(self.imports.size.bind(leaf.py()), &dims)?;
-                self.call.call_with_first(leaf, &size)
+                sizes::new_size(self.imports.size.bind(leaf.py()), &dims)?
             }
             Tail::Dims | Tail::Ones => {
                 let tail = self.dims_tail(leaf)?;
-                let dims = collection::concatenated(&self.arguments.get_item(0)?, &tail, 0)?;
-                self.call.call_with_first(leaf, &dims)
+                collection::concatenated(&self.arguments.get_item(0)?, &tail, 0)?.into_any()
             }
-        }
+        };
+        Ok(Some(first))
+    }
+
+    /// The arguments of the call on a leaf.
+    pub(crate) fn arguments_for(
+        &mut self,
+        leaf: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let Some(first) = self.first(leaf)? else {
+            return Ok(self.arguments.clone());
+        };
+        let rest = self.arguments.iter().skip(1);
+        PyTuple::new(
+            leaf.py(),
+            std::iter::once(first).chain(rest).collect::<Vec<_>>(),
+        )
     }
 
     /// Returns whether the call gives the plain tensor `leaf` back.

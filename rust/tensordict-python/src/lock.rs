@@ -38,7 +38,7 @@ pub(crate) fn lock_dense<'py>(
     let mut inner = None;
     for value in ffi::dict_values(&collection::entries(imports, td)?) {
         let kind = kind(imports, &value)?;
-        if kind == Kind::Leaf {
+        if kind.is_leaf() {
             continue;
         }
         let inner = match &inner {

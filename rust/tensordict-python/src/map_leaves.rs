@@ -1,4 +1,4 @@
-//! Calling torch on every leaf: one result for each collection. `splitting` has several.
+//! Calling torch on every leaf: one result for each collection. `split` gives several.
 //!
 //! The specification of each function is its namesake in `tensordict.primitives`.
 
@@ -12,7 +12,7 @@ use pyo3::types::PyTuple;
 
 use crate::collection::{self, Kind, Names, Splice, State, kind};
 use crate::ffi::{self, RecursionGuard};
-use crate::imports::{Imports, from_twin, imports};
+use crate::imports::{Imports, imports};
 use crate::leaf_call::{LeafCall, Tail};
 use crate::lock;
 
@@ -24,13 +24,42 @@ pub(crate) fn root_dims(imports: &Imports, td: &Bound<'_, PyAny>, k: i64) -> PyR
     }
 }
 
+/// The call that [`map_leaves`] makes on each leaf, and what the results are part of.
+#[derive(Clone, Copy)]
+pub(crate) struct Frame<'a, 'py> {
+    pub(crate) op: &'a Bound<'py, PyAny>,
+    pub(crate) args: &'a Bound<'py, PyTuple>,
+    /// The root's new batch size; None where all keep theirs.
+    pub(crate) prefix: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) names: &'a Names<'py>,
+    pub(crate) tail: Tail,
+    /// True if the result of a locked collection is locked.
+    pub(crate) lock: bool,
+}
+
+impl<'py> Frame<'_, 'py> {
+    /// Leaves a collection that is not dense to itself.
+    fn foreign(&self, td: &Bound<'py, PyAny>, lock: bool, k: i64) -> PyResult<Bound<'py, PyAny>> {
+        let py = td.py();
+        let names = self.names.to_object(py)?;
+        td.call_method1(
+            imports(py)?.names.method_map_leaves.bind(py),
+            (
+                self.op,
+                self.args,
+                self.prefix,
+                names,
+                self.tail.code(),
+                lock,
+                k,
+            ),
+        )
+    }
+}
+
 struct MapLeaves<'a, 'py> {
     imports: &'static Imports,
-    op: &'a Bound<'py, PyAny>,
-    args: &'a Bound<'py, PyTuple>,
-    prefix: Option<&'a Bound<'py, PyAny>>,
-    names: &'a Names<'py>,
-    tail: Tail,
+    frame: &'a Frame<'a, 'py>,
     // True if nested collections that are locked on their own stay locked.
     lock: bool,
     k: usize,
@@ -40,35 +69,23 @@ struct MapLeaves<'a, 'py> {
 
 impl<'py> MapLeaves<'_, 'py> {
     fn walk(&mut self, td: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let py = td.py();
         let imports = self.imports;
-        let _guard = RecursionGuard::enter(py)?;
+        let _guard = RecursionGuard::enter(td.py())?;
         let state = State::of(imports, td)?;
-        let size = self.splice.size(self.prefix, &state.batch_size)?;
+        let size = self.splice.size(self.frame.prefix, &state.batch_size)?;
         let entries = ffi::copy_dict(&state.entries)?;
         ffi::replace_values(&entries, |value| {
             Ok(Some(match kind(imports, value)? {
-                Kind::Leaf => match collection::entry_kind(imports, value) {
-                    Some(kind) => self.special(&kind, value, &size)?,
-                    None => self.call.call(value)?,
-                },
+                Kind::Tensor => self.call.call(value)?,
+                Kind::Special => self.special(value, &size)?,
                 Kind::Dense => {
                     let part = self.walk(value)?;
                     lock::lock_like(imports, value, &part, self.lock)?;
                     part
                 }
-                Kind::Foreign => value.call_method1(
-                    imports.names.method_map_leaves.bind(py),
-                    (
-                        self.op,
-                        self.args,
-                        self.prefix,
-                        self.names.to_object(py)?,
-                        self.tail.code(),
-                        self.lock,
-                        self.k,
-                    ),
-                )?,
+                Kind::Foreign => self
+                    .frame
+                    .foreign(value, self.lock, i64::try_from(self.k)?)?,
             }))
         })?;
         let dim_names = self.splice.dim_names(&state.dim_names, &size)?;
@@ -76,20 +93,24 @@ impl<'py> MapLeaves<'_, 'py> {
         collection::new_like(imports, td, values)
     }
 
-    /// Lets the kind of a special entry call the operation.
+    /// Lets the kind of a special entry call the operation, unless the entry keeps its elements in
+    /// a collection of the new batch size `size`.
     #[cold]
     fn special(
-        &self,
-        kind: &Bound<'py, PyAny>,
+        &mut self,
         value: &Bound<'py, PyAny>,
         size: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let py = value.py();
-        let tail = (value, self.args, self.tail.code(), self.k);
-        let args = from_twin(py, "common", "with_tail", tail)?;
-        let size = self.prefix.map(|_| size);
-        let name = self.imports.names.method_mapped.bind(py);
-        kind.call_method1(name, (value, self.op, args, size))
+        let imports = self.imports;
+        let size = self.frame.prefix.map(|_| size);
+        if let Some(size) = size
+            && let Some(whole) = collection::resized(imports, value, size)?
+        {
+            return Ok(whole);
+        }
+        let args = self.call.arguments_for(value)?;
+        let arguments = (value, self.frame.op, args, size);
+        collection::ask_kind(imports, &imports.names.method_mapped, value, arguments)
     }
 }
 
@@ -110,84 +131,55 @@ fn map_leaves<'py>(
     lock: bool,
     k: i64,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let py = td.py();
-    let imports = imports(py)?;
-    let args = args.unwrap_or_else(|| PyTuple::empty(py));
-    if !collection::is_dense(imports, td)? {
-        return td.call_method1(
-            imports.names.method_map_leaves.bind(py),
-            (op, args, prefix, names.to_object(py)?, tail, lock, k),
-        );
-    }
-    let k = root_dims(imports, td, k)?;
-    let tail = Tail::from_code(tail);
-    map_from(imports, td, op, &args, prefix, &names, tail, lock, k)
+    let args = args.unwrap_or_else(|| PyTuple::empty(td.py()));
+    let frame = Frame {
+        op,
+        args: &args,
+        prefix,
+        names: &names,
+        tail: Tail::from_code(tail),
+        lock,
+    };
+    map_any(td, &frame, k)
 }
 
-/// [`map_leaves`] of a member of a stack. Unlocked.
-#[expect(clippy::too_many_arguments, reason = "those of the twin")]
+/// Maps the leaves of a collection of any class. `k` is negative where it is the root of the walk.
 pub(crate) fn map_any<'py>(
     td: &Bound<'py, PyAny>,
-    op: &Bound<'py, PyAny>,
-    args: &Bound<'py, PyTuple>,
-    prefix: Option<&Bound<'py, PyAny>>,
-    names: &Names<'py>,
-    tail: i64,
+    frame: &Frame<'_, 'py>,
     k: i64,
-    lock: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let py = td.py();
-    let imports = imports(py)?;
+    let imports = imports(td.py())?;
     if !collection::is_dense(imports, td)? {
-        return td.call_method1(
-            imports.names.method_map_leaves.bind(py),
-            (op, args, prefix, names.to_object(py)?, tail, lock, k),
-        );
+        return frame.foreign(td, frame.lock, k);
     }
-    let k = root_dims(imports, td, k)?;
-    let tail = Tail::from_code(tail);
-    map_from(imports, td, op, args, prefix, names, tail, lock, k)
+    map_from(imports, td, frame, root_dims(imports, td, k)?)
 }
 
 /// [`map_leaves`] of a tensordict that is the root of the walk.
-#[expect(clippy::too_many_arguments, reason = "those of the twin")]
 pub(crate) fn map_dense<'py>(
     imports: &'static Imports,
     td: &Bound<'py, PyAny>,
-    op: &Bound<'py, PyAny>,
-    args: &Bound<'py, PyTuple>,
-    prefix: Option<&Bound<'py, PyAny>>,
-    names: &Names<'py>,
-    tail: Tail,
-    lock: bool,
+    frame: &Frame<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let k = collection::batch_size(imports, td)?.len();
-    map_from(imports, td, op, args, prefix, names, tail, lock, k)
+    map_from(imports, td, frame, k)
 }
 
-#[expect(clippy::too_many_arguments, reason = "those of the twin")]
 fn map_from<'py>(
     imports: &'static Imports,
     td: &Bound<'py, PyAny>,
-    op: &Bound<'py, PyAny>,
-    args: &Bound<'py, PyTuple>,
-    prefix: Option<&Bound<'py, PyAny>>,
-    names: &Names<'py>,
-    tail: Tail,
-    lock: bool,
+    frame: &Frame<'_, 'py>,
     k: usize,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let lock = frame.lock;
     let mut walk = MapLeaves {
         imports,
-        op,
-        args,
-        prefix,
-        names,
-        tail,
-        lock: lock && prefix.is_some() && !collection::is_locked(imports, td)?,
+        frame,
+        lock: lock && frame.prefix.is_some() && !collection::is_locked(imports, td)?,
         k,
-        call: LeafCall::new(imports, op, args, tail, k)?,
-        splice: Splice::new(imports, k, names),
+        call: LeafCall::new(imports, frame.op, frame.args, frame.tail, k)?,
+        splice: Splice::new(imports, k, frame.names),
     };
     let result = walk.walk(td)?;
     lock::lock_like(imports, td, &result, lock)?;

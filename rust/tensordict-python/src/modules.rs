@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 
-use crate::collection::{self, Kind, kind};
+use crate::collection::{self, kind};
 use crate::ffi::{self, Getter, RecursionGuard, Resolved};
 use crate::imports::{Imports, from_twin, imports, primitives};
 use crate::shortcuts::tensors::Tensor;
@@ -268,7 +268,7 @@ impl<'py> Walk<'py> {
         if let (Some(known), None) = (&known, like) {
             return Ok(Some(known.result.clone()));
         }
-        if kind(self.imports, module)? != Kind::Leaf {
+        if kind(self.imports, module)?.is_collection() {
             return Ok(None);
         }
         // With `like` the module is looked at again: its other place has its own entries.
@@ -317,7 +317,7 @@ impl<'py> Walk<'py> {
                 },
                 None => None,
             };
-            if kind(self.imports, &value)? != Kind::Leaf {
+            if kind(self.imports, &value)?.is_collection() {
                 let Some(child) = self.child_of(module, &key)? else {
                     return Ok(None);
                 };
@@ -626,7 +626,7 @@ impl<'py> Walk<'py> {
             if child.is_none() || self.seen.contains_key(&address) || is_given(&key)? {
                 continue;
             }
-            if kind(self.imports, &child)? != Kind::Leaf {
+            if kind(self.imports, &child)?.is_collection() {
                 return Ok(None);
             }
             let result = child.py().None().into_bound(child.py());

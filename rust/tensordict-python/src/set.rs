@@ -86,7 +86,7 @@ fn holds<'py>(
     }
     for value in ffi::dict_values(&collection::entries(imports, td)?) {
         let inside = match kind(imports, &value)? {
-            Kind::Leaf => false,
+            Kind::Tensor | Kind::Special => false,
             Kind::Dense => holds(imports, &value, other)?,
             // Only the collection itself knows what it holds: ask it.
             Kind::Foreign => true,
@@ -224,7 +224,7 @@ impl<'py> Target<'py> {
         non_blocking: &Bound<'py, PyAny>,
     ) -> PyResult<Fitted<'py>> {
         if value.get_type().is(&self.imports.tensor) && self.takes(value) {
-            return Ok((value.clone(), Kind::Leaf));
+            return Ok((value.clone(), Kind::Tensor));
         }
         self.fit_any(key, value, non_blocking)
     }
@@ -239,7 +239,7 @@ impl<'py> Target<'py> {
         let py = td.py();
         let names = &imports.names;
         let value_kind = kind(imports, value)?;
-        if value_kind != Kind::Leaf {
+        if value_kind.is_collection() {
             if value_kind == Kind::Dense
                 && is_plain(imports, td)
                 && fits_as_it_is(imports, td, value, self.is_new)?
@@ -268,7 +268,7 @@ impl<'py> Target<'py> {
                 names.method_convert_value.bind(py),
                 (key, value, non_blocking),
             )?;
-            if kind(imports, &value)? != Kind::Leaf {
+            if kind(imports, &value)?.is_collection() {
                 return Ok((value, Kind::Foreign));
             }
         }
@@ -282,7 +282,7 @@ impl<'py> Target<'py> {
             };
             if !fits {
                 let fitted = from_twin(py, "set", "validate", (td, key, &value, non_blocking))?;
-                return Ok((fitted, Kind::Leaf));
+                return Ok((fitted, Kind::Tensor));
             }
         }
         if !self.device.is_none()
@@ -294,7 +294,7 @@ impl<'py> Target<'py> {
             kwargs.set_item(names.non_blocking.bind(py), non_blocking)?;
             value = value.call_method(names.to.bind(py), (&self.device,), Some(&kwargs))?;
         }
-        Ok((value, Kind::Leaf))
+        Ok((value, Kind::Tensor))
     }
 
     /// Stores `value` under a direct key of this collection, which is dense and not locked.
@@ -369,7 +369,7 @@ pub(crate) fn put<'py>(
     value_kind: Kind,
 ) -> PyResult<()> {
     let is_simple = match value_kind {
-        Kind::Leaf => true,
+        Kind::Tensor | Kind::Special => true,
         // Names of a collection may become those of `td`.
         Kind::Dense => is_plain(imports, td) && collection::dim_names(imports, &value)?.is_none(),
         Kind::Foreign => false,
@@ -434,7 +434,7 @@ fn store_at<'py>(
         let key = &path[path.len() - 1];
         // The value comes first: one that does not fit is named, whatever the lock.
         let (value, value_kind) = if validated {
-            (value.clone(), Kind::Leaf)
+            (value.clone(), Kind::Tensor)
         } else {
             Target::new(imports, &parent, Kind::Dense)?
                 .fit(key, value, non_blocking)

@@ -102,18 +102,16 @@ impl<'py> SplitLeaves<'_, 'py> {
     fn parts(&mut self, value: &Bound<'py, PyAny>, state: &State<'py>) -> PyResult<Parts<'py>> {
         let imports = self.imports;
         let given = match kind(imports, value)? {
-            Kind::Leaf => match collection::entry_kind(imports, value) {
-                Some(kind) => {
-                    let sizes = self
-                        .prefixes
-                        .iter()
-                        .map(|prefix| self.splice.size(Some(&prefix), &state.batch_size))
-                        .collect::<PyResult<Results<'py>>>()?;
-                    let name = imports.names.method_split.bind(value.py());
-                    kind.call_method1(name, (value, self.op, self.args, sizes))?
-                }
-                None => self.call.call(value)?,
-            },
+            Kind::Tensor => self.call.call(value)?,
+            Kind::Special => {
+                let sizes = self
+                    .prefixes
+                    .iter()
+                    .map(|prefix| self.splice.size(Some(&prefix), &state.batch_size))
+                    .collect::<PyResult<Results<'py>>>()?;
+                let arguments = (value, self.op, self.args, sizes);
+                collection::ask_kind(imports, &imports.names.method_split, value, arguments)?
+            }
             Kind::Dense => {
                 let parts = self.walk(value)?;
                 if self.lock {

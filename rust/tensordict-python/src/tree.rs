@@ -32,7 +32,7 @@ fn collect_leaves<'py>(
     let _guard = RecursionGuard::enter(py)?;
     for value in ffi::dict_values(&collection::entries(imports, td)?) {
         match kind(imports, &value)? {
-            Kind::Leaf => out.append(value)?,
+            Kind::Tensor | Kind::Special => out.append(value)?,
             Kind::Dense => collect_leaves(imports, &value, out)?,
             Kind::Foreign => {
                 value.call_method1(imports.names.method_leaves.bind(py), (out,))?;
@@ -188,7 +188,7 @@ fn finds<'py>(
     while let Some(value) = ffi::value_at(&entries, &mut place) {
         let found = if value.get_type().is(&imports.tensor) {
             plain.call(&value)?.is_truthy()? == wanted
-        } else if kind(imports, &value)? == Kind::Leaf {
+        } else if kind(imports, &value)?.is_leaf() {
             value.call_method0(op)?.is_truthy()? == wanted
         } else {
             finds(imports, &value, op, plain, wanted)?
@@ -240,7 +240,7 @@ fn holds_everywhere(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> 
     let mut place = 0;
     while let Some(entry) = ffi::value_at(&entries, &mut place) {
         let is_filled = match kind(imports, &entry)? {
-            Kind::Leaf => true,
+            Kind::Tensor | Kind::Special => true,
             Kind::Dense => holds_everywhere(imports, &entry)?,
             Kind::Foreign => false,
         };
@@ -254,7 +254,7 @@ fn holds_everywhere(imports: &Imports, td: &Bound<'_, PyAny>) -> PyResult<bool> 
 /// Returns whether an entry is a collection without a leaf.
 fn holds_nothing(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<bool> {
     match kind(imports, value)? {
-        Kind::Leaf => return Ok(false),
+        Kind::Tensor | Kind::Special => return Ok(false),
         Kind::Foreign => {
             let py = value.py();
             return Ok(!collection::is_non_tensor(imports, value)?
@@ -326,7 +326,7 @@ impl Rebuild {
         let mut may_be_empty = false;
         refill(imports, &entries, leaves, |leaves, value| {
             match kind(imports, value)? {
-                Kind::Leaf => leaves.take(),
+                Kind::Tensor | Kind::Special => leaves.take(),
                 Kind::Dense => {
                     let part = self.dense(value, leaves)?;
                     may_be_empty |=
@@ -446,7 +446,7 @@ pub(crate) fn copy_containers<'py>(
     let is_leaf = |value: &_| collection::is_plain_leaf(imports, value);
     ffi::replace_others(&entries, is_leaf, |value| {
         Ok(match kind(imports, value)? {
-            Kind::Leaf => None,
+            Kind::Tensor | Kind::Special => None,
             Kind::Dense => Some(copy_containers(imports, value)?),
             Kind::Foreign => {
                 Some(value.call_method0(imports.names.method_clone_structure.bind(py))?)

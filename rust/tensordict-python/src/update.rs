@@ -197,7 +197,7 @@ impl<'py> Update<'_, 'py> {
             let staged = match kind(imports, &child)? {
                 Kind::Dense => self.stage(&child, &part)?,
                 Kind::Foreign => self.stage_members(&child, &part)?,
-                Kind::Leaf => None,
+                Kind::Tensor | Kind::Special => None,
             };
             match staged {
                 Some(staged) => branch.members.push(staged),
@@ -272,10 +272,10 @@ impl<'py> Update<'_, 'py> {
     ) -> PyResult<Option<Option<Staged<'py>>>> {
         let imports = self.imports;
         let value_kind = kind(imports, value)?;
-        let is_collection = value_kind != Kind::Leaf || value.is_instance_of::<PyDict>();
+        let is_collection = value_kind.is_collection() || value.is_instance_of::<PyDict>();
         if let Some(present) = present {
             let present_kind = kind(imports, &present)?;
-            if is_collection && present_kind != Kind::Leaf {
+            if is_collection && present_kind.is_collection() {
                 if present_kind != Kind::Dense || value_kind == Kind::Foreign {
                     return Ok(None);
                 }
@@ -285,7 +285,7 @@ impl<'py> Update<'_, 'py> {
                 return Ok(Some(Some(Staged::Branch(inner))));
             }
             if self.inplace {
-                if is_collection || present_kind != Kind::Leaf {
+                if is_collection || present_kind.is_collection() {
                     return Ok(None);
                 }
                 let value = fit_inplace(&target.td, key, value, &present)?;
@@ -326,7 +326,7 @@ impl<'py> Update<'_, 'py> {
                         hang_in(imports, td, &key, value)?;
                     }
                 }
-                Staged::Value(value, Kind::Leaf) => match &plain {
+                Staged::Value(value, Kind::Tensor | Kind::Special) => match &plain {
                     Some(entries) => entries.set_item(key, value)?,
                     None => {
                         td.call_method1(imports.names.method_set_entry.bind(py), (key, value))?;

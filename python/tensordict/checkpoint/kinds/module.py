@@ -14,6 +14,7 @@ from torch import nn
 from tensordict.checkpoint.kinds.flat_parameters import refuse_flat_module
 from tensordict.checkpoint.kinds.interface import Kind, Saving
 from tensordict.checkpoint.names import bare_names, bare_wrapper_names
+from tensordict.primitives import special
 from tensordict.storage.sharded import is_sharded
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def describe_state(
                 values[name] = known
                 continue
         is_plain = isinstance(value, torch.Tensor) and not is_sharded(value)
-        if is_plain and _is_dense(value):
+        if is_plain and special.is_strided(value):
             fields = encoder.take(value.detach(), name)
             if "dtype" in fields:
                 values[name] = {"$": "tensor", **fields}
@@ -175,12 +176,6 @@ def _tied(module: nn.Module) -> dict[str, str]:
         if known != name:
             found[name] = known
     return found
-
-
-def _is_dense(value: torch.Tensor) -> bool:
-    return (
-        value.layout == torch.strided and not value.is_nested and not value.is_quantized
-    )
 
 
 def saved_state(about: Mapping[str, Any], decoder: Decoder) -> OrderedDict[str, Any]:
@@ -288,7 +283,7 @@ class _Filling:
             )
             and all(
                 isinstance(value, torch.Tensor)
-                and (is_sharded(value) or _is_dense(value))
+                and (is_sharded(value) or special.is_strided(value))
                 for value in self.own.values()
             )
         )

@@ -112,6 +112,6 @@ def as_nested(values: list[torch.Tensor], layout: torch.layout | None) -> torch.
     """The tensors as the rows of a nested tensor, a jagged one by default."""
     if layout is None:
         layout = torch.jagged
-    if any(value.is_nested for value in values):
+    if any(special.rows(value) is not None for value in values):
         raise ValueError(MSG_NESTED_ROWS)
     return torch.nested.as_nested_tensor(values, layout=layout)

@@ -11,6 +11,7 @@ from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy.formats import as_nested, as_padded
 from tensordict.containers.lazy.ragged_column import covered_dims
 from tensordict.containers.lazy.stack import LazyStackedTensorDict
+from tensordict.primitives import special
 from tensordict.primitives.checks import inside, is_tensorclass
 from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
@@ -84,12 +85,16 @@ def _dense_in_form(rows: CollectionProtocol, ragged: str, padding: float) -> Any
         if not isinstance(value, torch.Tensor):
             if not value._is_non_tensor:
                 entries[key] = in_form(value, ragged, padding)
-        elif value.is_nested and ragged == "padded":
-            parts = list(value.unbind(0)) or [value.values().new_empty([0])]
+            continue
+        parts = special.rows(value)
+        if parts is None:
+            continue
+        if ragged == "padded":
+            parts = parts or [value.values().new_empty([0])]
             padded = as_padded(parts, padding, "right")
             entries[key] = padded[: value.size(0)]
-        elif value.is_nested and value.layout is not torch.jagged:
-            entries[key] = as_nested(list(value.unbind(0)), torch.jagged)
+        elif value.layout is not torch.jagged:
+            entries[key] = as_nested(parts, torch.jagged)
     if all(value is rows._tensordict[key] for key, value in entries.items()):
         return rows
     return rows._with_entries(entries)
@@ -171,11 +176,12 @@ def _shapes(
         rows = [member._get_entry(key, None) for member in members]
     else:
         value = td._get_entry(key, None)
-        if not value.is_nested:
+        parts = special.rows(value)
+        if parts is None:
             count = len(value) if places is None else len(places)
             sizes = torch.tensor(value.shape[1:], dtype=torch.int64)
             return sizes.expand(count, -1)
-        rows = list(value.unbind(0))
+        rows = parts
         if places is not None:
             rows = [rows[at] for at in places.tolist()]
     shapes = [tuple(row.shape) for row in rows]

@@ -19,6 +19,7 @@ from tensordict.containers.nontensor.cells import EncodedCells
 from tensordict.containers.remote.collection import shown_as
 from tensordict.containers.remote.taking import RemoteCells, remote_leaves, take
 from tensordict.containers.view import _SubTensorDict
+from tensordict.primitives import special
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage import layouts
 from tensordict.storage.remote.outline import MSG_SAVE, outlined
@@ -165,7 +166,7 @@ class _Template:
         return _rust.new(type(value), entries, value._batch_size, value._device, names)
 
     def _tensor(self, value: torch.Tensor) -> Any:
-        if value.is_nested or value.layout != torch.strided:
+        if not special.is_strided(value):
             return self._whole(value)
         found = self._source(value)
         if found is None or not value.is_contiguous():

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.primitives.special import EntryKind, kind_marked, kind_of
+from tensordict.primitives.special import (
+    EntryKind,
+    is_strided,
+    kind_marked,
+    kind_of,
+    rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,8 +143,8 @@ def tensor_fields(path: str, tensor: torch.Tensor) -> dict[str, str]:
     Raises:
         TypeError: it has no strides, or rows of different lengths.
     """
-    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
-        layout = "jagged" if tensor.is_nested else tensor.layout
+    if not is_strided(tensor):
+        layout = "jagged" if rows(tensor) is not None else tensor.layout
         raise TypeError(MSG_LAYOUT.format(path, layout))
     return fields_of(tensor.shape, tensor.dtype)
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from tensordict.interop.tables.columns import values_of
+from tensordict.primitives import special
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,8 +59,9 @@ def column_of(name: str, value: object, rows: int) -> Column:
     dtype = value.dtype
     if dtype.is_complex or dtype is torch.bfloat16 or "float8" in str(dtype):
         raise TypeError(MSG_DTYPE.format(name, dtype))
-    if value.is_nested:
-        return [_listed(_numbers(name, row)) for row in value.unbind()]
+    ragged = special.rows(value)
+    if ragged is not None:
+        return [_listed(_numbers(name, row)) for row in ragged]
     return _numbers(name, value)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 import torch
 
+from tensordict.primitives import special
 from tensordict.primitives.special import EntryKind, kind_marked
 
 if TYPE_CHECKING:
@@ -340,8 +341,9 @@ def numpy_of(key: object, value: torch.Tensor, kind: str) -> Content:
     """
     if value.requires_grad:
         raise RuntimeError(MSG_GRAD.format(key))
-    if value.layout is not torch.strided or value.is_nested or value.is_quantized:
-        what = "nested tensor" if value.is_nested else f"tensor of {value.layout}"
+    if not special.is_strided(value):
+        is_ragged = special.rows(value) is not None
+        what = "nested tensor" if is_ragged else f"tensor of {value.layout}"
         raise TypeError(MSG_LAYOUT.format(key, what, kind))
     attributes: dict[str, Any] = {}
     dtype = value.dtype

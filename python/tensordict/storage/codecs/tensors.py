@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from tensordict.primitives import special
 from tensordict.storage.codecs.dtypes import MSG_UNKNOWN, name_of
 from tensordict.storage.codecs.interface import Codec, Path, Value
 from tensordict.storage.sharded import is_sharded
@@ -141,7 +142,7 @@ class TensorCodec(Codec):
         value = _detached(value)
         if value.layout != torch.strided:
             raise encoder.refusal(path, f"{value.layout} tensor")
-        if value.is_nested or value.is_quantized:
+        if not special.is_strided(value):
             is_quantized = value.is_quantized
             cls = "quantized tensor" if is_quantized else "strided nested tensor"
             raise encoder.refusal(path, f"{cls} ({value.dtype})")

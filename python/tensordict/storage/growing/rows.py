@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict.primitives import registry
+from tensordict.primitives import registry, special
 from tensordict.primitives.checks import inside, is_tensorclass
 from tensordict.primitives.special import is_shared
 from tensordict.storage.growing.text import empty_shape
@@ -212,7 +212,7 @@ def _value_rows(value: Any, count: int) -> Values:
 def _joined(values: list[Any], path: tuple[str, ...]) -> Any:
     """The rows of an entry: a value for each row."""
     first = values[0]
-    if type(first) is torch.Tensor and len(values) == 1 and not first.is_nested:
+    if type(first) is torch.Tensor and len(values) == 1 and special.rows(first) is None:
         return first.detach()[None]
     if all(map(_is_plain, map(type, values))):
         return _joined_tensors(values, path)
@@ -241,7 +241,7 @@ def _joined_tensors(values: list[torch.Tensor], path: tuple[str, ...]) -> Any:
         ValueError: they do not fit together.
     """
     first = values[0]
-    if any(value.is_nested for value in values):
+    if any(special.rows(value) is not None for value in values):
         raise ValueError(MSG_MEMBER_NESTED.format(_shown(path)))
     for dtype in {value.dtype for value in values} - {first.dtype}:
         raise ValueError(MSG_DTYPE.format(_shown(path), first.dtype, dtype))

@@ -48,6 +48,7 @@ from tensordict.storage.buffer import (
     lay_out,
     parts_of,
     problem_of_row,
+    split_name,
     views,
 )
 from tensordict.storage.describing import (
@@ -492,7 +493,8 @@ def _entries(level: Any, key: tuple[str, ...], data_bytes: int) -> Iterator[Entr
     size = level["cls_metadata"].get("batch_size")
     yield Entry(key, "collection", shape=size, note=str(level["cls"]))
     for name, row in level["leaves"].items():
-        inner = (*key, name.removeprefix("\0").removeprefix(VALUES))
+        kind, _, own = split_name(name)
+        inner = (*key, own.removeprefix("\0").removeprefix(VALUES))
         if name.startswith("<NJT_") and not name.startswith(VALUES):
             continue
         problem = problem_of_row(row, data_bytes)
@@ -500,7 +502,7 @@ def _entries(level: Any, key: tuple[str, ...], data_bytes: int) -> Iterator[Entr
             yield Entry(inner, "tensor", problem=problem)
             continue
         dtype, shape, start, stop, pad = row[:5]
-        note = "jagged" if name.startswith(VALUES) else ""
+        note = "jagged" if name.startswith(VALUES) else kind
         dtype = dtype.removeprefix("torch.")
         yield Entry(inner, "tensor", dtype, shape, stop - pad - start, note)
     for name, value in level["non_tensors"].items():

@@ -23,6 +23,7 @@ from tensordict import _rust
 from tensordict.primitives import registry
 from tensordict.primitives.errors import at_value
 from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.special import leading_shape
 from tensordict.storage.future import now_or_later, of_now
 from tensordict.storage.growing.text import BYTES, CLASS_TEXT, TEXT, VALUES
 from tensordict.storage.layouts.interface import (
@@ -43,6 +44,7 @@ from tensordict.storage.leaves import (
 )
 from tensordict.storage.paths import SavedPath, from_one_save, subpath_parts
 from tensordict.storage.read_into_memory import gets_copies, read_copies, read_into
+from tensordict.storage.special_entries import SavedEntry, with_saved_entries
 from tensordict.storage.take_loaded import check_out
 from tensordict.storage.tensors.anonymous_plan import save_anonymous
 from tensordict.storage.tensors.mapped import MemoryMappedTensor
@@ -264,8 +266,9 @@ class Directory(NamedTuple):
 
 def plan_dense(td: CollectionProtocol, plan: Any, level: int) -> None:
     """Add a dense collection to the level of a plan."""
-    for key, child_level, value in plan.add_entries(level, td._tensordict):
-        if not isinstance(value, CollectionProtocol):
+    held = with_saved_entries(td._tensordict, td._batch_size)
+    for key, child_level, value in plan.add_entries(level, held):
+        if not isinstance(value, (CollectionProtocol, SavedEntry)):
             raise TypeError(
                 f"the entry {key!r} of type {type(value)} cannot be saved to a directory."
             )
@@ -288,14 +291,15 @@ def saved_dense(
 ) -> Any:
     """A dense collection over the files of a save: ``td`` itself, or one like it."""
     # In the order of the plan: all leaves of a level, then what is below.
-    entries, flat, others = leaves.take_level(td._tensordict)
+    held = with_saved_entries(td._tensordict, td._batch_size)
+    entries, flat, others = leaves.take_level(held)
     for key in flat:
         entries[key] = _as_nested(
             entries[key], td._tensordict[key]._nested_tensor_size()
         )
     for key in others:
         child = None if directory is None else directory.child(key)
-        entries[key] = entries[key]._saved(leaves, child, inplace)
+        entries[key] = held[key]._saved(leaves, child, inplace)
     if inplace:
         td._tensordict.update(entries)
         td._device = CPU
@@ -364,7 +368,7 @@ def make_level(tree: Any, path: SavedPath, options: LoadOptions, special: Any) -
         if isinstance(value, str):
             inner = options._replace(size=batch_size)
             made = load_directory(path_of(path, value), inner)
-            if made._is_non_tensor:
+            if isinstance(made, CollectionProtocol) and made._is_non_tensor:
                 made = made._loaded_in(batch_size, home, tree.names)
             entries[key] = made
         elif options.has_values:
@@ -386,16 +390,8 @@ def _check_sizes(entries: dict[str, Any], size: torch.Size, path: SavedPath) -> 
     """
     ndim = len(size)
     for key, value in entries.items():
-        if (
-            isinstance(value, torch.Tensor)
-            and value.is_nested
-            and value.layout is torch.strided
-        ):
-            # It has no shape: it knows the number of its components.
-            shape = torch.Size([value.size(0)])
-        else:
-            shape = value.shape
-        if shape[:ndim] != size:
+        shape = leading_shape(value)
+        if shape is not None and shape[:ndim] != size:
             found = MSG_SIZE.format(path / "meta.json", key, list(shape), list(size))
             raise RuntimeError(found)
 

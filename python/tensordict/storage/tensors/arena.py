@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
+from tensordict.primitives import special
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -154,9 +155,7 @@ def _is_view(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is nothing but a view of its storage."""
     return (
         type(tensor) in _MOVED
-        and tensor.layout is torch.strided
-        and not tensor.is_quantized
-        and not tensor.is_nested
+        and special.is_strided(tensor)
         and not tensor.is_conj()
         and not tensor.is_neg()
     )

@@ -29,7 +29,7 @@ use crate::foreach;
 use crate::imports::{Imports, imports};
 use crate::join::{self, Join};
 use crate::leaf_call::Tail;
-use crate::map_leaves;
+use crate::map_leaves::{self, Frame};
 use crate::set;
 use crate::shortcuts::Shortcut;
 
@@ -292,9 +292,15 @@ fn made_natively<'py>(
         ("stack", _) => join::join_plain(imports, Join::Stack, args),
         ("cat", _) => join::join_plain(imports, Join::Cat, args),
         ("like", [td]) if collection::is_plain(imports, td) => {
-            let (none, names) = (PyTuple::empty(td.py()), Names::Keep);
-            let tail = Tail::Nothing;
-            map_leaves::map_dense(imports, td, function, &none, None, &names, tail, true).map(Some)
+            let frame = Frame {
+                op: function,
+                args: &PyTuple::empty(td.py()),
+                prefix: None,
+                names: &Names::Keep,
+                tail: Tail::Nothing,
+                lock: true,
+            };
+            map_leaves::map_dense(imports, td, &frame).map(Some)
         }
         ("where", [mask, td, other]) if collection::is_plain(imports, td) => {
             call_method(form, &[td.clone(), mask.clone(), other.clone()]).map(Some)
