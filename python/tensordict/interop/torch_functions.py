@@ -39,6 +39,12 @@ var
 """
 
 
+def _method_of(cls: type, name: str) -> Callable[..., Any]:
+    """The method of that name, which a field of the class hides."""
+    held = (vars(base).get(name) for base in cls.__mro__)
+    return next(filter(callable, held))
+
+
 def _by_method(name: str) -> Handler:
     """The handler that calls the method ``name`` of the first argument."""
 
@@ -52,7 +58,7 @@ def _by_method(name: str) -> Handler:
         method = getattr(td, name)
         if not callable(method):
             # A tensorclass may have a field of that name.
-            method = td._shadowed(name)
+            method = partial(_method_of(type(td), name), td)
         return method(*args, **kwargs)
 
     handler.__name__ = name

@@ -9,7 +9,7 @@ import torch
 from tensordict import _rust
 from tensordict.ops.families import mapping
 from tensordict.primitives.errors import absent_key
-from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol, as_stack
 from tensordict.primitives.special import results_as_sources
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class AutogradOps(CollectionProtocol):
         leaves = _rust.leaves(self)
         # torch gives plain tensors here.
         grads = results_as_sources([leaf.grad for leaf in leaves], leaves)
-        result = _rust.rebuild(self, grads)._without_none()
+        result = _without_none(_rust.rebuild(self, grads))
         if all(grad is None for grad in grads) and result.is_empty():
             return None
         if self._is_locked:
@@ -283,3 +283,23 @@ def _assign_data(td: CollectionProtocol, source: object) -> None:
         raise absent_key(MSG_DATA_KEYS.format(extra))
     for key, value in theirs.items():
         mine[key].data = value.data
+
+
+def _without_none(td: CollectionProtocol) -> Any:
+    """A result just made without entries that are None, and what they leave empty."""
+    stack = as_stack(td)
+    if stack is not None:
+        return stack._like([_without_none(member) for member in stack.tensordicts])
+    entries = {}
+    for key, value in list(td._entries().items()):
+        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+            value = _without_none(value)
+            if not value._sample_entries():
+                continue
+        elif value is None:
+            continue
+        entries[key] = value
+    if not td._is_dense:
+        return td._with_entries(entries)
+    size, device, names = td._batch_size, td._device, td._td_dim_names
+    return _rust.new(type(td), entries, size, device, names)

@@ -31,7 +31,7 @@ from tensordict.ops.operands import (
     write_combined,
 )
 from tensordict.primitives.errors import not_an_operand
-from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol, as_stack
 from tensordict.primitives.special import kind_of
 
 __all__ = [
@@ -316,7 +316,10 @@ def comparing(
                 if other.dim():
                     return with_tensor(for_each, self, other)
             elif isinstance(other, dict):
-                other = self._compared_dict(other)
+                if as_stack(self) is None:
+                    other = self.from_dict_instance(other, batch_size=[])
+                else:
+                    other = self._plain_type(other, batch_size=self.batch_size)
                 return compare_collections(op, operator, self, other)
             elif not is_number(other):
                 return self._incomparable(stub.__name__, other, otherwise)

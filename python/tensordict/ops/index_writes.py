@@ -22,7 +22,7 @@ from tensordict.primitives.deprecation import warn_of_cast
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.index_items import fills, refuse_cast
 from tensordict.primitives.index_writes import fit_source
-from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, as_stack
 from tensordict.primitives.special import is_shared
 
 if TYPE_CHECKING:
@@ -409,6 +409,7 @@ def _checked_write(
         if value.dtype != target.dtype:
             if fills(asked, value):
                 return value.to(target.dtype)
-            if not parent._casts_at(index):
+            stack = as_stack(parent)
+            if stack is None or not stack._casts_at(index):
                 refuse_cast(index, target, value)
     return value

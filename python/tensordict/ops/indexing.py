@@ -225,8 +225,11 @@ class IndexingOps(CollectionProtocol):
         leaves = _rust.leaves(self)
         _check_mask(condition, self, leaves)
         groups = None
-        if not self._is_dense:
-            groups = self._where_operands(condition, other, pad)
+        stack = self._lazy_stack()
+        if stack is self:
+            groups = stack._where_operands(condition, other, pad)
+        elif stack is not None and isinstance(other, CollectionProtocol):
+            groups = stack._member_operands((condition, other))
         if groups is not None:
             result = self._like(
                 [member.where(*parts, pad=pad) for member, parts in groups]

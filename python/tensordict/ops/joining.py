@@ -11,7 +11,7 @@ from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
 from tensordict.primitives.dim_numbers import from_front
 from tensordict.primitives.errors import locked_error
-from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, as_stack
 from tensordict.primitives.special import is_shared
 
 if TYPE_CHECKING:
@@ -120,7 +120,9 @@ class JoiningOps(CollectionProtocol):
         """
         return classes.lazy_stack(input, dim, out=out, **kwargs)
 
-    def _stack_lazily(self, members: list[Any], dim: int, name: str | None) -> Any:
+    def _stack_lazily(
+        self, members: list[Any], dim: int, name: str | None, is_shown: bool = False
+    ) -> Any:
         """A lazy stack of collections that are known to fit, of which this is the first."""
         return classes.LazyStackedTensorDict._of(members, dim, name)
 
@@ -386,7 +388,10 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
     """
     if isinstance(td_list, CollectionProtocol):
         try:
-            return td_list if td_list._is_dense else td_list._stack_members()
+            stack = as_stack(td_list)
+            if stack is None:
+                return td_list if td_list._is_dense else td_list.contiguous()
+            return stack._stack_members()
         except RecursionError:
             raise
         except RuntimeError:

@@ -23,6 +23,7 @@ from tensordict.primitives.nested_key import unravel_key_to_tuple
 from tensordict.primitives.protocol import (
     NO_DEFAULT,
     CollectionProtocol,
+    as_stack,
 )
 from tensordict.primitives.set import check_batch, set_entry, validate
 from tensordict.primitives.tree import leaves
@@ -253,7 +254,8 @@ def _refuse_missing(
 
     Those of an ordinary source are left out.
     """
-    for key in source._member_paths():
+    stack = as_stack(source)
+    for key in () if stack is None else stack._member_paths():
         path = (key,) if isinstance(key, str) else key
         if keys is not None and all(rest != path[: len(rest)] for rest in keys):
             continue

@@ -49,6 +49,8 @@ __all__ = [
     "NestedKeyLike",
     "PartsProtocol",
     "StackProtocol",
+    "ValueProtocol",
+    "as_stack",
 ]
 
 NestedKeyLike = str | tuple[Any, ...]
@@ -208,9 +210,12 @@ class CollectionProtocol:
             validated: bool,
             ignore_lock: bool,
         ) -> None: ...
-        def _shadowed(self, name: str) -> Any: ...
         def _stack_lazily(
-            self, members: list[Any], dim: int, name: str | None
+            self,
+            members: list[Any],
+            dim: int,
+            name: str | None,
+            is_shown: bool = False,
         ) -> Any: ...
         def _take_state(self, fields: dict[str, Any], is_one: bool) -> None: ...
         def _value(self) -> Any: ...
@@ -354,14 +359,6 @@ class CollectionProtocol:
         """The collection that says the shapes of the rows, of which nothing is read."""
         return self
 
-    def _stack_members(self) -> Any:
-        """Stack the members for :func:`tensordict.dense_stack_tds`."""
-        return self.contiguous()
-
-    def _shown_together(self, members: list[Any], dim: int, name: str | None) -> Any:
-        """Show the entries that the members of a lazy stack have at a key together."""
-        return self._stack_lazily(members, dim, name)
-
     def _children(self) -> list[Any]:
         """The collections that this one directly holds."""
         return [
@@ -407,10 +404,6 @@ class CollectionProtocol:
         if self._writes_through():
             # The entry that was read may be a copy.
             self._set_entry(key, target)
-
-    def _casts_at(self, index: object) -> bool:
-        """Return whether a write at an index of tensors casts, as one of parts does."""
-        return False
 
     def _as_source(self) -> Self:
         """The collection whose entries a new collection made of this one gets."""
@@ -476,26 +469,6 @@ class CollectionProtocol:
                 if value.is_empty():
                     self._del_entry(key)
 
-    def _without_none(self) -> Any:
-        """A result just made without entries that are None, and what they leave empty."""
-        entries = {}
-        for key, value in list(self._entries().items()):
-            if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
-                value = value._without_none()
-                if not value._sample_entries():
-                    continue
-            elif value is None:
-                continue
-            entries[key] = value
-        if not self._is_dense:
-            return self._with_entries(entries)
-        size, device, names = self._batch_size, self._device, self._td_dim_names
-        return _rust.new(type(self), entries, size, device, names)
-
-    def _entry_for(self, present: object) -> Any:
-        """Return what an entry becomes when it is updated from this: as a rule this."""
-        return present
-
     def _rebuild_as(self, values: Iterator[Any], cls: Any, size: object) -> Any:
         """See :func:`tensordict.primitives.align.rebuild_as`; ``values`` is an iterator."""
         built = self._rebuild(values, False)
@@ -531,19 +504,6 @@ class CollectionProtocol:
     def _check_reduces(self, op: object) -> None:
         """Raise where there are values that no reduction ``op`` can be computed of."""
 
-    def _compared_dict(self, other: dict[Any, Any]) -> Any:
-        """The collection that a dictionary stands for in a comparison with this one."""
-        return self.from_dict_instance(other, batch_size=[])
-
-    def _where_operands(
-        self, condition: torch.Tensor, other: object, pad: object
-    ) -> list[tuple[Any, list[Any]]] | None:
-        """Split the operands of ``where`` by member; None if this is not a stack."""
-        stack = self._lazy_stack()
-        if stack is None or not isinstance(other, CollectionProtocol):
-            return None
-        return stack._member_operands((condition, other))
-
     def _cat_with_entries(self, tds: Sequence[Any], dim: int) -> Any:
         """All of ``tds`` joined, where this decides what an ordinary first one gives.
 
@@ -562,10 +522,6 @@ class CollectionProtocol:
     def _update_parts(self, source: object) -> list[Any] | None:
         """Split the source of an update by member, if this is a stack."""
         return None
-
-    def _member_paths(self) -> Iterable[Any]:
-        """Return the keys of the leaves that some member has, if this is a stack."""
-        return ()
 
     def _copy_parts(self, source: object, is_whole: bool = False) -> list[Any] | None:
         """The same of values that are copied into entries; others are left out."""
@@ -586,28 +542,9 @@ class CollectionProtocol:
         """New collections all the way down that share the leaves."""
         raise NotImplementedError
 
-    def _takes(self, value: object) -> bool:
-        """Return whether :meth:`update_` of non-tensor data takes a value."""
-        raise NotImplementedError
-
     def _can_put(self, value: object) -> bool:
         """Return whether ``_put`` of all of non-tensor data surely takes a value."""
         return False
-
-    def _copied(self, value: object) -> Any:
-        """Return what :meth:`update_` of a non-tensor entry takes, or raise.
-
-        ``value`` may be of any type.
-        """
-        raise NotImplementedError
-
-    def _check_item(self, size: torch.Size, value: object, at: object = ...) -> None:
-        """Raise where a non-tensor entry does not take a value at an index of ``size``."""
-        raise NotImplementedError
-
-    def _preallocated(self, at: object, size: torch.Size) -> Any:
-        """A non-tensor entry of ``size`` that is this one at an index."""
-        raise NotImplementedError
 
     def _remade(self, make: Callable[[Any], Any]) -> Any:
         """Call ``make`` on these entries in a plain collection, and keep the class."""
@@ -692,6 +629,53 @@ class StackProtocol(CollectionProtocol):
         """Take the members of a collection, and their batch sizes."""
         raise NotImplementedError
 
+    def _entry_for(self, present: Any) -> Any:
+        """Return what an entry becomes when it is updated from this: as a rule itself."""
+        raise NotImplementedError
+
+    def _casts_at(self, index: object) -> bool:
+        """Return whether a write at an index of tensors casts, as one of parts does."""
+        raise NotImplementedError
+
+    def _member_paths(self) -> Iterable[Any]:
+        """Return the keys of the leaves that some member has."""
+        raise NotImplementedError
+
+    def _stack_members(self) -> Any:
+        """Stack the members for :func:`tensordict.dense_stack_tds`."""
+        raise NotImplementedError
+
+    def _where_operands(
+        self, condition: torch.Tensor, other: object, pad: object
+    ) -> list[tuple[Any, list[Any]]] | None:
+        """Split the operands of ``where`` by member; None for no parts."""
+        raise NotImplementedError
+
+
+class ValueProtocol(CollectionProtocol):
+    """Write to entries that hold values and no tensors: what these add."""
+
+    __slots__ = ()
+
+    def _takes(self, value: object) -> bool:
+        """Return whether :meth:`update_` of non-tensor data takes a value."""
+        raise NotImplementedError
+
+    def _copied(self, value: object) -> Any:
+        """Return what :meth:`update_` of a non-tensor entry takes, or raise.
+
+        ``value`` may be of any type.
+        """
+        raise NotImplementedError
+
+    def _check_item(self, size: torch.Size, value: object, at: object = ...) -> None:
+        """Raise where a non-tensor entry does not take a value at an index of ``size``."""
+        raise NotImplementedError
+
+    def _preallocated(self, at: object, size: torch.Size) -> Any:
+        """A non-tensor entry of ``size`` that is this one at an index."""
+        raise NotImplementedError
+
 
 class PartsProtocol(CollectionProtocol):
     """Read and write a part of a leaf without the rest of it: what files add."""
@@ -713,6 +697,12 @@ class PartsProtocol(CollectionProtocol):
     def _data_to_send(self) -> Any:
         """Read what another process gets in place of this; None for this itself."""
         raise NotImplementedError
+
+
+def as_stack(td: CollectionProtocol) -> StackProtocol | None:
+    """Return a collection that is itself a lazy stack; None for any other."""
+    stack = td._lazy_stack()
+    return stack if stack is td else None
 
 
 def entries_of(source: CollectionProtocol | Mapping[str, Any]) -> Mapping[str, Any]:

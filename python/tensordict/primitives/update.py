@@ -22,6 +22,7 @@ from tensordict.primitives.nested_key import unravel_key_to_tuple
 from tensordict.primitives.protocol import (
     NO_DEFAULT,
     CollectionProtocol,
+    as_stack,
 )
 from tensordict.primitives.set import set_entry, validate
 
@@ -296,7 +297,8 @@ def _stage_as(
     """Make of an entry what takes ``value`` as the source of an update."""
     if isinstance(present, _Branch) or branch.target.is_locked:
         return
-    entry = value._entry_for(present)
+    stack = as_stack(value)
+    entry = present if stack is None else stack._entry_for(present)
     if entry is not present:
         branch.staged[key] = _Branch(entry)
 

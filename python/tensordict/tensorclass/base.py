@@ -105,10 +105,6 @@ class TensorClass(FilesOfClass, metaclass=_DataclassLike):
             raise TypeError(MSG_OPTIONS.format(OPTIONS, flags))
         return _with_flags(cls, flags)
 
-    def _shadowed(self, name: str) -> Callable[..., Any]:
-        """The method that a field of its name hides."""
-        return functools.partial(getattr(TensorClass, name), self)
-
     if not TYPE_CHECKING:
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:

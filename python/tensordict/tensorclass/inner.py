@@ -200,9 +200,11 @@ class OverCollection(Making):
     def _cat_all(self, tds: Sequence[CollectionProtocol], dim: int) -> Any:
         return self._joined(tds, _rust.cat([inside(td) for td in tds], dim))
 
-    def _stack_lazily(self, members: list[Any], dim: int, name: str | None) -> Any:
+    def _stack_lazily(
+        self, members: list[Any], dim: int, name: str | None, is_shown: bool = False
+    ) -> Any:
         if any(type(member) is not type(self) for member in members):
-            return super()._stack_lazily(members, dim, name)
+            return super()._stack_lazily(members, dim, name, is_shown)
         inner = [member._tensordict for member in members]
         return around(type(self), inner[0]._stack_lazily(inner, dim, name))
 

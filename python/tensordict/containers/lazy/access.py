@@ -150,8 +150,8 @@ class ReadingOps(StackState):
         first = values[0]
         if isinstance(first, CollectionProtocol):
             check_members(values)
-            together = first._shown_together if is_shown else first._stack_lazily
-            value = together(values, self.stack_dim, self._td_dim_name)
+            name = self._td_dim_name
+            value = first._stack_lazily(values, self.stack_dim, name, is_shown)
         else:
             value = stack_leaves(key, values, self.stack_dim)
         hook = self._hook_out

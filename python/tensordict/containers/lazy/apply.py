@@ -249,9 +249,6 @@ class CombiningOps(StackState):
             return otherwise
         raise ValueError(MSG_INCOMPARABLE.format(type(other), name))
 
-    def _compared_dict(self, other: dict[Any, Any]) -> Any:
-        return self._plain_type(other, batch_size=self.batch_size)
-
     def _where_operands(
         self, condition: torch.Tensor, other: object, pad: object
     ) -> Any:
@@ -265,7 +262,9 @@ class CombiningOps(StackState):
             if other.shape[: len(lead)] != lead:
                 raise ValueError(MSG_WHERE.format(lead, other.shape, self.batch_size))
             return self._member_operands((condition, other))
-        groups = super()._where_operands(condition, other, pad)
+        groups = None
+        if isinstance(other, CollectionProtocol):
+            groups = self._member_operands((condition, other))
         if groups is None or pad is not None or isinstance(other, CombiningOps):
             return groups
         if not self._has_exclusive_keys:
@@ -688,9 +687,6 @@ class CombiningOps(StackState):
 
     def _drop_empty(self) -> None:
         drop_empty_of_members(self.tensordicts)
-
-    def _without_none(self) -> Any:
-        return self._like([member._without_none() for member in self.tensordicts])
 
     def _rebuild_as(self, values: Iterator[Any], cls: object, size: object) -> Any:
         # Without names and class, for comparisons.

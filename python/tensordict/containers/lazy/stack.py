@@ -759,7 +759,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         for each in added:
             if each.device != known.device:
                 raise ValueError(MSG_NEW_DEVICE.format(known.device, each.device))
-            if each.batch_size != known.batch_size and not self._takes(each):
+            if each.batch_size != known.batch_size and not self._fits_member(each):
                 message = MSG_NEW_SIZE.format(known.batch_size, each.batch_size)
                 raise ValueError(message)
         dim = self.stack_dim
@@ -775,7 +775,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         # In place: whoever holds the list sees the new members.
         self.tensordicts[index:index] = added
 
-    def _takes(self, member: Any) -> bool:
+    def _fits_member(self, member: Any) -> bool:
         """Return whether a member differs from the others only where those differ."""
         size = list(self._batch_size)
         del size[self.stack_dim]

@@ -620,22 +620,18 @@ class NonTensorOps(ComparingOps):
 
         return stack_values(tds, dim)
 
-    def _stack_lazily(self, members: list[Any], dim: int, name: str | None) -> Any:
-        """One stack of values, which writes to the members that have one value."""
-        return self._shown(members, dim, name, False)
-
-    def _shown_together(self, members: list[Any], dim: int, name: str | None) -> Any:
-        """Show the entries of the members of a lazy stack as one stack of values."""
-        return self._shown(members, dim, name, True)
-
-    def _shown(
-        self, members: list[Any], dim: int, name: str | None, of_rows: bool
+    def _stack_lazily(
+        self, members: list[Any], dim: int, name: str | None, is_shown: bool = False
     ) -> Any:
+        """One stack of values, which writes to the members that have one value.
+
+        With ``is_shown`` it shows the entries of the members of a lazy stack.
+        """
         if any(not member._is_non_tensor for member in members):
             return super()._stack_lazily(members, dim, name)
         from tensordict.containers.nontensor.joining import shown_together
 
-        return shown_together(members, dim, of_rows)
+        return shown_together(members, dim, is_shown)
 
     def _write_held(
         self, holder: Any, key: str, at: object, value: object, as_stack: bool = False
