@@ -14,6 +14,7 @@ from tensordict.ops.joining import dense_stack_tds
 from tensordict.ops.padding import pad, pad_sequence, unpad_sequence
 from tensordict.primitives.checks import (
     inside,
+    is_branch,
     is_leaf_nontensor,
     is_non_tensor,
     is_tensorclass,
@@ -111,7 +112,7 @@ def _merge_entry(result: Any, key: object, value: Any) -> None:
             raise AttributeError(msg)
         result = child
     present = result._get_entry(path[-1], None)
-    if isinstance(present, CollectionProtocol) and not present._is_non_tensor:
+    if is_branch(present):
         msg = f"{path[-1]!r} is a leaf in one collection and a nested one in another"
         raise AttributeError(msg)
     _rust.set_entry(result, path[-1], value)

@@ -17,6 +17,7 @@ from tensordict.containers.dense import TensorDict
 from tensordict.containers.source_view import SourceView
 from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.operations import MOVES_DIMS, ONLY_VIEWS
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -183,11 +184,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
 
     def _seen(self, key: str, value: object) -> Any:
         source = self._source
-        if (
-            isinstance(value, CollectionProtocol)
-            and not value._is_non_tensor
-            and options_primitives.lazy_legacy()
-        ):
+        if is_branch(value) and options_primitives.lazy_legacy():
             return lazy_view(value, self.custom_op, self.custom_op_kwargs)
         held = _rust.new(TensorDict, {key: value}, source.batch_size, None, None)
         return self._apply(held)._tensordict[key]

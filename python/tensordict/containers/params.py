@@ -17,6 +17,7 @@ from tensordict import _rust
 from tensordict.containers.collection import TensorDictBase
 from tensordict.containers.dense import TensorDict
 from tensordict.primitives import classes
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.common import more_refs
 from tensordict.primitives.operations import COPIES
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -784,7 +785,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         inner = self.__dict__.get("_param_td")
         if inner is not None and not name.startswith("__"):
             value = inner._get_entry(name, NO_DEFAULT)
-            if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+            if is_branch(value):
                 return self._part(name, value)
             if value is not NO_DEFAULT:
                 return value

@@ -19,11 +19,11 @@ from tensordict.containers.elsewhere import (
 )
 from tensordict.containers.source_view import SourceView
 from tensordict.ops.access import MSG_ONE_DEFAULT
-from tensordict.ops.merging import is_branch, restricted
+from tensordict.ops.merging import restricted
 from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
 from tensordict.primitives.arrays import as_tensor
-from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.checks import holds_values, is_branch, is_tensorclass
 from tensordict.primitives.common import check_number, not_a_value, value_of
 from tensordict.primitives.copy import check_copy, leaf_paths
 from tensordict.primitives.errors import locked_error, missing_key
@@ -249,7 +249,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
 
     def _view_of(self, value: CollectionProtocol | torch.Tensor) -> Any:
         """The part of one entry of the source."""
-        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+        if is_branch(value):
             return _SubTensorDict._of_child(value, self)
         if isinstance(value, CollectionProtocol):
             # The index may be (), which is no way to ask one for its part.
@@ -299,7 +299,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         return self._get_entry(key, NO_DEFAULT)
 
     def _sample_of(self, value: object) -> Any:
-        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+        if is_branch(value):
             return _SubTensorDict._of_child(value, self)
         return value
 
@@ -332,7 +332,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         holder: Any = self._source
         for name in path[:-1]:
             holder = holder._sample_entry(name)
-            if not isinstance(holder, CollectionProtocol) or holder._is_non_tensor:
+            if not is_branch(holder):
                 return NO_DEFAULT
         return holder._part_at(path[-1], self.idx) if path else NO_DEFAULT
 
@@ -354,7 +354,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
             if found is not NO_DEFAULT:
                 return found
         found = self._get_path(key)
-        if isinstance(found, CollectionProtocol) and found._is_non_tensor:
+        if holds_values(found):
             return self._view_of(found)
         value = self._read(key, default)
         return None if value is NONE_IF_MISSING else value
@@ -366,7 +366,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
     def get_item_shape(self, key: NestedKeyLike) -> torch.Size:
         """The shape of the part of the entry at ``key``, a value's being the dims here."""
         entry = _rust.get(self._source, key)
-        is_value = isinstance(entry, CollectionProtocol) and entry._is_non_tensor
+        is_value = holds_values(entry)
         return (
             entry._get_index(self.idx) if is_value else self._read(key, NO_DEFAULT)
         ).shape
@@ -435,7 +435,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
             size = self._batch_size
             entry = preallocated(source, self.idx, size, ndim, value)
             source._set_entry(key, entry)
-        elif isinstance(present, CollectionProtocol) and present._is_non_tensor:
+        elif holds_values(present):
             source._set_entry(key, present._written_at(self.idx, value))
         elif isinstance(present, CollectionProtocol):
             is_there = isinstance(value, _SubTensorDict) and value._source is present
@@ -506,7 +506,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
             held = source._entries() if is_read else source._sample_entries()
             for key, entry in list(held.items()):
                 item = value
-                if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
+                if holds_values(entry):
                     is_number = isinstance(value, (int, float, complex))
                     item = torch.as_tensor(value) if is_number else value
                 items.append((key, item))

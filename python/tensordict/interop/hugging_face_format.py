@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from tensordict.interop.hugging_face import batch_of
-from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.checks import holds_values
 
 __all__ = ["formatter", "give_rows_to_loaders"]
 
@@ -60,7 +60,7 @@ def formatter() -> type:
             entry = self.format_batch(pa_table)._get_entry(
                 pa_table.column_names[0], None
             )
-            if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
+            if holds_values(entry):
                 values: Any = entry
                 return list(values.tolist())
             return entry

@@ -15,6 +15,7 @@ import torch
 from tensordict.containers.dense import TensorDict
 from tensordict.interop.leaves import check_collection, extra, path_of, values_of
 from tensordict.primitives import special
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
@@ -232,7 +233,7 @@ def _entries(
     """The leaves and values under their names, keys joined by dots."""
     for key, value in list(td.items()):
         here = (*path, key)
-        is_nested = isinstance(value, CollectionProtocol) and not value._is_non_tensor
+        is_nested = is_branch(value)
         if "." in key and (path or is_nested):
             raise ValueError(MSG_DOTS.format(name=key))
         if is_nested:

@@ -17,6 +17,7 @@ import torch
 from tensordict.containers.dense import TensorDict
 from tensordict.interop.leaves import array_of, check_collection, extra, path_of
 from tensordict.primitives.arrays import tensor_over
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _add_groups(
     nested = []
     for key, value in entries.items():
         here = (*path, key)
-        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+        if is_branch(value):
             nested.append((here, value))
             continue
         array = _array(here, value)

@@ -8,6 +8,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.ops.families import mapping
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.errors import absent_key
 from tensordict.primitives.protocol import CollectionProtocol, as_stack
 from tensordict.primitives.special import results_as_sources
@@ -292,7 +293,7 @@ def _without_none(td: CollectionProtocol) -> Any:
         return stack._like([_without_none(member) for member in stack.tensordicts])
     entries = {}
     for key, value in list(td._entries().items()):
-        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+        if is_branch(value):
             value = _without_none(value)
             if not value._sample_entries():
                 continue

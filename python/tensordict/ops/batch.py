@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import torch
 
 from tensordict import _rust
+from tensordict.primitives.checks import holds_values, is_branch
 from tensordict.primitives.errors import at_key, keyed
 from tensordict.primitives.protocol import CollectionProtocol, PartsProtocol
 from tensordict.primitives.special import fits, leading_shape, resized
@@ -436,9 +437,7 @@ def _depth_of(td: CollectionProtocol) -> int:
     depth = -1
     for value in td._sample_entries().values():
         below = 0
-        if not isinstance(value, torch.Tensor) and (
-            isinstance(value, CollectionProtocol) and not value._is_non_tensor
-        ):
+        if not isinstance(value, torch.Tensor) and (is_branch(value)):
             below = _depth_of(value)
             if below >= 0:
                 below += 1
@@ -453,7 +452,7 @@ def with_named_values(td: CollectionProtocol) -> Any:
     """
     for collection in _rust.containers(td) if td._has_names() else ():
         for key, value in list(collection._entries().items()):
-            if isinstance(value, CollectionProtocol) and value._is_non_tensor:
+            if holds_values(value):
                 with contextlib.suppress(RuntimeError):
                     collection._set_entry(key, value._refined(collection.names))
     return td

@@ -14,6 +14,7 @@ from tensordict import _rust
 from tensordict.ops.batch import with_named_values
 from tensordict.ops.python_values import NON_NESTED, is_namedtuple_class
 from tensordict.primitives import classes, special
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ class ConvertOps(CollectionProtocol):
             return with_named_values(copy)
         entries: dict[str, Any] = {}
         for key, value in list(self._entries().items()):
-            if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+            if is_branch(value):
                 entries[key] = value.to_tensordict(retain_none=retain_none)
             else:
                 entries[key] = value.clone()

@@ -12,6 +12,7 @@ import torch
 from tensordict import _rust
 from tensordict._rust import clone_structure, map_leaves
 from tensordict.primitives import classes
+from tensordict.primitives.checks import holds_values
 from tensordict.primitives.common import MSG_BAD_KEY
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, _NoDefault
@@ -511,7 +512,7 @@ def replacements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for source in args:
         if not isinstance(source, (Mapping, CollectionProtocol)):
             raise RuntimeError(MSG_REPLACE_TYPE.format(type(source)))
-        if isinstance(source, CollectionProtocol) and source._is_non_tensor:
+        if holds_values(source):
             return source
         if isinstance(source, CollectionProtocol) and source.is_empty() and not kwargs:
             return {}

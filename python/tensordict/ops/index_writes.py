@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from tensordict import _rust
-from tensordict.ops.merging import entry_path, goes_on, is_branch, key_paths, restricted
+from tensordict.ops.merging import entry_path, goes_on, key_paths, restricted
 from tensordict.primitives.arrays import refuse_masked
-from tensordict.primitives.checks import is_leaf_nontensor
+from tensordict.primitives.checks import holds_values, is_branch, is_leaf_nontensor
 from tensordict.primitives.common import (
     check_number,
     not_a_value,
@@ -223,7 +223,7 @@ def _collect_writes(
         if _has_nothing(value, nested):
             continue
         target = _rust.get(td, key)
-        if not isinstance(target, CollectionProtocol) or target._is_non_tensor:
+        if not is_branch(target):
             path = _rust.unravel_key_to_tuple(key)
             parent = td if len(path) == 1 else _rust.get(td, path[:-1])
             at = _index_of(parent, target, index)
@@ -233,7 +233,7 @@ def _collect_writes(
             else:
                 checked = _checked_write(parent, target, value, at, asked, key)
             writes.append((parent, path[-1], target, at, checked))
-        elif isinstance(value, CollectionProtocol) and value._is_non_tensor:
+        elif holds_values(value):
             raise not_a_value(key, target, value)
         elif isinstance(value, CollectionProtocol):
             # The index means the batch dims of what is nested, not the dims of leaves.

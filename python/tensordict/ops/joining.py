@@ -9,6 +9,7 @@ import torch
 from tensordict import _rust
 from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
+from tensordict.primitives.checks import holds_values
 from tensordict.primitives.dim_numbers import from_front
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, as_stack
@@ -604,9 +605,7 @@ def _is_nested(value: object) -> bool:
 
 def _is_whole(value: object) -> bool:
     """Return whether an entry is replaced: it has no elements to write into."""
-    return is_shared(value) or (
-        isinstance(value, CollectionProtocol) and value._is_non_tensor
-    )
+    return is_shared(value) or (holds_values(value))
 
 
 def _joined_alone(tds: Sequence[Any], key: str, dim: int, build: Any) -> Any:

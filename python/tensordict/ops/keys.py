@@ -9,6 +9,7 @@ import torch
 
 from tensordict import _rust
 from tensordict._rust import flatten_keys, select
+from tensordict.primitives.checks import holds_values, is_branch
 from tensordict.primitives.common import MSG_BAD_KEY, MSG_NO_KEYS
 from tensordict.primitives.errors import KeyMessageError, locked_error, missing_of_all
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -63,14 +64,14 @@ class KeysOps(CollectionProtocol):
         if not _rust.unravel_key_to_tuple(key):
             raise RuntimeError(MSG_NO_KEYS)
         value = _rust.get(self, key)
-        return isinstance(value, CollectionProtocol) and value._is_non_tensor
+        return holds_values(value)
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[Any, ...]:
         """The pairs of key and value of the non-tensor entries."""
         return tuple(
             (key, value)
             for key, value in _rust.walk(self, 2, include_nested, False, None)
-            if isinstance(value, CollectionProtocol) and value._is_non_tensor
+            if holds_values(value)
         )
 
     # Choosing --------------------------------------------------------------------
@@ -435,7 +436,7 @@ def _drop_values(td: CollectionProtocol) -> None:
     for collection in _rust.containers(td):
         # One entry of each is enough: those of a stack need not fit together.
         for key, value in list(collection._sample_entries().items()):
-            if isinstance(value, CollectionProtocol) and value._is_non_tensor:
+            if holds_values(value):
                 collection._del_entry(key)
 
 
@@ -543,7 +544,7 @@ def _collect_empty(
     empty = True
     below: list[tuple[CollectionProtocol, str]] = []
     for key, value in list(td._entries().items()):
-        if not isinstance(value, CollectionProtocol) or value._is_non_tensor:
+        if not is_branch(value):
             empty = False
         elif _collect_empty(value, below):
             below.append((td, key))

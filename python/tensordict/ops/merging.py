@@ -10,7 +10,7 @@ import torch
 
 from tensordict import _rust
 from tensordict._rust import update
-from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.checks import is_branch, is_tensorclass
 from tensordict.primitives.common import (
     MSG_BAD_KEY,
     MSG_NO_KEYS,
@@ -328,11 +328,6 @@ def _follow_batch_sizes(td: CollectionProtocol, source: CollectionProtocol) -> N
             td._del_entry(key)
     td.batch_size = source.batch_size
     td.names = None
-
-
-def is_branch(value: object) -> bool:
-    """Return whether ``value`` is a collection of entries."""
-    return isinstance(value, CollectionProtocol) and not value._is_non_tensor
 
 
 def entry_path(key: object) -> tuple[str, ...]:

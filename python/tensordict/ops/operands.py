@@ -10,7 +10,7 @@ import torch
 from tensordict import _rust
 from tensordict._rust import foreach
 from tensordict.primitives.arrays import as_tensor
-from tensordict.primitives.checks import is_leaf_nontensor, is_tensorclass
+from tensordict.primitives.checks import is_branch, is_leaf_nontensor, is_tensorclass
 from tensordict.primitives.common import check_results
 from tensordict.primitives.errors import absent_key, not_an_operand
 from tensordict.primitives.foreach import is_dense_throughout
@@ -452,11 +452,7 @@ def _compare_entries(
             if is_tensor and isinstance(theirs[key], CollectionProtocol):
                 entries[key] = entries[key].to(td.device)
     # A collection that was compared with a tensor keeps its names, and gives them.
-    nested = (
-        entry._td_dim_names
-        for entry in entries.values()
-        if isinstance(entry, CollectionProtocol) and not entry._is_non_tensor
-    )
+    nested = (entry._td_dim_names for entry in entries.values() if is_branch(entry))
     names = next((list(found) for found in nested if found is not None), None)
     if names is not None:
         names = names[: len(td.batch_size)]

@@ -10,7 +10,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.primitives import classes
-from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.checks import holds_values, is_tensorclass
 from tensordict.primitives.errors import absent_key
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.special import is_shared
@@ -242,11 +242,7 @@ def _shared_structure(tds: Sequence[Any], size: torch.Size, left: bool) -> Any:
         if not isinstance(value, CollectionProtocol):
             continue
         others = [td._get_entry(key, None) for td in tds]
-        if not all(
-            isinstance(other, CollectionProtocol)
-            and other._is_non_tensor == value._is_non_tensor
-            for other in others
-        ):
+        if not all(holds_values(other) == value._is_non_tensor for other in others):
             continue
         longest = _longest(others)
         inner = torch.Size([size[0], *longest] if len(size) else longest)
@@ -406,7 +402,7 @@ def _unpad(
     entries: dict[str, Any] = {}
     kept = None
     for key, value in list(td._entries().items()):
-        if isinstance(value, CollectionProtocol) and value._is_non_tensor:
+        if holds_values(value):
             entries[key] = value[number]
             continue
         if isinstance(value, CollectionProtocol):

@@ -10,6 +10,7 @@ import torch
 from tensordict import _rust
 from tensordict.ops.packing import PackLayout, pack_leaves
 from tensordict.primitives import special
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.common import ONES_TAIL
 from tensordict.primitives.dim_numbers import batch_dim, from_front
 from tensordict.primitives.errors import locked_error
@@ -483,7 +484,7 @@ class RearrangingOps(CollectionProtocol):
         made = {
             key: entry.densify(layout)
             for key, entry in entries.items()
-            if isinstance(entry, CollectionProtocol) and not entry._is_non_tensor
+            if is_branch(entry)
         }
         if all(entry is entries[key] for key, entry in made.items()):
             return self

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
-from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.checks import is_branch, is_tensorclass
 from tensordict.primitives.dim_numbers import dim_number
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.special import is_shared, resized
@@ -272,7 +272,7 @@ def rekeyed(td: Any, key_transform: Callable[[Any], Any]) -> Any:
     result = _rust.new(type(td), {}, td._batch_size, td._device, td._td_dim_names)
     for key, value in list(td._entries().items()):
         new_key = key_transform(key)
-        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+        if is_branch(value):
             value = rekeyed(value, key_transform)
         _rust.set_entry(result, new_key, value)
     return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tensordict import _rust
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.common import (
     MSG_BATCH_MISMATCH,
     MSG_INPLACE,
@@ -77,8 +78,7 @@ class StoringOps(CollectionProtocol):
             if (
                 inplace is None
                 and isinstance(value, (CollectionProtocol, dict))
-                and isinstance(present, CollectionProtocol)
-                and not present._is_non_tensor
+                and is_branch(present)
             ):
                 # Here all entries must be there, too.
                 value = _rust.validate(self, key, value, non_blocking)

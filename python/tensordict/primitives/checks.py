@@ -9,14 +9,18 @@ import torch
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
+    from typing import TypeGuard
+
     from typing_extensions import TypeIs
 
     from tensordict.containers.collection import TensorCollection
 
 __all__ = [
     "default_is_leaf",
+    "holds_values",
     "inside",
     "is_bool",
+    "is_branch",
     "is_floating",
     "is_inexact",
     "is_integer",
@@ -56,6 +60,16 @@ def is_tensorclass(obj: type | Any) -> bool:
         False
     """
     return _is_tensorclass(obj if isinstance(obj, type) else type(obj))
+
+
+def is_branch(value: object) -> TypeGuard[CollectionProtocol]:
+    """Return whether a value is a collection of entries."""
+    return isinstance(value, CollectionProtocol) and not value._is_non_tensor
+
+
+def holds_values(value: object) -> TypeGuard[CollectionProtocol]:
+    """Return whether a value is an entry that holds values and no tensors."""
+    return isinstance(value, CollectionProtocol) and value._is_non_tensor
 
 
 def inside(value: Any) -> Any:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 # The native code looks for these two here.
+from tensordict.primitives.checks import holds_values, is_branch
 from tensordict.primitives.errors import MSG_LOCKED, missing_key  # noqa: F401
-from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.special import kind_of
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class _InplaceWriteError(ValueError, RuntimeError):
 
 def value_of(entry: object) -> Any:
     """Return what reading an entry by key gives: the value of non-tensor data."""
-    if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
+    if holds_values(entry):
         return entry._value()
     return entry
 
@@ -92,7 +92,7 @@ def not_a_value(key: object, entry: object, item: object) -> Exception:
         f"{type(item).__name__} cannot be written into it."
     )
     # For a value that is no tensor the published release looks for a method in vain.
-    is_collection = isinstance(item, CollectionProtocol) and not item._is_non_tensor
+    is_collection = is_branch(item)
     return TypeError(msg) if is_collection else AttributeError(msg)
 
 

@@ -10,6 +10,7 @@ from tensordict.primitives import special
 from tensordict.primitives.access import contains
 from tensordict.primitives.align import align
 from tensordict.primitives.arrays import as_tensor
+from tensordict.primitives.checks import holds_values
 from tensordict.primitives.common import (
     MSG_BAD_KEY,
     MSG_INPLACE,
@@ -133,10 +134,6 @@ def copy_failed(
     raise error
 
 
-def _is_one_value(value: object) -> bool:
-    return isinstance(value, CollectionProtocol) and value._is_non_tensor
-
-
 def _expands(shape: torch.Size, target: torch.Size) -> bool:
     """Return whether ``shape`` can be copied into an entry of shape ``target``."""
     if not shape.numel() and not target.numel():
@@ -211,7 +208,7 @@ def copy_into(
         _pair(td, source, keys, (), targets, values, held, absent)
         if absent and keys is not None:
             raise absent_key(MSG_NOT_IN_DESTINATION.format(absent[0]))
-        if not targets and all(_is_one_value(each) for each, _ in held):
+        if not targets and all(holds_values(each) for each, _ in held):
             _refuse_absent(absent)
     lists = [targets, values, non_blocking]
     if targets and special.foreach(torch._foreach_copy_, lists) is None:
@@ -305,19 +302,17 @@ def _pair(
                 below = leaf[len(full) :]
                 if rests is None or any(below[: len(rest)] == rest for rest in rests):
                     absent.append(leaf)
-        elif _is_one_value(target):
-            if not isinstance(value, (CollectionProtocol, dict)) or _is_one_value(
-                value
-            ):
+        elif holds_values(target):
+            if not isinstance(value, (CollectionProtocol, dict)) or holds_values(value):
                 held.append((target, target._copied(value)))
             else:
                 _pair(target, value, rests, full, targets, values, held, absent)
-        elif _is_one_value(value) and not isinstance(target, CollectionProtocol):
+        elif holds_values(value) and not isinstance(target, CollectionProtocol):
             raise TypeError(MSG_NOT_A_VALUE.format(full, type(value).__name__))
         elif isinstance(value, (CollectionProtocol, dict)):
             if not isinstance(target, CollectionProtocol) and _holds_nothing(value):
                 continue
-            if not isinstance(target, CollectionProtocol) or _is_one_value(value):
+            if not isinstance(target, CollectionProtocol) or holds_values(value):
                 raise _InplaceWriteError(MSG_INPLACE.format(full[-1], td))
             if rests is None and not target._is_dense and target._writes_through():
                 held.append((target, value))

@@ -10,6 +10,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.primitives import special
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.common import (
     NO_TAIL,
     _spliced_names,
@@ -156,7 +157,7 @@ def _refuse_text(td: Any, index: tuple[Any, ...]) -> None:
 def _first_entry(td: CollectionProtocol) -> Any:
     """The first entry that is no collection of others; None without one."""
     for value in td._entries().values():
-        is_nested = isinstance(value, CollectionProtocol) and not value._is_non_tensor
+        is_nested = is_branch(value)
         found = _first_entry(value) if is_nested else value
         if found is not None:
             return found
@@ -361,7 +362,7 @@ def set_index(td: Any, index: Any, value: object) -> None:
     batch_size = td.batch_size
     if isinstance(index, tuple):
         _refuse_text(td, index)
-    is_filled = not isinstance(value, CollectionProtocol) or value._is_non_tensor
+    is_filled = not is_branch(value)
     try:
         plan = index_plan(batch_size, index)
     except IndexError as error:

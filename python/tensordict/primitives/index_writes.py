@@ -8,6 +8,7 @@ import torch
 
 from tensordict.primitives import special
 from tensordict.primitives.arrays import as_tensor
+from tensordict.primitives.checks import holds_values
 from tensordict.primitives.common import not_a_value
 from tensordict.primitives.errors import at_key, locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -79,7 +80,7 @@ def plan_fill(
         if isinstance(entry, CollectionProtocol) and entry._is_dense:
             plan_fill(entry, at, size, k, value, writes)
             continue
-        if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
+        if holds_values(entry):
             is_number = isinstance(value, (int, float, complex))
             item = torch.as_tensor(value) if is_number else value
             entry._check_item(size, item, at)
@@ -117,7 +118,7 @@ def plan_collection(
                 own = torch.Size([*size, *entry.batch_size[k:]])
                 entry._check_item(own, item, at)
                 writes.append((td, key, entry, item))
-            elif isinstance(item, CollectionProtocol) and item._is_non_tensor:
+            elif holds_values(item):
                 raise not_a_value(key, entry, item)
             elif isinstance(item, CollectionProtocol) and entry._is_dense:
                 own = torch.Size([*size, *entry._batch_size[k:]])

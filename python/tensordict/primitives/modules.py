@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from tensordict import _rust
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.errors import absent_key
 from tensordict.primitives.leaf_loops import special_keys
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -328,7 +329,7 @@ def _plan_params(td: CollectionProtocol, params: Any, like: Any, walk: _Walk) ->
         if key not in slots:
             raise _no_place(key, params)
         old = slots[key]
-        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+        if is_branch(value):
             entries[key] = _plan_params(value, old, below, walk)
             continue
         entries[key] = old
@@ -383,11 +384,7 @@ def _content(holder: Any) -> tuple[tuple[Any, ...], Any, Any, int]:
     """The tensors of a module and its children, which may be missing, and how many."""
     if isinstance(holder, CollectionProtocol):
         entries = holder._tensordict
-        nested = {
-            key: value
-            for key, value in entries.items()
-            if isinstance(value, CollectionProtocol) and not value._is_non_tensor
-        }
+        nested = {key: value for key, value in entries.items() if is_branch(value)}
         return (entries,), nested, (), len(entries)
     tensors = (holder._parameters, holder._buffers)
     children = holder._modules

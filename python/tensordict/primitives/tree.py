@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.overrides import has_torch_function_variadic as any_special
 
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.items import containers
 from tensordict.primitives.leaf_loops import special_keys
 from tensordict.primitives.lock import lock_tree
@@ -122,7 +123,7 @@ def _drop_empty(td: CollectionProtocol) -> None:
     held = td._tensordict.copy()
     for key in special_keys(held):
         value = held[key]
-        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+        if is_branch(value):
             _drop_empty(value)
             if value.is_empty():
                 td._del_entry(key)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from tensordict.primitives.checks import holds_values
 from tensordict.primitives.common import (
     MSG_BAD_KEY,
     MSG_INPLACE,
@@ -15,7 +16,7 @@ from tensordict.primitives.common import (
     _InplaceWriteError,
     as_size,
 )
-from tensordict.primitives.copy import _is_one_value, copy_failed, fit_inplace
+from tensordict.primitives.copy import copy_failed, fit_inplace
 from tensordict.primitives.errors import KeyMessageError, locked_error, not_a_mapping
 from tensordict.primitives.keys import replace_entries
 from tensordict.primitives.nested_key import unravel_key_to_tuple
@@ -62,7 +63,7 @@ def init(
         td.names = names
     if isinstance(source, CollectionProtocol):
         pairs = [
-            (key, value._source_twin() if _is_value(value) else value)
+            (key, value._source_twin() if holds_values(value) else value)
             for key, value in source._as_source().items()
         ]
     else:
@@ -71,10 +72,6 @@ def init(
         pairs.sort(key=_is_nested_pair)
     for key, value in pairs:
         set_entry(td, key, value, False, non_blocking)
-
-
-def _is_value(value: object) -> bool:
-    return isinstance(value, CollectionProtocol) and value._is_non_tensor
 
 
 def _is_nested_pair(pair: tuple[Any, Any]) -> bool:
@@ -246,7 +243,7 @@ def _stage(
     clone, inplace, non_blocking, is_leaf, ignore_lock = options
     td = branch.target
     present = _staged_or_present(branch, key)
-    if inplace and _is_one_value(present):
+    if inplace and holds_values(present):
         value = validate(td, key, value, non_blocking)
         if not present._takes(value):
             raise _InplaceWriteError(MSG_INPLACE.format(key, td))
@@ -255,8 +252,8 @@ def _stage(
     if isinstance(value, (CollectionProtocol, dict)):
         if (
             isinstance(present, (CollectionProtocol, _Branch))
-            and not _is_one_value(value)
-            and not _is_one_value(present)
+            and not holds_values(value)
+            and not holds_values(present)
             and (inplace or is_leaf is None or not _is_whole(is_leaf, present, value))
         ):
             if isinstance(value, CollectionProtocol) and not value._is_dense:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
-from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.checks import is_branch, is_tensorclass
 from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.old_states import as_of_today
@@ -159,7 +159,7 @@ def _at(td: CollectionProtocol, path: tuple[str, ...]) -> Any:
     """The collection at a path, or None."""
     for part in path:
         td = td._get_entry(part, None)
-        if not isinstance(td, CollectionProtocol) or td._is_non_tensor:
+        if not is_branch(td):
             return None
     return td
 

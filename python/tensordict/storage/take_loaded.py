@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.tensors.mapped import MemoryMappedTensor
@@ -35,8 +36,7 @@ def check_out(out: CollectionProtocol, loaded: Any) -> None:
 def _brings_collection(out: CollectionProtocol, loaded: CollectionProtocol) -> bool:
     """Return whether a nested collection in ``loaded`` is not in ``out``."""
     return any(
-        isinstance(value, CollectionProtocol)
-        and not value._is_non_tensor
+        is_branch(value)
         and not isinstance(out._get_entry(key, None), CollectionProtocol)
         for key, value in loaded.items()
     )

@@ -10,6 +10,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.containers.collection import TensorCollection
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.errors import KeyMessageError, locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.tensorclass.casting import are_rows, as_dicts, cast_field
@@ -476,7 +477,7 @@ class FieldAccess(TensorCollection):
         name, rest = path[0], path[1:]
         if rest:
             held = self._tensordict._get_entry(name, None)
-            if not isinstance(held, CollectionProtocol) or held._is_non_tensor:
+            if not is_branch(held):
                 found = type(self.get(name)).__name__
                 raise AttributeError(MSG_NO_ENTRIES_OUT.format(found, name, rest))
             held.del_(rest)

@@ -17,7 +17,7 @@ from tensordict.containers.lazy.formats import (
 from tensordict.ops import access
 from tensordict.ops.key_views import _sorting_key, _TensorDictKeysView
 from tensordict.ops.keys import set_default
-from tensordict.primitives.checks import inside, is_leaf_nontensor
+from tensordict.primitives.checks import holds_values, inside, is_leaf_nontensor
 from tensordict.primitives.common import MSG_BAD_KEY, MSG_MEMBERSHIP
 from tensordict.primitives.errors import locked_error, missing_path
 from tensordict.primitives.lazy import first_misfit
@@ -744,7 +744,7 @@ class ReadingOps(StackState):
     def is_non_tensor(self, key: NestedKeyLike) -> bool:
         """Return whether the entry at a nested key is non-tensor data."""
         value = self._meta(key)
-        return isinstance(value, CollectionProtocol) and value._is_non_tensor
+        return holds_values(value)
 
     # Conversions --------------------------------------------------------------------------
 

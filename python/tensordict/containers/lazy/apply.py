@@ -12,6 +12,7 @@ from tensordict.containers.lazy import shapes
 from tensordict.containers.lazy.access import StackState
 from tensordict.ops.autograd import AutogradOps
 from tensordict.primitives import special
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.common import more_refs
 from tensordict.primitives.join import MSG_STACK_BATCH
 from tensordict.primitives.lazy import drop_empty_of_members
@@ -783,7 +784,7 @@ class CombiningOps(StackState):
 def _lock_alike(td: CollectionProtocol, result: CollectionProtocol) -> None:
     """Lock the nested collections of a result that are locked in what it is made of."""
     for key, entry in result._entries().items():
-        if not isinstance(entry, CollectionProtocol) or entry._is_non_tensor:
+        if not is_branch(entry):
             continue
         own = td._sample_entry(key)
         if isinstance(own, CollectionProtocol) and own.is_locked:

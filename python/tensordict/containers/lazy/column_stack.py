@@ -30,7 +30,7 @@ from tensordict.containers.lazy.ragged_forms import in_form
 from tensordict.containers.lazy.stack import LazyStackedTensorDict
 from tensordict.containers.nontensor import NonTensorStack
 from tensordict.containers.nontensor.cells import EncodedCells
-from tensordict.primitives.checks import inside
+from tensordict.primitives.checks import inside, is_branch
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage.layouts.directory import load_directory, make_level, path_of
 
@@ -420,7 +420,7 @@ def _unlocked(td: CollectionProtocol) -> Any:
     inner = inside(td)
     inner._is_locked = None
     for value in inner._tensordict.values():
-        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+        if is_branch(value):
             _unlocked(value)
     return td
 

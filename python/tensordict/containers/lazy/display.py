@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tensordict.ops import display
+from tensordict.primitives.checks import holds_values
 from tensordict.primitives.lazy import members_with_more
 from tensordict.primitives.protocol import CollectionProtocol
 
@@ -62,7 +63,7 @@ def compact(td: LazyStackedTensorDict) -> str:
         member = td.tensordicts[position]
         inner: list[Any] = []
         for key, value in own:
-            if isinstance(value, CollectionProtocol) and value._is_non_tensor:
+            if holds_values(value):
                 inner.append(f"{key}: {value._repr_short()}")
             elif isinstance(value, CollectionProtocol):
                 opening = f"{key}: {display._nested_label(key, value, member)}{{"

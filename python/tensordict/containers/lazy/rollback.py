@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.checks import is_branch
+
+if TYPE_CHECKING:
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["Undoing"]
 
@@ -44,7 +47,7 @@ def _taken(td: CollectionProtocol) -> list[Any] | dict[str, tuple[Any, Any]]:
         return [_taken(member) for member in members]
     held: dict[str, tuple[Any, Any]] = {}
     for key, entry in list(td._entries().items()):
-        is_nested = isinstance(entry, CollectionProtocol) and not entry._is_non_tensor
+        is_nested = is_branch(entry)
         held[key] = entry, _taken(entry) if is_nested else entry.clone()
     return held
 

@@ -23,7 +23,7 @@ from tensordict.ops.merging import (
     key_paths,
 )
 from tensordict.ops.operands import NUMBERS
-from tensordict.primitives.checks import is_leaf_nontensor
+from tensordict.primitives.checks import holds_values, is_branch, is_leaf_nontensor
 from tensordict.primitives.common import MSG_BAD_KEY, MSG_PRESENT, _InplaceWriteError
 from tensordict.primitives.copy import copy_all
 from tensordict.primitives.errors import KeyMessageError
@@ -508,7 +508,7 @@ class WritingOps(StackState):
             for key in ragged:
                 self._write_ragged(key, index, value)
             for key, entry in copies:
-                if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
+                if holds_values(entry):
                     self._write_value(key, index, value)
                 else:
                     _assign_at(entry, index, value)
@@ -770,7 +770,7 @@ class WritingOps(StackState):
             if plan is not None and parent._put_rows(path[-1], value, plan):
                 return self
             entry = parent._sample_entry(path[-1])
-            if isinstance(entry, CollectionProtocol) and entry._is_non_tensor:
+            if holds_values(entry):
                 size = _rust.index_shape(parent.batch_size, index)
                 if not size.numel() or parent._put_in_members(path[-1], index, value):
                     return self
@@ -980,7 +980,7 @@ def _is_in_members(entry: CollectionProtocol) -> bool:
 
 def _is_spread(value: Any, is_whole: bool) -> bool:
     """Return whether it is a collection of tensors that all members take alike."""
-    is_collection = isinstance(value, CollectionProtocol) and not value._is_non_tensor
+    is_collection = is_branch(value)
     return is_collection and (is_whole or not value.batch_size)
 
 
@@ -1045,7 +1045,7 @@ def refuse_casts(target: CollectionProtocol, value: Any) -> None:
         for key, item in value._entries().items():
             entry = target._get_entry(key, None)
             if isinstance(entry, CollectionProtocol):
-                if isinstance(item, CollectionProtocol) and not item._is_non_tensor:
+                if is_branch(item):
                     refuse_casts(entry, item)
             elif (
                 isinstance(entry, torch.Tensor)

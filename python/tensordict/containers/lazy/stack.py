@@ -30,6 +30,7 @@ from tensordict.containers.lazy.set import WritingOps
 from tensordict.ops.batch import MSG_NAMES_LENGTH, BatchOps
 from tensordict.ops.locking import LockingOps
 from tensordict.primitives import classes
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.dim_numbers import from_front
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.index_items import refuse_fractions, refuse_types
@@ -571,7 +572,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         for key, value in entries.items():
             if isinstance(value, LazyStackedTensorDict):
                 entries[key] = value._as_dense()
-            elif isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+            elif is_branch(value):
                 # Stacks of a class: of its fields the same.
                 entries[key] = value.contiguous()
         return self._with_entries(entries)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.special import kind_of
 from tensordict.storage.arrays.interface import (
@@ -184,7 +185,7 @@ def fill_group(
     """
     for key, value in list(source._entries().items()):
         whole = (*path, key)
-        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+        if is_branch(value):
             made = group.create_group(key, metadata_to_write(value))
             fill_group(made, value, options, whole)
         else:

@@ -14,6 +14,7 @@ from tensordict.containers.persistent.files import (
 )
 from tensordict.containers.persistent.state import PersistentState
 from tensordict.primitives.arrays import as_tensor
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.index_writes import fit_source
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -35,7 +36,7 @@ class Writing(PersistentState):
         group = self._group
         self._file.check_writable(key)
         array = group.array(key)
-        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+        if is_branch(value):
             if value is self._nested.get(key):
                 return
             if isinstance(value, PersistentState):
@@ -80,7 +81,7 @@ class Writing(PersistentState):
 
     def _check_entry(self, key: str, value: object) -> None:
         self._file.check_writable(key)
-        if not isinstance(value, CollectionProtocol) or value._is_non_tensor:
+        if not is_branch(value):
             content_of(self._file, key, value)
 
     def _del_entry(self, key: str) -> None:

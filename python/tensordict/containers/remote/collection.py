@@ -20,6 +20,7 @@ from tensordict.containers.remote.taking import (
     take_into,
 )
 from tensordict.primitives import classes
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.common import more_refs
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage.remote.rows import rows_of_index
@@ -170,7 +171,7 @@ class RemoteTensorDict(KeptOutside):
             chosen = self._template.select(key)
             return self._all_of(chosen, f"The entry {key!r}")[key]
         value = self._template._get_entry(key, default)
-        if not isinstance(value, CollectionProtocol) or value._is_non_tensor:
+        if not is_branch(value):
             return value
         shown = shown_as(value, self._limit)
         if self._is_locked:

@@ -19,10 +19,10 @@ from tensordict.containers.store.writes import (
     Snapshot,
     build,
     collect,
-    is_nested,
     nested_names,
     without,
 )
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.common import MSG_INPLACE, _InplaceWriteError
 from tensordict.primitives.errors import missing_key
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -395,7 +395,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
                     raise missing_key(self, key)
             else:
                 is_collection = isinstance(value, (CollectionProtocol, dict))
-                if is_nested(present) and is_collection and inplace is None:
+                if is_branch(present) and is_collection and inplace is None:
                     value = _rust.validate(self, key, value, non_blocking)
                     present.update_(value, non_blocking=non_blocking)
                     return
@@ -413,7 +413,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
         is_collection = isinstance(value, (CollectionProtocol, dict))
         if isinstance(present, CollectionProtocol) or is_collection:
             super()._write_into(key, present, value, non_blocking)
-            if not is_nested(present):
+            if not is_branch(present):
                 self._set_entry(key, present)
             return
         value = _rust.fit_inplace(self, key, value, present)

@@ -16,7 +16,8 @@ from tensordict.containers.store.encoding import Encoded, Meta, decode
 from tensordict.containers.store.opened import OpenedStore
 from tensordict.containers.store.server import Server
 from tensordict.containers.store.stacked import Leaf, encode_members, encode_whole
-from tensordict.containers.store.writes import build, collect, is_nested, without
+from tensordict.containers.store.writes import build, collect, without
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -577,7 +578,7 @@ def _of_members(members: list[Any]) -> tuple[dict[str, Encoded], dict[str, Any]]
 def _entries_of(path: str, value: Any) -> dict[str, Encoded]:
     """Encode the entries of a value that has the batch dims of the stack."""
     entries: dict[str, Any] = {}
-    size = value.batch_size if is_nested(value) else torch.Size([])
+    size = value.batch_size if is_branch(value) else torch.Size([])
     collect(path, value, (size, None), entries, {})
     return {each: encode_whole(each, item) for each, item in entries.items()}
 

@@ -11,7 +11,8 @@ from tensordict.containers.store.common import StoreBase
 from tensordict.containers.store.ranges import Rows
 from tensordict.containers.store.scripts import get_pieces
 from tensordict.containers.store.tree import KEY_SEPARATOR, Tree
-from tensordict.containers.store.writes import collect, is_nested, without
+from tensordict.containers.store.writes import collect, without
+from tensordict.primitives.checks import is_branch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,7 +125,7 @@ class PartialReads(StoreBase):
     def _write_rows(self, index: object, value: Any) -> bool:
         """Write tensors into the rows at an index; whether that is all of the value."""
         rows = self._rows(index)
-        if rows is None or self._server.in_batch or not is_nested(value):
+        if rows is None or self._server.in_batch or not is_branch(value):
             return False
         entries: dict[str, Any] = {}
         if value.batch_size != rows.shape:

@@ -11,18 +11,13 @@ from tensordict.containers.dense import TensorDict
 from tensordict.containers.plain_walks import PlainWalks
 from tensordict.containers.store.encoding import Encoded, encode
 from tensordict.containers.store.tree import KEY_SEPARATOR
-from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.checks import is_branch, is_tensorclass
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Snapshot", "build", "collect", "is_nested"]
-
-
-def is_nested(value: object) -> bool:
-    """Tell whether a value is a collection of entries."""
-    return isinstance(value, CollectionProtocol) and not value._is_non_tensor
+__all__ = ["Snapshot", "build", "collect"]
 
 
 def collect(
@@ -41,7 +36,7 @@ def collect(
         entries: takes the leaves.
         extra: takes batch sizes and names that a reader would not know.
     """
-    if not is_nested(value):
+    if not is_branch(value):
         entries[path] = value
         return
     if isinstance(value, PlainWalks):

@@ -13,6 +13,7 @@ import torch
 
 from tensordict import TensorDict
 from tensordict.data.writer import decoding, parts, remote_parts, sources
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.growing.rows import Level, level_of_members, level_of_rows
 from tensordict.storage.growing.tree import GrowingTree
@@ -300,7 +301,7 @@ class DatasetWriter(sources.Sources):
 
 
 def _is_collection(td: CollectionProtocol) -> bool:
-    return isinstance(td, CollectionProtocol) and not td._is_non_tensor
+    return is_branch(td)
 
 
 def _close_dropped(tree: GrowingTree, owner: int) -> None:

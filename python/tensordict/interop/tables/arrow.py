@@ -44,6 +44,7 @@ from tensordict.interop.tables.ray_tensors import (
 )
 from tensordict.interop.tables.rules import Path, Rules, cells
 from tensordict.interop.tables.times import array_of, times_of
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.growing.rows import Ragged
@@ -508,7 +509,7 @@ def column_of(
     Raises:
         TypeError: Arrow has no type for it.
     """
-    if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+    if is_branch(value):
         columns = _columns(pa, value, rows)
         if not columns:
             return pa.array([{}] * rows, type=pa.struct([]))

@@ -11,7 +11,7 @@ from tensordict.containers.dense import TensorDict
 from tensordict.containers.lazy import LazyStackedTensorDict
 from tensordict.interop.tables.rules import Path, Rules, mask_path
 from tensordict.ops.python_values import size_arguments, warn_batch_dims_ignored
-from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.checks import is_branch, is_tensorclass
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def _walk(
 ) -> Iterator[tuple[str, Any]]:
     refuse_exclusive_keys(method, td)
     for key, value in td.items():
-        is_leaf = not isinstance(value, CollectionProtocol) or value._is_non_tensor
+        is_leaf = not is_branch(value)
         if (
             not is_leaf
             and separator is not None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from tensordict.primitives import classes, registry
+from tensordict.primitives.checks import holds_values
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.codecs.interface import Codec, Path, Value
 from tensordict.storage.safetensors_levels import Reader, Writer
@@ -31,7 +32,7 @@ class NonTensorCodec(Codec):
 
     def matches(self, value: object) -> bool:
         """Return whether a value is a collection of one value that is no tensor."""
-        return isinstance(value, CollectionProtocol) and value._is_non_tensor
+        return holds_values(value)
 
     def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
         """Return class, value and batch size."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.checks import is_branch
 from tensordict.storage.growing.rows import level_of_rows
 from tensordict.storage.growing.tree import GrowingTree
 from tensordict.storage.locations import local
@@ -51,7 +51,7 @@ def append_memmap(
         >>> TensorDict.load(path)["a"]
         MemoryMappedTensor([0., 0., 0., 1., 1.])
     """
-    if not isinstance(rows, CollectionProtocol) or rows._is_non_tensor:
+    if not is_branch(rows):
         raise TypeError(MSG_ROWS.format(type(rows)))
     prefix = local(prefix)
     if not os.path.isdir(prefix):

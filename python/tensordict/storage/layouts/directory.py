@@ -21,6 +21,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.primitives import registry
+from tensordict.primitives.checks import holds_values
 from tensordict.primitives.errors import at_value
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.special import leading_shape
@@ -368,7 +369,7 @@ def make_level(tree: Any, path: SavedPath, options: LoadOptions, special: Any) -
         if isinstance(value, str):
             inner = options._replace(size=batch_size)
             made = load_directory(path_of(path, value), inner)
-            if isinstance(made, CollectionProtocol) and made._is_non_tensor:
+            if holds_values(made):
                 made = made._loaded_in(batch_size, home, tree.names)
             entries[key] = made
         elif options.has_values:
