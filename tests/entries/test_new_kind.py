@@ -216,6 +216,16 @@ def test_memory_that_is_shared_or_mapped_keeps_the_kind(tmp_path):
     assert texts_of(loaded) == ["", ""]
 
 
+@pytest.mark.parametrize("save", ["save", "consolidate"])
+def test_an_object_store_keeps_the_kind(save):
+    pytest.importorskip("obstore")
+    path = f"memory://{save}_of_texts/td"
+    getattr(collection("a", "bc", "d"), save)(path)
+    loaded = TensorDict.load(path)
+    assert texts_of(loaded) == ["a", "bc", "d"]
+    assert texts_of(loaded[1:]) == ["bc", "d"]
+
+
 def test_what_a_save_loads_into_has_the_texts_of_the_save(tmp_path):
     collection("a", "bc").save(tmp_path / "texts")
     td = collection("xy", "z")

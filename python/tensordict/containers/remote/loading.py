@@ -166,6 +166,10 @@ class _Template:
         return _rust.new(type(value), entries, value._batch_size, value._device, names)
 
     def _tensor(self, value: torch.Tensor) -> Any:
+        kind = special.kind_of(value)
+        if kind is not None and kind.in_files == "state":
+            self._read(list(kind.state(value).values()))
+            return value.clone()
         if not special.is_strided(value):
             return self._whole(value)
         found = self._source(value)
@@ -190,6 +194,11 @@ class _Template:
                 for name in ("values", "offsets", "lengths")
             )
             parts = [part for part in found if part is not None]
+        self._read(parts)
+        return plain.clone()
+
+    def _read(self, parts: list[torch.Tensor]) -> None:
+        """Read what tensors over holes of the outline have, into these."""
         for part in parts:
             place = self._source(part)
             if place is not None:
@@ -203,7 +212,6 @@ class _Template:
                 with file.open("r+b") as opened:
                     opened.seek(offset)
                     opened.write(read_range(source, offset, stop))
-        return plain.clone()
 
     def _values(self, value: Any) -> Any:
         """Return values whose bytes are in an object, where those of a file were."""
