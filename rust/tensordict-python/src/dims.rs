@@ -13,7 +13,7 @@ use crate::leaf_call::Tail;
 use crate::lock;
 use crate::map_leaves::{self, Frame};
 use crate::shortcuts::sizes;
-use crate::split;
+use crate::split::{self, SplitFrame};
 
 const NEW: i64 = -1;
 
@@ -109,6 +109,24 @@ impl<'a, 'py> Source<'a, 'py> {
             lock,
         };
         map_leaves::map_dense(self.imports, self.td, &frame)
+    }
+
+    /// The collections that `op(leaf, dim)` gives, which have the dims `order`.
+    fn split(
+        &self,
+        op: &Bound<'py, PyString>,
+        dim: i64,
+        prefixes: &Bound<'py, PyList>,
+        order: Order,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let frame = SplitFrame {
+            op,
+            args: &PyTuple::new(self.td.py(), [dim])?,
+            prefixes,
+            names: &Names::Moved(order),
+            lock: false,
+        };
+        split::split_dense(self.imports, self.td, &frame)
     }
 
     /// This collection itself: nothing moves.
@@ -378,8 +396,7 @@ fn extrema<'py>(
         let sizes = source.sizes(&order)?;
         let prefix = sizes::new_size(source.imports.size.bind(py), &sizes)?;
         let prefixes = PyList::new(py, [&prefix, &prefix])?;
-        let (args, names) = (PyTuple::new(py, [dim])?, Names::Moved(order));
-        return split::split_dense(source.imports, td, op, &args, &prefixes, &names, false);
+        return source.split(op, dim, &prefixes, order);
     }
     from_twin(td.py(), "dims", "extrema", (td, op, dim, stays))
 }
@@ -398,9 +415,8 @@ fn unbind<'py>(td: &Bound<'py, PyAny>, dim: &Bound<'py, PyAny>) -> PyResult<Boun
         let sizes = source.sizes(&order)?;
         let prefix = sizes::new_size(source.imports.size.bind(py), &sizes)?;
         let prefixes = ffi::repeated(&prefix, &length)?;
-        let (args, names) = (PyTuple::new(py, [at])?, Names::Moved(order));
         let op = source.imports.names.unbind.bind(py);
-        return split::split_dense(source.imports, td, op, &args, &prefixes, &names, false);
+        return source.split(op, at, &prefixes, order);
     }
     from_twin(td.py(), "dims", "unbind", (td, dim))
 }

@@ -336,17 +336,13 @@ pub(crate) fn store_all<'py>(
             target.store(&key, &value, non_blocking)?;
         } else {
             let path = nested_key::required_path_of(&key)?;
-            let inplace = Inplace::Replace;
-            store_at(
-                imports,
-                td,
-                path,
-                &value,
-                inplace,
+            let how = Storing {
+                inplace: Inplace::Replace,
                 non_blocking,
-                false,
-                false,
-            )?;
+                validated: false,
+                ignore_lock: false,
+            };
+            store_at(imports, td, path, &value, how)?;
         }
     }
     Ok(())
@@ -397,19 +393,24 @@ pub(crate) fn set_validated<'py>(
         Inplace::Replace
     };
     let non_blocking = or_false(py, None);
-    store_at(
-        imports,
-        td,
-        path,
-        value,
+    let how = Storing {
         inplace,
-        &non_blocking,
-        true,
-        false,
-    )
+        non_blocking: &non_blocking,
+        validated: true,
+        ignore_lock: false,
+    };
+    store_at(imports, td, path, value, how)
 }
 
-#[expect(clippy::too_many_arguments, reason = "those of the twin")]
+/// The way in which a value is stored at a nested key.
+struct Storing<'a, 'py> {
+    inplace: Inplace,
+    non_blocking: &'a Bound<'py, PyAny>,
+    /// True if the value is known to fit.
+    validated: bool,
+    ignore_lock: bool,
+}
+
 #[allow(
     clippy::needless_pass_by_value,
     reason = "it is made for this call, and named again where that fails"
@@ -419,12 +420,15 @@ fn store_at<'py>(
     td: &Bound<'py, PyAny>,
     path: nested_key::Path<'py>,
     value: &Bound<'py, PyAny>,
-    inplace: Inplace,
-    non_blocking: &Bound<'py, PyAny>,
-    validated: bool,
-    ignore_lock: bool,
+    how: Storing<'_, 'py>,
 ) -> PyResult<()> {
     let py = td.py();
+    let Storing {
+        inplace,
+        non_blocking,
+        validated,
+        ignore_lock,
+    } = how;
     if matches!(inplace, Inplace::Replace)
         // Collections at nested keys are hung in by the general way.
         && (path.len() == 1 || value.get_type().is(&imports.tensor))
@@ -601,16 +605,13 @@ pub(crate) fn set_entry<'py>(
     {
         return Ok(());
     }
-    store_at(
-        imports,
-        td,
-        path,
-        value,
+    let how = Storing {
         inplace,
-        &non_blocking,
+        non_blocking: &non_blocking,
         validated,
         ignore_lock,
-    )
+    };
+    store_at(imports, td, path, value, how)
 }
 
 /// Copies `value` into the entry at `key` where both are plain tensors of one shape: then

@@ -20,12 +20,20 @@ use crate::leaf_call::{LeafCall, Tail};
 use crate::lock;
 use crate::map_leaves::root_dims;
 
+/// The call that [`split_leaves`] makes on each leaf, and what its results are part of.
+pub(crate) struct SplitFrame<'a, 'py> {
+    pub(crate) op: &'a Bound<'py, PyAny>,
+    pub(crate) args: &'a Bound<'py, PyTuple>,
+    /// The batch sizes of the results.
+    pub(crate) prefixes: &'a Bound<'py, PyList>,
+    pub(crate) names: &'a Names<'py>,
+    /// True if the results of a locked collection are locked.
+    pub(crate) lock: bool,
+}
+
 struct SplitLeaves<'a, 'py> {
     imports: &'static Imports,
-    op: &'a Bound<'py, PyAny>,
-    args: &'a Bound<'py, PyTuple>,
-    prefixes: &'a Bound<'py, PyList>,
-    names: &'a Names<'py>,
+    frame: &'a SplitFrame<'a, 'py>,
     // The same as in `MapLeaves`.
     lock: bool,
     k: usize,
@@ -74,7 +82,7 @@ impl<'py> SplitLeaves<'_, 'py> {
         let _guard = RecursionGuard::enter(py)?;
         let state = State::of(imports, td)?;
         let entries = ffi::copy_dict(&state.entries)?;
-        let num_parts = self.prefixes.len();
+        let num_parts = self.frame.prefixes.len();
         ffi::check_room(num_parts)?;
         let mut rows = SmallVec::<[Parts<'py>; 8]>::with_capacity(entries.len());
         let mut place = 0;
@@ -83,7 +91,7 @@ impl<'py> SplitLeaves<'_, 'py> {
         }
         // One part after the other is made whole, while what it consists of is at hand.
         let mut results = Results::with_capacity(num_parts);
-        for (at, prefix) in self.prefixes.iter().enumerate() {
+        for (at, prefix) in self.frame.prefixes.iter().enumerate() {
             let part = if at + 1 == num_parts {
                 entries.clone()
             } else {
@@ -105,11 +113,12 @@ impl<'py> SplitLeaves<'_, 'py> {
             Kind::Tensor => self.call.call(value)?,
             Kind::Special => {
                 let sizes = self
+                    .frame
                     .prefixes
                     .iter()
                     .map(|prefix| self.splice.size(Some(&prefix), &state.batch_size))
                     .collect::<PyResult<Results<'py>>>()?;
-                let arguments = (value, self.op, self.args, sizes);
+                let arguments = (value, self.frame.op, self.frame.args, sizes);
                 collection::ask_kind(imports, &imports.names.method_split, value, arguments)?
             }
             Kind::Dense => {
@@ -124,16 +133,16 @@ impl<'py> SplitLeaves<'_, 'py> {
             Kind::Foreign => value.call_method1(
                 imports.names.method_split_leaves.bind(value.py()),
                 (
-                    self.op,
-                    self.args,
-                    self.prefixes,
-                    self.names.to_object(value.py())?,
+                    self.frame.op,
+                    self.frame.args,
+                    self.frame.prefixes,
+                    self.frame.names.to_object(value.py())?,
                     self.lock,
                     self.k,
                 ),
             )?,
         };
-        Parts::new(given, self.prefixes.len())
+        Parts::new(given, self.frame.prefixes.len())
     }
 }
 
@@ -178,44 +187,40 @@ fn split_leaves<'py>(
     let k = root_dims(imports, td, k)?;
     // A copy: the operation may change the list while it is walked.
     let prefixes = prefixes.get_slice(0, prefixes.len());
-    split_from(imports, td, op, args, &prefixes, &names, lock, k)
+    let frame = SplitFrame {
+        op,
+        args,
+        prefixes: &prefixes,
+        names: &names,
+        lock,
+    };
+    split_from(imports, td, &frame, k)
 }
 
 /// [`split_leaves`] of a tensordict that is the root of the walk.
 pub(crate) fn split_dense<'py>(
     imports: &'static Imports,
     td: &Bound<'py, PyAny>,
-    op: &Bound<'py, PyAny>,
-    args: &Bound<'py, PyTuple>,
-    prefixes: &Bound<'py, PyList>,
-    names: &Names<'py>,
-    lock: bool,
+    frame: &SplitFrame<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let k = collection::batch_size(imports, td)?.len();
-    split_from(imports, td, op, args, prefixes, names, lock, k)
+    split_from(imports, td, frame, k)
 }
 
-#[expect(clippy::too_many_arguments, reason = "those of the twin")]
 fn split_from<'py>(
     imports: &'static Imports,
     td: &Bound<'py, PyAny>,
-    op: &Bound<'py, PyAny>,
-    args: &Bound<'py, PyTuple>,
-    prefixes: &Bound<'py, PyList>,
-    names: &Names<'py>,
-    lock: bool,
+    frame: &SplitFrame<'_, 'py>,
     k: usize,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let lock = frame.lock;
     let mut walk = SplitLeaves {
         imports,
-        op,
-        args,
-        prefixes,
-        names,
+        frame,
         lock: lock && !collection::is_locked(imports, td)?,
         k,
-        call: LeafCall::new(imports, op, args, Tail::Nothing, k)?,
-        splice: Splice::new(imports, k, names),
+        call: LeafCall::new(imports, frame.op, frame.args, Tail::Nothing, k)?,
+        splice: Splice::new(imports, k, frame.names),
     };
     let results = walk.walk(td)?;
     for result in &results {
