@@ -612,7 +612,8 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
                     value = value[(None,) * -spare]
                 check_copy(full, value, shape)
             elif is_branch(entry) and (is_branch(value) or isinstance(value, dict)):
-                value = _SubTensorDict._of_child(entry, self)._fitted(value, full)
+                given: Any = value
+                value = _SubTensorDict._of_child(entry, self)._fitted(given, full)
             fitted[key] = value
         return fitted
 

@@ -227,7 +227,7 @@ def _collect_writes(
             path = _rust.unravel_key_to_tuple(key)
             parent = td if len(path) == 1 else _rust.get(td, path[:-1])
             at = _index_of(parent, target, index)
-            if isinstance(target, CollectionProtocol):
+            if holds_values(target):
                 target._check_item(_rust.index_shape(target.batch_size, index), value)
                 checked = value
             else:

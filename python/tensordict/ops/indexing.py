@@ -15,7 +15,7 @@ from tensordict.primitives.errors import absent_key
 from tensordict.primitives.feature_index import take_features
 from tensordict.primitives.foreach import is_dense_throughout
 from tensordict.primitives.index_items import MSG_TOO_MANY, fills
-from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, as_stack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -225,11 +225,11 @@ class IndexingOps(CollectionProtocol):
         leaves = _rust.leaves(self)
         _check_mask(condition, self, leaves)
         groups = None
-        stack = self._lazy_stack()
-        if stack is self:
+        stack, inner = as_stack(self), self._lazy_stack()
+        if stack is not None:
             groups = stack._where_operands(condition, other, pad)
-        elif stack is not None and isinstance(other, CollectionProtocol):
-            groups = stack._member_operands((condition, other))
+        elif inner is not None and isinstance(other, CollectionProtocol):
+            groups = inner._member_operands((condition, other))
         if groups is not None:
             result = self._like(
                 [member.where(*parts, pad=pad) for member, parts in groups]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tensordict import _rust
-from tensordict.primitives.checks import is_branch
+from tensordict.primitives.checks import holds_values, is_branch
 from tensordict.primitives.common import (
     MSG_BATCH_MISMATCH,
     MSG_INPLACE,
@@ -131,7 +131,7 @@ class StoringOps(CollectionProtocol):
                 message = MSG_INPLACE.format(key, self)
                 raise _InplaceWriteError(message) from error
             return
-        if present._is_non_tensor:
+        if holds_values(present):
             value = _rust.validate(self, key, value, non_blocking)
             if not present._takes(value):
                 raise _InplaceWriteError(MSG_INPLACE.format(key, self))

@@ -67,7 +67,7 @@ def is_branch(value: object) -> TypeGuard[CollectionProtocol]:
     return isinstance(value, CollectionProtocol) and not value._is_non_tensor
 
 
-def holds_values(value: object) -> TypeGuard[CollectionProtocol]:
+def holds_values(value: object) -> TypeGuard[Any]:
     """Return whether a value is an entry that holds values and no tensors."""
     return isinstance(value, CollectionProtocol) and value._is_non_tensor
 

@@ -114,7 +114,7 @@ def plan_collection(
             own = size[-value.batch_dims :] if value.batch_dims else size
             fresh.append((td, key, preallocated(td, at, own, k, item)))
         elif isinstance(entry, CollectionProtocol):
-            if entry._is_non_tensor:
+            if holds_values(entry):
                 own = torch.Size([*size, *entry.batch_size[k:]])
                 entry._check_item(own, item, at)
                 writes.append((td, key, entry, item))
@@ -156,7 +156,7 @@ def preallocated(
         entry = item.new_zeros(shape, device=device)
         entry[at] = item
         return entry
-    if item._is_non_tensor:
+    if holds_values(item):
         own = torch.Size([*batch_size[:k], *item.batch_size[extra:]])
         made = item._preallocated(at, own)
         if device is not None:

@@ -81,7 +81,7 @@ def map_leaves(
 
 
 def _map_unusual(
-    value: object,
+    value: torch.Tensor,
     size: torch.Size,
     op: str | Callable[..., Any],
     args: tuple[Any, ...],

@@ -405,7 +405,7 @@ def is_strided(entry: torch.Tensor) -> bool:
     )
 
 
-def rows(entry: object) -> list[Any] | None:
+def rows(entry: Any) -> list[Any] | None:
     """Give the rows of a tensor whose rows differ in shape; None for any other."""
     kind = kind_of(entry)
     return None if kind is None else kind.rows(entry)

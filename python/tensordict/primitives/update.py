@@ -295,7 +295,7 @@ def _stage_as(
     if isinstance(present, _Branch) or branch.target.is_locked:
         return
     stack = as_stack(value)
-    entry = present if stack is None else stack._entry_for(present)
+    entry: Any = present if stack is None else stack._entry_for(present)
     if entry is not present:
         branch.staged[key] = _Branch(entry)
 

@@ -113,8 +113,8 @@ class Source:
             found[key] = jagged(value, parts[OFFSETS], parts.get(LENGTHS), ragged_dim)
         size = torch.Size(level["cls_metadata"].get("batch_size") or [])
         for key, state in states.items():
-            kind = kind_named(state.pop(""), f"{self.filename}: {shown((*path, key))}")
-            found[key] = kind.of_state(state, size)
+            place = f"{self.filename}: {shown((*path, key))}"
+            found[key] = kind_named(state.pop(""), place).of_state(state, size)
         return found
 
     def value(self, found: Any, path: tuple[str, ...]) -> Any:
