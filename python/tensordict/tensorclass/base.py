@@ -14,7 +14,6 @@ from tensordict.tensorclass.files import FilesOfClass
 if TYPE_CHECKING:
     import dataclasses
     from abc import ABCMeta
-    from collections.abc import Callable
 
 __all__ = ["TensorClass"]
 
