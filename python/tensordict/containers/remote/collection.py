@@ -231,11 +231,12 @@ class RemoteTensorDict(KeptOutside):
         return super()._align_leaves(other, out, is_complete)
 
     def _spread(self, operand: torch.Tensor) -> list[torch.Tensor]:
-        spread = (self._template if self._is_stack else super())._spread
-        return list(spread(operand))
+        spread: Any = self._template if self._is_stack else super()
+        return list(spread._spread(operand))
 
     def _leaf_batch_dims(self, out: list[int]) -> None:
-        (self._template if self._is_stack else super())._leaf_batch_dims(out)
+        dims: Any = self._template if self._is_stack else super()
+        dims._leaf_batch_dims(out)
 
     def _save_plan(self, plan: object, level: int) -> None:
         self._planned = self._shown()

@@ -102,7 +102,7 @@ class BlockCache:
         name = _name_of(source)
         blocks = _blocks_of(wanted)
         try:
-            mapped = self._mapped_of(name, source.size)
+            mapped = self._mapped_of(name, source.size or 0)
         except OSError:
             # There is no room in the addresses of this process.
             return [wanted]

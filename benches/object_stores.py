@@ -1,14 +1,16 @@
-"""Rows of a save in an object store beside bare range requests of the same bytes.
+"""Rows of a save in an object store beside bare range requests, and beside zarr.
 
 nginx serves the files of a save on the loopback interface, with and without a relay that
-delays every byte. Rounds of both sides alternate in one run; CPU time is that of this process,
-not of the server. Needs nginx and the package obstore.
+delays every byte. Rounds of all sides alternate in one run; CPU time is that of this process,
+not of the server. Needs nginx and the packages obstore and zarr. Lance, MosaicML streaming and
+litData are not beside it: none of them reads from a plain HTTP server.
 
-Run: python benches/object_store.py [--gigabytes 2] [--rounds 7] [--latency-ms 10]
+Run: python benches/object_stores.py [--gigabytes 2] [--rounds 7] [--latency-ms 10]
 """
 
 import argparse
 import asyncio
+import os
 import shutil
 import socket
 import statistics
@@ -18,8 +20,10 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import obstore
 import torch
+import zarr
 
 import tensordict
 from tensordict import TensorDict
@@ -134,6 +138,40 @@ def bare_at_best(store, names: dict[str, int], rows: list[int]) -> None:
     asyncio.run(all_of_them())
 
 
+def zarr_sides(url: str, folder: Path, num_rows: int) -> dict:
+    """Return what reads rows of zarr's arrays: of chunks, and of one row a chunk in shards."""
+    shapes = {
+        "zarr, chunks of 64 rows": {"chunks": (64, ROW_FLOATS)},
+        "zarr, a row a chunk": {
+            "chunks": (1, ROW_FLOATS),
+            "shards": (1024, ROW_FLOATS),
+        },
+    }
+    num_rows = min(num_rows, 20_480)
+    sides = {}
+    for number, (name, how) in enumerate(shapes.items()):
+        below = f"zarr-{number}"
+        if not (folder / below).exists():
+            array = zarr.create_array(
+                folder / below,
+                shape=(num_rows, ROW_FLOATS),
+                dtype="float32",
+                compressors=None,
+                fill_value=None,
+                **how,
+            )
+            for at in range(0, num_rows, 1024):
+                array[at : at + 1024] = np.full((1024, ROW_FLOATS), at, np.float32)
+        store = obstore.store.from_url(
+            f"{url}/{below}", client_options={"allow_http": True}
+        )
+        opened = zarr.open_array(
+            zarr.storage.ObjectStore(store, read_only=True), mode="r"
+        )
+        sides[name] = (opened, num_rows)
+    return sides
+
+
 def asked_bytes(remote, rows) -> float:
     """The bytes of all requests over those of the rows, by the plan of a read."""
     plans = [remote[key].plan(rows)[1] for key in remote.keys()]  # noqa: SIM118
@@ -147,10 +185,11 @@ def shown(name: str, found: dict[str, list[tuple[float, float]]]) -> None:
     for side, times in found.items():
         walls, cpus = zip(*times, strict=True)
         ratio = min(wall for wall, _ in ours) / min(walls)
+        of_cpu = min(cpu for _, cpu in ours) / min(cpus)
         print(
-            f"  {side:22} least {min(walls) * 1e3:8.1f} ms, median "
+            f"  {side:24} least {min(walls) * 1e3:8.1f} ms, median "
             f"{statistics.median(walls) * 1e3:8.1f} ms, CPU {min(cpus) * 1e3:7.1f} ms"
-            f"  ours / this {ratio:5.2f}",
+            f"  ours / this {ratio:5.2f}, CPU {of_cpu:5.2f}",
             flush=True,
         )
 
@@ -165,8 +204,15 @@ def rows_at_random(args, label: str, url: str, leaves: int, num_rows: int) -> No
         "bare get_ranges": [],
         "bare, all at once": [],
     }
+    others = {}
+    if leaves == 1:
+        others = zarr_sides(url.rpartition("/")[0], args.folder, num_rows)
+        found |= {name: [] for name in others}
     remote[torch.randint(0, num_rows, (BATCH,))]
     for _ in range(args.rounds):
+        for name, (array, count) in others.items():
+            few = np.sort(torch.randperm(count)[:BATCH].numpy())
+            found[name].append(timed(lambda: array.oindex[few]))  # noqa: B023
         rows = torch.randperm(num_rows)[:BATCH]
         numbers = rows.tolist()
         found["ours"].append(timed(lambda: remote[rows]))  # noqa: B023
@@ -181,35 +227,57 @@ def rows_at_random(args, label: str, url: str, leaves: int, num_rows: int) -> No
     print(f"  bytes asked for over those of the rows: {ratio:.3f}")
 
 
+def epoch_of(source) -> None:
+    for _ in BatchLoader(source, BATCH, shuffle=True, seed=0):
+        pass
+
+
 def epochs(args, label: str, url: str, path: Path, folder: Path, num_rows: int) -> None:
-    steps = min(args.steps, num_rows // BATCH)
+    remote = tensordict.load(url)
+    store = obstore.store.from_url(url, client_options={"allow_http": True})
+    names = {"0.memmap": ROW_BYTES}
+    epoch_of(remote)
 
-    def some(loader):
-        batches = iter(loader)
-        for _ in range(steps):
-            next(batches)
-        batches.close()
+    def bare() -> None:
+        for rows in torch.randperm(num_rows).split(BATCH):
+            bare_at_best(store, names, rows.tolist())
 
-    loader = BatchLoader(tensordict.load(url), BATCH, shuffle=True, seed=0)
-    wall, cpu = timed(lambda: some(loader))
-    rate = steps * BATCH / wall
-    print(
-        f"shuffled batches, {label}: {rate:.0f} rows/s, CPU {cpu:.2f} s of {wall:.2f} s"
-    )
+    found: dict[str, list] = {"ours": [], "bare, all at once": []}
+    for _ in range(3):
+        found["ours"].append(timed(lambda: epoch_of(remote)))
+        found["bare, all at once"].append(timed(bare))
+    shown(f"an epoch of shuffled batches, {label}", found)
     cached = tensordict.load(url, cache_dir=folder / "cache")
-
-    def again(source):
-        return timed(lambda: some(BatchLoader(source, BATCH, shuffle=True, seed=0)))
-
-    first = again(cached)
-    second = again(cached)
+    first = timed(lambda: epoch_of(cached))
+    print(f"  the first through the cache: {first[0]:.2f} s, CPU {first[1]:.2f} s")
     local = tensordict.load(path)
-    again(local)
-    files = again(local)
-    print(
-        f"  from the cache: first {first[0]:.2f} s, second {second[0]:.2f} s, "
-        f"local files {files[0]:.2f} s, second / files {second[0] / files[0]:.2f}"
-    )
+    epoch_of(local)
+    found = {"ours": [], "local files": []}
+    for _ in range(args.rounds):
+        found["ours"].append(timed(lambda: epoch_of(cached)))
+        found["local files"].append(timed(lambda: epoch_of(local)))
+    shown("the same out of the cache", found)
+
+
+def downloads(label: str, url: str, folder: Path) -> None:
+    store = obstore.store.from_url(url, client_options={"allow_http": True})
+    target = folder / "copy"
+
+    def ours() -> None:
+        shutil.rmtree(target, ignore_errors=True)
+        tensordict.load(url, download=target)
+
+    def bare() -> None:
+        target.with_suffix(".bare").unlink(missing_ok=True)
+        with target.with_suffix(".bare").open("wb") as file:
+            for part in obstore.get(store, "0.memmap").stream():
+                file.write(part)
+
+    found: dict[str, list] = {"ours": [], "bare get to a file": []}
+    for _ in range(3):
+        found["ours"].append(timed(ours))
+        found["bare get to a file"].append(timed(bare))
+    shown(f"a download, {label}", found)
 
 
 def main() -> None:
@@ -217,7 +285,6 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=2)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--latency-ms", type=float, default=10)
-    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--relay", nargs=3, type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.relay:
@@ -226,6 +293,8 @@ def main() -> None:
         return
     num_rows = int(args.gigabytes * (1 << 30) / ROW_BYTES)
     folder = Path(tempfile.mkdtemp(prefix="object-store-"))
+    args.folder = folder
+    print("load", " ".join(f"{load:.1f}" for load in os.getloadavg()))
     folder.chmod(0o755)  # nginx serves as another user
     processes = []
     try:
@@ -251,7 +320,9 @@ def main() -> None:
                 url = f"http://127.0.0.1:{at}/of-{leaves}"
                 rows_at_random(args, label, url, leaves, num_rows)
             url = f"http://127.0.0.1:{at}/of-1"
-            epochs(args, label, url, folder / "of-1", folder / f"at-{at}", num_rows)
+            own = folder / f"at-{at}"
+            epochs(args, label, url, folder / "of-1", own, num_rows)
+            downloads(label, url, own)
     finally:
         for process in processes:
             process.terminate()
