@@ -640,7 +640,7 @@ class NonTensorOps(ComparingOps):
 
         With ``as_stack`` it becomes a stack, unless it is in files or shared memory.
         """
-        written = self._written_at(at, value)
+        written: Any = self._written_at(at, value)
         if as_stack and not (written._is_memmap or written._is_shared):
             written = written.maybe_to_stack()
         if written is not self:
