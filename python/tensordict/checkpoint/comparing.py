@@ -18,13 +18,22 @@ if TYPE_CHECKING:
     from tensordict.checkpoint.ranges import Range, Source, Stored
     from tensordict.storage.sharded import Layout
 
-__all__ = ["BLOCK_BYTES", "Comparing", "Needing", "Wanted", "inner"]
+__all__ = ["BLOCK_BYTES", "Comparing", "Needing", "Order", "Wanted", "inner"]
 
 BLOCK_BYTES = 1 << 20
 """The bytes that have a checksum together, but for the last ones of a tensor."""
 
 
 _GOLDEN = (5**0.5 - 1) / 2
+
+
+class Order(NamedTuple):
+    """The place of a tensor among those that some ranks read."""
+
+    count: int = 0
+    """The number of tensors before."""
+    turn: int = 0
+    """The number of tensors before that lie alike, and of other ways to lie before."""
 
 
 class Wanted(NamedTuple):
@@ -36,8 +45,8 @@ class Wanted(NamedTuple):
     source: Source
     layout: Layout | None
     """The ranks that need parts; None where nobody else counts."""
-    order: int
-    """The number of tensors that these ranks read before, the same on all of them."""
+    order: Order
+    """The place among the tensors that these ranks read, the same on all of them."""
 
     @property
     def num_bytes(self) -> int:
@@ -57,18 +66,23 @@ class Needing:
         self._digests: dict[tuple[int, ...], Any] = {}
         self._alike: set[tuple[int, ...]] = set()
         self._counts: dict[tuple[int, ...], int] = {}
+        self._turns: dict[tuple[int, ...], dict[Any, int]] = {}
 
-    def add(self, stored: Stored, layout: Layout) -> int:
-        """Note a tensor that the ranks of a mesh read; return how many there were before."""
+    def add(self, stored: Stored, layout: Layout) -> Order:
+        """Note a tensor that the ranks of a mesh read; return its place among theirs."""
         count = self._counts.get(layout.ranks, 0)
         self._counts[layout.ranks] = count + 1
+        turns = self._turns.setdefault(layout.ranks, {})
+        kind = layout, stored.grid.digest()
+        turn = turns.setdefault(kind, len(turns))
+        turns[kind] = turn + 1
         if layout.ranks not in self._digests:
             begun = hashlib.sha256(repr(layout.ranks).encode())
             self._digests[layout.ranks] = begun
         digest = self._digests[layout.ranks]
         told = stored.name, layout.shape, layout.mesh, layout.placements
         digest.update(repr(told).encode())
-        return count
+        return Order(count, turn)
 
     def told(self) -> tuple[int, set[str]]:
         """Return what this rank says: its number, and a digest for each mesh."""
@@ -145,15 +159,25 @@ def _own(wanted: Wanted, part: Part, own: int) -> list[tuple[int, int]]:
             if each.start < stop and each.stop > start
             for rank in ranks
         )
-        turn = wanted.order * len(wanted.stored.grid.boxes) + wanted.number + block
-        if _chosen(shares, turn) == own:
+        if _chosen(shares, wanted, block) == own:
             found.append((start, stop))
     return found
 
 
-def _chosen(shares: list[tuple[int, int]], number: int) -> int:
-    """Choose one of some ranks, each as often as it has bytes of what is chosen for."""
-    # Multiples of the golden ratio are spread evenly.
+def _chosen(shares: list[tuple[int, int]], wanted: Wanted, block: int) -> int:
+    """Choose the rank that compares a block, of those that need bytes of it.
+
+    Args:
+        shares: the ranks, each with the bytes that it needs of the block.
+        wanted: the tensor of a file.
+        block: the number of the block in it.
+    """
+    order = wanted.order
+    if len({share for _, share in shares}) == 1:
+        # The ranks take turns, with each block and with each tensor that lies alike.
+        return shares[(order.turn + wanted.number + block) % len(shares)][0]
+    # Each is chosen as often as it has bytes: multiples of the golden ratio are spread evenly.
+    number = order.count * len(wanted.stored.grid.boxes) + wanted.number + block
     left = number * _GOLDEN % 1.0 * sum(share for _, share in shares)
     for rank, share in shares:
         left -= share

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from tensordict import _rust
-from tensordict.checkpoint.comparing import BLOCK_BYTES, Comparing, Wanted, inner
+from tensordict.checkpoint.comparing import (
+    BLOCK_BYTES,
+    Comparing,
+    Order,
+    Wanted,
+    inner,
+)
 from tensordict.checkpoint.ranges import Part, intersection
 from tensordict.storage.sharded import is_sharded, layout_of, regions_of
 
@@ -99,7 +105,7 @@ class Reads:
             is_new: whether its values count for nothing.
         """
         layout: Layout | None = None
-        order = 0
+        order = Order()
         regions: list[tuple[Any, torch.Tensor]]
         if is_sharded(own):
             layout = layout_of(own, stored.name)
