@@ -30,7 +30,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 class Order(NamedTuple):
     """The place of a tensor among those that some ranks read."""
 
-    count: int = 0
+    number: int = 0
     """The number of tensors before."""
     turn: int = 0
     """The number of tensors before that lie alike, and of other ways to lie before."""
@@ -177,7 +177,7 @@ def _chosen(shares: list[tuple[int, int]], wanted: Wanted, block: int) -> int:
         # The ranks take turns, with each block and with each tensor that lies alike.
         return shares[(order.turn + wanted.number + block) % len(shares)][0]
     # Each is chosen as often as it has bytes: multiples of the golden ratio are spread evenly.
-    number = order.count * len(wanted.stored.grid.boxes) + wanted.number + block
+    number = order.number * len(wanted.stored.grid.boxes) + wanted.number + block
     left = number * _GOLDEN % 1.0 * sum(share for _, share in shares)
     for rank, share in shares:
         left -= share
