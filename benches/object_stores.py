@@ -3,7 +3,7 @@
 nginx serves the files of a save on the loopback interface, with and without a relay that
 delays every byte. Rounds of all sides alternate in one run; CPU time is that of this process,
 not of the server. Needs nginx and the packages obstore and zarr. Lance, MosaicML streaming and
-litData are not beside it: none of them reads from a plain HTTP server.
+litData were not tried.
 
 Run: python benches/object_stores.py [--gigabytes 2] [--rounds 7] [--latency-ms 10]
 """

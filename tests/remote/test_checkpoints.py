@@ -171,9 +171,9 @@ def test_a_step_that_goes_up_is_not_deleted_here(make, remote, tmp_path, monkeyp
     may_go_on = threading.Event()
     real = Mirror.upload
 
-    def upload(self, step):
+    def upload(self, step, shared=None):
         may_go_on.wait(60)
-        real(self, step)
+        real(self, step, shared)
 
     monkeypatch.setattr(Mirror, "upload", upload)
     checkpointer = make(tmp_path / "local", mirror=remote, keep=1)
@@ -212,9 +212,9 @@ def test_a_save_is_skipped_while_the_one_before_goes_up(make, remote, monkeypatc
     may_go_on = threading.Event()
     real = Mirror.upload
 
-    def upload(self, step):
+    def upload(self, step, shared=None):
         may_go_on.wait(60)
-        real(self, step)
+        real(self, step, shared)
 
     monkeypatch.setattr(Mirror, "upload", upload)
     checkpointer = make(background=True, when_busy="skip")

@@ -89,6 +89,7 @@ ELSEWHERE = ["hdfs://host/a", "hf://datasets/a", "file://host/a"]
 REMOTE = {
     *("memmap", "memmap_", "memmap_like", "save", "later", "a function", "an archive"),
     *("columns", "consolidate", "to_safetensors", "shards", "Checkpointer"),
+    *("DatasetWriter", "a part", "DatasetReader (load)"),
 }
 """Doors that take URLs of object stores: they refuse those of other places."""
 

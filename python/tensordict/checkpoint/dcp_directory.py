@@ -330,7 +330,7 @@ class _StoredTensor:
         self, dtype: torch.dtype, shape: Sequence[int], chunks: list[_Chunk]
     ) -> None:
         self.dtype = dtype
-        self.shape = tuple(shape)
+        self.shape: tuple[int, ...] = tuple(shape)
         self.chunks = chunks
 
     @property

@@ -9,7 +9,7 @@ strided layout has no class of its own: walks ask for its kind where torch has r
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -38,9 +38,12 @@ class Ragged(EntryKind):
     """The kind of nested tensors, of both layouts: the first dim is regular."""
 
     name = "ragged"
-    late_class = "torch.nested._internal.nested_tensor", "NestedTensor"
-    msg_stack = MSG_STACK
-    in_files = "tensor"
+    late_class: tuple[str, str] | None = (
+        "torch.nested._internal.nested_tensor",
+        "NestedTensor",
+    )
+    msg_stack: str | None = MSG_STACK
+    in_files: Literal["tensor", "state", "refused"] = "tensor"
 
     def holds(self, entry: object) -> bool:
         """Return whether an entry is a nested tensor: one of the old layout has no class."""

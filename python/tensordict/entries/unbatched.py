@@ -6,7 +6,7 @@ Pickles name the class as ``tensordict._unbatched.UnbatchedTensor``.
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 
@@ -209,7 +209,7 @@ class Unbatched(EntryKind):
     name = "unbatched"
     cls: type[torch.Tensor] | None = UnbatchedTensor
     is_shared = True
-    in_files = "refused"
+    in_files: Literal["tensor", "state", "refused"] = "refused"
 
     def leading_shape(self, entry: Any) -> None:
         """No dim is a batch dim: any batch size fits."""

@@ -345,6 +345,10 @@ class GrowingTree:
             own.fields.pop("_names", None)
             own.fields["_row_dims"] = given.num_dims
         self._mark_ragged(root)
+        self._count_rows(count)
+
+    def _count_rows(self, count: int) -> None:
+        """Count rows that every column has got."""
         self._plain_columns = None
         self.num_rows += count
         self._is_changed = True

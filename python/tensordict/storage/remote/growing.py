@@ -335,9 +335,7 @@ class RemoteTree(GrowingTree):
                 self._refer(file, other, source)
             own.count_rows_of(given)
         self._mark_ragged(root)
-        self._plain_columns = None
-        self.num_rows += other.num_rows
-        self._is_changed = True
+        self._count_rows(other.num_rows)
         return True
 
     def objects(self) -> set[str]:

@@ -69,7 +69,7 @@ class MappedBlocks:
     def __init__(
         self, folder: Path, name: str, size: int, *, is_watched: bool = False
     ) -> None:
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         """Held while blocks are read, so that none of them is unmapped then."""
         self._name = f"{name}-"
         self._prefix = f"{folder}/{name}-"

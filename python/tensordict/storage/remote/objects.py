@@ -88,7 +88,9 @@ class PiecedObject(RemoteObject):
     def __init__(
         self, place: Place, pieces: list[tuple[RemoteObject, int, int]]
     ) -> None:
-        self.pieces = [piece for piece in pieces if piece[2]]
+        self.pieces: list[tuple[RemoteObject, int, int]] = [
+            piece for piece in pieces if piece[2]
+        ]
         sizes = [size for _, _, size in self.pieces]
         super().__init__(place, sum(sizes))
         self._stops = np.cumsum(sizes, dtype=np.int64)
