@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -17,7 +18,7 @@ from tensordict import (
     lazy_stack,
     tensorclass,
 )
-from tensordict.data import gather, gather_slices
+from tensordict.data import BatchLoader, gather, gather_slices
 
 NUM_ROWS = 50
 
@@ -131,18 +132,25 @@ def save_of(path):
     not _rust.shortcuts()["tensors"],
     reason="without the shortcuts torch reads mapped rows",
 )
-@pytest.mark.parametrize("mode", [None, "r"])
-def test_a_file_that_was_cut_is_an_exception_that_names_it(tmp_path, mode):
-    save_of(tmp_path)
-    td = TensorDict.load_memmap(tmp_path, mode=mode)
-    with open(tmp_path / "x.memmap", "r+b") as file:
-        file.truncate(NUM_ROWS * 3000 * 8 // 2)
+@pytest.mark.parametrize("mode", [None, "r", "r+"])
+@pytest.mark.parametrize("name", ["save", "save.tdz", "save.safetensors"])
+def test_a_file_that_was_cut_is_an_exception_that_names_it(tmp_path, mode, name):
+    rows = TensorDict(label=torch.arange(NUM_ROWS), batch_size=[NUM_ROWS])
+    rows["x"] = torch.arange(NUM_ROWS * 3000).view(NUM_ROWS, 3000)
+    path = tmp_path / name
+    rows.save(path)
+    td = TensorDict.load(path, mode=mode)
+    cut = path / "x.memmap" if path.is_dir() else path
+    os.truncate(cut, NUM_ROWS * 3000 * 8 // 2)
     for read in (td.__getitem__, lambda index: gather(td, index)):
-        with pytest.raises(RuntimeError, match=r"x\.memmap.*was cut"):
+        with pytest.raises(RuntimeError, match=rf"{re.escape(cut.name)}.*was cut"):
             read([NUM_ROWS - 1, 0])
     with pytest.raises(RuntimeError, match="was cut"):
         gather_slices(td, [NUM_ROWS - 4], 4)
-    assert (gather(td, [3, 2])["label"] == torch.tensor([3, 2])).all()
+    with pytest.raises(RuntimeError, match="was cut"):
+        list(BatchLoader(td, 4))
+    if path.is_dir():
+        assert (gather(td, [3, 2])["label"] == torch.tensor([3, 2])).all()
 
 
 @pytest.mark.parametrize("mode", [None, "r"])

@@ -6,14 +6,15 @@
 )]
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pyo3::exceptions::{PyFileNotFoundError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use tensordict_core::storage::StorageResult;
 use tensordict_core::storage::archive::{self, Archive, LeafBytes, Method};
 use tensordict_core::storage::dtype;
-use tensordict_core::storage::map::{Mapping, Mode};
+use tensordict_core::storage::map::Mode;
 use tensordict_core::storage::metadata::LeafMeta;
 use tensordict_core::storage::prefetch::Prefetch;
 use tensordict_core::storage::read::{Leaf, ReadOptions, read_tree_of};
@@ -21,7 +22,7 @@ use tensordict_core::storage::read::{Leaf, ReadOptions, read_tree_of};
 use super::dlpack::{self, DataType, Prepared};
 use super::exception;
 use super::load::{Backing, LoadedLevel, Maker, parse_mode, prefetched_tensors};
-use super::mapped::{empty, tensor_at};
+use super::mapped::{Recorded, empty, tensor_at};
 use super::save::SaveProgress;
 use super::saved::Place;
 use crate::ffi::PausedCollector;
@@ -30,6 +31,8 @@ use crate::ffi::PausedCollector;
 #[pyclass(module = "tensordict._rust", name = "Archive", frozen)]
 pub(crate) struct OpenArchive {
     archive: Archive,
+    /// The mapping that all tensors stand on, from the first of them on.
+    recorded: OnceLock<Arc<Recorded>>,
 }
 
 #[pymethods]
@@ -46,9 +49,7 @@ impl OpenArchive {
                 Archive::open(&path)
             }
         });
-        Ok(Self {
-            archive: archive.map_err(|error| exception(py, &error))?,
-        })
+        Ok(Self::of(archive.map_err(|error| exception(py, &error))?))
     }
 
     /// Returns whether the name still leads to this archive.
@@ -124,7 +125,20 @@ impl OpenArchive {
 impl OpenArchive {
     /// An archive that was written just now.
     pub(super) fn of(archive: Archive) -> Self {
-        Self { archive }
+        Self {
+            archive,
+            recorded: OnceLock::new(),
+        }
+    }
+
+    /// The archive's mapping, on record.
+    fn mapping(&self) -> StorageResult<&Arc<Recorded>> {
+        if let Some(recorded) = self.recorded.get() {
+            return Ok(recorded);
+        }
+        let mapping = self.archive.mapping()?;
+        let recorded = || Arc::new(Recorded::new(mapping.clone(), self.archive.path()));
+        Ok(self.recorded.get_or_init(recorded))
     }
 
     /// The tensors of leaves, made while other threads find the bytes of what comes after.
@@ -135,7 +149,7 @@ impl OpenArchive {
         num_threads: usize,
     ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
         // If it cannot be mapped, the first tensor that needs it says why.
-        let mapping = self.archive.mapping().ok();
+        let mapping = self.mapping().ok();
         let prepare = |leaves: &[Leaf], found: Vec<LeafBytes>| {
             Ok(match mapping {
                 Some(mapping) => prepared(mapping, leaves, found),
@@ -164,8 +178,7 @@ impl OpenArchive {
         match bytes {
             LeafBytes::Nothing => empty(py, dtype_name, shape),
             LeafBytes::At(offset) => {
-                let mapping = self.archive.mapping();
-                let mapping = mapping.map_err(|error| exception(py, &error))?;
+                let mapping = self.mapping().map_err(|error| exception(py, &error))?;
                 tensor_in(py, mapping, offset, dtype_name, shape, length)
             }
             LeafBytes::Copy(memory) => copy_tensor(py, memory, dtype_name, shape, length),
@@ -241,7 +254,8 @@ enum Ready {
 }
 
 /// Leaves whose bytes were found, prepared to be made tensors of.
-fn prepared(mapping: &Arc<Mapping>, leaves: &[Leaf], found: Vec<LeafBytes>) -> Vec<Ready> {
+fn prepared(recorded: &Arc<Recorded>, leaves: &[Leaf], found: Vec<LeafBytes>) -> Vec<Ready> {
+    let mapping = recorded.mapping();
     let place = |leaf: &Leaf, bytes: &LeafBytes| {
         let LeafBytes::At(offset) = bytes else {
             return None;
@@ -268,7 +282,7 @@ fn prepared(mapping: &Arc<Mapping>, leaves: &[Leaf], found: Vec<LeafBytes>) -> V
     // SAFETY: the bytes are within the mapping, as just compared, as long as dtype and shape need,
     // aligned for the items (the core has compared the offset), writable, and live as long as the
     // mapping.
-    let mut tensors = unsafe { dlpack::prepare(&known, mapping.clone()) }.into_iter();
+    let mut tensors = unsafe { dlpack::prepare(&known, recorded.clone()) }.into_iter();
     found
         .into_iter()
         .zip(places)
@@ -289,12 +303,13 @@ fn memory_bytes(dtype_name: &str, shape: &[i64]) -> PyResult<usize> {
 /// A plain tensor over `length` bytes of a mapped archive, whose offset is one that the core gave.
 fn tensor_in<'py>(
     py: Python<'py>,
-    mapping: &Arc<Mapping>,
+    recorded: &Arc<Recorded>,
     offset: u64,
     dtype_name: &str,
     shape: &[i64],
     length: usize,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let mapping = recorded.mapping();
     let offset = usize::try_from(offset)?;
     let end = offset.checked_add(length);
     if end.is_none_or(|end| end > mapping.len()) {
@@ -303,14 +318,14 @@ fn tensor_in<'py>(
     let pointer = mapping.as_mut_ptr().wrapping_add(offset);
     // SAFETY: the bytes are within the mapping, as just compared, aligned for the items (the core
     // has compared the offset), writable, and live as long as the mapping.
-    unsafe { tensor_at(py, pointer, length, dtype_name, shape, mapping.clone()) }
+    unsafe { tensor_at(py, pointer, length, dtype_name, shape, recorded.clone()) }
 }
 
 /// A leaf of an archive that was just written.
 pub(super) enum Written {
     Prepared(Prepared),
     /// One of no bytes, or of a dtype that takes a detour.
-    Other(Arc<Mapping>, Place),
+    Other(Arc<Recorded>, Place),
 }
 
 impl Written {
@@ -330,7 +345,8 @@ impl Written {
 }
 
 /// Leaves of an archive that was just written, prepared to be made tensors of.
-pub(super) fn written(mapping: &Arc<Mapping>, places: Vec<Place>) -> PyResult<Vec<Written>> {
+pub(super) fn written(recorded: &Arc<Recorded>, places: Vec<Place>) -> PyResult<Vec<Written>> {
+    let mapping = recorded.mapping();
     let start = |place: &Place| -> PyResult<Option<(*mut u8, DataType)>> {
         let length = memory_bytes(&place.meta.dtype, place.shape())?;
         let start = usize::try_from(place.offset)?;
@@ -347,14 +363,14 @@ pub(super) fn written(mapping: &Arc<Mapping>, places: Vec<Place>) -> PyResult<Ve
         .collect();
     // SAFETY: the bytes are within the mapping, as just compared, aligned for the items (leaves begin at
     // multiples of 64), writable, and live as long as the mapping.
-    let mut tensors = unsafe { dlpack::prepare(&known, mapping.clone()) }.into_iter();
+    let mut tensors = unsafe { dlpack::prepare(&known, recorded.clone()) }.into_iter();
     drop(known);
     Ok(places
         .into_iter()
         .zip(starts)
         .map(|(place, start)| match start.and_then(|_| tensors.next()) {
             Some(prepared) => Written::Prepared(prepared),
-            None => Written::Other(mapping.clone(), place),
+            None => Written::Other(recorded.clone(), place),
         })
         .collect())
 }

@@ -62,12 +62,13 @@ extern "C" fn after_fork() {
 }
 
 /// A mapping that is on record while it lives.
-struct Recorded {
-    mapping: Mapping,
+pub(crate) struct Recorded {
+    mapping: Arc<Mapping>,
 }
 
 impl Recorded {
-    fn new(mapping: Mapping, path: &Path) -> Self {
+    pub(crate) fn new(mapping: impl Into<Arc<Mapping>>, path: &Path) -> Self {
+        let mapping = mapping.into();
         let record = Record {
             length: mapping.len(),
             file: mapping.file(),
@@ -78,6 +79,10 @@ impl Recorded {
         };
         mapped().insert(mapping.as_mut_ptr().addr(), record);
         Self { mapping }
+    }
+
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
     }
 }
 

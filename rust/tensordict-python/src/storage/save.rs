@@ -32,7 +32,7 @@ use super::entries::{self, MappedLeaf, SavedLeaf};
 use super::exception;
 use super::leaves::{Kept, values_of};
 use super::load::num_bytes;
-use super::mapped::{file_at, mapped_tensor, whole_file_at};
+use super::mapped::{Recorded, file_at, mapped_tensor, whole_file_at};
 use super::saved::{Place, Saved, SavedTensors};
 use crate::ffi::{PausedCollector, dict_pairs};
 
@@ -231,7 +231,8 @@ impl SavePlan {
                     meta: state.meta(number).clone(),
                     num_flat: leaf.num_flat,
                 });
-                let tensors = SavedTensors::in_archive(mapping, places.collect());
+                let recorded = Recorded::new(mapping, &self.target);
+                let tensors = SavedTensors::in_archive(recorded, places.collect());
                 drop(state);
                 return Ok(tensors.in_place_of(self.take_leaves().0));
             }

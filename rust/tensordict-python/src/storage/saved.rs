@@ -7,11 +7,11 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use pyo3::{PyTraverseError, PyVisit};
-use tensordict_core::storage::map::Mapping;
 use tensordict_core::storage::metadata::LeafMeta;
 
 use super::archive::{Written, written};
 use super::leaves::tensor_class;
+use super::mapped::Recorded;
 use crate::ffi::{PausedCollector, copy_dict, replace_entries};
 
 /// The tensors over the files of a save, in the order in which the leaves were added to its plan.
@@ -63,7 +63,7 @@ const BATCH_TENSORS: usize = 256;
 
 /// The tensors over an archive that are not made yet.
 struct InArchive {
-    mapping: Arc<Mapping>,
+    mapping: Arc<Recorded>,
     left: std::vec::IntoIter<Place>,
     prepared: VecDeque<(Written, bool)>,
 }
@@ -211,7 +211,7 @@ impl SavedTensors {
     }
 
     /// Takes the bytes of an archive.
-    pub(super) fn in_archive(mapping: Mapping, places: Vec<Place>) -> Self {
+    pub(super) fn in_archive(mapping: Recorded, places: Vec<Place>) -> Self {
         let left = InArchive {
             mapping: Arc::new(mapping),
             left: places.into_iter(),
