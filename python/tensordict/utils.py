@@ -40,6 +40,7 @@ from tensordict.primitives.checks import (
     is_tensorclass,
 )
 from tensordict.primitives.common import MSG_BAD_KEY
+from tensordict.primitives.dim_numbers import from_front
 from tensordict.primitives.errors import MSG_LOCKED, KeyMessageError
 from tensordict.primitives.options import (
     capture_non_tensor_stack,
@@ -210,7 +211,7 @@ def _maybe_correct_neg_dim(
     given = ndim
     if ndim is None:
         ndim = len(shape)  # type: ignore[arg-type]
-    out = dim + ndim if dim < 0 else dim
+    out = from_front(dim, ndim)
     if not 0 <= out < ndim:
         where = f"batch dims {ndim}" if given is not None else f"shape {shape}"
         msg = f"Incompatible dim {out} for tensordict with {where}."

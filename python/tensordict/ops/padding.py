@@ -11,6 +11,7 @@ import torch
 from tensordict import _rust
 from tensordict.primitives import classes
 from tensordict.primitives.checks import holds_values, is_tensorclass
+from tensordict.primitives.dim_numbers import from_front
 from tensordict.primitives.errors import absent_key
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.special import is_shared
@@ -409,7 +410,7 @@ def _unpad(
             entries[key] = _unpad(value, mask, number, pad_dim, ndim, (*path, key))
             continue
         leaf = value[number]
-        dim = pad_dim + leaf.ndim if pad_dim < 0 else pad_dim
+        dim = from_front(pad_dim, leaf.ndim)
         if isinstance(mask, torch.Tensor):
             valid = mask[number].bool()
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from tensordict.ops.tables import table_options
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class RayDataOps(CollectionProtocol):
             ds = ray.data.read_parquet("s3://bucket/tables")
             td = TensorDict.from_ray_dataset(ds, separator=None)
         """
-        asked = importlib.import_module("tensordict.interop.tables.columns").Asked(
+        asked = table_options(
             "from_ray_dataset",
             auto_batch_size=auto_batch_size,
             batch_dims=batch_dims,

@@ -172,7 +172,7 @@ class RearrangingOps(CollectionProtocol):
             if inplace:
                 raise RuntimeError(MSG_INTERLEAVE_SCALAR)
             source = self.unsqueeze(0)
-            at = 0 if dim is None else _dim_in_range(dim + 1 if dim < 0 else dim, 1)
+            at = 0 if dim is None else _dim_in_range(from_front(dim, 1), 1)
         elif dim is None:
             if inplace:
                 raise RuntimeError(MSG_INTERLEAVE_FLAT)

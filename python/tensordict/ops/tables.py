@@ -29,7 +29,8 @@ def _engine(name: str) -> Any:
     return importlib.import_module(f"tensordict.interop.tables.{name}")
 
 
-def _asked(method: str, **arguments: object) -> Any:
+def table_options(method: str, **arguments: object) -> Any:
+    """Check the options of a reader of tables, which all readers share."""
     return _engine("columns").Asked(method, **arguments)
 
 
@@ -93,7 +94,7 @@ class TablesOps(CollectionProtocol):
             >>> TensorDict.from_pandas(df, nulls="mask").to_dict()
             {'a': tensor([7, 0]), '_mask': {'a': tensor([ True, False])}}
         """
-        asked = _asked(
+        asked = table_options(
             "from_pandas",
             auto_batch_size=auto_batch_size,
             batch_dims=batch_dims,
@@ -146,7 +147,7 @@ class TablesOps(CollectionProtocol):
             >>> TensorDict.from_polars(pl.DataFrame({"a": [1, 2], "s": ["x", "y"]}))["a"]
             tensor([1, 2])
         """
-        asked = _asked(
+        asked = table_options(
             "from_polars",
             auto_batch_size=auto_batch_size,
             batch_dims=batch_dims,
@@ -207,7 +208,7 @@ class TablesOps(CollectionProtocol):
             >>> td["a"], list(td["id"])
             (tensor([0, 1]), ['007', 'NA'])
         """
-        asked = _asked(
+        asked = table_options(
             "from_csv",
             auto_batch_size=auto_batch_size,
             batch_dims=batch_dims,
@@ -268,7 +269,7 @@ class TablesOps(CollectionProtocol):
             >>> back["a"].shape, list(back["s"])
             (torch.Size([2, 3]), ['x', '7'])
         """
-        asked = _asked(
+        asked = table_options(
             "from_json",
             auto_batch_size=auto_batch_size,
             batch_dims=batch_dims,
@@ -328,7 +329,7 @@ class TablesOps(CollectionProtocol):
             >>> TensorDict.from_parquet(path, separator=".", columns=["n.b"])["n", "b"]
             tensor([1., 1.])
         """
-        asked = _asked(
+        asked = table_options(
             "from_parquet",
             auto_batch_size=auto_batch_size,
             batch_dims=batch_dims,

@@ -46,6 +46,10 @@ class Buffer:
             self.copied.synchronize()
             self.copied = None
 
+    def place(self, count: int) -> Any:
+        """Return the memory of its first rows, to be written to."""
+        return self.td if count == self.td.batch_size[0] else self.td[:count]
+
     def part(self, count: int) -> Any:
         """Return its first rows, as a collection of tensors of its own."""
         size = self.td.batch_size[0]

@@ -161,7 +161,7 @@ class WaitingPipeline(ThreadsPipeline):
             return
         buffer = self._buffers.take()
         count = rows.numel()
-        out = buffer.td if count == buffer.td.batch_size[0] else buffer.td[:count]
+        out = buffer.place(count)
         self._begun.append(self._threads.submit(self._make, rows, out))
         self._filled.append((buffer, count))
 
@@ -238,9 +238,7 @@ class NativePipeline:
     def put(self, rows: torch.Tensor) -> None:
         """Begin a batch."""
         buffer = self._buffers.take()
-        count = rows.numel()
-        out = buffer.td
-        out = out if count == out.batch_size[0] else out[:count]
+        out = buffer.place(rows.numel())
         pieces = self._source.split(rows)
         tickets = []
         start = 0
