@@ -125,7 +125,7 @@ if TYPE_CHECKING:
 
 _hooks.install()
 _registration.install()
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = deprecation.deprecated_names(
         __name__,
         _deprecated_utils.TOP,

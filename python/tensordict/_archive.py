@@ -17,5 +17,5 @@ __all__ = [
     "unpack_memmap",
 ]
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

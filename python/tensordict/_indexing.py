@@ -9,5 +9,5 @@ from tensordict._established import established_names
 
 __all__ = ["convert_ellipsis_to_idx"]
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

@@ -11,5 +11,5 @@ __all__ = ["PYTREE_REGISTERED_LAZY_TDS", "PYTREE_REGISTERED_TDS"]
 PYTREE_REGISTERED_TDS: tuple[type, ...] = (_SubTensorDict, TensorDict)
 PYTREE_REGISTERED_LAZY_TDS: tuple[type, ...] = ()
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

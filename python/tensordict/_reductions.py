@@ -12,5 +12,5 @@ from tensordict.storage.pickles import (
 
 __all__: list[str] = []
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

@@ -7,5 +7,5 @@ from tensordict.storage.functions import from_safetensors, to_safetensors
 
 __all__ = ["from_safetensors", "to_safetensors"]
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

@@ -4,5 +4,5 @@ from typing import TYPE_CHECKING
 
 from tensordict._established import established_names
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

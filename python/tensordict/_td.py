@@ -9,5 +9,5 @@ from tensordict.ops.joining import cat, maybe_dense_stack, stack
 
 __all__ = ["TensorDict", "_SubTensorDict", "cat", "maybe_dense_stack", "stack"]
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

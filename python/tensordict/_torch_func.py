@@ -33,5 +33,5 @@ def where(
     return TD_HANDLED_FUNCTIONS[torch.where](condition, input, other, out=out)
 
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

@@ -12,5 +12,5 @@ from tensordict.distributed.pipes import (
 
 __all__ = ["TensorDictPipe", "TensorDictServer", "recv_tensordict", "send_tensordict"]
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

@@ -7,5 +7,5 @@ from tensordict.entries.unbatched import UnbatchedTensor
 
 __all__ = ["UnbatchedTensor"]
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

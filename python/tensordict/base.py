@@ -60,5 +60,5 @@ _LOCK_ERROR = MSG_LOCKED
 _KeyThroughLeafError = KeyThroughLeafError
 _GENERIC_NESTED_ERR = MSG_BAD_KEY
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

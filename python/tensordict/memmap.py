@@ -33,5 +33,5 @@ def set_transfer_ownership(memmap: object, value: bool = True) -> None:
     """
 
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

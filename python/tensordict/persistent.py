@@ -8,5 +8,5 @@ from tensordict.containers.persistent import PersistentTensorDict
 __all__ = ["PersistentTensorDict"]
 
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

@@ -11,5 +11,5 @@ warn_deprecated(
     "to_parquet and to_json",
 )
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

@@ -28,7 +28,7 @@ from tensordict.primitives.deprecation import deprecated_names
 
 __all__ = ["Law", "check_collection", "laws", "sample"]
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = deprecated_names(__name__, TESTING)
 
 Make = Callable[[TensorDict], TensorCollection]

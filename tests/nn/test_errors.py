@@ -174,7 +174,7 @@ CASES = {
         [
             "ProbabilisticTensorDictModule.dist_keys",
             "dist_keys=['loc']",
-            "Give in_keys as a dictionary from the parameters of Exponential",
+            "Pass in_keys as a dictionary from the parameters of Exponential",
         ],
     ),
     "missing_value": (
@@ -197,7 +197,7 @@ CASES = {
     "missing_output": (
         lambda: Sum()(torch.zeros(2), torch.zeros(2)),
         KeyError,
-        ["Sum was given all inputs, and has to write ['c']"],
+        ["Sum got all inputs, but did not write all of ['c']"],
     ),
     "missing_module": (
         lambda: Sequential({"x": Sum()})["nope"],
@@ -209,22 +209,22 @@ CASES = {
             TensorDict(c={"loc": torch.ones(3)}), {"q": d.Normal}
         ),
         KeyError,
-        ["no param q", "CompositeDistribution makes the Normal", "under 'q'"],
+        ["no param q", "CompositeDistribution builds the Normal", "at this key"],
     ),
     "other_names_in_composite": (
         lambda: composite(locc=torch.ones(3), scale=torch.ones(3)),
         TypeError,
-        ["CompositeDistribution makes the Normal of 'c'", "['locc', 'scale']", "name"],
+        ["CompositeDistribution builds the Normal of 'c'", "['locc', 'scale']", "name"],
     ),
     "missing_sample_of_composite": (
         lambda: composite().log_prob(TensorDict(q=torch.ones(3))),
         ValueError,
-        ["CompositeDistribution", "no entry 'c', only ['q']", "set it, or give a name"],
+        ["CompositeDistribution", "no entry 'c', only ['q']", "set it, or pass a name"],
     ),
     "dictionary_as_sample": (
         lambda: composite().log_prob({"c": torch.ones(3)}),
         AttributeError,
-        ["got a dict", "CompositeDistribution reads ['c']", "give TensorDict(sample)"],
+        ["got a dict", "CompositeDistribution reads ['c']", "pass TensorDict(sample)"],
     ),
     "tensor_as_sample": (
         lambda: composite().log_prob_composite(torch.ones(3)),
@@ -232,7 +232,7 @@ CASES = {
         [
             "got a Tensor",
             "CompositeDistribution reads ['c']",
-            "give TensorDict(sample)",
+            "pass TensorDict(sample)",
         ],
     ),
     "missing_distribution": (
@@ -275,14 +275,14 @@ CASES = {
             TensorDict(rate=torch.ones(3))
         ),
         ValueError,
-        ["ProbabilisticTensorDictModule", "['x', 'y']", "give a key for each"],
+        ["ProbabilisticTensorDictModule", "['x', 'y']", "pass a key for each"],
     ),
     "many_inputs": (
         lambda: Sequential(Module(increment, ["a"], ["z"]))(
             torch.ones(2), torch.ones(2)
         ),
         ValueError,
-        ["TensorDictSequential", "in_keys=['a']", "give no more tensors"],
+        ["TensorDictSequential", "in_keys=['a']", "pass no more tensors"],
     ),
     # Modules without keys, and keys that are none.
     "no_keys": (lambda: NoKeys().in_keys, AttributeError, NO_KEYS),
@@ -317,7 +317,7 @@ CASES = {
     "twice": (
         lambda: Module(increment, ["a"], ["z"])(torch.ones(3), a=torch.ones(3)),
         RuntimeError,
-        ["The input 'a' of TensorDictModule", "give it once"],
+        ["The input 'a' of TensorDictModule", "pass it once"],
     ),
     "through_a_leaf": (
         lambda: Module(increment, ["a"], [("a", "z")])(td()),

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from tensordict.primitives.deprecation import deprecated_names
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     _PARTS = (
         "convert device distributed factories pointwise reductions serialization shape "
         "unsupported"

@@ -30,5 +30,5 @@ __all__ = [
     "from_zarr",
 ]
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

@@ -1,4 +1,4 @@
-"""Modules that read and write collections."""
+"""Modules that read their inputs from a tensordict and write their outputs to it."""
 
 from typing import TYPE_CHECKING
 
@@ -93,7 +93,7 @@ __all__ = [
     "skip_existing",
 ]
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = deprecated_names(
         __name__,
         {},

@@ -1,4 +1,4 @@
-"""The base of modules that read from a collection and write to it."""
+"""The base class of modules that read from a tensordict and write to it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ MSG_NOTHING_RESET = (
 
 
 class _OutKeyNotFoundError(ValueError, RuntimeError):
-    """A key to be selected is no output of the module."""
+    """The error of `select_out_keys` for a key that is not an output of the module."""
 
 
 class _OutKeysSelect:
-    """The forward hook that drops the outputs that were not selected."""
+    """The forward hook that removes the outputs that were not selected."""
 
     def __init__(self, out_keys: list[NestedKey], source: list[NestedKey]) -> None:
         self.out_keys = out_keys
@@ -45,32 +45,32 @@ class _OutKeysSelect:
 
     def __call__(self, module: torch.nn.Module, inputs: object, outputs: object) -> Any:
         if isinstance(outputs, CollectionProtocol):
-            return _dropped(outputs, module, self.out_keys, self.source)
+            return _without_unselected(outputs, module, self.out_keys, self.source)
         return outputs
 
 
-def _dropped(
+def _without_unselected(
     td: CollectionProtocol,
     module: Any,
     out_keys: list[NestedKey],
     source: list[NestedKey],
 ) -> Any:
-    """``td`` without the outputs ``source`` that are neither selected nor inputs."""
+    """Remove the keys of ``source`` that are neither selected nor inputs."""
     kept = (*out_keys, *module.in_keys)
-    gone = [key for key in source if key not in kept and _rust.contains(td, key)]
-    return _without(td, gone) if gone else td
+    to_remove = [key for key in source if key not in kept and _rust.contains(td, key)]
+    return _remove_keys(td, to_remove) if to_remove else td
 
 
-def _without(td: Any, keys: list[NestedKey]) -> Any:
-    """``td`` without entries, and without the nested collections that held only them."""
+def _remove_keys(td: Any, keys: list[NestedKey]) -> Any:
+    """Remove ``keys`` from ``td``, and the nested tensordicts that become empty."""
     td.exclude(*keys, inplace=True)
     for key in keys:
-        path = key
-        while not isinstance(path, str):
-            path = path[0] if len(path) == 2 else path[:-1]
-            held = td.get(path, None)
-            if isinstance(held, CollectionProtocol) and held.is_empty():
-                td.exclude(path, inplace=True)
+        parent_key = key
+        while not isinstance(parent_key, str):
+            parent_key = parent_key[0] if len(parent_key) == 2 else parent_key[:-1]
+            parent = td.get(parent_key, None)
+            if isinstance(parent, CollectionProtocol) and parent.is_empty():
+                td.exclude(parent_key, inplace=True)
     return td
 
 
@@ -80,11 +80,11 @@ def is_tdmodule_compatible(module: object) -> bool:
 
 
 class TensorDictModuleBase(nn.Module):
-    """A module whose ``forward`` takes a collection and gives one.
+    """A module whose ``forward`` takes a tensordict and returns a tensordict.
 
-    A subclass sets ``in_keys`` and ``out_keys``, as class attributes or on the instance,
-    before or after ``super().__init__()``. With :class:`dispatch` on ``forward`` it can
-    be called with tensors as well.
+    A subclass sets ``in_keys`` and ``out_keys``, as class attributes or on the
+    instance, before or after ``super().__init__()``. If ``forward`` is decorated with
+    :class:`dispatch`, the module can also be called with tensors.
 
     Examples:
         >>> from tensordict.nn import dispatch
@@ -112,16 +112,15 @@ class TensorDictModuleBase(nn.Module):
         @overload
         def __call__(self, *args: Any, **kwargs: Any) -> Entry: ...
         def __call__(self, *args: object, **kwargs: object) -> Any:
-            """Call :meth:`forward`: a collection gives one of its class."""
+            """Call :meth:`forward`: the result has the class of the input."""
 
     @classmethod
     def _adopt_keys(cls) -> None:
-        """Move keys that a class names to where the property looks."""
+        """Move the keys that are class attributes behind the properties."""
         for owner in cls.__mro__:
             if owner is TensorDictModuleBase:
                 break
-            # A class may name its keys by a plain attribute, which would hide the
-            # property.
+            # A plain class attribute would hide the property of the same name.
             for name in ("in_keys", "out_keys"):
                 keys = owner.__dict__.get(name)
                 if keys is None or hasattr(keys, "__get__"):
@@ -133,16 +132,16 @@ class TensorDictModuleBase(nn.Module):
                 delattr(owner, name)
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:  # noqa: ARG004
-        """An instance; keys that the class names become those of its instances."""
-        # The compiler cannot look into the dictionaries of classes. It meets few classes
-        # of which there was no instance before.
+        """Make an instance; the keys of the class become the keys of the instance."""
+        # The compiler cannot trace `__dict__` of a class. Most classes have had an
+        # instance before they are compiled, so their keys were moved then.
         if not torch.compiler.is_compiling():
             cls._adopt_keys()
         return super().__new__(cls)
 
     @staticmethod
     def is_tdmodule_compatible(module: object) -> bool:
-        """Return whether a module names its inputs and outputs by in_keys and out_keys.
+        """Return whether a module has ``in_keys`` and ``out_keys``.
 
         Examples:
             >>> TensorDictModuleBase.is_tdmodule_compatible(nn.Linear(3, 2))
@@ -151,20 +150,20 @@ class TensorDictModuleBase(nn.Module):
         return is_tdmodule_compatible(module)
 
     def __getattr__(self, name: str) -> Any:
-        """Say where to set the keys of a module that has none."""
+        """Raise an error that says how to set missing ``in_keys`` or ``out_keys``."""
         if name in ("in_keys", "out_keys"):
             raise _no_keys(self, name)
         return super().__getattr__(name)
 
     if TYPE_CHECKING:
-        # A class body may give them, as an attribute.
+        # Plain attributes for type checkers: a subclass may assign them in its body.
         in_keys: list[NestedKey]
         out_keys: list[NestedKey]
     else:
 
         @property
         def in_keys(self) -> list[NestedKey]:
-            """The entries that are read."""
+            """The keys that the module reads."""
             return self._in_keys
 
         @in_keys.setter
@@ -173,7 +172,7 @@ class TensorDictModuleBase(nn.Module):
 
         @property
         def out_keys(self) -> list[NestedKey]:
-            """The entries that are written, and left in the result."""
+            """The keys that the module writes and that stay in the result."""
             return self._out_keys_apparent
 
         @out_keys.setter
@@ -185,24 +184,29 @@ class TensorDictModuleBase(nn.Module):
 
     @property
     def out_keys_source(self) -> list[NestedKey]:
-        """All entries that are written, those that were not selected included."""
+        """All keys that the module writes, also the keys that were not selected."""
         return self._out_keys
 
     @property
     def __name__(self) -> Any:
-        """The name of the class, for what expects a function."""
+        """The name of the class, for callers that expect a function."""
         return type(self).__name__
 
     def select_out_keys(self, *out_keys: NestedKey) -> TensorDictModuleBase:
-        """Leave only some of the outputs in the results, in place.
+        """Keep only the given outputs in the results, in place.
 
-        The others are dropped after each call, unless they are inputs.
+        A forward hook removes the other outputs after each call, unless they are also
+        inputs.
 
         Args:
-            *out_keys: those that stay.
+            *out_keys: the outputs to keep, one argument for each key.
+
+        Returns:
+            The module itself.
 
         Raises:
-            ValueError: one of them is no output.
+            ValueError: a key is not an output of the module.
+            RuntimeError: the keys were passed as one list.
 
         Examples:
             >>> from tensordict.nn import TensorDictModule
@@ -241,7 +245,7 @@ class TensorDictModuleBase(nn.Module):
         self.register_forward_hook(_OutKeysSelect(keys, source))
 
     def _has_own_out_keys(self) -> bool:
-        """Return whether a subclass has a property in the place of :attr:`out_keys`."""
+        """Return whether a subclass overrides the property :attr:`out_keys`."""
         return self.out_keys is not getattr(self, "_out_keys_apparent", None)
 
     def _set_own_out_keys(self, keys: list[NestedKey]) -> None:
@@ -250,8 +254,8 @@ class TensorDictModuleBase(nn.Module):
         except AttributeError as error:
             name = type(self).__name__
             msg = (
-                f"{name} does not support select_out_keys. Its out_keys are a property "
-                "that cannot be set: give it a setter."
+                f"{name} does not support select_out_keys: its property out_keys has "
+                "no setter. Add one."
             )
             raise RuntimeError(msg) from error
 
@@ -267,7 +271,7 @@ class TensorDictModuleBase(nn.Module):
                 del self._forward_hooks[number]
 
     def reset_out_keys(self) -> Self:
-        """Leave all outputs in the results again, in place."""
+        """Keep all outputs in the results again, in place."""
         if not self._has_own_out_keys():
             self._out_keys_apparent = self._out_keys
         elif (hook := self._selection()) and self.out_keys == hook.out_keys:
@@ -276,17 +280,19 @@ class TensorDictModuleBase(nn.Module):
         return self
 
     def reset_parameters_recursive(self, parameters: Any = None) -> Any:
-        """Draw the parameters anew: call ``reset_parameters`` of each submodule.
+        """Initialize the parameters again: call ``reset_parameters`` of each submodule.
 
         Args:
-            parameters: a collection of parameters of this module: they are drawn anew,
-                in place, and this module's own stay as they are.
+            parameters: a tensordict of parameters of this module, without batch dims.
+                They are initialized in place, and the parameters of the module stay as
+                they are. Default: the parameters of the module.
 
         Returns:
-            None; with ``parameters``, a collection of the same tensors, with gradients.
+            None; with ``parameters``, a tensordict that shares their memory and
+            requires grad.
 
         Raises:
-            RuntimeError: the parameters have batch dims.
+            RuntimeError: ``parameters`` have batch dims.
 
         Examples:
             >>> from tensordict.nn import TensorDictModule
@@ -305,11 +311,11 @@ class TensorDictModuleBase(nn.Module):
         return parameters
 
     def _reset_parameters(self, module: nn.Module) -> bool:
-        """Reset what is below ``module``; whether there was anything."""
+        """Reset the submodules of ``module``; return whether one was reset."""
         return reset_below(module)
 
     def __repr__(self) -> str:
-        """The submodules and the keys."""
+        """Return the text of the submodules and the keys."""
         return module_text(self, self._modules.items())
 
 
@@ -322,7 +328,7 @@ def _no_keys(module: object, name: str) -> AttributeError:
 
 
 def module_text(module: torch.nn.Module, fields: Iterable[tuple[str, Any]]) -> str:
-    """Show the fields and the keys of a module, a line each."""
+    """Return the text of a module: its fields and its keys, one a line."""
     lines = [f"{name}={field}" for name, field in fields]
     lines += [f"in_keys={module.in_keys}", f"out_keys={module.out_keys}"]
     body = indent(",\n".join(lines), 4 * " ")
@@ -330,12 +336,12 @@ def module_text(module: torch.nn.Module, fields: Iterable[tuple[str, Any]]) -> s
 
 
 def reset_below(module: nn.Module) -> bool:
-    """Reset the submodules, those within first; whether there was anything to reset."""
+    """Reset the submodules, the innermost first; return whether one was reset."""
     found = False
     for child in module.children():
         found |= reset_below(child)
-        # A wrapper has the attributes of what it wraps: that is drawn once more, so that
-        # a seed gives the numbers that it has always given.
+        # A wrapper forwards `reset_parameters` to the module in it, which is then drawn
+        # a second time. This keeps the numbers of a given seed.
         if hasattr(child, "reset_parameters"):
             child.reset_parameters()  # type: ignore[operator]
             found = True

@@ -1,4 +1,4 @@
-"""Modules that read their inputs from a collection and write their outputs to it."""
+"""Modules of tensors that read from a tensordict and write to it."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ MSG_MISSING = (
     "Some tensors that are necessary for the module call may not have not been found in "
     "the input tensordict: the following inputs are None: {{{keys}}}. {module} reads "
     "in_keys={in_keys}, the tensordict has {present}. Set the entries before the call, or "
-    "give the module other in_keys; with strict=True a missing entry is an error of its "
-    "own."
+    "give the module other in_keys. With strict=True, a missing entry raises an error "
+    "before the call."
 )
 
 
@@ -63,7 +63,7 @@ MSG_MISSING = (
 
 
 class _Function:
-    """A function that is pickled by value where pickle has no name for it."""
+    """A function that is pickled by value with cloudpickle."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -78,32 +78,36 @@ class _Function:
 
 
 def _unpickled(data: bytes) -> _Function:
-    return _Function(pickle.loads(data))  # noqa: S301 - it is inside another pickle
+    return _Function(pickle.loads(data))  # noqa: S301 - inside of another pickle
 
 
 class TensorDictModule(TensorDictModuleBase):
-    """A module or function of tensors, which reads and writes a collection here.
+    """A module or function of tensors that reads from a tensordict and writes to it.
 
-    Attributes that this has not are those of the module inside.
+    Attributes that this class lacks are looked up in ``module``.
 
     Args:
-        module: what is called with the inputs, in order.
-        in_keys: the entries to read: a key, a list of keys, or a dictionary from the
-            module's parameters to the keys that they get, which are given by name.
-        out_keys: where the outputs go: a key or a list of keys. What is for the key
-            ``"_"`` is dropped. A key that is there twice has the last of its outputs.
-        out_to_in_map: for a dictionary. True is as above; false reads it from the keys
-            to the parameters.
-        inplace: true writes to the input and gives it back; false writes to a new
-            collection without batch dims; ``"empty"`` to an empty one like the input.
-        method: the method of the module that is called.
-        method_kwargs: further arguments of each call.
-        strict: whether a missing entry is an error at once. Otherwise the module gets
-            None, and the error says so if it fails.
-        get_kwargs: arguments for reading, such as ``{"as_padded_tensor": True}``.
+        module: the module or function to call. It gets the inputs in the order of
+            ``in_keys``.
+        in_keys: the keys to read: a key, a list of keys, or a dictionary from the names
+            of the parameters of ``module`` to keys. With a dictionary the inputs are
+            passed as keyword arguments.
+        out_keys: the keys to write: a key or a list of keys. An output under the key
+            ``"_"`` is dropped. If a key is listed twice, the later output wins.
+        out_to_in_map: the direction of a dictionary ``in_keys``. If false, it maps keys
+            to parameter names. Default: parameter names to keys.
+        inplace: if true, write to the input tensordict and return it. If false or None,
+            write to a new tensordict without batch dims. If ``"empty"``, write to a new
+            tensordict with the batch size and device of the input.
+        method: the name of the method of ``module`` to call.
+        method_kwargs: keyword arguments that are passed with each call.
+        strict: whether a missing entry raises a ``KeyError`` before the call. If false,
+            ``module`` gets None for it.
+        get_kwargs: keyword arguments of ``get`` for reading the inputs, such as
+            ``{"as_padded_tensor": True}``.
 
     Raises:
-        ValueError: the module cannot be called, or the keys are no keys.
+        ValueError: ``module`` is not callable, or the keys or ``inplace`` are invalid.
 
     Examples:
         >>> module = TensorDictModule(torch.add, ["x", ("n", "y")], [("n", "sum")])
@@ -163,7 +167,7 @@ class TensorDictModule(TensorDictModuleBase):
 
     @property
     def is_functional(self) -> bool:
-        """False; deprecated."""
+        """Always false; deprecated."""
         warn_deprecated("TensorDictModule.is_functional")
         return False
 
@@ -186,10 +190,10 @@ class TensorDictModule(TensorDictModuleBase):
         tensordict_out: Any = None,
         out_keys: Iterable[NestedKey] | None = None,
     ) -> Any:
-        """Write the outputs of the module to their keys; the collection that has them."""
+        """Write the outputs under their keys; return the tensordict they are in."""
         keys: Any = self._out_keys if out_keys is None else list(out_keys)
         if len(tensors) != len(keys):
-            raise _other_number(self, tensors, keys)
+            raise _wrong_output_count(self, tensors, keys)
         if tensordict_out is None:
             inplace = self.inplace
             if inplace is True:
@@ -203,11 +207,11 @@ class TensorDictModule(TensorDictModuleBase):
             if key == SINK:
                 continue
             if not isinstance(tensor, (torch.Tensor, CollectionProtocol)):
-                # A structure, such as the states of an LSTM, is an entry as a whole.
+                # A structure, such as the states of an LSTM, becomes one entry.
                 tensor = TensorDict.from_any(tensor)
             try:
                 if is_plain:
-                    # The compiler would follow `set` for each module.
+                    # `set` would be traced by the compiler for each module.
                     _rust.set_entry(tensordict_out, key, tensor, False)
                 else:
                     tensordict_out.set(key, tensor)
@@ -217,7 +221,7 @@ class TensorDictModule(TensorDictModuleBase):
         return tensordict_out
 
     def _call_module(self, tensors: Sequence[Any], **kwargs: object) -> Any:
-        """Call the module, or its method, with the inputs in order."""
+        """Call the module, or its method, with the inputs."""
         module: Any = self._modules.get("module")
         if module is None:
             module = self.module
@@ -238,18 +242,25 @@ class TensorDictModule(TensorDictModuleBase):
         tensordict_out: Any = None,
         **kwargs: object,
     ) -> Any:
-        """Read the inputs, call the module, write the outputs.
+        """Read the inputs, call the module and write the outputs.
 
         Args:
-            tensordict: the collection; or tensors by position or name, see
-                :class:`dispatch`.
-            *args: refused together with a collection.
-            tensordict_out: where the outputs go.
-            **kwargs: further arguments of the module.
+            tensordict: the input tensordict. Tensors by position or by name work too,
+                see :class:`dispatch`.
+            *args: an error if ``tensordict`` is a tensordict.
+            tensordict_out: the tensordict to write the outputs to. Default: see
+                ``inplace``.
+            **kwargs: further keyword arguments of the module.
+
+        Returns:
+            The tensordict that holds the outputs. If the inputs were tensors: the
+            output, or a tuple of outputs.
 
         Raises:
-            KeyError: an entry is missing, and the module cannot do without.
-            RuntimeError: there are not as many outputs as output keys.
+            KeyError: an entry is missing, and the module failed for it or ``strict`` is
+                true.
+            RuntimeError: the numbers of outputs and of ``out_keys`` differ.
+            ValueError: there are more positional arguments than inputs.
         """
         if args:
             msg = (
@@ -274,7 +285,7 @@ class TensorDictModule(TensorDictModuleBase):
             outputs = self._call_module(tensors, **kwargs)
         except Exception as error:
             missing = _missing_among(self._in_keys, tensors)
-            # An error that None caused names it.
+            # If a None input caused the error, its message usually contains "None".
             if missing and "None" in str(error):
                 raise _missing_inputs(self, missing, tensordict) from error
             _explain(self, tensors, error)
@@ -287,7 +298,7 @@ class TensorDictModule(TensorDictModuleBase):
         outputs: object,
         tensordict_out: CollectionProtocol,
     ) -> Any:
-        """Write what the module gave."""
+        """Write the outputs of one call of the module."""
         if isinstance(outputs, torch.Tensor):
             outputs = (outputs,)
         elif not isinstance(outputs, tuple):
@@ -295,7 +306,7 @@ class TensorDictModule(TensorDictModuleBase):
         return self._write_to_tensordict(tensordict, outputs, tensordict_out)
 
     def _as_outputs(self, outputs: object) -> tuple[Any, ...]:
-        """The output of a module that gave no tuple, as one."""
+        """Return the output of a module as a tuple, one element for each output key."""
         if outputs is None:
             return ()
         if isinstance(outputs, (dict, TensorDictBase)):
@@ -307,7 +318,7 @@ class TensorDictModule(TensorDictModuleBase):
         return (outputs,)
 
     def __getattr__(self, name: str) -> Any:
-        """An attribute of the module inside."""
+        """Return the attribute of the wrapped module."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -316,28 +327,28 @@ class TensorDictModule(TensorDictModuleBase):
             if "module" in modules and not name.startswith("__"):
                 return getattr(modules["module"], name)
             if "module" in state and not name.startswith("_"):
-                # A plain function has no attributes that anybody asks this one for.
+                # `module` is a plain function here. Its private attributes stay hidden.
                 found = getattr(state["module"], name, None)
                 if found is not None:
                     return found
             raise
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state; a function that is no module is pickled by value."""
+        """Return the state; a plain function is pickled by value."""
         state = self.__dict__.copy()
         if "module" in state:
             state["module"] = _Function(state["module"])
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of :meth:`__getstate__`."""
+        """Restore the state that :meth:`__getstate__` returned."""
         state = dict(state)
         if isinstance(state.get("module"), _Function):
             state["module"] = state["module"].function
         super().__setstate__(state)
 
     def __repr__(self) -> str:
-        """The module inside and the keys."""
+        """Return the text of the wrapped module and the keys."""
         modules = dict(self._modules)
         if "module" in self.__dict__:
             modules = {"module": self.__dict__["module"], **modules}
@@ -345,10 +356,10 @@ class TensorDictModule(TensorDictModuleBase):
 
 
 def _traced(module: Any, *args: Any, **kwargs: object) -> Any:
-    """Run the ``forward`` of a module of tensors as the compiler traces it."""
+    """Run ``TensorDictModule.forward`` in the form that the compiler traces."""
     found = plain_inputs(module, args, kwargs, SKIP)
     if found is None:
-        return _whole(module, *args, **kwargs)
+        return _full_forward(module, *args, **kwargs)
     called, inputs = found
     outputs = called(*inputs)
     if plain_outputs(module, args[0], outputs):
@@ -356,7 +367,7 @@ def _traced(module: Any, *args: Any, **kwargs: object) -> Any:
     return module._write_outputs(args[0], outputs, None)
 
 
-_whole = trace_as(TensorDictModule.forward, _traced)
+_full_forward = trace_as(TensorDictModule.forward, _traced)
 
 
 def _as_keys(module: object, keys: object, message: str) -> list[NestedKey]:
@@ -374,12 +385,11 @@ def _as_keys(module: object, keys: object, message: str) -> list[NestedKey]:
 def _read(
     td: CollectionProtocol, keys: list[NestedKey], kwargs: dict[str, Any]
 ) -> list[Any]:
-    """The values of entries: None of a missing one, no wrapper of what is no tensor."""
+    """Read the inputs: None for a missing key, the Python object of non-tensor data."""
     is_plain = not kwargs and td.__class__ is TensorDict
-    # Direct entries are read without a function, which the compiler would enter
-    # for each key.
+    # Reading the dictionary of a plain tensordict spares the compiler a call per key.
     entries = td._tensordict if is_plain else {}
-    found = []
+    values = []
     for key in keys:
         value = entries.get(key)
         if value is None:
@@ -390,18 +400,20 @@ def _read(
             value, "_is_non_tensor", False
         ):
             value = td[key]
-        found.append(value)
-    return found
+        values.append(value)
+    return values
 
 
 def _missing_among(keys: Sequence[NestedKey], tensors: list[Any]) -> list[str]:
-    """The names of the inputs that were not there."""
+    """Return the keys of the missing inputs, as text."""
     pairs = zip(keys, tensors, strict=True)
     return [repr(key) for key, tensor in pairs if tensor is None]
 
 
-def _other_number(module: object, tensors: Sequence[Any], keys: Any) -> RuntimeError:
-    """The error of a module with more outputs than keys, or fewer."""
+def _wrong_output_count(
+    module: object, tensors: Sequence[Any], keys: Any
+) -> RuntimeError:
+    """Return the error for a number of outputs that differs from the number of keys."""
     name, count = type(module).__name__, len(tensors)
     if count > len(keys):
         return RuntimeError(
@@ -410,13 +422,14 @@ def _other_number(module: object, tensors: Sequence[Any], keys: Any) -> RuntimeE
             'name it "_" to drop it.'
         )
     return RuntimeError(
-        f"There are more out_keys than tensors. {name} got {count} of its module for "
-        f"out_keys={keys}: several outputs are a tuple, or a dictionary with these keys."
+        f"There are more out_keys than tensors. The module of {name} returned {count} "
+        f"outputs for out_keys={keys}: several outputs are a tuple, or a dictionary "
+        "with these keys."
     )
 
 
 def _explain(module: Any, tensors: list[Any], error: BaseException) -> None:
-    """Add to the error of a module what it was given, and what it has."""
+    """Add to an error of the module its inputs and the shapes of its parameters."""
     read = ", ".join(
         f"{key!r} {_shape_of(tensor)}"
         for key, tensor in zip(module.in_keys, tensors, strict=True)
@@ -425,8 +438,8 @@ def _explain(module: Any, tensors: list[Any], error: BaseException) -> None:
     name = _name_of(called)
     note = f"{type(module).__name__} called {name} with {read or 'no entries'}"
     if isinstance(called, nn.Module):
-        own = [f"{name} {_shape_of(own)}" for name, own in called.named_parameters()]
-        listed = ", ".join(own[:8]) + (", ..." if len(own) > 8 else "")
+        shapes = [f"{name} {_shape_of(p)}" for name, p in called.named_parameters()]
+        listed = ", ".join(shapes[:8]) + (", ..." if len(shapes) > 8 else "")
         note += f"; its parameters: {listed or 'none'}"
     note += "."
     missing = _missing_among(module.in_keys, tensors)
@@ -439,15 +452,15 @@ def _explain(module: Any, tensors: list[Any], error: BaseException) -> None:
 
 
 def _explain_output(module: torch.nn.Module, error: BaseException) -> None:
-    """Add to the error of a write which module wrote."""
+    """Add to an error of a write the module and the keys that it writes."""
     note = (
         f"{type(module).__name__} writes what {_name_of(module.module)} gives to "
         f"out_keys={module.out_keys_source}."
     )
     if isinstance(error, KeyError):
         note += (
-            " Nothing can be written below a leaf: give the module other out_keys, or "
-            "rename the leaf before the call."
+            " A leaf has no entries below it: give the module other out_keys, or rename "
+            "the leaf before the call."
         )
     error.add_note(note)
 
@@ -457,7 +470,7 @@ def _name_of(called: object) -> str:
 
 
 def _shape_of(value: object) -> str:
-    """The shape of a tensor, the type of anything else."""
+    """Return the text of the shape of a tensor, or of the type of another value."""
     if isinstance(value, torch.Tensor):
         return f"of shape {list(value.shape)}"
     return f"of type {type(value).__name__}"
@@ -488,7 +501,7 @@ def _missing_strictly(module: Any, td: Any, error: KeyError) -> KeyError:
 # Wrappers -----------------------------------------------------------------------------
 
 
-_KEYS_OF_INSIDE = {
+_FORWARDED_KEYS = {
     "_in_keys": "in_keys",
     "_out_keys": "out_keys_source",
     "_out_keys_apparent": "out_keys",
@@ -496,10 +509,15 @@ _KEYS_OF_INSIDE = {
 
 
 def keys_of(module: object, name: str, user: str) -> list[NestedKey]:
-    """The ``in_keys`` or ``out_keys`` of a module that another one is made of.
+    """Return the ``in_keys`` or ``out_keys`` of a wrapped module.
+
+    Args:
+        module: the wrapped module.
+        name: ``"in_keys"`` or ``"out_keys"``.
+        user: the class that wraps it, for the error.
 
     Raises:
-        AttributeError: it has none.
+        AttributeError: the module has no such keys.
     """
     try:
         keys: list[NestedKey] = getattr(module, name)
@@ -513,10 +531,10 @@ def keys_of(module: object, name: str, user: str) -> list[NestedKey]:
 
 
 class TensorDictModuleWrapper(TensorDictModuleBase):
-    """A module around another one, whose keys and attributes it has.
+    """A module that forwards its calls, keys and attributes to another module.
 
     Args:
-        td_module: the module that is called.
+        td_module: the wrapped module.
 
     Examples:
         >>> inner = TensorDictModule(torch.abs, in_keys=["x"], out_keys=["y"])
@@ -529,21 +547,21 @@ class TensorDictModuleWrapper(TensorDictModuleBase):
         self.td_module = td_module
 
     def __getattr__(self, name: str) -> Any:
-        """An attribute of the module inside; its keys, where none were set here."""
+        """Return the attribute of the wrapped module, also its keys unless set here."""
         try:
             return super().__getattr__(name)
         except AttributeError:
             modules = self.__dict__.get("_modules", {})
             if "td_module" not in modules or name.startswith("__"):
                 raise
-            name = _KEYS_OF_INSIDE.get(name, name)
+            name = _FORWARDED_KEYS.get(name, name)
             if name in ("in_keys", "out_keys"):
                 return keys_of(modules["td_module"], name, type(self).__qualname__)
             return getattr(modules["td_module"], name)
 
     @property
     def out_keys(self) -> list[NestedKey]:
-        """The entries that are written; set, they are those of the module inside."""
+        """The keys that the module writes; set, they are set on the wrapped module."""
         return self._out_keys_apparent
 
     @out_keys.setter
@@ -553,8 +571,8 @@ class TensorDictModuleWrapper(TensorDictModuleBase):
         self.__dict__.pop("_out_keys_apparent", None)
 
     def forward(self, *args: object, **kwargs: object) -> Any:
-        """Call the module inside."""
-        # Not as an attribute: the compiler would follow __getattr__.
+        """Call the wrapped module."""
+        # Read from `_modules`: the compiler would trace `__getattr__`.
         module: Any = self._modules["td_module"]
         result = module(*args, **kwargs)
         if isinstance(result, tuple) and "_out_keys_apparent" in self.__dict__:
@@ -562,7 +580,7 @@ class TensorDictModuleWrapper(TensorDictModuleBase):
         return result
 
     def _selected_of(self, outputs: tuple[Any, ...]) -> Any:
-        """The outputs that were selected here, of a module that was given tensors."""
+        """Return the selected outputs of a call with tensors."""
         keys = [key for key in self.td_module.out_keys if key != SINK]
         named = dict(zip(keys, outputs, strict=True))
         chosen = tuple([named[key] for key in self.out_keys if key != SINK])
@@ -570,13 +588,15 @@ class TensorDictModuleWrapper(TensorDictModuleBase):
 
 
 class WrapModule(TensorDictModuleBase):
-    """A function of a collection as a module.
+    """A module that calls a function of a tensordict.
 
     Args:
-        func: takes a collection and gives one.
-        inplace: write what it gives to the input, and give that back.
-        in_keys: the entries that it reads, if they are to be known.
-        out_keys: the entries that it writes.
+        func: a function that takes a tensordict and returns a tensordict.
+        inplace: if true, update the input with the result of ``func`` and return the
+            input.
+        in_keys: the keys that ``func`` reads. They are information only. Default: none.
+        out_keys: the keys that ``func`` writes. They are information only. Default:
+            none.
 
     Examples:
         >>> module = WrapModule(lambda td: td.exclude("x"))
@@ -612,11 +632,7 @@ class WrapModule(TensorDictModuleBase):
 
 
 class as_tensordict_module:  # noqa: N801 - a public name
-    """Make a function or method of tensors one that reads and writes a collection.
-
-    Args:
-        in_keys: the entries that it gets, in order.
-        out_keys: where its outputs go.
+    """A decorator that makes a function of tensors read from and write to a tensordict.
 
     Examples:
         >>> @as_tensordict_module(in_keys=["x"], out_keys=["y"])
@@ -636,7 +652,7 @@ class as_tensordict_module:  # noqa: N801 - a public name
         self.out_keys = out_keys
 
     def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, which takes a collection."""
+        """Return the function, which now takes a tensordict."""
         parameters = list(inspect_parameters(func))
         is_method = bool(parameters) and parameters[0] == "self"
         if is_method:
@@ -658,11 +674,11 @@ class as_tensordict_module:  # noqa: N801 - a public name
 
 
 def inspect_parameters(func: Callable[..., Any]) -> Iterable[str]:
-    """The names of the parameters of a function."""
+    """Return the names of the parameters of a function."""
     import inspect
 
     return inspect.signature(func).parameters
 
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__, NN_COMMON)

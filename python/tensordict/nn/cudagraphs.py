@@ -1,4 +1,4 @@
-"""Calls that are recorded once as a CUDA graph and replayed ever after."""
+"""Calls that are recorded as a CUDA graph once and replayed afterwards."""
 
 from __future__ import annotations
 
@@ -28,33 +28,38 @@ MSG_NO_CUDA = (
     "module as it is, without a graph."
 )
 MSG_GRADIENT = (
-    "CudaGraphModule cannot record a call whose inputs require gradients: a graph has no "
-    "history. Detach them, or call it under torch.no_grad()."
+    "CudaGraphModule cannot record a call whose inputs require gradients: a CUDA graph "
+    "has no backward. Detach the inputs, or call the module under torch.no_grad()."
 )
 MSG_CHANGED = (
-    "CudaGraphModule recorded a call with other arguments: {what}. Make another "
-    "CudaGraphModule for them."
+    "CudaGraphModule recorded a call with other arguments: {difference}. Make another "
+    "CudaGraphModule for these arguments."
 )
 
 
 class CudaGraphModule:
-    """A module or function whose calls become replays of one CUDA graph.
+    """A module or function whose calls are recorded as a CUDA graph and replayed.
 
-    The first ``warmup`` calls execute it; the next one records the graph. From then on
-    inputs are copied to where the graph reads them, and results are copies of what it
-    wrote. All inputs keep their shapes, and what is no tensor its value. Without a GPU
-    the module is just called.
+    The first ``warmup`` calls execute the module; the next call records the graph. Each
+    later call copies its inputs to the memory that the graph reads, replays the graph
+    and returns copies of its outputs. In all calls, tensors need the same shapes and
+    other arguments the same values. Without a GPU, the module is called as it is.
 
     Args:
-        module: a module of collections, or a function of tensors and pytrees of them.
-        warmup: how many calls are executed before the one that is recorded, at least 1.
-        in_keys: the entries that a function of a collection reads. Default: those of
-            the module.
-        out_keys: the entries that it writes. Default: those of the module.
-        device: the GPU. Default: the current one.
+        module: a module of tensordicts, or a function of tensors and pytrees of
+            tensors.
+        warmup: the number of calls before the recorded call, at least 1.
+        in_keys: the keys that ``module`` reads. Default: ``module.in_keys``, if there
+            are any.
+        out_keys: the keys that ``module`` writes. Default: ``module.out_keys``, if
+            there are any.
+        device: the GPU. Default: the current GPU.
 
     Raises:
-        ValueError: ``warmup`` is less than 1.
+        ValueError: ``warmup`` is less than 1. A call raises it if an argument differs
+            from the recorded call.
+        RuntimeError: raised by a call whose inputs require grad while gradients are
+            enabled, or whose arguments have another structure than the recorded call.
 
     Examples:
         >>> import warnings
@@ -102,7 +107,7 @@ class CudaGraphModule:
         )
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
-        """Execute the module, record it, or replay what was recorded."""
+        """Execute the module, record the graph or replay it."""
         return self.__wrapped__(*args, **kwargs)
 
     @dispatch(auto_batch_size=False)
@@ -112,9 +117,9 @@ class CudaGraphModule:
         if not self._has_cuda:
             return self.module(tensordict, *args, **kwargs)
         in_keys, out_keys = self.in_keys or (), self.out_keys or ()
-        read = tensordict.select(*in_keys, strict=False)
-        written = self._call(read, *args, **kwargs)
-        return tensordict.update(written.select(*out_keys, strict=False))
+        inputs = tensordict.select(*in_keys, strict=False)
+        outputs = self._call(inputs, *args, **kwargs)
+        return tensordict.update(outputs.select(*out_keys, strict=False))
 
     def _call(self, *args: object, **kwargs: object) -> Any:
         if not self._has_cuda:
@@ -129,10 +134,10 @@ class CudaGraphModule:
             else:
                 self._take(leaves, spec)
             self._graph.replay()
-            return _pytree.tree_map(_copied, self._outputs)
+            return _pytree.tree_map(_copy_of, self._outputs)
 
     def _execute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call on a stream of its own, as the recording will be."""
+        """Call the module on a side stream, as the recording does."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -145,7 +150,7 @@ class CudaGraphModule:
             isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves
         ):
             raise RuntimeError(MSG_GRADIENT)
-        inputs = [_copied(leaf) for leaf in leaves]
+        inputs = [_copy_of(leaf) for leaf in leaves]
         args, kwargs = _pytree.tree_unflatten(inputs, spec)
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
@@ -155,31 +160,33 @@ class CudaGraphModule:
         self._outputs = outputs
 
     def _take(self, leaves: list[Any], spec: object) -> None:
-        """Copy the inputs of a call to where the graph reads them."""
+        """Copy the inputs of a call to the memory that the graph reads."""
         if spec != self._spec:
-            raise RuntimeError(MSG_CHANGED.format(what="their structure differs"))
-        for own, leaf in zip(self._inputs, leaves, strict=True):
-            if not isinstance(own, torch.Tensor):
-                if own != leaf:
-                    what = f"{leaf!r} in the place of {own!r}"
-                    raise ValueError(MSG_CHANGED.format(what=what))
-            elif not isinstance(leaf, torch.Tensor) or leaf.shape != own.shape:
-                what = f"{getattr(leaf, 'shape', leaf)} in the place of {own.shape}"
-                raise ValueError(MSG_CHANGED.format(what=what))
-        for own, leaf in zip(self._inputs, leaves, strict=True):
-            if isinstance(own, torch.Tensor):
-                own.copy_(leaf, non_blocking=True)
+            difference = "the structure of the arguments differs"
+            raise RuntimeError(MSG_CHANGED.format(difference=difference))
+        for recorded, leaf in zip(self._inputs, leaves, strict=True):
+            if not isinstance(recorded, torch.Tensor):
+                if recorded != leaf:
+                    difference = f"{leaf!r} instead of {recorded!r}"
+                    raise ValueError(MSG_CHANGED.format(difference=difference))
+            elif not isinstance(leaf, torch.Tensor) or leaf.shape != recorded.shape:
+                found = getattr(leaf, "shape", leaf)
+                difference = f"{found} instead of {recorded.shape}"
+                raise ValueError(MSG_CHANGED.format(difference=difference))
+        for recorded, leaf in zip(self._inputs, leaves, strict=True):
+            if isinstance(recorded, torch.Tensor):
+                recorded.copy_(leaf, non_blocking=True)
 
     def state_dict(self, *args: object, **kwargs: object) -> Any:
-        """That of the module."""
+        """Return the state dict of the module."""
         return self.module.state_dict(*args, **kwargs)  # type: ignore[attr-defined]
 
     def load_state_dict(self, *args: object, **kwargs: object) -> Any:
-        """Load the state of the module, in place, so that the graph reads it."""
+        """Load a state dict into the module in place, so that the graph reads it."""
         return self.module.load_state_dict(*args, **kwargs)  # type: ignore[attr-defined]
 
     def __repr__(self) -> str:
-        """The module and the options."""
+        """Return the text of the module and the options."""
         fields = [
             f"module={self.module}",
             f"warmup={self.warmup}",
@@ -191,18 +198,18 @@ class CudaGraphModule:
 
 
 def _keys(keys: object) -> list[NestedKey]:
-    """Keys in any mutable sequence as a list."""
+    """Return the keys as a list, from any mutable sequence."""
     return _rust.unravel_key_list(
         list(keys) if isinstance(keys, MutableSequence) else keys
     )
 
 
-def _copied(value: object) -> Any:
-    """A tensor or collection with memory of its own; anything else as it is."""
+def _copy_of(value: object) -> Any:
+    """Return a detached copy of a tensor or tensordict; any other value as it is."""
     if isinstance(value, (torch.Tensor, CollectionProtocol)):
         return value.detach().clone()  # type: ignore[union-attr]
     return value
 
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

@@ -1,4 +1,4 @@
-"""Calling a module with tensors where it takes a collection."""
+"""Calls of a module with tensors instead of a tensordict."""
 
 from __future__ import annotations
 
@@ -18,37 +18,39 @@ if TYPE_CHECKING:
 __all__ = ["dispatch"]
 
 SINK = "_"
-"""The output key whose values are dropped."""
+"""The output key whose output is dropped."""
 
 MSG_TWICE = (
-    "Duplicated argument in args and kwargs. The input {key!r} of {module} is given by "
-    "position and by name: give it once."
+    "Duplicated argument in args and kwargs. The input {key!r} of {module} was passed by "
+    "position and by name: pass it once."
 )
 
 MSG_FUNCTION = (
-    "The in keys must be passed to dispatch when func is not a method but a function. Give "
+    "The in keys must be passed to dispatch when func is not a method but a function. Pass "
     "its keys: dispatch(source=['x'], dest=['y'])."
 )
 
 
 class _Dispatch:
-    """Make a method that takes a collection take its input tensors as well.
+    """A decorator: a method of a tensordict can also be called with its tensors.
 
-    A function can be made so, too, where ``source`` and ``dest`` are keys. The method can be called with a collection, which it gets as it is; with the inputs
-    in order; or with them by name, nested keys joined by ``separator``. In the latter
-    cases the outputs are given as tensors: one, or a tuple.
+    The method can be called with a tensordict, with the inputs in order, or with the
+    inputs by name. The name of a nested key is its parts joined by ``separator``. A
+    call with tensors returns the output, or a tuple of the outputs. A function can be
+    decorated too, if ``source`` and ``dest`` are lists of keys.
 
     Args:
-        separator: what joins the parts of a nested key.
-        source: the input keys, or the attribute of the instance that has them.
-        dest: the output keys, or the attribute that has them.
-        auto_batch_size: whether the collection made of tensors has the batch size that
-            they share, or none.
+        separator: the text between the parts of a nested key.
+        source: the input keys, or the name of the attribute that holds them.
+        dest: the output keys, or the name of the attribute that holds them.
+        auto_batch_size: whether the tensordict that is made of the tensors gets their
+            common leading shape as batch size. If false, its batch size is empty.
 
     Raises:
-        RuntimeError: the first parameter of the method is not called ``tensordict``, an
-            input is given twice, or the input keys of a function are not given.
-        KeyError: the method wrote no output of a key.
+        RuntimeError: the first parameter of the method is not named ``tensordict``, an
+            input is passed twice, or ``source`` or ``dest`` of a function is no list of
+            keys.
+        KeyError: the method did not write an output key.
 
     Examples:
         >>> from tensordict.nn import TensorDictModuleBase
@@ -76,7 +78,7 @@ class _Dispatch:
         dest: str | Sequence[Any] = DEFAULT_DEST,  # noqa: ARG004
         auto_batch_size: bool = True,  # noqa: ARG004
     ) -> Any:
-        """The decorator; or, as ``@dispatch`` without arguments, the method."""
+        """Return the decorator; for ``@dispatch`` without arguments, the method."""
         if callable(separator):
             return cls()(separator)
         return super().__new__(cls)
@@ -94,15 +96,15 @@ class _Dispatch:
         self.auto_batch_size = auto_batch_size
 
     def get_source(self, func: object, self_func: object) -> Any:
-        """The input keys for a call on an instance; deprecated."""
+        """Return the input keys for a call on an instance; deprecated."""
         warn_deprecated("dispatch.get_source")
         return _keys_of(self_func, self.source)
 
     def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """The method, which takes a collection or tensors."""
+        """Return the method, which takes a tensordict or tensors."""
         parameters = list(inspect.signature(func).parameters)
         if parameters[:1] == ["tensordict"]:
-            return self._of_function(func)
+            return self._decorate_function(func)
         if len(parameters) < 2 or parameters[1] != "tensordict":
             found = parameters[1] if len(parameters) > 1 else "none"
             msg = (
@@ -110,12 +112,12 @@ class _Dispatch:
                 f"Got {found} instead."
             )
             raise RuntimeError(msg)
-        return self._of_method(func)
+        return self._decorate_method(func)
 
-    def _of_function(self, func: Callable[..., Any]) -> Callable[..., Any]:
+    def _decorate_function(self, func: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(self.source, str) or isinstance(self.dest, str):
             raise RuntimeError(MSG_FUNCTION)
-        method = self._of_method(lambda _, *args, **kwargs: func(*args, **kwargs))
+        method = self._decorate_method(lambda _, *args, **kwargs: func(*args, **kwargs))
 
         @functools.wraps(func)
         def function(*args: object, **kwargs: object) -> Any:
@@ -123,7 +125,7 @@ class _Dispatch:
 
         return function
 
-    def _of_method(self, func: Callable[..., Any]) -> Callable[..., Any]:
+    def _decorate_method(self, func: Callable[..., Any]) -> Callable[..., Any]:
         separator, source, dest = self.separator, self.source, self.dest
         auto_batch_size = self.auto_batch_size
 
@@ -154,7 +156,7 @@ _Dispatch.__module__ = "tensordict.nn.common"
 
 
 class _Decorator(Protocol):
-    """The type of :class:`dispatch` to checkers: a decorator, or what makes one."""
+    """The type of :class:`dispatch` for type checkers: with or without arguments."""
 
     @overload
     def __call__(self, method: Callable[..., Any], /) -> Callable[..., Any]: ...
@@ -172,7 +174,7 @@ dispatch: _Decorator = cast("Any", _Dispatch)
 
 
 def _keys_of(module: object, keys: object) -> Any:
-    """The keys themselves, or those of an attribute that is named."""
+    """Return the keys, or the attribute of ``module`` that ``keys`` names."""
     return getattr(module, keys) if isinstance(keys, str) else keys
 
 
@@ -183,17 +185,22 @@ def _gather(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[dict[Any, Any], tuple[Any, ...], dict[str, Any]]:
-    """The inputs by their keys, and the arguments that are none."""
+    """Sort the arguments of a call into entries and other arguments.
+
+    Returns:
+        The entries by key, the other positional arguments and the other keyword
+        arguments.
+    """
     entries = dict(zip(in_keys, args, strict=False))
-    left = dict(kwargs)
+    other_kwargs = dict(kwargs)
     for key in in_keys:
         name = key if isinstance(key, str) else separator.join(key)
-        if name in left:
+        if name in other_kwargs:
             if key in entries:
                 msg = MSG_TWICE.format(key=name, module=type(module).__name__)
                 raise RuntimeError(msg)
-            entries[key] = left.pop(name)
-    return entries, args[len(in_keys) :], left
+            entries[key] = other_kwargs.pop(name)
+    return entries, args[len(in_keys) :], other_kwargs
 
 
 def _explain_missing(
@@ -203,19 +210,19 @@ def _explain_missing(
     td: CollectionProtocol,
     error: BaseException,
 ) -> None:
-    """Add to a key that is missing what was not given, or is to be written."""
+    """Add to a ``KeyError`` the inputs or outputs that are missing."""
     missing = [key for key in in_keys if not _rust.contains(td, key)]
     name = type(module).__name__
     if missing:
         note = (
-            f"{name} was called without {missing}: it reads {list(in_keys)}. Give these"
+            f"{name} was called without {missing}: it reads {list(in_keys)}. Pass these"
         )
         error.add_note(f"{note} by position or by name, or in a tensordict.")
     else:
         out_keys = getattr(module, dest, None) if isinstance(dest, str) else dest
-        error.add_note(f"{name} was given all inputs, and has to write {out_keys}.")
+        error.add_note(f"{name} got all inputs, but did not write all of {out_keys}.")
 
 
 def is_contained(td: CollectionProtocol, keys: Sequence[Any]) -> bool:
-    """Return whether a collection has all of ``keys``."""
+    """Return whether a tensordict contains all of ``keys``."""
     return all([_rust.contains(td, key) for key in keys])

@@ -1,4 +1,4 @@
-"""Several copies of a module, called at once."""
+"""Copies of a module that are called together."""
 
 from __future__ import annotations
 
@@ -25,19 +25,21 @@ __all__ = ["EnsembleModule"]
 
 
 class EnsembleModule(TensorDictModuleBase):
-    """Several copies of a module with parameters of their own, called at once.
+    """Copies of a module with independent parameters, called together.
 
-    The parameters are stacked in ``params_td``, ``[N, *F]``, each copy drawn anew; the
-    call is one :func:`torch.vmap` over them. Random operations differ between copies.
+    ``params_td`` holds the parameters of all copies, stacked to ``[N, *F]``. The
+    parameters of each copy are initialized anew. A call is one :func:`torch.vmap` over
+    the copies; random operations differ between copies.
 
     Args:
-        module: what is copied. It stays as it is.
-        num_copies: how many, ``N``.
-        expand_input: whether all copies get the same input, ``[*B]``; otherwise copy
-            ``i`` gets row ``i`` of it, ``[N, *B]``.
+        module: the module to copy. It is not changed.
+        num_copies: the number of copies, ``N``.
+        expand_input: if true, all copies get the same input, ``[*B]``. If false, copy
+            ``i`` gets row ``i`` of the input, ``[N, *B]``.
 
     Raises:
-        ValueError: there would be no copy.
+        RuntimeError: ``num_copies`` is less than 1.
+        AttributeError: ``module`` has no ``in_keys`` or no ``out_keys``.
 
     Examples:
         >>> from tensordict.nn import TensorDictModule
@@ -54,12 +56,15 @@ class EnsembleModule(TensorDictModuleBase):
         self.in_keys: list[Any] = keys_of(module, "in_keys", "EnsembleModule")
         self.out_keys: list[Any] = keys_of(module, "out_keys", "EnsembleModule")
         if num_copies < 1:
-            msg = f"items cannot be empty: an ensemble needs a copy, got {num_copies}."
+            msg = (
+                "items cannot be empty: an ensemble needs at least one copy, got "
+                f"num_copies={num_copies}."
+            )
             raise RuntimeError(msg)
-        copies = [_drawn_anew(module) for _ in range(num_copies)]
+        copies = [_copy_with_new_parameters(module) for _ in range(num_copies)]
         params = TensorDict.from_modules(*copies, lock=False)
         self.module = module
-        # Parameters and buffers stay what they are: a running mean is no parameter.
+        # A buffer, such as a running mean, must not become a parameter.
         self.params_td: TensorDictParams = TensorDictParams(params, no_convert=True)
         self.expand_input = expand_input
 
@@ -69,7 +74,7 @@ class EnsembleModule(TensorDictModuleBase):
 
     @property
     def vmapped_forward(self) -> Callable[[Any, Any], Any]:
-        """The call of the module with stacked parameters, as its second argument."""
+        """The vmapped call of the module: the second argument is the parameters."""
         return torch.vmap(
             self._func_module_call,
             (None if self.expand_input else 0, 0),
@@ -78,10 +83,15 @@ class EnsembleModule(TensorDictModuleBase):
 
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: TensorCollection) -> Callable[[Any, Any], Any]:
-        """The outputs of all copies, ``[N, *B]``; the input stays as it is."""
+        """Return the outputs of all copies, ``[N, *B]``; the input is not changed.
+
+        Raises:
+            ValueError: ``expand_input`` is false, and the input has not one row for
+                each copy.
+        """
         tensordict = tensordict.copy()
         if not self.expand_input and not tensordict.batch_dims:
-            # Tensors that were dispatched: their first dim is that of the copies.
+            # `dispatch` made the tensordict: dim 0 of its tensors counts the copies.
             tensordict.auto_batch_size_(1)
         try:
             return self.vmapped_forward(tensordict, self.params_td)
@@ -96,16 +106,17 @@ class EnsembleModule(TensorDictModuleBase):
             raise
 
     def reset_parameters_recursive(self, parameters: Any = None) -> Any:
-        """Draw the parameters of all copies anew, in place.
+        """Initialize the parameters of all copies again, in place.
 
         Args:
-            parameters: a collection of stacked parameters, ``[N]``.
+            parameters: a tensordict of stacked parameters, ``[N]``, such as
+                ``params_td``.
 
         Returns:
-            A lazy stack of the same tensors, row by row, with gradients.
+            A lazy stack that shares memory with ``parameters`` and requires grad.
 
         Raises:
-            ValueError: there are none: those of the ensemble are ``params_td``.
+            ValueError: ``parameters`` is None.
         """
         if parameters is None:
             msg = (
@@ -120,8 +131,8 @@ class EnsembleModule(TensorDictModuleBase):
         return LazyStackedTensorDict.lazy_stack(rows)
 
 
-def _drawn_anew(module: TensorDictModuleBase) -> Any:
-    """A copy of a module with parameters of its own."""
+def _copy_with_new_parameters(module: TensorDictModuleBase) -> Any:
+    """Return a copy of a module whose parameters are initialized anew."""
     copied = copy.deepcopy(module)
     reset_below(copied)
     for child in copied.modules():
@@ -130,5 +141,5 @@ def _drawn_anew(module: TensorDictModuleBase) -> Any:
     return copied
 
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

@@ -1,4 +1,4 @@
-"""Modules whose parameters are an argument of their calls."""
+"""Modules that take their parameters as an argument of each call."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = [
 ]
 
 MSG_NO_PARAMS = (
-    "{module} is functional: its parameters are the last argument of a call, or the "
-    "keyword argument `params`. Put them back with repopulate_module."
+    "{module} is functional and holds no parameters: pass them as the last argument of "
+    "the call or as `params=`, or put them back with repopulate_module."
 )
 
 _MARK = "_functional_methods"
@@ -36,13 +36,15 @@ def make_functional(
     keep_params: bool = False,
     return_params: bool = True,
 ) -> Any:
-    """Take the parameters out of a module: they become an argument of its calls.
+    """Make a module functional, in place: its calls take the parameters as an argument.
 
     Args:
-        module: it is changed in place.
-        funs_to_decorate: the methods that take parameters. Default: ``forward``.
-        keep_params: leave the parameters in the module as well, for calls without any.
-        return_params: whether the result is wanted. If false it is None.
+        module: the module. It is changed in place.
+        funs_to_decorate: the names of the methods that take parameters. Default:
+            ``forward``.
+        keep_params: whether the module keeps its parameters, for calls without
+            parameters.
+        return_params: whether to return the parameters. If false, the result is None.
 
     Returns:
         The parameters and buffers, nested as the submodules are.
@@ -74,11 +76,13 @@ def make_functional(
 def get_functional(
     module: nn.Module, funs_to_decorate: Sequence[str] | None = None
 ) -> nn.Module:
-    """A functional copy of a module, which stays as it is.
+    """Return a functional copy of a module, which is not changed.
 
     Args:
-        module: what is copied. Its own parameters are those of calls without any.
-        funs_to_decorate: the methods that take parameters. Default: ``forward``.
+        module: the module to copy. The copy uses its own parameters in calls without
+            parameters.
+        funs_to_decorate: the names of the methods that take parameters. Default:
+            ``forward``.
 
     Examples:
         >>> model = torch.nn.Linear(3, 2)
@@ -92,7 +96,7 @@ def get_functional(
 
 
 def is_functional(module: nn.Module) -> bool:
-    """Return whether the parameters of a module are an argument of its calls.
+    """Return whether :func:`make_functional` was called on a module.
 
     Examples:
         >>> is_functional(torch.nn.Linear(3, 2))
@@ -102,11 +106,15 @@ def is_functional(module: nn.Module) -> bool:
 
 
 def repopulate_module(module: nn.Module, params: Any) -> nn.Module:
-    """Put parameters into a functional module: it is an ordinary one again.
+    """Put parameters into a functional module, which becomes an ordinary module again.
 
     Args:
-        module: it is changed in place, and given back.
-        params: what :func:`make_functional` gave, or others like it.
+        module: the module. It is changed in place.
+        params: the parameters that :func:`make_functional` returned, or others with the
+            same keys and shapes.
+
+    Returns:
+        The module itself.
 
     Examples:
         >>> model = torch.nn.Linear(3, 2)
@@ -121,7 +129,7 @@ def repopulate_module(module: nn.Module, params: Any) -> nn.Module:
 
 
 def extract_weights_and_buffers(module: nn.Module) -> Any:
-    """Take the parameters and buffers out of a module, and give them.
+    """Remove the parameters and buffers from a module, and return them.
 
     Examples:
         >>> model = torch.nn.Linear(3, 2)
@@ -141,12 +149,12 @@ def extract_weights_and_buffers(module: nn.Module) -> Any:
 
 
 def _with_params(module: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that takes parameters as its last argument, or as ``params``."""
+    """Return a method that takes parameters as last argument or as ``params``."""
 
     @functools.wraps(method)
     def functional(*args: object, params: Any = None, **kwargs: object) -> Any:
         if params is None and args and isinstance(args[-1], CollectionProtocol):
-            # A module of collections has a first argument that is no parameters.
+            # The first argument of a module with keys is its input.
             takes_collection = hasattr(module, "in_keys")
             if not takes_collection or len(args) > 1:
                 params, args = args[-1], args[:-1]

@@ -1,4 +1,4 @@
-"""Established import path: functional modules, and keeping collections out of pytrees."""
+"""Established import path: functional modules, and tensordicts as leaves of pytrees."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class _exclude_td_from_pytree:  # noqa: N801 - a name that clients use
-    """Collections are leaves of a pytree in a ``with`` block, or from :meth:`set` on."""
+    """A context manager in which tensordicts are leaves of pytrees."""
 
     def __enter__(self) -> None:
         self.set()
@@ -42,11 +42,11 @@ class _exclude_td_from_pytree:  # noqa: N801 - a name that clients use
         self.unset()
 
     def set(self) -> None:
-        """Take collections out of the registry."""
+        """Make tensordicts leaves of pytrees from now on."""
         classes.exclude_from_pytree(True)
 
     def unset(self) -> None:
-        """Put them back."""
+        """Register tensordicts as pytree nodes again."""
         classes.exclude_from_pytree(False)
 
 
@@ -68,7 +68,7 @@ def set_tensor_dict(
 
 
 def _set_tensor(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
-    """Set a parameter, a buffer, or else an attribute that no module code looks at."""
+    """Set a parameter, a buffer, or else a plain attribute."""
     if isinstance(tensor, nn.Parameter):
         module.register_parameter(name, tensor)
         return
@@ -79,5 +79,5 @@ def _set_tensor(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
         module.__dict__[name] = tensor
 
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

@@ -1,4 +1,4 @@
-"""Established import path, named by pickles: parameters as a collection."""
+"""Established import path, used by pickles: ``TensorDictParams``."""
 
 from typing import TYPE_CHECKING
 
@@ -8,5 +8,5 @@ from tensordict.containers.params import TensorDictParams
 
 __all__ = ["TensorDictParams"]
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__, NN_PARAMS)

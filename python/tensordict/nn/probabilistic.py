@@ -1,4 +1,4 @@
-"""Established import path: modules that make distributions, and what they take of them."""
+"""Established import path: probabilistic modules, and the value they take."""
 
 from typing import TYPE_CHECKING
 
@@ -24,5 +24,5 @@ __all__ = [
     "set_interaction_type",
 ]
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__, NN_PROBABILISTIC)

@@ -1,4 +1,4 @@
-"""A module that makes a distribution of entries, and takes a value of it."""
+"""A module that builds a distribution from entries and writes a value of it."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ MSG_IN_KEYS = (
 MSG_DIST_KEYS = (
     "distribution keywords and tensordict keys indicated by "
     "ProbabilisticTensorDictModule.dist_keys must match. Got this error message: \n"
-    "    {error}\nwith dist_keys={dist_keys}. Give in_keys as a dictionary from the "
-    "parameters of {cls} to the entries."
+    "    {error}\nwith dist_keys={dist_keys}. Pass in_keys as a dictionary from the "
+    "parameters of {cls} to keys."
 )
 MSG_AGGREGATE_CHANGED = (
     "The value returned by composite_lp_aggregate changed between init of {name} and its "
@@ -73,29 +73,41 @@ MSG_ONE_KEY = (
 
 
 class ProbabilisticTensorDictModule(TensorDictModuleBase):
-    """Make a distribution of entries, and write a value of it.
+    """A module that builds a distribution from entries and writes a value of it.
 
-    Which value is up to :class:`tensordict.nn.set_interaction_type`, or else to
-    ``default_interaction_type``.
+    :class:`tensordict.nn.set_interaction_type` decides which value is written: a
+    sample, the mean, and so on. Outside of it ``default_interaction_type`` decides.
 
     Args:
-        in_keys: the parameters: keys whose last parts are the names of the class's
-            parameters, or a dictionary from these to keys.
-        out_keys: where the value goes. Default: the names of a composite distribution.
-        default_interaction_type: what is taken where nothing else is set.
-        distribution_class: the class, or another function of the parameters.
-        distribution_kwargs: further arguments for it.
-        return_log_prob: whether the log-probability of the value is written as well.
-        log_prob_keys: where log-probabilities go. Default: the output keys with
-            ``_log_prob`` at the end.
-        log_prob_key: the same, for a single one.
+        in_keys: the keys of the parameters. The last part of each key is the name of a
+            parameter of ``distribution_class``. If the names differ, pass a dictionary
+            from parameter names to keys.
+        out_keys: the keys of the value. Default: the names of a composite distribution;
+            the value of any other distribution is dropped.
+        default_interaction_type: the interaction type outside of
+            :class:`tensordict.nn.set_interaction_type`.
+        distribution_class: the class of the distribution, or a function of its
+            parameters.
+        distribution_kwargs: further keyword arguments of ``distribution_class``.
+        return_log_prob: whether to write the log-probability of the value, too.
+        log_prob_keys: the keys of the log-probabilities. Default: the output keys with
+            the suffix ``_log_prob``.
+        log_prob_key: the key of a single log-probability. Default:
+            ``"sample_log_prob"`` if log-probabilities are aggregated, see
+            :class:`tensordict.nn.set_composite_lp_aggregate`.
         cache_dist: deprecated; it has no effect.
-        n_empirical_estimate: the number of samples to estimate a mean where the
-            distribution cannot tell its own.
-        num_samples: the number of samples, or their shape: new batch dims of the result
-            in front.
-        generator: a generator of random numbers, a seed for one, or the key of an entry
-            that is one of these.
+        n_empirical_estimate: the number of samples that estimate the mean, if the
+            distribution has no ``mean``.
+        num_samples: the number or the shape of samples. It becomes the leading batch
+            dims of the result.
+        generator: a random generator, a seed, or the key of an entry that holds either.
+
+    Raises:
+        RuntimeError: ``log_prob_keys`` is passed while log-probabilities are
+            aggregated, or ``log_prob_key`` for several outputs while they are not.
+        ValueError: the numbers of log-probability keys and output keys of a composite
+            distribution differ.
+        TypeError: ``generator`` has an unknown type.
 
     Examples:
         >>> module = ProbabilisticTensorDictModule(
@@ -183,7 +195,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         return self.distribution_class is CompositeDistribution
 
     def _default_out_keys(self) -> list[NestedKey]:
-        """The names of a composite distribution; otherwise the name of no output."""
+        """Return the names of a composite distribution, or else the key ``"_"``."""
         if not self._is_composite:
             return [SINK]
         names = self.distribution_kwargs.get("name_map") or {}
@@ -216,7 +228,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             msg = (
                 f"There are {len(self._log_prob_keys)} log_prob_keys for "
                 f"{len(self._out_keys)} out_keys of ProbabilisticTensorDictModule: "
-                f"{self._log_prob_keys}, {self._out_keys}. Give one for each."
+                f"{self._log_prob_keys}, {self._out_keys}. Pass one for each output."
             )
             raise ValueError(msg)
 
@@ -239,7 +251,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         """The key of the log-probability.
 
         Raises:
-            RuntimeError: there are several.
+            RuntimeError: there are several keys, and they are not aggregated.
         """
         return _only_key(self, self._log_prob_keys)
 
@@ -250,33 +262,36 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
 
     @property
     def dist_params_keys(self) -> list[NestedKey]:
-        """The entries that are the parameters of the distribution."""
+        """The keys of the parameters of the distribution."""
         return self.in_keys
 
     @property
     def dist_sample_keys(self) -> list[NestedKey]:
-        """The entries that are values of the distribution."""
+        """The keys of the values of the distribution."""
         return self._out_keys
 
     def _select(self, keys: list[NestedKey]) -> None:
         if keys != self.out_keys:
             msg = (
-                "ProbabilisticTensorDictModule does not support select_out_keys. Select "
-                "the keys of a sequence around it."
+                "ProbabilisticTensorDictModule does not support select_out_keys. Put it "
+                "into a TensorDictSequential, and call select_out_keys on that."
             )
             raise RuntimeError(msg)
 
     def reset_out_keys(self) -> ProbabilisticTensorDictModule:
-        """Do nothing: all outputs are in the results."""
+        """Return the module; its outputs cannot be selected, so nothing changes."""
         return self
 
     # The distribution ----------------------------------------------------------------
 
     def get_dist(self, tensordict: CollectionProtocol) -> D.Distribution:
-        """The distribution of the parameters in a collection.
+        """Build the distribution from the parameters in a tensordict.
+
+        Args:
+            tensordict: the tensordict that holds the parameters.
 
         Raises:
-            TypeError: the names of the parameters are not those of the class.
+            TypeError: the parameter names do not match ``distribution_class``.
         """
         is_plain = tensordict.__class__ is TensorDict
         kwargs: dict[str, Any] = {}
@@ -308,7 +323,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
                     f"{error} ProbabilisticTensorDictModule reads {self.in_keys}, and "
                     f"{missing} are not in the tensordict: it has "
                     f"{list(tensordict.keys())}. Set the entries before the call, or "
-                    "give in_keys as a dictionary from the parameters to other entries."
+                    "pass in_keys as a dictionary from the parameters to other keys."
                 )
                 raise type(error)(msg) from error
             raise
@@ -318,14 +333,16 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
     def log_prob(
         self, tensordict: CollectionProtocol, *, dist: D.Distribution | None = None
     ) -> Any:
-        """The log-probability of the value in a collection.
+        """Return the log-probability of the value in a tensordict.
 
         Args:
-            tensordict: it has the parameters and the value.
-            dist: the distribution, if there is one already.
+            tensordict: the tensordict that holds the value, and the parameters unless
+                ``dist`` is passed.
+            dist: the distribution. Default: built from the parameters.
 
         Returns:
-            A tensor; of a composite distribution that is not aggregated, a collection.
+            A tensor. For a composite distribution whose log-probabilities are not
+            aggregated, a tensordict.
         """
         if dist is None:
             dist = self.get_dist(tensordict)
@@ -337,20 +354,20 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         return dist.log_prob(tensordict.get(self._out_keys[0], None))
 
     def _update_td_lp(self, lp: Any) -> Any:
-        """Log-probabilities under the keys that were asked for."""
+        """Rename the log-probabilities to the keys that the user passed."""
         if self._custom_log_prob_keys:
-            for key, own in zip(self._out_keys, self._log_prob_keys, strict=True):
+            for key, custom in zip(self._out_keys, self._log_prob_keys, strict=True):
                 default = _add_suffix(key, "_log_prob")
-                if default != own:
-                    lp.rename_key_(default, own)
+                if default != custom:
+                    lp.rename_key_(default, custom)
         return lp
 
-    # Its values ----------------------------------------------------------------------
+    # Values --------------------------------------------------------------------------
 
     def _resolve_generator(
         self, tensordict: CollectionProtocol
     ) -> tuple[torch.Generator | None, Callable[[torch.Generator], None] | None]:
-        """The generator for a call, and what is to be done with it afterwards."""
+        """Return the generator for a call, and the function to call after sampling."""
         key = self._generator_key
         if key is None:
             return self._generator, None
@@ -375,7 +392,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         generator = torch.Generator().manual_seed(int(value))
 
         def write_back(generator: torch.Generator) -> None:
-            # The next call draws other numbers: it gets a seed of its own.
+            # A new seed for the next call, which must not repeat these samples.
             seed: Any = torch.randint(2**62, (), generator=generator)
             if is_tensor:
                 seed = seed.to(value.device)
@@ -394,7 +411,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         *,
         generator: torch.Generator | None = None,
     ) -> Any:
-        """The value of a distribution that is asked for."""
+        """Return the value of a distribution for an interaction type."""
         kind = interaction_type or self.default_interaction_type
         if kind is InteractionType.DETERMINISTIC:
             return self._repeated(deterministic_sample(dist, self.n_empirical_estimate))
@@ -416,7 +433,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             return draw(self.num_samples) if self.num_samples is not None else draw()
 
     def _repeated(self, value: Any) -> Any:
-        """A value that is not drawn, once for each sample."""
+        """Expand a value that is not sampled to the shape of ``num_samples``."""
         if not self.num_samples:
             return value
         return value.expand(self.num_samples + value.shape)
@@ -428,16 +445,23 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         tensordict_out: object = None,
         _requires_sample: bool = True,
     ) -> Any:
-        """Make the distribution, and write a value of it.
+        """Build the distribution, and write a value of it.
 
         Args:
-            tensordict: the collection; or tensors by position or name.
-            tensordict_out: where the outputs go.
+            tensordict: the tensordict that holds the parameters. Tensors by position or
+                by name work too.
+            tensordict_out: the tensordict to write the outputs to. Default:
+                ``tensordict``.
+
+        Returns:
+            The tensordict that holds the outputs; with ``num_samples``, a new one of
+            batch size ``[*num_samples, *B]``.
 
         Raises:
-            ValueError: there is not one output key for each output.
-            RuntimeError: log-probabilities are aggregated otherwise than when this
-                module was made.
+            ValueError: the number of values of the distribution and of output keys
+                differ.
+            RuntimeError: :func:`tensordict.nn.composite_lp_aggregate` changed since
+                this module was made.
         """
         skip = SKIP.get() if SKIP.by_thread else SKIP.value
         if skip and has_results(skip, self.in_keys, self.out_keys, tensordict):
@@ -450,17 +474,17 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             self._check_aggregates()
         if not _requires_sample:
             return self._write_log_prob(dist, self._values_in(tensordict), out)
-        generator, done = self._generator, None
+        generator, write_back = self._generator, None
         if self._generator_key is not None:
-            generator, done = self._resolve_generator(tensordict)
+            generator, write_back = self._resolve_generator(tensordict)
         kind = INTERACTION.get() if INTERACTION.by_thread else INTERACTION.value
         sample = self._dist_sample(dist, kind, generator=generator)
-        if done is not None and generator is not None:
-            done(generator)
+        if write_back is not None and generator is not None:
+            write_back(generator)
         return self._write_value(dist, sample, out)
 
     def _write_value(self, dist: Any, sample: CollectionProtocol, out: Any) -> Any:
-        """Write a value, and its log-probability where it is asked for."""
+        """Write a value, and its log-probability if the user asked for it."""
         if self.num_samples is not None:
             out = out.expand(self.num_samples + out.batch_size)
         if isinstance(dist, CompositeDistribution):
@@ -468,8 +492,8 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         samples = sample if isinstance(sample, tuple) else (sample,)
         if len(samples) != len(self._out_keys):
             msg = (
-                f"ProbabilisticTensorDictModule got {len(samples)} values of its "
-                f"distribution for out_keys={self._out_keys}: give a key for each."
+                f"ProbabilisticTensorDictModule got {len(samples)} values from its "
+                f"distribution for out_keys={self._out_keys}: pass a key for each."
             )
             raise ValueError(msg)
         for key, value in zip(self._out_keys, samples, strict=True):
@@ -479,17 +503,17 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         return out
 
     def _values_in(self, tensordict: CollectionProtocol) -> Any:
-        """The values under the output keys, of which only the log-probability is asked.
+        """Return the values under the output keys, to compute their log-probability.
 
         Raises:
-            ValueError: one of them is not there.
+            ValueError: a value is missing.
         """
         missing = [key for key in self._out_keys if key not in tensordict.keys(True)]
         if missing:
             msg = (
                 "The value argument to log_prob must be a Tensor: "
-                f"ProbabilisticTensorDictModule found no value under {missing}. Draw one "
-                "with _requires_sample=True, or set it first."
+                f"ProbabilisticTensorDictModule found no value under {missing}. Sample "
+                "one with _requires_sample=True, or set it first."
             )
             raise ValueError(msg)
         return tensordict.select(*self._out_keys)
@@ -510,7 +534,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         return self._write_log_prob(dist, sample, out) if self.return_log_prob else out
 
     def _write_log_prob(self, dist: Any, values: Any, out: Any) -> Any:
-        """Write the log-probability of values that a collection has."""
+        """Write the log-probability of the values in a tensordict."""
         if not isinstance(dist, CompositeDistribution):
             found = dist.log_prob(*[values.get(key) for key in self._out_keys])
             _rust.set_entry(out, self.log_prob_key, found)
@@ -521,7 +545,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         return out.update(self._update_td_lp(dist.log_prob(values)))
 
     def __repr__(self) -> str:
-        """The keys, the class and the options."""
+        """Return the text of the keys, the class and the options."""
         fields = [
             f"in_keys={self.in_keys}",
             f"out_keys={self.out_keys}",
@@ -535,10 +559,10 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
 
 
 def _traced(module: Any, *args: Any, **kwargs: object) -> Any:
-    """Run the ``forward`` of a probabilistic module as the compiler traces it."""
+    """Run the ``forward`` of a probabilistic module in the form the compiler traces."""
     parameters = plain_parameters(module, args, kwargs, SKIP)
     if parameters is None:
-        return _whole(module, *args, **kwargs)
+        return _full_forward(module, *args, **kwargs)
     dist = module.distribution_class(**parameters, **module.distribution_kwargs)
     kind = INTERACTION.get() if INTERACTION.by_thread else INTERACTION.value
     sample = module._dist_sample(dist, kind)
@@ -547,11 +571,11 @@ def _traced(module: Any, *args: Any, **kwargs: object) -> Any:
     return module._write_value(dist, sample, args[0])
 
 
-_whole = trace_as(ProbabilisticTensorDictModule.forward, _traced)
+_full_forward = trace_as(ProbabilisticTensorDictModule.forward, _traced)
 
 
 def _only_key(module: object, keys: list[NestedKey]) -> NestedKey:
-    """The one key of log-probabilities."""
+    """Return the only key of log-probabilities."""
     if len(keys) == 1 or composite_lp_aggregate():
         return keys[0]
     raise RuntimeError(MSG_ONE_KEY.format(name=type(module).__name__, keys=keys))
@@ -565,7 +589,7 @@ def _is_non_tensor(value: object) -> bool:
 
 
 def _as_generator(generator: object) -> tuple[torch.Generator | None, NestedKey | None]:
-    """The generator that is given, or the key of one."""
+    """Return a generator for ``generator``, or the key of an entry that holds one."""
     if generator is None or isinstance(generator, torch.Generator):
         return generator, None
     if isinstance(generator, int) and not isinstance(generator, bool):
@@ -581,7 +605,7 @@ def _as_generator(generator: object) -> tuple[torch.Generator | None, NestedKey 
 
 @contextlib.contextmanager
 def _use_generator(generator: torch.Generator | None) -> Iterator[None]:
-    """Draw from a generator: torch's distributions know the global one only."""
+    """Sample from ``generator``: torch's distributions use the global one only."""
     if generator is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""A sequence of modules some of which make a distribution."""
+"""A sequence of modules that ends with a distribution, or contains several."""
 
 from __future__ import annotations
 
@@ -48,20 +48,22 @@ MSG_LAST = (
 
 
 class ProbabilisticTensorDictSequential(TensorDictSequential):
-    """A sequence of modules that ends with a distribution, or has several.
+    """A sequence of modules that ends with a distribution, or contains several.
 
     Args:
         *modules: see :class:`TensorDictSequential`.
-        partial_tolerant: leave out the modules whose inputs are not all there.
-        return_composite: whether :meth:`get_dist` gives the distributions of all
-            probabilistic modules as one. Default: where several of ``modules`` are a
-            :class:`ProbabilisticTensorDictModule`, or the last has no distribution.
-        selected_out_keys: the outputs that stay in the result.
-        inplace: where the outputs go, see :class:`TensorDictSequential`.
+        partial_tolerant: whether to skip a module if an input of it is missing.
+        return_composite: whether :meth:`get_dist` returns the distributions of all
+            probabilistic modules as one. Default: true if several of ``modules`` are a
+            :class:`ProbabilisticTensorDictModule`, or the last module has no
+            distribution.
+        selected_out_keys: the outputs to keep in the result.
+        inplace: where the outputs are written, see :class:`TensorDictSequential`.
 
     Raises:
-        ValueError: there is no module.
-        TypeError: ``return_composite`` is false, and the last module has no distribution.
+        ValueError: ``modules`` is empty.
+        TypeError: ``return_composite`` is false, and the last module has no
+            distribution.
 
     Examples:
         >>> from tensordict.nn import NormalParamExtractor, TensorDictModule
@@ -78,7 +80,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         (torch.Size([2, 2]), torch.Size([2, 2]))
     """
 
-    # True if the last module gives a value, where modules before it do not.
+    # Whether the last module writes the value, because no earlier module does.
     _requires_sample = True
 
     def __init__(
@@ -91,58 +93,60 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
     ) -> None:
         if not modules:
             raise ValueError(MSG_NO_MODULES)
-        # A class that inherits from this and another sequence may not take them all.
+        # A subclass with a second base may lack the newer options.
         options: dict[str, Any] = {}
         if selected_out_keys is not None:
             options["selected_out_keys"] = selected_out_keys
         if inplace is not None:
             options["inplace"] = inplace
         super().__init__(*modules, partial_tolerant=partial_tolerant, **options)
-        ends_in_one = isinstance(self._last_module, _DISTRIBUTED)
+        ends_in_distribution = isinstance(self._last_module, _PROBABILISTIC_CLASSES)
         if return_composite is None:
-            direct = [
+            is_probabilistic = [
                 isinstance(module, ProbabilisticTensorDictModule)
                 for module in self._module_iter()
             ]
-            return_composite = not ends_in_one or sum(direct) > 1
-        elif not return_composite and not ends_in_one:
+            return_composite = not ends_in_distribution or sum(is_probabilistic) > 1
+        elif not return_composite and not ends_in_distribution:
             raise TypeError(MSG_LAST.format(last=type(self._last_module).__name__))
         self.return_composite = return_composite
-        self._requires_sample = self._last_gives_value()
+        self._requires_sample = self._last_writes_value()
 
-    def _last_gives_value(self) -> bool:
-        """Return whether no module before the last one writes a value of the last."""
+    def _last_writes_value(self) -> bool:
+        """Return whether only the last module writes the value of the last module."""
         last = self._last_module
-        if self.return_composite or not isinstance(last, _DISTRIBUTED):
+        if self.return_composite or not isinstance(last, _PROBABILISTIC_CLASSES):
             return True
-        written = [
+        earlier_keys = [
             key for module in [*self._module_iter()][:-1] for key in module.out_keys
         ]
-        return not all(key in written for key in last.dist_sample_keys)
+        return not all(key in earlier_keys for key in last.dist_sample_keys)
 
     def _hold(self, modules: dict[str, Any]) -> None:
         super()._hold(modules)
-        self._requires_sample = self._last_gives_value()
+        self._requires_sample = self._last_writes_value()
 
     def _options(self, last: object) -> dict[str, Any]:
-        composes = self.return_composite or not isinstance(last, _DISTRIBUTED)
+        composes = self.return_composite or not isinstance(last, _PROBABILISTIC_CLASSES)
         return {**super()._options(last), "return_composite": composes}
 
     def __getitem__(self, index: int | slice | str) -> Any:
-        """A module; a slice of them, as a plain sequence where none has a distribution."""
-        found = super().__getitem__(index)
-        if isinstance(index, slice) and not found._probabilistic():
-            return TensorDictSequential(*found, **super()._options(None))
-        return found
+        """Return a module, or for a slice a sequence (plain if not probabilistic)."""
+        result = super().__getitem__(index)
+        if isinstance(index, slice) and not result._probabilistic():
+            return TensorDictSequential(*result, **super()._options(None))
+        return result
 
     @property
     def _last_module(self) -> Any:
         return next(reversed(self.module._modules.values()), None)
 
     def _probabilistic(self) -> list[Any]:
-        """The modules that have a distribution."""
+        """Return the modules that have a distribution."""
         return [
-            module for module in self._module_iter() if isinstance(module, _DISTRIBUTED)
+            module
+            for module in self._module_iter()
+            if isinstance(module, _PROBABILISTIC_CLASSES)
         ]
 
     def _last_probabilistic(self) -> Any:
@@ -169,7 +173,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
     @property
     def log_prob_keys(self) -> list[NestedKey]:
-        """The keys of the log-probabilities, those of the last module first."""
+        """The keys of the log-probabilities, the last module's first."""
         return [
             key
             for module in reversed(self._probabilistic())
@@ -181,13 +185,13 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         """The key of the log-probability.
 
         Raises:
-            RuntimeError: there are several.
+            RuntimeError: there are several keys, and they are not aggregated.
         """
         return _only_key(self, self.log_prob_keys)
 
     @property
     def dist_params_keys(self) -> list[NestedKey]:
-        """The parameters of the distributions, those of the last module first."""
+        """The keys of the parameters of the distributions, the last module's first."""
         return [
             key
             for module in reversed(self._probabilistic())
@@ -196,7 +200,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
     @property
     def dist_sample_keys(self) -> list[NestedKey]:
-        """The values of the distributions, those of the last module first."""
+        """The keys of the values of the distributions, the last module's first."""
         return [
             key
             for module in reversed(self._probabilistic())
@@ -205,16 +209,16 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
     @property
     def default_interaction_type(self) -> InteractionType | None:
-        """That of the last probabilistic module."""
+        """The default interaction type of the last probabilistic module."""
         for module in reversed(self._probabilistic()):
-            found = module.default_interaction_type
-            if found is not None:
-                return found
+            kind = module.default_interaction_type
+            if kind is not None:
+                return kind
         return None
 
     @property
     def num_samples(self) -> torch.Size:
-        """The batch dims that samples add, those of the last module first."""
+        """The batch dims that sampling adds, the last module's first."""
         size = torch.Size([])
         for module in self._probabilistic():
             size = torch.Size(module.num_samples or ()) + size
@@ -229,7 +233,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         *,
         generator: torch.Generator | None = None,
     ) -> Any:
-        """The value of a distribution that is asked for, as the last module takes it."""
+        """Return the value of ``dist`` that the last probabilistic module takes."""
         return self._last_probabilistic()._dist_sample(
             dist, interaction_type, generator=generator
         )
@@ -237,7 +241,16 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
     def get_dist_params(
         self, tensordict: object, tensordict_out: object = None, **kwargs: object
     ) -> Any:
-        """Call the modules before the last: the collection has the parameters then."""
+        """Call all modules but the last: the result holds the parameters.
+
+        Args:
+            tensordict: the input tensordict.
+            tensordict_out: the tensordict to write the outputs to.
+            **kwargs: further keyword arguments of the modules.
+
+        Returns:
+            The tensordict that holds the parameters of the last module.
+        """
         modules = list(self._module_iter())[:-1]
         kind = self.default_interaction_type
         if interaction_type() is not None or kind is None:
@@ -251,26 +264,34 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
             return tensordict
 
     def build_dist_from_params(self, tensordict: CollectionProtocol) -> D.Distribution:
-        """That of the last probabilistic module, for parameters that are there.
+        """Build the distribution of the last probabilistic module.
+
+        Args:
+            tensordict: the tensordict that holds its parameters already.
 
         Raises:
-            RuntimeError: there is no probabilistic module.
+            RuntimeError: the sequence has no probabilistic module.
         """
         return self._last_probabilistic().build_dist_from_params(tensordict)
 
     def get_dist(
         self, tensordict: TensorCollection, tensordict_out: Any = None, **kwargs: object
     ) -> D.Distribution:
-        """Call the modules, and give the distribution of the value.
+        """Call the modules and return the distribution of the value.
 
         Args:
-            tensordict: it gets the parameters. Where there are several distributions it
-                stays as it is, since their values are drawn on the way.
-            tensordict_out: where the outputs go instead.
-            **kwargs: further arguments for the modules.
+            tensordict: the input tensordict. The parameters are written to it, unless
+                the sequence has several distributions: their values are sampled on the
+                way, so it is not changed.
+            tensordict_out: the tensordict to write the outputs to.
+            **kwargs: further keyword arguments of the modules.
+
+        Returns:
+            The distribution; with ``return_composite``, a
+            :class:`CompositeDistribution` of all.
 
         Raises:
-            RuntimeError: there is no probabilistic module.
+            RuntimeError: the sequence has no probabilistic module.
         """
         last = self._last_probabilistic()
         if not self.return_composite:
@@ -294,35 +315,42 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         out: Any,
         *,
         resamples: bool,
-        goes_on: bool = False,
+        has_successor: bool = False,
     ) -> tuple[Any, dict[NestedKey, Any]]:
-        """Call the modules: the collection then, and the distributions by their keys.
+        """Call the modules, and collect their distributions.
 
-        Values that are there are drawn again if ``resamples``. The last module draws one
-        if ``goes_on``: modules after this sequence ask for it.
+        Args:
+            td: the input tensordict. It is changed.
+            out: a tensordict that gets the outputs of the modules, or None.
+            resamples: whether existing values are sampled again.
+            has_successor: whether modules follow this sequence: the last module then
+                samples a value for them.
+
+        Returns:
+            The resulting tensordict, and the distributions by key.
         """
-        found: dict[NestedKey, Any] = {}
+        result: dict[NestedKey, Any] = {}
         last = self._last_module
         for module in self._module_iter():
-            ends = module is last and not goes_on
-            td, dists = self._through(module, td, resamples=resamples, ends=ends)
-            found.update(dists)
+            ends = module is last and not has_successor
+            td, dists = self._call_once(module, td, resamples=resamples, ends=ends)
+            result.update(dists)
             if out is not None and not (ends and dists):
-                written = [key for key in module.out_keys if key != SINK]
-                out.update(td.select(*written, strict=False))
-        return td, found
+                out_keys = [key for key in module.out_keys if key != SINK]
+                out.update(td.select(*out_keys, strict=False))
+        return td, result
 
-    def _through(
+    def _call_once(
         self, module: nn.Module, td: CollectionProtocol, *, resamples: bool, ends: bool
     ) -> tuple[Any, dict[NestedKey, Any]]:
-        """Call a module once: the collection then, and its distributions by their keys."""
+        """Call a module once; return the new tensordict and the distributions."""
         if isinstance(module, ProbabilisticTensorDictSequential):
             return module._nested(td, resamples=resamples, ends=ends)
         if not isinstance(module, ProbabilisticTensorDictModule):
             return self._run_module(module, td), {}
         dist = module.get_dist(td)
-        is_there = [_rust.contains(td, key) for key in module.dist_sample_keys]
-        if not ends and (resamples or not all(is_there)):
+        has_value = [_rust.contains(td, key) for key in module.dist_sample_keys]
+        if not ends and (resamples or not all(has_value)):
             td = self._run_module(module, td)
         if isinstance(dist, CompositeDistribution):
             return td, dist.dists
@@ -331,23 +359,23 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
     def _nested(
         self, td: Any, *, resamples: bool, ends: bool
     ) -> tuple[Any, dict[NestedKey, Any]]:
-        """Run this sequence within another one: see :meth:`_through`."""
+        """Run this sequence inside of another sequence: see :meth:`_call_once`."""
         is_plain = self.inplace is None and not self._select_before_return
         result = td if is_plain else td.copy()
         if self.return_composite:
             result, found = self._dists(
-                result, None, resamples=resamples, goes_on=not ends
+                result, None, resamples=resamples, has_successor=not ends
             )
         else:
             result = self.get_dist_params(result)
             with set_interaction_type(
                 interaction_type() or self.default_interaction_type
             ):
-                result, found = self._through(
+                result, found = self._call_once(
                     self._last_module, result, resamples=resamples, ends=ends
                 )
         if not (is_plain or ends):
-            result = self._given(td, result, None)
+            result = self._write_result(td, result, None)
         return result, found
 
     def log_prob(
@@ -358,17 +386,18 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         dist: D.Distribution | None = None,
         **kwargs: object,
     ) -> Any:
-        """The log-probability of the values in a collection.
+        """Return the log-probability of the values in a tensordict.
 
         Args:
-            tensordict: it has the inputs and the values; the parameters of a single
-                distribution are written to it.
-            tensordict_out: where the outputs of the modules go instead.
-            dist: the distribution, if there is one already.
-            **kwargs: further arguments for the modules.
+            tensordict: the tensordict that holds the inputs and the values. The
+                parameters of a single distribution are written to it.
+            tensordict_out: the tensordict to write the outputs of the modules to.
+            dist: the distribution. Default: the result of :meth:`get_dist`.
+            **kwargs: further keyword arguments of the modules.
 
         Returns:
-            A tensor; of several distributions that are not aggregated, a collection.
+            A tensor. For several distributions whose log-probabilities are not
+            aggregated, a tensordict.
         """
         if self.return_composite:
             if dist is None:
@@ -381,11 +410,11 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         if not isinstance(last, ProbabilisticTensorDictSequential):
             dist = self.get_dist(tensordict, tensordict_out, **kwargs)
             return last.log_prob(tensordict, dist=dist)
-        # It does not draw again what is there.
-        given = self.get_dist_params(tensordict, tensordict_out, **kwargs)
+        # The nested sequence keeps existing values.
+        params = self.get_dist_params(tensordict, tensordict_out, **kwargs)
         if tensordict_out is not None:
-            given = tensordict.copy().update(given)
-        return last.log_prob(given, tensordict_out)
+            params = tensordict.copy().update(params)
+        return last.log_prob(params, tensordict_out)
 
     @dispatch(auto_batch_size=False)
     def forward(
@@ -398,23 +427,26 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         """Call the modules in order.
 
         Args:
-            tensordict: the collection; or tensors by position or name.
-            tensordict_out: where the outputs go.
+            tensordict: the input tensordict. Tensors by position or by name work too.
+            tensordict_out: the tensordict to write the outputs to.
             **kwargs: inputs by name.
+
+        Returns:
+            The tensordict that holds the outputs.
         """
         if self.return_composite or interaction_type() is not None:
             return self._run(tensordict, tensordict_out, _requires_sample, **kwargs)
-        # A module before the last may ask what is taken of the distribution.
+        # An earlier module may read the interaction type.
         with set_interaction_type(self.default_interaction_type):
             return self._run(tensordict, tensordict_out, _requires_sample, **kwargs)
 
     def _run(
         self, td: Any, out: object, requires_sample: bool | None, **kwargs: Any
     ) -> Any:
-        """Call the modules; the last gives no value where ``requires_sample`` is False."""
+        """Call the modules; ``requires_sample=False``: the last writes no value."""
         last = self._last_module
-        gives_value = self._requires_sample and requires_sample is not False
-        if gives_value or not isinstance(last, _DISTRIBUTED):
+        writes_value = self._requires_sample and requires_sample is not False
+        if writes_value or not isinstance(last, _PROBABILISTIC_CLASSES):
             return super().forward(td, out, **kwargs)
         is_plain = (
             out is None and self.inplace is None and not self._select_before_return
@@ -423,23 +455,26 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
             td if is_plain else td.copy(), **kwargs
         )
         result = last(result, _requires_sample=False)
-        return result if is_plain else self._given(td, result, out)
+        return result if is_plain else self._write_result(td, result, out)
 
 
 def _traced(sequence: Any, *args: object, **kwargs: object) -> Any:
-    """Run the ``forward`` of a probabilistic sequence as the compiler traces it."""
+    """Run the ``forward`` of this sequence in the form that the compiler traces."""
     if not sequence._requires_sample or not is_plain_sequence(
         sequence, args, kwargs, SKIP
     ):
-        return _whole(sequence, *args, **kwargs)
+        return _full_forward(sequence, *args, **kwargs)
     td = args[0]
     for module in tuple(sequence._modules["module"]._modules.values()):
         td = module(td)
     return td
 
 
-_whole = trace_as(ProbabilisticTensorDictSequential.forward, _traced)
+_full_forward = trace_as(ProbabilisticTensorDictSequential.forward, _traced)
 
-# The classes of modules that have a distribution.
-_DISTRIBUTED = (ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential)
+# Classes of modules that have a distribution.
+_PROBABILISTIC_CLASSES = (
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+)
 ProbabilisticTensorDictSequential.__module__ = "tensordict.nn.probabilistic"

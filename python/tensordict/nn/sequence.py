@@ -1,4 +1,4 @@
-"""Modules one after the other, each of which finds its inputs in the same collection."""
+"""A sequence of modules that read from and write to the same tensordict."""
 
 from __future__ import annotations
 
@@ -36,27 +36,28 @@ MSG_KWARGS = (
 MSG_NAME = "{name}. The modules of this sequence are named {names}."
 MSG_OUT = (
     "The tensordict_out of {name} is a tensordict, got a {type}. It is the argument after "
-    "the inputs, which are in_keys={in_keys}: give no more tensors than these."
+    "the inputs, which are in_keys={in_keys}: pass no more tensors than inputs."
 )
 
 
 class TensorDictSequential(TensorDictModule):
-    """Modules that are called one after the other with the same collection.
+    """A sequence of modules that are called in order with the same tensordict.
 
-    Its ``in_keys`` are the entries that no module before has written, its ``out_keys``
-    all that are written.
+    ``in_keys`` are the keys that a module reads and no earlier module writes.
+    ``out_keys`` are all keys that the modules write.
 
     Args:
-        *modules: modules, or functions of a collection; or one list of them, or one
-            dictionary from names to them.
-        partial_tolerant: leave out the modules whose inputs are not all there.
-        selected_out_keys: the outputs that stay in the result.
-        inplace: true writes all outputs to the input; false gives them in a new
-            collection, ``"empty"`` in an empty one like the input. None leaves it to
-            the modules.
+        *modules: modules, or functions of a tensordict; or a list of these, or a
+            dictionary from names to these.
+        partial_tolerant: whether to skip a module if an input of it is missing.
+        selected_out_keys: the outputs to keep in the result.
+        inplace: if true, write all outputs to the input. If false, return them in a new
+            tensordict; if ``"empty"``, in a new tensordict like the input. If None,
+            each module decides.
 
     Raises:
-        ValueError: a selected key is no output of the modules.
+        ValueError: a selected key is not an output of the modules, or ``inplace`` is
+            invalid.
 
     Examples:
         >>> module = TensorDictSequential(
@@ -83,17 +84,19 @@ class TensorDictSequential(TensorDictModule):
     ) -> None:
         if inplace not in (True, False, None, "empty"):
             raise ValueError(MSG_INPLACE.format(inplace=inplace))
-        held: nn.Module
+        container: nn.Module
         if len(modules) == 1 and isinstance(modules[0], Mapping):
-            held = nn.ModuleDict(
+            container = nn.ModuleDict(
                 {key: _as_module(module) for key, module in modules[0].items()}
             )
         else:
             if len(modules) == 1 and isinstance(modules[0], list):
                 modules = tuple(modules[0])
-            held = nn.ModuleList([_as_module(module) for module in modules])
-        in_keys, out_keys = self._compute_in_and_out_keys([*held._modules.values()])
-        super().__init__(held, in_keys, out_keys, inplace=inplace)
+            container = nn.ModuleList([_as_module(module) for module in modules])
+        in_keys, out_keys = self._compute_in_and_out_keys(
+            [*container._modules.values()]
+        )
+        super().__init__(container, in_keys, out_keys, inplace=inplace)
         self._select_before_return = False
         self.partial_tolerant = partial_tolerant
         if selected_out_keys is not None:
@@ -105,20 +108,20 @@ class TensorDictSequential(TensorDictModule):
 
     @property
     def _complete_out_keys(self) -> list[NestedKey]:
-        """All that the modules write, the outputs that were not selected included."""
+        """All keys that the modules write, also the keys that were not selected."""
         return self.__dict__.get("_complete_out_keys", self._out_keys)
 
     @_complete_out_keys.setter
     def _complete_out_keys(self, keys: list[NestedKey]) -> None:
-        # A subclass may set it, whose constructor is that of another class.
+        # For subclasses that set this without calling this constructor.
         self.__dict__["_complete_out_keys"] = keys
 
     def _compute_in_and_out_keys(
         self, modules: list[Any]
     ) -> tuple[list[NestedKey], list[NestedKey]]:
-        """The keys that no module before wrote, and those that are written.
+        """Return the keys that no earlier module writes, and the keys that are written.
 
-        An output that is written twice counts at its last place.
+        If several modules write a key, its place is the last module's.
         """
         in_keys: list[NestedKey] = []
         written: list[NestedKey] = []
@@ -144,7 +147,7 @@ class TensorDictSequential(TensorDictModule):
         self._select_before_return = True
 
     def reset_out_keys(self) -> Self:
-        """Leave all outputs in the results again, in place."""
+        """Keep all outputs in the results again, in place."""
         self._select_before_return = False
         return super().reset_out_keys()
 
@@ -153,14 +156,14 @@ class TensorDictSequential(TensorDictModule):
         in_keys: Iterable[NestedKey] | None = None,
         out_keys: Iterable[NestedKey] | None = None,
     ) -> TensorDictSequential:
-        """The modules that are needed to get from some keys to others, as a sequence.
+        """Return a sequence of the modules that compute ``out_keys`` from ``in_keys``.
 
         Args:
-            in_keys: what is there. Default: all of ``in_keys``.
-            out_keys: what is wanted. Default: all of ``out_keys``.
+            in_keys: the available keys. Default: all of ``in_keys``.
+            out_keys: the wanted keys. Default: all of ``out_keys``.
 
         Raises:
-            ValueError: no module is left.
+            ValueError: no module remains.
 
         Examples:
             >>> module = TensorDictSequential(
@@ -177,8 +180,8 @@ class TensorDictSequential(TensorDictModule):
             if not set(module.in_keys) <= available:
                 if type(module) is not TensorDictSequential:
                     continue
-                # Some of its modules may find what they read.
-                module = module._fed_by(available)
+                # Some modules of the nested sequence may have all their inputs.
+                module = module._computable_from(available)
                 if module is None:
                     continue
             chosen.append((name, module))
@@ -187,7 +190,7 @@ class TensorDictSequential(TensorDictModule):
         for name, module in reversed(chosen):
             if not wanted & set(module.out_keys):
                 continue
-            # A sequence of a user's class is one module, and stays whole.
+            # A sequence of a subclass is kept as a whole.
             if type(module) is TensorDictSequential:
                 module = module.select_subsequence(out_keys=wanted)
             wanted |= set(module.in_keys)
@@ -201,40 +204,42 @@ class TensorDictSequential(TensorDictModule):
             raise ValueError(msg)
         return self._sequence_of(needed[::-1])
 
-    def _fed_by(self, available: Iterable[NestedKey]) -> TensorDictSequential | None:
-        """The modules whose inputs are there, as a sequence; None where there are none."""
+    def _computable_from(
+        self, available: Iterable[NestedKey]
+    ) -> TensorDictSequential | None:
+        """Return a sequence of the modules whose inputs are available, or None."""
         with contextlib.suppress(ValueError):
             return self.select_subsequence(in_keys=available)
         return None
 
     def _sequence_of(self, modules: list[tuple[str, Any]]) -> TensorDictSequential:
-        """Make a sequence of some of the modules, with the options of this one.
+        """Make a sequence of some of the modules, with the options of this sequence.
 
-        Its class is that of this one if the constructor takes any modules, otherwise
-        the nearest base whose constructor does.
+        The class is the class of this sequence if its constructor takes any number of
+        modules. Otherwise it is the nearest base class whose constructor does.
         """
-        cls = next(each for each in type(self).__mro__ if _takes_modules(each))
-        # The constructor of a subclass may take modules only.
+        cls = next(base for base in type(self).__mro__ if _takes_modules(base))
+        # Options are set as attributes: the constructor may take modules only.
         if isinstance(self.module, nn.ModuleDict):
-            made = cls(dict(modules))
+            result = cls(dict(modules))
         else:
-            made = cls(*[module for _, module in modules])
+            result = cls(*[module for _, module in modules])
         for name, value in self._options(modules[-1][1] if modules else None).items():
-            setattr(made, name, value)
-        return made
+            setattr(result, name, value)
+        return result
 
     def _options(self, last: object) -> dict[str, Any]:
-        """The options of this sequence for one that ends with ``last``."""
+        """Return the options for a sequence that ends with the module ``last``."""
         return {"partial_tolerant": self.partial_tolerant, "inplace": self.inplace}
 
     def _module_iter(self) -> Iterator[Any]:
-        """The modules in order."""
+        """Iterate over the modules in order."""
         yield from self.module._modules.values()
 
     def _run_module(self, module: Any, tensordict: Any, **kwargs: object) -> Any:
-        """Call a module, or leave it out where its inputs are not there.
+        """Call a module, or skip it if an input is missing.
 
-        Members of a lazy stack that have the inputs are handed to it one by one.
+        For a lazy stack, the module is called on the members that have the inputs.
         """
         if not self.partial_tolerant or is_contained(tensordict, module.in_keys):
             return module(tensordict, **kwargs)
@@ -246,17 +251,17 @@ class TensorDictSequential(TensorDictModule):
     def _run_all(
         self, modules: tuple[tuple[str, Any], ...], tensordict: CollectionProtocol
     ) -> Any:
-        """Call the modules in order; an error says at which."""
-        at = ""
+        """Call the modules in order; an error names the module that failed."""
+        current = ""
         try:
             for name, module in modules:
-                at = name
+                current = name
                 if self.partial_tolerant:
                     tensordict = self._run_module(module, tensordict)
                 else:
                     tensordict = module(tensordict)
         except Exception as error:
-            _note_place(error, at)
+            _note_place(error, current)
             raise
         return tensordict
 
@@ -267,13 +272,19 @@ class TensorDictSequential(TensorDictModule):
         """Call the modules in order.
 
         Args:
-            tensordict: the collection; or tensors by position or name, see
-                :class:`dispatch`.
-            tensordict_out: where the outputs go.
+            tensordict: the input tensordict. Tensors by position or by name work too,
+                see :class:`dispatch`.
+            tensordict_out: the tensordict to write the outputs to. Default: see
+                ``inplace``.
             **kwargs: inputs by name.
 
+        Returns:
+            The tensordict that holds the outputs. If the inputs were tensors: the
+            output, or a tuple of outputs.
+
         Raises:
-            RuntimeError: there are other keyword arguments.
+            RuntimeError: a keyword argument is neither an input nor ``tensordict_out``.
+            ValueError: ``tensordict_out`` is not a tensordict.
         """
         skip = SKIP.get() if SKIP.by_thread else SKIP.value
         if skip and has_results(
@@ -289,9 +300,9 @@ class TensorDictSequential(TensorDictModule):
             and inplace is None
             and not self._select_before_return
         ):
-            held: Any = self._modules["module"]
-            # The modules of now: a call may change which there are.
-            return self._run_all(tuple(held._modules.items()), tensordict)
+            container: Any = self._modules["module"]
+            # A copy of the list: a call may add or remove modules.
+            return self._run_all(tuple(container._modules.items()), tensordict)
         if tensordict_out is not None and not isinstance(
             tensordict_out, CollectionProtocol
         ):
@@ -302,21 +313,21 @@ class TensorDictSequential(TensorDictModule):
                     type=type(tensordict_out).__name__,
                 )
             )
-        # Intermediate results of the modules do not go into the input.
+        # A copy keeps intermediate results out of the input.
         result = tensordict.copy()
         modules = self._modules["module"]._modules  # type: ignore[union-attr]
         result = self._run_all(tuple(modules.items()), result)
-        return self._given(tensordict, result, tensordict_out)
+        return self._write_result(tensordict, result, tensordict_out)
 
-    def _given(
+    def _write_result(
         self, source: CollectionProtocol, result: CollectionProtocol, out: Any
     ) -> Any:
-        """The outputs of the modules where they are asked for."""
+        """Write the outputs to the tensordict that the options ask for."""
         inplace = self.inplace
         keys = [key for key in self.out_keys if key != SINK]
         if out is None:
             if inplace is None:
-                # Values that the modules changed are changed.
+                # Modules may have replaced entries of the input.
                 keys += list(source.keys(True, True))
                 out = source
             elif inplace is True:
@@ -328,19 +339,19 @@ class TensorDictSequential(TensorDictModule):
         return out.update(result, keys_to_update=keys)
 
     def __len__(self) -> int:
-        """The number of modules."""
+        """Return the number of modules."""
         return len(self.module)
 
     def __iter__(self) -> Iterator[Any]:
-        """The modules in order."""
+        """Iterate over the modules in order."""
         return iter([*self._module_iter()])
 
     def _name_of(self, index: int | str) -> str:
-        """The name of a module at a position, or the name itself."""
+        """Return the name of the module at an index; a name is returned as it is."""
         if isinstance(index, str):
             if isinstance(self.module, nn.ModuleDict):
                 return index
-            msg = f"The modules of this sequence have no names: got {index!r}, use a position."
+            msg = f"The modules of this sequence have no names: got {index!r}, pass an index."
             raise TypeError(msg)
         names = list(self.module._modules)
         if not -len(names) <= index < len(names):
@@ -349,7 +360,7 @@ class TensorDictSequential(TensorDictModule):
         return names[index]
 
     def __getitem__(self, index: int | slice | str) -> Any:
-        """A module, by position or name; a sequence of a slice of them."""
+        """Return a module by index or name; for a slice, a sequence of its modules."""
         if isinstance(index, slice):
             return self._sequence_of(list(self.module._modules.items())[index])
         name = self._name_of(index)
@@ -360,24 +371,30 @@ class TensorDictSequential(TensorDictModule):
         return self.module._modules[name]
 
     def __setitem__(self, index: int | str, module: torch.nn.Module) -> None:
-        """Replace a module; a new name adds one."""
+        """Replace a module; a new name appends a module."""
         modules = {**self.module._modules, self._name_of(index): _as_module(module)}
         self._hold(modules)
 
     def __delitem__(self, index: int | slice | str) -> None:
-        """Remove a module, or a slice of them."""
-        held = self.module._modules
+        """Remove a module, or the modules of a slice."""
+        modules_now = self.module._modules
         if isinstance(index, slice):
-            gone = list(held)[index]
+            to_remove = list(modules_now)[index]
         else:
-            gone = [self._name_of(index)]
-        for name in gone:
-            if name not in held:
-                raise absent_key(MSG_NAME.format(name=name, names=list(held)))
-        self._hold({name: module for name, module in held.items() if name not in gone})
+            to_remove = [self._name_of(index)]
+        for name in to_remove:
+            if name not in modules_now:
+                raise absent_key(MSG_NAME.format(name=name, names=list(modules_now)))
+        self._hold(
+            {
+                name: module
+                for name, module in modules_now.items()
+                if name not in to_remove
+            }
+        )
 
     def _hold(self, modules: dict[str, Any]) -> None:
-        """Take other modules, and their keys."""
+        """Replace the modules, and recompute the keys."""
         in_keys, out_keys = self._compute_in_and_out_keys([*modules.values()])
         selected = self._out_keys_apparent if self._select_before_return else None
         lost = [key for key in selected or () if key not in out_keys]
@@ -389,7 +406,7 @@ class TensorDictSequential(TensorDictModule):
             )
             raise ValueError(msg)
         if not isinstance(self.module, nn.ModuleDict):
-            modules = {str(number): one for number, one in enumerate(modules.values())}
+            modules = {str(i): module for i, module in enumerate(modules.values())}
         self.module._modules = modules
         self.in_keys: list[Any] = in_keys
         self.out_keys: list[Any] = out_keys
@@ -398,27 +415,27 @@ class TensorDictSequential(TensorDictModule):
 
 
 def _note_place(error: BaseException, name: str) -> None:
-    """Add to an error at which module of a sequence it was raised."""
+    """Add to an error the name of the module that raised it."""
     error.add_note(f"Failed while executing module {name!r}.")
 
 
 def _traced(sequence: Any, *args: object, **kwargs: object) -> Any:
-    """Run the ``forward`` of a sequence as the compiler traces it."""
+    """Run the ``forward`` of a sequence in the form that the compiler traces."""
     if not is_plain_sequence(sequence, args, kwargs, SKIP):
-        return _whole(sequence, *args, **kwargs)
+        return _full_forward(sequence, *args, **kwargs)
     td = args[0]
     for module in tuple(sequence._modules["module"]._modules.values()):
         td = module(td)
     return td
 
 
-_whole = trace_as(TensorDictSequential.forward, _traced)
+_full_forward = trace_as(TensorDictSequential.forward, _traced)
 
 
 def _takes_modules(cls: type) -> bool:
     """Return whether a constructor takes any number of positional arguments."""
-    taken = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
-    return any(each.kind is each.VAR_POSITIONAL for each in taken)
+    parameters = inspect.signature(cls.__init__).parameters  # type: ignore[misc]
+    return any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
 
 
 def _listed(keys: Iterable[NestedKey] | None, default: list[NestedKey]) -> list[Any]:
@@ -426,11 +443,11 @@ def _listed(keys: Iterable[NestedKey] | None, default: list[NestedKey]) -> list[
 
 
 def _as_module(module: Any) -> Any:
-    """A module with keys; a function of a collection as one."""
+    """Return a module with keys; wrap a function of a tensordict."""
     if isinstance(module, TensorDictModuleBase) or is_tdmodule_compatible(module):
         return module
     return WrapModule(module)
 
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

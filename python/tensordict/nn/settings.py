@@ -1,8 +1,8 @@
-"""Settings of modules that hold in a ``with`` block, in a decorated function, or for good.
+"""Settings of modules for a ``with`` block, a decorated function or the process.
 
-Each setting is one :class:`Setting`. A block changes it for all threads, as the value is
-one of the process; ``thread_local=True`` changes it for the running thread alone, and
-blocks inside such a one stay in that thread, too.
+Each setting is one :class:`Setting`. A block changes it for all threads of the process.
+With ``thread_local=True`` a block changes it for the running thread only; blocks inside
+of this block then change it for that thread only, too.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ __all__ = [
 
 MSG_SKIP_NONE = (
     "It seems you are using set_skip_existing as a context manager with ``None`` input. "
-    "This behaviour is not allowed. None is for a decorated method, which then follows "
-    "the setting that holds around it: give True, False or a list of keys here."
+    "This behaviour is not allowed: None is only for a decorator, whose method then "
+    "follows the setting at its call. Pass True, False or a list of keys here."
 )
 
 
 class Setting:
-    """A value of the process, which a thread can have its own of."""
+    """A value of the process that a thread can override."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
         self.by_thread: dict[int, Any] = {}
 
     def get(self) -> Any:
-        """The value that holds in this thread."""
+        """Return the value for the running thread."""
         if self.by_thread:
             return self.by_thread.get(threading.get_ident(), self.value)
         return self.value
 
 
 class _Mode(_DecoratorContextManager):
-    """A value of a :class:`Setting` that holds in a ``with`` block."""
+    """A context manager and decorator that sets the value of a :class:`Setting`."""
 
     _setting: ClassVar[Setting]
 
@@ -66,16 +66,17 @@ class _Mode(_DecoratorContextManager):
         self.thread_local = thread_local
 
     def clone(self) -> Self:
-        """Another one of the same mode, as the decorator needs one per call."""
+        """Return a context manager of the same mode: a decorator needs one a call."""
         cls = type(self)
-        made = cls.__new__(cls)
-        made.mode = self.mode
-        made.thread_local = self.thread_local
-        return made
+        result = cls.__new__(cls)
+        result.mode = self.mode
+        result.thread_local = self.thread_local
+        return result
 
     def __enter__(self) -> None:
         setting = self._setting
-        # The compiler cannot ask for the thread, which only settings of threads need.
+        # The compiler cannot trace `get_ident`, so it is called for thread-local
+        # settings only.
         if not self.thread_local and (
             not setting.by_thread or threading.get_ident() not in setting.by_thread
         ):
@@ -104,7 +105,7 @@ _NOTHING = object()
 
 
 class InteractionType(StrEnum):
-    """The value that a probabilistic module takes of its distribution."""
+    """The value that a probabilistic module takes from its distribution."""
 
     MODE = "mode"
     """The most probable value."""
@@ -113,11 +114,11 @@ class InteractionType(StrEnum):
     RANDOM = "random"
     """A sample."""
     DETERMINISTIC = "deterministic"
-    """The distribution's ``deterministic_sample``, which each has."""
+    """The distribution's ``deterministic_sample``, or else its mode or its mean."""
 
     @classmethod
     def from_str(cls, type_str: str) -> InteractionType:
-        """The member of a name, in upper or lower case.
+        """Return the member of a name, in upper or lower case.
 
         Examples:
             >>> InteractionType.from_str("MEAN")
@@ -130,7 +131,7 @@ INTERACTION = Setting(None)
 
 
 def interaction_type() -> InteractionType | None:
-    """Return the type that :class:`set_interaction_type` has set; None outside of it.
+    """Return the type that :class:`set_interaction_type` set; None outside of it.
 
     Examples:
         >>> with set_interaction_type("mean"):
@@ -141,15 +142,17 @@ def interaction_type() -> InteractionType | None:
 
 
 class set_interaction_type(_Mode):  # noqa: N801 - a public name
-    """Set what probabilistic modules take of distributions, in a block or function.
+    """Set the value that probabilistic modules take from their distributions.
+
+    Use it as a context manager or as a decorator.
 
     Args:
-        type: a member of :class:`InteractionType`, or its name. With None each module
-            follows its own ``default_interaction_type``.
-        thread_local: whether it holds for the running thread alone.
+        type: a member of :class:`InteractionType`, or its name. If None, each module
+            uses its own ``default_interaction_type``.
+        thread_local: whether to set it for the running thread only.
 
     Raises:
-        ValueError: there is no such type.
+        ValueError: the name is unknown.
 
     Examples:
         >>> with set_interaction_type(InteractionType.RANDOM):
@@ -165,7 +168,7 @@ class set_interaction_type(_Mode):  # noqa: N801 - a public name
         *,
         thread_local: bool = False,
     ) -> None:
-        # The compiler cannot call a member's methods, which it has as a string.
+        # The compiler represents a member as a string, and cannot call its methods.
         if type is not None and not isinstance(type, InteractionType):
             type = InteractionType(type.lower() if isinstance(type, str) else type)
         super().__init__(type, thread_local=thread_local)
@@ -192,9 +195,14 @@ def composite_lp_aggregate(nowarn: bool = False) -> bool:  # noqa: ARG001
 
 
 class set_composite_lp_aggregate(_Mode):  # noqa: N801 - a public name
-    """True if a composite distribution sums its log-probabilities to one tensor.
+    """Set whether composite distributions sum their log-probabilities to one tensor.
 
-    A context manager, a decorator, and with :meth:`set` a setting for good.
+    Use it as a context manager or a decorator, or for the whole process with
+    :meth:`set`.
+
+    Args:
+        mode: whether log-probabilities are summed.
+        thread_local: whether to set it for the running thread only.
 
     Examples:
         >>> with set_composite_lp_aggregate(True):
@@ -208,21 +216,24 @@ class set_composite_lp_aggregate(_Mode):  # noqa: N801 - a public name
         super().__init__(mode, thread_local=thread_local)
 
     def set(self) -> None:
-        """Make the mode hold from now on, or until :meth:`unset`."""
+        """Set the mode until :meth:`unset` is called."""
         self.__enter__()
 
     def unset(self) -> None:
-        """Put back what held before :meth:`set`."""
+        """Restore the mode from before :meth:`set`."""
         self.__exit__()
 
 
-# Modules whose results are there already --------------------------------------------
+# Modules that are skipped because their outputs exist -------------------------------
 
 SKIP = Setting(False)
 
 
 def skip_existing() -> bool | list[Any]:
-    """Return whether modules whose results are there already are not called.
+    """Return whether modules are skipped if their outputs exist.
+
+    Returns:
+        A boolean, or the list of output keys that :class:`set_skip_existing` was given.
 
     Examples:
         >>> skip_existing()
@@ -232,17 +243,22 @@ def skip_existing() -> bool | list[Any]:
 
 
 class set_skip_existing(_Mode):  # noqa: N801 - a public name
-    """Do not call modules whose outputs are in the collection already.
+    """Skip modules whose outputs are in the tensordict already.
 
-    A module is left out where all its ``out_keys`` are there, and none of them is an
-    input as well. As a decorator of a method it makes the method be left out so.
+    A module is skipped if all its ``out_keys`` exist and none of them is also an input.
+    Use this class as a context manager, or as a decorator of a method, which is then
+    skipped by the same rule.
 
     Args:
-        mode: whether it holds, or the list of the output keys that it holds for.
-            None, of a decorator only: as the setting that holds at the call.
+        mode: whether modules are skipped, or the list of output keys that may be
+            skipped. None is for a decorator only: the method follows the setting at its
+            call.
         in_key_attr: the attribute of a decorated module that names its inputs.
         out_key_attr: the attribute that names its outputs.
-        thread_local: whether it holds for the running thread alone.
+        thread_local: whether to set it for the running thread only.
+
+    Raises:
+        RuntimeError: ``mode`` is None in a context manager.
 
     Examples:
         >>> from tensordict.nn import TensorDictModule
@@ -272,11 +288,11 @@ class set_skip_existing(_Mode):  # noqa: N801 - a public name
         self.out_key_attr = out_key_attr
 
     def clone(self) -> Self:
-        """Another one of the same mode."""
-        made = super().clone()
-        made.in_key_attr = self.in_key_attr
-        made.out_key_attr = self.out_key_attr
-        return made
+        """Return another context manager of the same mode."""
+        result = super().clone()
+        result.in_key_attr = self.in_key_attr
+        result.out_key_attr = self.out_key_attr
+        return result
 
     def __enter__(self) -> None:
         if self.mode is None:
@@ -284,16 +300,16 @@ class set_skip_existing(_Mode):  # noqa: N801 - a public name
         super().__enter__()
 
     def __call__(self, func: Callable[..., Any]) -> Any:
-        """The method, left out where its results are there."""
+        """Return the method, which is skipped if its outputs exist."""
         in_key_attr, out_key_attr, mode = self.in_key_attr, self.out_key_attr, self.mode
 
         @functools.wraps(func)
         def method(
             _self: Any, tensordict: TensorCollection, *args: object, **kwargs: object
         ) -> Any:
-            held = SKIP.get() if mode is None else mode
-            if held and has_results(
-                held,
+            active_mode = SKIP.get() if mode is None else mode
+            if active_mode and has_results(
+                active_mode,
                 getattr(_self, in_key_attr),
                 getattr(_self, out_key_attr),
                 tensordict,
@@ -308,7 +324,7 @@ class set_skip_existing(_Mode):  # noqa: N801 - a public name
 
 
 def has_results(mode: Any, in_keys: Any, out_keys: Any, td: CollectionProtocol) -> bool:
-    """Return whether a module can be left out under the skip mode ``mode``."""
+    """Return whether a module can be skipped under the mode ``mode``."""
     for key in out_keys:
         if key in in_keys or (mode is not True and key not in mode):
             return False
@@ -318,7 +334,7 @@ def has_results(mode: Any, in_keys: Any, out_keys: Any, td: CollectionProtocol) 
 
 
 class _set_skip_existing_None(set_skip_existing):  # noqa: N801 - a name that clients use
-    """``set_skip_existing(None)``: a method that follows the setting at its call."""
+    """``set_skip_existing(None)``: its method follows the setting at the call."""
 
     def __init__(
         self, in_key_attr: str = "in_keys", out_key_attr: str = "out_keys"
@@ -326,18 +342,18 @@ class _set_skip_existing_None(set_skip_existing):  # noqa: N801 - a name that cl
         super().__init__(None, in_key_attr, out_key_attr)
 
 
-# Tensors in place of collections ----------------------------------------------------
+# Tensors instead of tensordicts ----------------------------------------------------
 
 DISPATCH = Setting(True)
 
 
 def _dispatch_td_nn_modules() -> bool:
-    """Return whether modules take tensors in place of a collection."""
+    """Return whether modules take tensors instead of a tensordict."""
     return bool(DISPATCH.get())
 
 
 class _set_dispatch_td_nn_modules(_Mode):  # noqa: N801 - a name that clients use
-    """True if modules take tensors in place of a collection."""
+    """Set whether modules take tensors instead of a tensordict."""
 
     _setting = DISPATCH
 
@@ -345,7 +361,7 @@ class _set_dispatch_td_nn_modules(_Mode):  # noqa: N801 - a name that clients us
         super().__init__(mode)
 
 
-for _of_utils in (
+for _utils_name in (
     composite_lp_aggregate,
     set_composite_lp_aggregate,
     skip_existing,
@@ -354,6 +370,6 @@ for _of_utils in (
     _dispatch_td_nn_modules,
     _set_dispatch_td_nn_modules,
 ):
-    _of_utils.__module__ = "tensordict.nn.utils"
-for _of_probabilistic in (InteractionType, interaction_type, set_interaction_type):
-    _of_probabilistic.__module__ = "tensordict.nn.probabilistic"
+    _utils_name.__module__ = "tensordict.nn.utils"
+for _probabilistic_name in (InteractionType, interaction_type, set_interaction_type):
+    _probabilistic_name.__module__ = "tensordict.nn.probabilistic"

@@ -1,4 +1,4 @@
-"""Modules from one tensorclass to another, and their use as modules of collections."""
+"""Modules from one tensorclass to another, and their use as modules of tensordicts."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def _is_tensor_class(kind: object) -> bool:
 
 
 def _tensor_class_keys(kind: Any) -> list[Any]:
-    """The keys of a tensorclass: its fields, and those of nested tensorclasses."""
+    """Return the keys of a tensorclass: its fields, also of nested tensorclasses."""
     keys: list[Any] = []
     for field in dataclasses.fields(kind):
-        inner = kind._type_hints.get(field.name)
-        if _is_tensor_class(inner):
+        field_type = kind._type_hints.get(field.name)
+        if _is_tensor_class(field_type):
             keys += [
                 (field.name, *((key,) if isinstance(key, str) else key))
-                for key in _tensor_class_keys(inner)
+                for key in _tensor_class_keys(field_type)
             ]
         else:
             keys.append(field.name)
@@ -47,7 +47,7 @@ def _tensor_class_keys(kind: Any) -> list[Any]:
 
 
 class TensorClassModuleBase(nn.Module, ABC, Generic[InputClass, OutputClass]):
-    """A module that takes one tensorclass, or a tensor, and gives another.
+    """A module from one tensorclass, or tensor, to another.
 
     A subclass names both types: ``class Net(TensorClassModuleBase[Input, Output])``.
 
@@ -72,7 +72,7 @@ class TensorClassModuleBase(nn.Module, ABC, Generic[InputClass, OutputClass]):
     output_type: ClassVar[Any]
 
     def __init_subclass__(cls, **kwargs: object) -> None:
-        """Take the types that the base is given."""
+        """Read the input and output types from the base of the subclass."""
         super().__init_subclass__(**kwargs)
         for base in getattr(cls, "__orig_bases__", ()):
             if typing.get_origin(base) is TensorClassModuleBase:
@@ -80,13 +80,13 @@ class TensorClassModuleBase(nn.Module, ABC, Generic[InputClass, OutputClass]):
 
     @abstractmethod
     def forward(self, x: InputClass) -> OutputClass:
-        """The output for an input."""
+        """Return the output for an input."""
 
     def as_td_module(self) -> TensorClassModuleWrapper:
-        """This module as one of collections, whose entries are the fields.
+        """Wrap this module as a module of tensordicts, whose keys are the fields.
 
         Raises:
-            ValueError: its types are not both tensorclasses.
+            ValueError: the input or the output type is no tensorclass.
         """
         if not (
             _is_tensor_class(self.input_type) and _is_tensor_class(self.output_type)
@@ -96,13 +96,13 @@ class TensorClassModuleBase(nn.Module, ABC, Generic[InputClass, OutputClass]):
 
 
 class TensorClassModuleWrapper(TensorDictModuleBase):
-    """A module of tensorclasses as one of collections.
+    """A module of tensorclasses as a module of tensordicts.
 
-    It reads the fields of its input type, and gives a new collection with those of its
-    output type.
+    It reads the fields of the input type, and returns a new tensordict with the fields
+    of the output type.
 
     Args:
-        module: the module.
+        module: the module of tensorclasses.
     """
 
     def __init__(self, module: TensorClassModuleBase[Any, Any]) -> None:
@@ -113,12 +113,15 @@ class TensorClassModuleWrapper(TensorDictModuleBase):
 
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any = None, *args: object, **kwargs: object) -> Any:
-        """Call the module with the entries as fields.
+        """Call the module with a tensorclass made of the entries.
 
         Args:
-            tensordict: the collection; or tensors by position or name.
-            *args: further arguments of the module.
-            **kwargs: further arguments of the module.
+            tensordict: the input tensordict. Tensors by position or by name work too.
+            *args: further positional arguments of the module.
+            **kwargs: further keyword arguments of the module.
+
+        Returns:
+            A new tensordict.
         """
         kind = self.tc_module.input_type
         source = tensordict
@@ -133,5 +136,5 @@ for _class in (TensorClassModuleBase, TensorClassModuleWrapper):
     _class.__module__ = "tensordict.nn.tensorclass_module"
 
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

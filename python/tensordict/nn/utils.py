@@ -1,4 +1,4 @@
-"""Functions that make any number positive, by name; and the settings of modules."""
+"""Functions that map any number to a positive number, and the settings of modules."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ SMALLEST = 1e-6
 
 
 def inv_softplus(bias: float | torch.Tensor) -> float | torch.Tensor:
-    """The inverse of softplus; arguments below 1e-6 are taken as that.
+    """Return the inverse of softplus, elementwise.
+
+    ``expm1(bias)`` is clamped to at least 1e-6, so the result is finite.
 
     Args:
-        bias: a tensor, or a number, for which the result is one.
+        bias: a tensor, or a number, for which the result is a number.
 
     Examples:
         >>> torch.nn.functional.softplus(inv_softplus(torch.tensor([2.0])))
@@ -53,11 +55,11 @@ def inv_softplus(bias: float | torch.Tensor) -> float | torch.Tensor:
 
 
 class biased_softplus(nn.Module):  # noqa: N801 - a public name
-    """A softplus that is ``bias`` at 0, and never less than ``min_val``.
+    """A softplus that is ``bias`` at 0 and never less than ``min_val``.
 
     Args:
         bias: the value at 0.
-        min_val: the least value.
+        min_val: the lower bound of the values.
 
     Examples:
         >>> biased_softplus(1.0)(torch.zeros(2))
@@ -70,19 +72,21 @@ class biased_softplus(nn.Module):  # noqa: N801 - a public name
         self.min_val = min_val
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The values, elementwise."""
+        """Return the values, elementwise."""
         return torch.nn.functional.softplus(x + self.bias) + self.min_val
 
 
 def expln(x: torch.Tensor) -> torch.Tensor:
-    """``exp(x)`` below 0 and ``log(x + 1) + 1`` above: positive, and slow to grow.
+    """Return ``exp(x)`` below 0 and ``log(x + 1) + 1`` above, elementwise.
+
+    The result is positive and grows slowly.
 
     Examples:
         >>> expln(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([0.3679, 1.0000, 1.6931])
     """
-    # The branch that is not taken gets a harmless argument: a NaN in its gradient
-    # would spoil that of the other.
+    # `where` computes both branches. Zeros in the unused branch keep NaNs out of the
+    # gradient.
     below = x <= 0
     zero = torch.zeros_like(x)
     return torch.where(
@@ -106,28 +110,32 @@ _MAPPINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 BIASED = "biased_softplus"
 MSG_NUMBERS = (
-    "Invalid number of args in  {}: after biased_softplus come a bias and, if it is not "
-    "to be 0.01, the least value, such as biased_softplus_1.0_0.1."
+    "Invalid number of args in  {}: write biased_softplus_BIAS or "
+    "biased_softplus_BIAS_MINVAL, such as biased_softplus_1.0_0.1."
 )
 
 
 def mappings(key: str) -> Callable[..., Any]:
-    """The function of a name: of ``"softplus"``, ``"exp"``, ``"relu"``, ``"expln"``,
-    ``"none"``, ``"biased_softplus"``, ``"biased_softplus_0.5"`` for another bias than 1,
-    ``"biased_softplus_0.5_0.1"`` for another least value than 0.01 as well, and of those
-    that :func:`add_custom_mapping` added.
+    """Return the function of a name.
+
+    Args:
+        key: ``"softplus"``, ``"exp"``, ``"relu"``, ``"expln"``, ``"none"``, a name that
+            :func:`add_custom_mapping` added, or ``"biased_softplus"``. The bias of
+            ``"biased_softplus"`` is 1 and its lower bound 0.01;
+            ``"biased_softplus_0.5"`` changes the bias, ``"biased_softplus_0.5_0.1"``
+            changes both.
 
     Raises:
-        NotImplementedError: there is no such name.
-        ValueError: what follows ``"biased_softplus"`` is neither one number nor two.
+        NotImplementedError: the name is unknown.
+        ValueError: ``"biased_softplus"`` is not followed by one or two numbers.
 
     Examples:
         >>> mappings("exp")(torch.zeros(1))
         tensor([1.])
-    """  # noqa: D205
-    found = _MAPPINGS.get(key)
-    if found is not None:
-        return found
+    """
+    mapping = _MAPPINGS.get(key)
+    if mapping is not None:
+        return mapping
     if key == BIASED:
         return biased_softplus(1.0)
     if key.startswith(BIASED):
@@ -142,7 +150,11 @@ def mappings(key: str) -> Callable[..., Any]:
 def add_custom_mapping(
     name: str, mapping: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
-    """Give a function a name for :func:`mappings`.
+    """Register a function under a name for :func:`mappings`.
+
+    Args:
+        name: the name. An existing name is replaced.
+        mapping: an elementwise function.
 
     Examples:
         >>> add_custom_mapping("square", torch.square)
@@ -152,5 +164,5 @@ def add_custom_mapping(
     _MAPPINGS[name] = mapping
 
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__, NN_UTILS)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["symbolic_trace", "tensorclass"]
 
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = deprecated_names(
         __name__,
         {},

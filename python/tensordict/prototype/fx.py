@@ -173,5 +173,5 @@ def symbolic_trace(td_module: Any) -> TDGraphModule:
     return TDGraphModule(fx.GraphModule(root, graph), out_keys, in_keys)
 
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

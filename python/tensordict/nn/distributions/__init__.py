@@ -1,4 +1,4 @@
-"""Distributions, and modules that make their parameters."""
+"""Distributions, and modules that compute their parameters."""
 
 from typing import TYPE_CHECKING
 
@@ -34,5 +34,5 @@ __all__ = [
 
 deterministic.register()
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__, NN_DISTRIBUTIONS)

@@ -1,4 +1,4 @@
-"""Several distributions as one, whose samples are collections."""
+"""Several distributions as one, whose samples are tensordicts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ DEFAULT_LOG_PROB = "sample_log_prob"
 DEFAULT_ENTROPY = "entropy"
 
 MSG_NO_PARAM = (
-    "no param {key} found in params with keys {keys}. {name} makes the {make} of {key!r} "
-    "of what is nested there: set its parameters under {key!r}, or give a "
+    "no param {key} found in params with keys {keys}. {name} builds the {make} of {key!r} "
+    "from the nested tensordict at this key: set its parameters there, or pass a "
     "distribution_map with the keys of the parameters."
 )
 MSG_NO_SAMPLE = (
     "Expected a tensordict sample, but got a {found} instead. {name} reads {keys} from a "
-    "collection: give TensorDict(sample)."
+    "tensordict: pass TensorDict(sample)."
 )
 
 
@@ -42,7 +42,7 @@ def _name_of(make: object) -> str:
 
 
 def _add_suffix(key: NestedKey, suffix: str) -> NestedKey:
-    """A key whose last part ends with ``suffix`` as well."""
+    """Return a key whose last part ends with ``suffix``."""
     key = _rust.unravel_key(key)
     if isinstance(key, str):
         return key + suffix
@@ -50,26 +50,27 @@ def _add_suffix(key: NestedKey, suffix: str) -> NestedKey:
 
 
 class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
-    """Independent distributions by name: its samples are collections.
+    """Independent distributions under keys, whose samples are tensordicts.
 
-    Log-probabilities and entropies are collections too, whose keys end with
-    ``_log_prob`` and ``_entropy``; under ``set_composite_lp_aggregate(True)`` they are
-    one tensor, the sum. It is a mapping from the names to the distributions.
+    Log-probabilities and entropies are tensordicts, too; their keys have the suffixes
+    ``_log_prob`` and ``_entropy``. Under ``set_composite_lp_aggregate(True)`` they are
+    one tensor: the sum. The composite is also a mapping from keys to distributions.
 
     Args:
-        params: under each name of ``distribution_map`` the parameters of that
-            distribution. Its batch size is the batch shape.
-        distribution_map: the class, or another function of the parameters, for each
-            nested key.
-        name_map: other names for the samples.
-        extra_kwargs: further arguments for each class, by the keys of
-            ``distribution_map``.
-        log_prob_key: where a sum of log-probabilities goes. Default:
+        params: a tensordict that holds the parameters of each distribution, nested
+            under its key in ``distribution_map``. Its batch size is the batch shape
+            ``[*B]``.
+        distribution_map: from nested keys to classes of distributions, or functions of
+            the parameters.
+        name_map: from keys of ``distribution_map`` to other keys for the samples.
+        extra_kwargs: from keys of ``distribution_map`` to further keyword arguments of
+            the class.
+        log_prob_key: the key of the sum of log-probabilities. Default:
             ``"sample_log_prob"``.
-        entropy_key: where a sum of entropies goes. Default: ``"entropy"``.
+        entropy_key: the key of the sum of entropies. Default: ``"entropy"``.
 
     Raises:
-        KeyError: there are no parameters under a name.
+        KeyError: ``params`` lacks a key of ``distribution_map``.
 
     Examples:
         >>> params = TensorDict(
@@ -115,13 +116,13 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
                         make=_name_of(make),
                     )
                 )
-            own = {name: kwargs[name] for name in kwargs.keys()}  # noqa: SIM118
+            dist_params = {name: kwargs[name] for name in kwargs.keys()}  # noqa: SIM118
             try:
-                dist = make(**own, **extra.get(key, {}))
+                dist = make(**dist_params, **extra.get(key, {}))
             except (TypeError, ValueError) as error:
                 error.add_note(
-                    f"{type(self).__name__} makes the {_name_of(make)} of {key!r} of the "
-                    f"entries {list(own)}: give each parameter under its name."
+                    f"{type(self).__name__} builds the {_name_of(make)} of {key!r} from "
+                    f"the entries {list(dist_params)}: name each entry as its parameter."
                 )
                 raise
             dists[_rust.unravel_key(names.get(key, key))] = dist
@@ -150,14 +151,14 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
         log_prob_key: NestedKey | None = None,
         entropy_key: NestedKey | None = None,
     ) -> CompositeDistribution:
-        """A composite of distributions that there are already.
+        """Make a composite of existing distributions.
 
         Args:
-            params: a collection that has the batch size.
-            distributions: by name.
-            name_map: other names for the samples.
-            log_prob_key: where a sum of log-probabilities goes.
-            entropy_key: where a sum of entropies goes.
+            params: a tensordict whose batch size is the batch shape.
+            distributions: from keys to distributions.
+            name_map: from keys of ``distributions`` to other keys for the samples.
+            log_prob_key: the key of the sum of log-probabilities.
+            entropy_key: the key of the sum of entropies.
 
         Examples:
             >>> normal = torch.distributions.Normal(torch.zeros(3), torch.ones(3))
@@ -176,10 +177,10 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
         self._set_up(params.shape, dists, log_prob_key, entropy_key)
         return self
 
-    # A mapping -----------------------------------------------------------------------
+    # Mapping -------------------------------------------------------------------------
 
     def __getitem__(self, key: NestedKey) -> Distribution:
-        """The distribution of a name."""
+        """Return the distribution under ``key``."""
         try:
             return self.dists[_rust.unravel_key(key)]
         except KeyError:
@@ -190,17 +191,17 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
             raise KeyMessageError(msg) from None
 
     def __iter__(self) -> Iterator[NestedKey]:
-        """The names."""
+        """Iterate over the keys."""
         return iter(self.dists)
 
     def __len__(self) -> int:
-        """The number of distributions."""
+        """Return the number of distributions."""
         return len(self.dists)
 
     __hash__ = Distribution.__hash__
     __eq__: Any = object.__eq__
 
-    # The sums ------------------------------------------------------------------------
+    # Keys of the sums ----------------------------------------------------------------
 
     @property
     def log_prob_key(self) -> NestedKey:
@@ -228,40 +229,40 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
         return TensorDict(values, torch.Size(shape or ()) + self.batch_shape)
 
     def sample(self, shape: Any = None) -> Any:
-        """Samples of all: a collection of batch size ``[*shape, *B]``."""
+        """Sample all distributions: a tensordict of batch size ``[*shape, *B]``."""
         size = torch.Size(shape or ())
         values = {key: dist.sample(size) for key, dist in self.dists.items()}
         return self._collected(values, size)
 
     def rsample(self, shape: Any = None) -> Any:
-        """Samples of all, as functions of their parameters."""
+        """Sample all distributions, differentiably: batch size ``[*shape, *B]``."""
         size = torch.Size(shape or ())
         values = {key: dist.rsample(size) for key, dist in self.dists.items()}
         return self._collected(values, size)
 
     def sample_and_log_prob(self, shape: Any = None) -> tuple[Any, Any]:
-        """Samples and their log-probabilities."""
+        """Return samples and their log-probabilities."""
         sample = self.sample(shape)
         return sample, self.log_prob(sample)
 
     def rsample_and_log_prob(self, shape: Any = None) -> tuple[Any, Any]:
-        """Samples, as functions of their parameters, and their log-probabilities."""
+        """Return differentiable samples and their log-probabilities."""
         sample = self.rsample(shape)
         return sample, self.log_prob(sample)
 
     @property
     def mode(self) -> Any:
-        """The modes of all."""
+        """The modes of all distributions, as a tensordict."""
         return self._collected({key: dist.mode for key, dist in self.dists.items()})
 
     @property
     def mean(self) -> Any:
-        """The means of all."""
+        """The means of all distributions, as a tensordict."""
         return self._collected({key: dist.mean for key, dist in self.dists.items()})
 
     @property
     def deterministic_sample(self) -> Any:
-        """The samples that draw nothing, one of each distribution."""
+        """The deterministic samples of all distributions, as a tensordict."""
         return self._collected(
             {key: deterministic_sample(dist) for key, dist in self.dists.items()}
         )
@@ -275,13 +276,13 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
                 "The value argument to log_prob must be a Tensor: the sample has no "
                 f"entry {key!r}, only {list(sample.keys(True, True))}. "
                 f"{type(self).__name__} needs a value for each of {list(self.dists)}: "
-                "set it, or give a name_map."
+                "set it, or pass a name_map."
             )
             raise ValueError(msg)
         return value
 
     def _check_sample(self, sample: object) -> None:
-        """Raise where a sample is no collection."""
+        """Raise an error if a sample is no tensordict."""
         if isinstance(sample, CollectionProtocol):
             return
         kind = RuntimeError if isinstance(sample, torch.Tensor) else AttributeError
@@ -300,11 +301,15 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
         }
 
     def log_prob(self, sample: Any) -> Any:
-        """The log-probabilities of a sample; their sum where they are aggregated.
+        """Return the log-probabilities of a sample.
+
+        Returns:
+            A tensordict; if log-probabilities are aggregated, a tensor ``[*B]``: their
+            sum.
 
         Raises:
             ValueError: the sample lacks an entry.
-            AttributeError: the sample is no collection; a RuntimeError if it is a tensor.
+            AttributeError: the sample is no tensordict. A tensor raises a RuntimeError.
         """
         self._check_sample(sample)
         if not composite_lp_aggregate():
@@ -314,14 +319,15 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
     def log_prob_composite(
         self, sample: Any, *, include_sum: bool | None = None
     ) -> Any:
-        """The log-probability of each entry of a sample, as a collection.
+        """Return the log-probability of each entry of a sample, as a tensordict.
 
-        Where log-probabilities are aggregated they are written to the sample, which is
-        the result.
+        If log-probabilities are aggregated, they are written to the sample, which is
+        returned.
 
         Args:
-            sample: the sample.
-            include_sum: whether their sum is added. Default: where they are aggregated.
+            sample: a tensordict of values.
+            include_sum: whether to add the sum of the log-probabilities. Default: if
+                they are aggregated.
         """
         self._check_sample(sample)
         aggregated = composite_lp_aggregate()
@@ -355,11 +361,11 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
         aggregate_probabilities: bool | None = None,
         include_sum: bool | None = None,
     ) -> Any:
-        """The entropies; their sum where log-probabilities are aggregated.
+        """Return the entropies, or their sum if log-probabilities are aggregated.
 
         Args:
-            samples_mc: the number of samples for an estimate, where a distribution
-                cannot tell its entropy.
+            samples_mc: the number of samples for an estimate, if a distribution has no
+                ``entropy``.
             aggregate_probabilities: deprecated; it has no effect.
             include_sum: see :meth:`entropy_composite`.
         """
@@ -376,12 +382,12 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
     def entropy_composite(
         self, samples_mc: int = 1, *, include_sum: bool | None = None
     ) -> Any:
-        """The entropy of each distribution, as a collection.
+        """Return the entropy of each distribution, as a tensordict.
 
         Args:
             samples_mc: see :meth:`entropy`.
-            include_sum: whether their sum is added. Default: where log-probabilities
-                are aggregated.
+            include_sum: whether to add the sum of the entropies. Default: if
+                log-probabilities are aggregated.
         """
         if include_sum is None:
             include_sum = composite_lp_aggregate()
@@ -392,36 +398,36 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
         return self._collected(entries)
 
     def cdf(self, sample: Any) -> Any:
-        """Write the probability of less under keys that end with ``_cdf``.
+        """Write the cumulative probabilities under keys with the suffix ``_cdf``.
 
         Returns:
             The sample itself.
         """
-        found = {
+        probabilities = {
             _add_suffix(key, "_cdf"): dist.cdf(self._value(sample, key))
             for key, dist in self.dists.items()
         }
-        return sample.update(found)
+        return sample.update(probabilities)
 
     def icdf(self, sample: Any) -> Any:
-        """Write the values of probabilities under keys that end with ``_icdf``.
+        """Write the quantiles of probabilities under keys with the suffix ``_icdf``.
 
-        The probabilities are read from the keys that :meth:`cdf` writes. Where there are
-        none, they are those of the sample.
+        The probabilities are the entries that :meth:`cdf` writes. If the sample lacks
+        them, they are computed from the sample.
 
         Returns:
             The sample itself.
         """
-        found = {}
+        quantiles = {}
         for key, dist in self.dists.items():
             probability = sample.get(_add_suffix(key, "_cdf"), None)
             if probability is None:
                 probability = dist.cdf(self._value(sample, key))
-            found[_add_suffix(key, "_icdf")] = dist.icdf(probability)
-        return sample.update(found)
+            quantiles[_add_suffix(key, "_icdf")] = dist.icdf(probability)
+        return sample.update(quantiles)
 
     def __repr__(self) -> str:
-        """The distributions by name."""
+        """Return the text of the distributions."""
         return f"{type(self).__name__}({self.dists})"
 
 
@@ -430,7 +436,7 @@ def _by_key(mapping: dict[NestedKey, Any] | None) -> dict[NestedKey, Any]:
 
 
 def _summed(values: Any, num_dims: int) -> torch.Tensor:
-    """The sum of tensors, each summed over the dims after the first ``num_dims``."""
+    """Return the sum of tensors, each summed over the dims after ``num_dims``."""
     total: Any = 0.0
     for value in values:
         if value.ndim > num_dims:
@@ -439,5 +445,5 @@ def _summed(values: Any, num_dims: int) -> torch.Tensor:
     return total
 
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__)

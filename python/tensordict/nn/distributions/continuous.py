@@ -1,4 +1,4 @@
-"""A point mass, and modules that make the parameters of normal distributions."""
+"""A point mass, and modules that compute the parameters of normal distributions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ __all__ = ["AddStateIndependentNormalScale", "Delta", "NormalParamExtractor"]
 
 
 class NormalParamExtractor(nn.Module):
-    """Split a tensor into a location and a positive scale, along its last dim.
+    """A module that splits the last dim of a tensor into a location and a scale.
+
+    The scale is positive.
 
     Args:
         scale_mapping: the name of the function that makes the scale positive: see
             :func:`tensordict.nn.mappings`.
-        scale_lb: the least scale.
+        scale_lb: the lower bound of the scale.
 
     Examples:
         >>> loc, scale = NormalParamExtractor()(torch.zeros(3, 4))
@@ -40,23 +42,24 @@ class NormalParamExtractor(nn.Module):
         self.scale_lb = scale_lb
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The location and the scale of the first tensor, and the others as they are."""
+        """Return location and scale of the first tensor, and the other tensors."""
         first, *others = tensors
         loc, scale = first.chunk(2, -1)
         return (loc, self.scale_mapping(scale).clamp_min(self.scale_lb), *others)
 
 
 class AddStateIndependentNormalScale(nn.Module):
-    """Add a scale to a location: one that is learned and does not depend on the input.
+    """A module that adds a learned scale, independent of the input, to a location.
 
     Args:
-        scale_shape: its shape, ``[*F]``: the last dims of the location. Default: one
-            number for all.
-        scale_mapping: the name of the function that makes it positive.
-        scale_lb: the least scale.
-        device: where it is.
-        make_param: whether it is a parameter or a buffer.
-        init_value: its value at first, before the mapping.
+        scale_shape: the shape of the scale, ``[*F]``: the last dims of the location.
+            Default: ``[]``, one number.
+        scale_mapping: the name of the function that makes the scale positive: see
+            :func:`tensordict.nn.mappings`.
+        scale_lb: the lower bound of the scale.
+        device: the device of the scale.
+        make_param: whether the scale is a parameter. If false, it is a buffer.
+        init_value: the initial value of the scale, before the mapping.
 
     Examples:
         >>> loc, scale = AddStateIndependentNormalScale(4)(torch.zeros(3, 4))
@@ -91,10 +94,11 @@ class AddStateIndependentNormalScale(nn.Module):
     def forward(
         self, loc: torch.Tensor, *others: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """The location, the scale expanded to its shape, and the others as they are.
+        """Return the location, the scale expanded to its shape, and the other tensors.
 
         Raises:
-            RuntimeError: the last dims of the location are not those of the scale.
+            RuntimeError: the last dims of the location differ from the shape of the
+                scale.
         """
         scale = self.state_independent_scale
         last = loc.shape[len(loc.shape) - scale.ndim :]
@@ -109,14 +113,15 @@ class AddStateIndependentNormalScale(nn.Module):
 
 
 class Delta(Distribution):
-    """All mass at one point.
+    """A distribution with all mass at one point.
 
-    Its log-probability is infinite there and minus infinite elsewhere.
+    The log-probability is infinite at the point and minus infinite elsewhere.
 
     Args:
         param: the point, ``[*B, *F]``.
-        atol: how far from it a value may be, see :func:`torch.isclose`.
-        rtol: the same, relative.
+        atol: the absolute tolerance for values at the point, as in
+            :func:`torch.isclose`.
+        rtol: the relative tolerance.
         batch_shape: ``[*B]``. Default: all dims but the last.
         event_shape: ``[*F]``. Default: the last dim.
 
@@ -154,17 +159,17 @@ class Delta(Distribution):
         )
 
     def update(self, param: torch.Tensor) -> None:
-        """Move the point."""
+        """Replace the point."""
         self.param = param
 
     def expand(self, batch_shape: Any, _instance: object = None) -> Delta:
-        """The same point for a larger batch."""
+        """Return a distribution with the same point and a larger batch shape."""
         shape = torch.Size(batch_shape)
         param = self.param.expand(shape + self.event_shape)
         return Delta(param, self.atol, self.rtol, shape, self.event_shape)
 
     def log_prob(self, value: torch.Tensor) -> torch.Tensor:
-        """Infinite where a value is the point, minus infinite elsewhere."""
+        """Return infinity for values at the point, minus infinity for others."""
         atol, rtol = self.atol, self.rtol
         distance = (value - self.param).abs()
         is_equal = distance <= atol + rtol * self.param.abs()
@@ -177,13 +182,13 @@ class Delta(Distribution):
     def sample(
         self, sample_shape: torch.Size | Sequence[int] | None = None
     ) -> torch.Tensor:
-        """The point, as often as asked for."""
+        """Return the point as ``[*sample_shape, *B, *F]``, without gradient."""
         return self.rsample(sample_shape)
 
     def rsample(
         self, sample_shape: torch.Size | Sequence[int] | None = None
     ) -> torch.Tensor:
-        """The point, as often as asked for, with its gradient."""
+        """Return the point as ``[*sample_shape, *B, *F]``, with its gradient."""
         return self.param.expand(torch.Size(sample_shape or ()) + self.param.shape)
 
     @property

@@ -1,4 +1,4 @@
-"""One value of a distribution that is not drawn: its ``deterministic_sample``."""
+"""The value that stands for a distribution: its ``deterministic_sample``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["deterministic_sample", "estimated_mean", "register"]
 MSG_FALLING_BACK = (
     "deterministic_sample wasn't found when queried on {cls}. "
     "ProbabilisticTensorDictModule is falling back on mean instead. For better code "
-    "quality and efficiency, give the class a `deterministic_sample` property, or name a "
-    "single interaction type such as mode or mean."
+    "quality and efficiency, add a `deterministic_sample` property to the class, or set "
+    "an interaction type such as mode or mean."
 )
 
 _BY_MODE = (
@@ -29,11 +29,11 @@ _BY_MODE = (
 
 
 _kinds: dict[type, InteractionType] = {}
-"""The deterministic sample of each class: its mode or its mean."""
+"""From classes of distributions to their deterministic sample: mode or mean."""
 
 
 def register() -> None:
-    """Fill the table, once all distributions are defined."""
+    """Fill the table of deterministic samples, once all distributions are defined."""
     from tensordict.nn.distributions.continuous import Delta
     from tensordict.nn.distributions.discrete import OneHotCategorical
     from tensordict.nn.distributions.truncated_normal import (
@@ -41,14 +41,14 @@ def register() -> None:
         TruncatedStandardNormal,
     )
 
-    found = {
+    of_torch = {
         cls: InteractionType.MODE if cls in _BY_MODE else InteractionType.MEAN
         for cls in vars(distributions).values()
         if isinstance(cls, type) and issubclass(cls, distributions.Distribution)
     }
     _kinds.update(
         {
-            **found,
+            **of_torch,
             distributions.LogisticNormal: InteractionType.DETERMINISTIC,
             Delta: InteractionType.DETERMINISTIC,
             OneHotCategorical: InteractionType.MODE,
@@ -59,16 +59,16 @@ def register() -> None:
 
 
 def deterministic_sample(dist: Any, num_samples: int = 1000) -> Any:
-    """One value of a distribution that is not drawn.
+    """Return the ``deterministic_sample`` of a distribution, or else its mode or mean.
 
     Args:
-        dist: its ``deterministic_sample`` is taken, or else its mode or its mean,
-            whatever suits the class.
-        num_samples: the number of samples to estimate a mean where there is none.
+        dist: the distribution. Its class decides between mode and mean.
+        num_samples: the number of samples that estimate the mean, if ``dist`` has no
+            ``mean``.
     """
-    found = getattr(dist, "deterministic_sample", None)
-    if found is not None:
-        return found
+    sample = getattr(dist, "deterministic_sample", None)
+    if sample is not None:
+        return sample
     cls = type(dist)
     kind = _kinds.get(cls)
     if kind is None:
@@ -78,12 +78,12 @@ def deterministic_sample(dist: Any, num_samples: int = 1000) -> Any:
     try:
         return dist.mode
     except NotImplementedError:
-        # Independent copies have the mode of the distribution inside, if it has one.
+        # `Independent` has no mode if its base distribution has none.
         return deterministic_sample(dist.base_dist, num_samples)
 
 
 def estimated_mean(dist: Any, num_samples: int) -> Any:
-    """The mean of a distribution; that of samples where it cannot tell."""
+    """Return the mean of a distribution, or of samples if it has no ``mean``."""
     try:
         return dist.mean
     except NotImplementedError:

@@ -1,4 +1,4 @@
-"""Categories as vectors of zeros and a one."""
+"""Categories as one-hot vectors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["OneHotCategorical", "rand_one_hot"]
 
 
 def rand_one_hot(values: torch.Tensor, do_softmax: bool = True) -> torch.Tensor:
-    """Draw a category of each row, as a vector of zeros and a one.
+    """Sample a category from each row, as a one-hot vector.
 
     Args:
-        values: their logits, ``[*B, N]``.
-        do_softmax: false where they are probabilities.
+        values: the logits, ``[*B, N]``.
+        do_softmax: false if ``values`` are probabilities.
 
     Returns:
-        Zeros and ones of type int64, ``[*B, N]``.
+        An int64 tensor of zeros and ones, ``[*B, N]``.
 
     Examples:
         >>> rand_one_hot(torch.tensor([0.0, 1000.0]))
@@ -30,25 +30,25 @@ def rand_one_hot(values: torch.Tensor, do_softmax: bool = True) -> torch.Tensor:
     if do_softmax:
         values = values.softmax(-1)
     levels = values.cumsum(-1) > torch.rand_like(values[..., :1])
-    # A sum just below 1 may leave a row without any: it is then the last.
+    # Rounding can leave the sum below the random number: the last category then counts.
     levels[..., -1] = True
     return (levels.cumsum(-1) == 1).to(torch.long)
 
 
 class OneHotCategorical(Categorical):
-    """A category as a vector of zeros and a one.
+    """A categorical distribution whose samples are one-hot vectors.
 
-    As :class:`torch.distributions.Categorical`, whose batch and event shapes it has;
-    samples are of type int64 and have the categories as last dim. :meth:`rsample` passes
-    the gradients of soft categories straight through.
+    Batch and event shape are those of :class:`torch.distributions.Categorical`. Samples
+    are int64 tensors, whose last dim is the categories. :meth:`rsample` is a
+    straight-through estimator: its gradient is that of soft categories.
 
     Args:
         logits: ``[*B, N]``.
-        probs: the same as probabilities, in place of ``logits``.
-        **kwargs: those of :class:`torch.distributions.Categorical`.
+        probs: probabilities ``[*B, N]``, instead of ``logits``.
+        **kwargs: further keyword arguments of :class:`torch.distributions.Categorical`.
 
     Raises:
-        ValueError: both are given, or neither.
+        ValueError: both ``logits`` and ``probs`` are passed, or neither.
 
     Examples:
         >>> dist = OneHotCategorical(logits=torch.tensor([0.0, 1.0]))
@@ -69,37 +69,38 @@ class OneHotCategorical(Categorical):
         super().__init__(probs=probs, logits=logits, **kwargs)
 
     def log_prob(self, value: torch.Tensor) -> torch.Tensor:
-        """The log-probability of a vector with a one."""
+        """Return the log-probability of one-hot vectors."""
         if value.dtype is torch.bool:
             value = value.to(torch.uint8)
         return super().log_prob(value.argmax(dim=-1))
 
     @property
     def mode(self) -> torch.Tensor:
-        """The most probable category; the first where there are several."""
+        """The most probable category, one-hot; the first of several."""
         return torch.nn.functional.one_hot(
             self.logits.argmax(dim=-1), self.logits.shape[-1]
         )
 
     @property
     def deterministic_sample(self) -> torch.Tensor:
-        """The most probable category."""
+        """The most probable category, one-hot."""
         return self.mode
 
     def sample(
         self, sample_shape: torch.Size | Sequence[int] | None = None
     ) -> torch.Tensor:
-        """Categories, of type int64."""
+        """Sample one-hot vectors of dtype int64, ``[*sample_shape, *B, N]``."""
         drawn = super().sample(torch.Size(sample_shape or ()))
         return torch.nn.functional.one_hot(drawn, self.logits.shape[-1])
 
     def rsample(
         self, sample_shape: torch.Size | Sequence[int] | None = None
     ) -> torch.Tensor:
-        """Categories of the type of the probabilities, with the gradient of soft ones.
+        """Sample one-hot vectors with the gradient of soft categories.
 
-        These are samples of :class:`torch.distributions.RelaxedOneHotCategorical` at
-        temperature 1, whose largest entry is the category.
+        The vectors have the dtype of the logits. The soft categories are samples of
+        :class:`torch.distributions.RelaxedOneHotCategorical` at temperature 1; the
+        category of a sample is their largest entry.
         """
         relaxed = RelaxedOneHotCategorical(torch.ones(()), logits=self.logits)
         soft = relaxed.rsample(torch.Size(sample_shape or ()))

@@ -22,29 +22,29 @@ _LOG_SQRT_2PI_E = _LOG_SQRT_2PI + 0.5
 
 
 def _density(x: torch.Tensor) -> torch.Tensor:
-    """The density of the standard normal distribution."""
+    """Return the density of the standard normal distribution."""
     return (-0.5 * x * x - _LOG_SQRT_2PI).exp()
 
 
-def _share_below(x: torch.Tensor) -> torch.Tensor:
-    """Its cumulative distribution function."""
+def _standard_cdf(x: torch.Tensor) -> torch.Tensor:
+    """Return the cumulative probability under the standard normal distribution."""
     return 0.5 * (1 + torch.erf(x / math.sqrt(2)))
 
 
-def _share_inverse(p: torch.Tensor) -> torch.Tensor:
+def _standard_icdf(p: torch.Tensor) -> torch.Tensor:
     return math.sqrt(2) * torch.erfinv(2 * p - 1)
 
 
 class TruncatedStandardNormal(Distribution):
-    """The standard normal distribution between two bounds.
+    """A standard normal distribution between two bounds.
 
     Args:
-        a: the lower bound; it may be infinite.
-        b: the upper bound.
+        a: the lower bound. It may be minus infinity.
+        b: the upper bound. It may be infinity.
         validate_args: see :class:`torch.distributions.Distribution`.
 
     Raises:
-        ValueError: the bounds are not in order, or of different types.
+        ValueError: ``a`` is not less than ``b``, or their dtypes differ.
 
     Examples:
         >>> TruncatedStandardNormal(-1.0, 1.0).variance
@@ -75,9 +75,9 @@ class TruncatedStandardNormal(Distribution):
         if (self.a >= self.b).any():
             msg = "Incorrect truncation range: a must be less than b everywhere."
             raise ValueError(msg)
-        # With bounds in a tail, single precision has no probability between them.
+        # In single precision, the mass between two bounds in a tail rounds to 0.
         below_a, below_b = (
-            _share_below(x).clamp(self.eps, 1 - self.eps) for x in (self.a, self.b)
+            _standard_cdf(x).clamp(self.eps, 1 - self.eps) for x in (self.a, self.b)
         )
         self._below_a = below_a
         self._mass = (below_b - below_a).clamp(self.eps, 1 - self.eps)
@@ -94,7 +94,7 @@ class TruncatedStandardNormal(Distribution):
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> constraints.Constraint:
-        """Between the bounds."""
+        """The interval between the bounds."""
         return constraints.interval(self.a, self.b)
 
     @property
@@ -109,11 +109,11 @@ class TruncatedStandardNormal(Distribution):
 
     @property
     def auc(self) -> torch.Tensor:
-        """The share of the normal distribution that is between the bounds."""
+        """The probability of the interval under the untruncated distribution."""
         return self._mass
 
     def entropy(self) -> torch.Tensor:
-        """The entropy."""
+        """Return the entropy."""
         return self._entropy
 
     def _checked(self, value: float | torch.Tensor) -> torch.Tensor:
@@ -123,33 +123,33 @@ class TruncatedStandardNormal(Distribution):
         return value
 
     def cdf(self, value: float | torch.Tensor) -> torch.Tensor:
-        """The probability of less than a value."""
+        """Return the cumulative probability of a value."""
         value = self._checked(value)
-        return ((_share_below(value) - self._below_a) / self._mass).clamp(0, 1)
+        return ((_standard_cdf(value) - self._below_a) / self._mass).clamp(0, 1)
 
     def icdf(self, value: torch.Tensor) -> torch.Tensor:
-        """The value for a probability of less."""
-        share = self._below_a + value * self._mass
-        return _share_inverse(share.clamp(self.eps, 1 - self.eps))
+        """Return the quantile of a probability."""
+        probability = self._below_a + value * self._mass
+        return _standard_icdf(probability.clamp(self.eps, 1 - self.eps))
 
     def log_prob(self, value: float | torch.Tensor) -> torch.Tensor:
-        """The log-density."""
+        """Return the log-density of a value."""
         value = self._checked(value)
         return -_LOG_SQRT_2PI - self._mass.log() - 0.5 * value * value
 
     def rsample(
         self, sample_shape: torch.Size | Sequence[int] | None = None
     ) -> torch.Tensor:
-        """Samples, as functions of the bounds."""
+        """Sample values that are differentiable in the parameters."""
         shape = self._extended_shape(torch.Size(sample_shape or ()))
-        # In the default dtype, so that a seed gives the same samples in any precision.
+        # In the default dtype: a seed gives the same samples for all dtypes of bounds.
         p = torch.empty(shape, device=self.a.device).uniform_(self.eps, 1 - self.eps)
         return self.icdf(p.to(self.a.dtype))
 
     def expand(
         self, batch_shape: Any, _instance: object = None
     ) -> TruncatedStandardNormal:
-        """The same distribution for a larger batch."""
+        """Return the same distribution with a larger batch shape."""
         return type(self)(
             self.a.expand(batch_shape),
             self.b.expand(batch_shape),
@@ -161,14 +161,14 @@ class TruncatedNormal(TruncatedStandardNormal):
     """A normal distribution between two bounds.
 
     Args:
-        loc: the location of the normal distribution.
-        scale: its scale.
-        a: the lower bound; it may be infinite.
-        b: the upper bound.
+        loc: the mean of the untruncated distribution.
+        scale: the standard deviation of the untruncated distribution.
+        a: the lower bound. It may be minus infinity.
+        b: the upper bound. It may be infinity.
         validate_args: see :class:`torch.distributions.Distribution`.
 
     Raises:
-        ValueError: the bounds are not in order, or of different types.
+        ValueError: ``a`` is not less than ``b``, or their dtypes differ.
 
     Examples:
         >>> dist = TruncatedNormal(torch.zeros(2), 1.0, -1.0, torch.tensor([1.0, 2.0]))
@@ -193,7 +193,7 @@ class TruncatedNormal(TruncatedStandardNormal):
         self.loc: torch.Tensor
         self.scale: torch.Tensor
         self.loc, self.scale, self._low, self._high = broadcast_all(loc, scale, a, b)
-        # Rounding must not put a sample outside of the bounds given.
+        # `icdf` clamps to these bounds: rounding must not lead outside of them.
         super().__init__(
             (self._low - self.loc) / self.scale,
             (self._high - self.loc) / self.scale,
@@ -206,28 +206,28 @@ class TruncatedNormal(TruncatedStandardNormal):
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> constraints.Constraint:
-        """Between the bounds."""
+        """The interval between the bounds."""
         return constraints.interval(self._low, self._high)
 
     def _standard(self, value: torch.Tensor) -> torch.Tensor:
         return (value - self.loc) / self.scale
 
     def cdf(self, value: float | torch.Tensor) -> torch.Tensor:
-        """The probability of less than a value."""
+        """Return the cumulative probability of a value."""
         value = self._checked(value)
-        share = _share_below(self._standard(value))
-        return ((share - self._below_a) / self._mass).clamp(0, 1)
+        probability = _standard_cdf(self._standard(value))
+        return ((probability - self._below_a) / self._mass).clamp(0, 1)
 
     def icdf(self, value: torch.Tensor) -> torch.Tensor:
-        """The value for a probability of less."""
-        found = super().icdf(value) * self.scale + self.loc
-        # A value moved to a bound keeps its gradient, so that a location far outside of
-        # the bounds can learn. The difference is 0: no rounding leads out of the bounds.
-        inside = found.detach().clamp(self._low, self._high)
-        return inside + (found - found.detach())
+        """Return the quantile of a probability."""
+        quantile = super().icdf(value) * self.scale + self.loc
+        # A clamped value keeps its gradient, so that a location far outside of the
+        # bounds can learn. The added difference is 0: the value stays in the bounds.
+        inside = quantile.detach().clamp(self._low, self._high)
+        return inside + (quantile - quantile.detach())
 
     def log_prob(self, value: float | torch.Tensor) -> torch.Tensor:
-        """The log-density."""
+        """Return the log-density of a value."""
         value = self._checked(value)
         standard = self._standard(value)
         return (
@@ -248,5 +248,5 @@ class TruncatedNormal(TruncatedStandardNormal):
         )
 
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that type checkers find unknown names
     __getattr__ = established_names(__name__, NN_TRUNCATED_NORMAL)

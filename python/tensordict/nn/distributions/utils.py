@@ -1,4 +1,4 @@
-"""Moving distributions to a device."""
+"""Functions that move distributions to a device."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__: list[str] = []
 
 
 def _cast_device(element: object, device: torch.device | str | int | None) -> Any:
-    """A tensor on a device; anything else as it is."""
+    """Return a tensor on a device; any other value as it is."""
     return element.to(device) if isinstance(element, torch.Tensor) else element
 
 
 def _cast_transform_device(
     transform: object, device: torch.device | str | int | None
 ) -> Any:
-    """A transform, or ``None``, whose tensors are on a device."""
+    """Move the tensors of a transform to a device, in place; None stays None."""
     if transform is None:
         return transform
     if isinstance(transform, distributions.ComposeTransform):
@@ -29,6 +29,9 @@ def _cast_transform_device(
         for name, value in vars(transform).items():
             setattr(transform, name, _cast_device(value, device))
     else:
-        msg = f"a {type(transform).__name__} cannot be moved: it is not a transform."
+        msg = (
+            f"Cannot move a {type(transform).__name__} to {device}: it is not a "
+            "torch.distributions.Transform."
+        )
         raise TypeError(msg)
     return transform
