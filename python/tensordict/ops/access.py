@@ -60,7 +60,7 @@ class AccessOps(CollectionProtocol):
     @overload
     def __getitem__(self, index: object) -> Any: ...
     def __getitem__(self, index: object) -> Any:
-        """The entry at a nested key, or the collection of the entries indexed.
+        """The entry at a nested key, or the tensordict of the entries indexed.
 
         Args:
             index: a string or a tuple of strings, possibly nested; or an index of the
@@ -100,7 +100,7 @@ class AccessOps(CollectionProtocol):
         return batch_size[0] if batch_size else 0
 
     def __iter__(self) -> Iterator[Self]:
-        """The collections along the first batch dim.
+        """The tensordicts along the first batch dim.
 
         Raises:
             TypeError: there is no batch dim.
@@ -236,7 +236,7 @@ class AccessOps(CollectionProtocol):
 
         Raises:
             RuntimeError: the value does not have the batch size as its leading dims, or
-                the collection is locked.
+                the tensordict is locked.
 
         Examples:
             >>> td = TensorDict(batch_size=[3])
@@ -261,7 +261,7 @@ class AccessOps(CollectionProtocol):
         non_blocking: bool = False,
         **kwargs: object,
     ) -> Self:
-        """Store ``item`` under a nested key, making the collections on the way.
+        """Store ``item`` under a nested key, making the tensordicts on the way.
 
         Tensors, and collections whose batch size, device and names fit, are stored as
         they are; others as new collections that share what they can. Numbers, arrays
@@ -271,14 +271,14 @@ class AccessOps(CollectionProtocol):
             key: where to store it.
             item: of shape ``[*B, *F]``, where ``[*B]`` is the batch size.
             inplace: write into the entry where there is one.
-            non_blocking: how ``item`` is moved to the device of the collection.
+            non_blocking: how ``item`` is moved to the device of the tensordict.
             **kwargs: for other collections.
 
         Raises:
             KeyError: ``key`` is no nested key, or goes on below a leaf.
             RuntimeError: ``item`` does not have the batch size as its leading dims, or
-                the collection is locked (unless the entry is written in place).
-            ValueError: ``item`` holds the collection that it is set in, or
+                the tensordict is locked (unless the entry is written in place).
+            ValueError: ``item`` holds the tensordict that it is set in, or
                 with ``inplace`` does not fit the entry.
 
         Examples:
@@ -368,7 +368,7 @@ class AccessOps(CollectionProtocol):
 
         Raises:
             KeyError: there is no such entry.
-            RuntimeError: the collection that holds it is locked.
+            RuntimeError: the tensordict that holds it is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3), "b": torch.ones(3)}, [3])
@@ -410,7 +410,7 @@ class AccessOps(CollectionProtocol):
 
         Raises:
             KeyError: there is no such entry and no default.
-            RuntimeError: the collection that holds it is locked.
+            RuntimeError: the tensordict that holds it is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3)}, [3])
@@ -452,7 +452,7 @@ class AccessOps(CollectionProtocol):
         """Remove all entries.
 
         Raises:
-            RuntimeError: the collection is locked.
+            RuntimeError: the tensordict is locked.
         """
         if self.is_locked:
             raise locked_error(self)

@@ -85,17 +85,17 @@ class ApplyOps(CollectionProtocol):
                 key are passed to ``fn``; they may have further keys.
             batch_size: the batch size of the result and of all that is nested in it,
                 ``[*B]`` unless given. With it the result has no names.
-            device: the device of the result. Default: that of this collection.
-            names: the names of the result's dims. Default: those of this collection.
-            inplace: copy the results into the storage of this collection's leaves and
+            device: the device of the result. Default: that of this tensordict.
+            names: the names of the result's dims. Default: those of this tensordict.
+            inplace: copy the results into the storage of this tensordict's leaves and
                 return it. The batch size, device and names stay as they are.
             default: passed in place of an entry that one of ``others`` lacks. An error
                 unless given.
             filter_empty: whether a (nested) collection for which ``fn`` gave nothing is
                 left out. Default: left out unless it was empty before. Where the root
                 itself is left out the result is None.
-            propagate_lock: lock the result if this collection is locked.
-            call_on_nested: take the direct entries as they are, nested collections
+            propagate_lock: lock the result if this tensordict is locked.
+            call_on_nested: take the direct entries as they are, nested tensordicts
                 included, and do not enter them.
             is_leaf: asked about the type of each value; true stops the walk there.
             out: a collection in which the results are stored, replacing what is there.
@@ -415,7 +415,7 @@ class ApplyOps(CollectionProtocol):
         _check_call("apply", fn, others)
         if inplace:
             # All results are there before the first is written: a function that
-            # raises leaves the collection as it was.
+            # raises leaves the tensordict as it was.
             tree = apply_nest(
                 self, fn, others, None, NO_DEFAULT, None, default, named, nested_keys,
                 filter_empty, is_leaf, True, prefix,
@@ -446,11 +446,11 @@ class ApplyOps(CollectionProtocol):
         return result
 
     def _leaves_owner(self) -> Self:
-        """The collection whose leaves an operation in place writes to."""
+        """The tensordict whose leaves an operation in place writes to."""
         return self
 
     def _take_written(self) -> None:
-        """Make entries that were stored below this collection what they are to be in it."""
+        """Make entries that were stored below this tensordict what they are to be in it."""
 
 
 def _warn_unknown(method: str, keywords: dict[str, Any]) -> None:
@@ -459,7 +459,7 @@ def _warn_unknown(method: str, keywords: dict[str, Any]) -> None:
 
 
 def _check_call(method: str, fn: object, others: tuple[Any, ...]) -> None:
-    """Check the function of a call, and the collections behind it.
+    """Check the function of a call, and the tensordicts behind it.
 
     Raises:
         AttributeError: one of ``others`` is no collection.

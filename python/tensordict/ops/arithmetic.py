@@ -97,7 +97,7 @@ class ArithmeticOps(CollectionProtocol):
       broadcasts from the left, over each leaf's other dims ``[*F]``;
     - another collection: its entries are matched by key, in whatever order they are.
 
-    The result has the structure, device, names and lock of this collection (never
+    The result has the structure, device, names and lock of this tensordict (never
     locked where ``other`` is a tensor with dims), and dtypes as torch promotes them.
     ``default`` says what to do where a key is missing on one side:
 
@@ -191,7 +191,7 @@ class ArithmeticOps(CollectionProtocol):
 
         Args:
             other: a number, a tensor or a collection.
-            alpha: a factor of this collection. Default: 1.
+            alpha: a factor of this tensordict. Default: 1.
             default: for keys that only one side has: ``"intersection"`` or a value.
 
         Raises:

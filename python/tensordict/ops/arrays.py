@@ -36,9 +36,9 @@ class ArrayOps(CollectionProtocol):
     """Files of HDF5 and Zarr."""
 
     def to_h5(self, filename: str | os.PathLike[str], **kwargs: Any) -> Any:
-        """Write this collection to a new file of HDF5, and give what is in it, opened.
+        """Write this tensordict to a new file of HDF5, and give what is in it, opened.
 
-        Each leaf becomes a dataset and each nested collection a group; batch size and
+        Each leaf becomes a dataset and each nested tensordict a group; batch size and
         names are noted. A file that is there is replaced once the new one is written: a
         call that fails leaves it as it was. Needs ``h5py``.
 
@@ -72,9 +72,9 @@ class ArrayOps(CollectionProtocol):
         allow_pickle: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Write this collection to a new store of Zarr, and give what is in it, opened.
+        """Write this tensordict to a new store of Zarr, and give what is in it, opened.
 
-        Each leaf becomes an array and each nested collection a group; batch size and names
+        Each leaf becomes an array and each nested tensordict a group; batch size and names
         are noted. A store that is there is replaced once the new one is written. Needs
         ``zarr`` 3.1.1 or newer.
 

@@ -51,7 +51,7 @@ class AutogradOps(CollectionProtocol):
         stay the tensors that they are.
 
         Raises:
-            KeyError: what is assigned has keys that this collection has not.
+            KeyError: what is assigned has keys that this tensordict has not.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(2)).requires_grad_()
@@ -241,7 +241,7 @@ class AutogradOps(CollectionProtocol):
         )
         if filtered is None:
             return result.empty()
-        # The addresses of the root come before those of nested collections.
+        # The addresses of the root come before those of nested tensordicts.
         for key, value in list(filtered._entries().items()):
             if isinstance(value, CollectionProtocol):
                 filtered._del_entry(key)

@@ -43,7 +43,7 @@ class BatchOps(CollectionProtocol):
     def batch_size(self) -> torch.Size:
         """The leading dims ``[*B]`` that all entries share.
 
-        It can be set to any shape that all entries start with. Nested collections
+        It can be set to any shape that all entries start with. Nested tensordicts
         whose batch size does not start with the new one are given it, too. A new dim
         has no name.
 
@@ -144,7 +144,7 @@ class BatchOps(CollectionProtocol):
 
     @property
     def depth(self) -> int:
-        """The number of nested collections above the deepest leaf; 0 if none is nested.
+        """The number of nested tensordicts above the deepest leaf; 0 if none is nested.
 
         Examples:
             >>> TensorDict({"a": {"b": {"c": torch.zeros(())}}}).depth
@@ -158,15 +158,15 @@ class BatchOps(CollectionProtocol):
         """Set the largest batch size that all entries share, here and in nested ones.
 
         A collection without entries says nothing of the others. Its batch size stays where
-        it begins with that of the collection that holds it, cut to ``batch_dims``.
+        it begins with that of the tensordict that holds it, cut to ``batch_dims``.
 
         Args:
             batch_dims: the most dims that a batch size may have. Default: no limit.
-            keep_compliant_size: whether nested collections keep a batch size that
+            keep_compliant_size: whether nested tensordicts keep a batch size that
                 begins with the one found for them.
 
         Returns:
-            This collection.
+            This tensordict.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3, 4, 5), "b": torch.zeros(3, 4)})
@@ -186,7 +186,7 @@ class BatchOps(CollectionProtocol):
     def _common_size(
         self, limit: int | None, keep: bool, sizes: list[tuple[Any, torch.Size]]
     ) -> torch.Size | None:
-        """Add this and all nested collections with the batch size that entries share.
+        """Add this and all nested tensordicts with the batch size that entries share.
 
         Return that of this one; None where there is no leaf to tell it.
         """
@@ -238,12 +238,12 @@ class BatchOps(CollectionProtocol):
     def names(self) -> list[str | None]:
         """A name or None per batch dim.
 
-        Nested collections take the names for the dims they share. Setting None
+        Nested tensordicts take the names for the dims they share. Setting None
         removes all names.
 
         Raises:
             ValueError: there are more or fewer names than batch dims, or one is given
-                twice, here or in a nested collection. Nothing has changed then.
+                twice, here or in a nested tensordict. Nothing has changed then.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3, 4)}, [3, 4], names=["time", None])
@@ -285,7 +285,7 @@ class BatchOps(CollectionProtocol):
         return self._td_dim_names is not None
 
     def _check_names(self, names: list[str | None]) -> None:
-        """Raise where this collection cannot have ``names``."""
+        """Raise where this tensordict cannot have ``names``."""
 
     def refine_names(self, *names: Any) -> Self:
         """Name the dims that have no name; ``...`` stands for those that stay as is.
@@ -381,7 +381,7 @@ def _looked_at(td: CollectionProtocol) -> list[tuple[str, Any]]:
 def _collect_resized(
     td: CollectionProtocol, size: torch.Size, changed: list[Any]
 ) -> None:
-    """Add ``td`` and the nested collections that must take ``size``; raise if one cannot."""
+    """Add ``td`` and the nested tensordicts that must take ``size``; raise if one cannot."""
     ndim = len(size)
     for key, value in _looked_at(td):
         if isinstance(value, CollectionProtocol):
@@ -404,7 +404,7 @@ def _collect_renamed(
     path: tuple[str, ...],
     changed: list[tuple[Any, list[str | None]]],
 ) -> None:
-    """Add ``td`` and all nested collections with their names; raise if some repeat."""
+    """Add ``td`` and all nested tensordicts with their names; raise if some repeat."""
     depth = len(td.batch_size)
     own = [*names, *td.names[ndim:]] if depth > ndim else names[:depth]
     if len({*own, None}) + own.count(None) != len(own) + 1:
@@ -433,7 +433,7 @@ def _shared(first: Sequence[int], second: Sequence[int]) -> Sequence[int]:
 
 
 def _depth_of(td: CollectionProtocol) -> int:
-    """Count the collections above the deepest leaf; return -1 if there is no leaf."""
+    """Count the tensordicts above the deepest leaf; return -1 if there is no leaf."""
     depth = -1
     for value in td._sample_entries().values():
         below = 0

@@ -57,7 +57,7 @@ class ClientOps(CollectionProtocol):
         return True
 
     def _check_device(self, *, raise_exception: bool = True) -> bool:
-        """Return whether all entries are on the collection's device, if it has one.
+        """Return whether all entries are on the tensordict's device, if it has one.
 
         Raises:
             RuntimeError: one is not, unless ``raise_exception`` is false.
@@ -84,7 +84,7 @@ class ClientOps(CollectionProtocol):
         """The values as a list; those of lazy stacks are the values of the members.
 
         Args:
-            include_nested: whether values of nested collections are listed.
+            include_nested: whether values of nested tensordicts are listed.
             leaves_only: whether only leaves are.
             collapse: whether a lazy stack has one value for each key instead.
             is_leaf: what a leaf is. Default: all but collections.
@@ -133,7 +133,7 @@ class ClientOps(CollectionProtocol):
         return [key for key, _ in pairs], [value for _, value in pairs]
 
     def _listed(self, nested: bool) -> Iterator[tuple[Any, Any]]:
-        """The pairs of key and value, those of nested collections after each."""
+        """The pairs of key and value, those of nested tensordicts after each."""
         for key, value in list(self.items()):
             yield key, value
             if nested and is_tensor_collection(value) and not is_non_tensor(value):

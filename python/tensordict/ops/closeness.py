@@ -30,11 +30,11 @@ def assert_close(
 
     Leaves are compared by :func:`torch.testing.assert_close`, with its default
     tolerances per dtype; dtypes and shapes must be equal. Batch sizes, names, devices of
-    the collections and locks are not compared.
+    the tensordicts and locks are not compared.
 
     Args:
         actual: a collection.
-        expected: the collection that it should be like.
+        expected: the tensordict that it should be like.
         rtol: the relative tolerance; given with ``atol`` or not at all.
         atol: the absolute tolerance.
         equal_nan: whether NaN equals NaN.

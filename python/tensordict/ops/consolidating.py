@@ -55,9 +55,9 @@ class ConsolidatingOps(CollectionProtocol):
             device: where the buffer is. Default: that of the leaves, if they have one.
                 Not together with ``filename``.
             non_blocking: whether copies from a device may overlap.
-            inplace: whether the leaves of this collection are replaced, and it returned.
+            inplace: whether the leaves of this tensordict are replaced, and it returned.
             return_early: with ``num_threads`` above 1, return a future at once, whose
-                ``result()`` is the collection. The leaves must not change until then.
+                ``result()`` is the tensordict. The leaves must not change until then.
             use_buffer: with ``filename``, whether the leaves are in memory, and the file
                 is a copy of it.
             share_memory: whether the buffer is in shared memory.
@@ -128,11 +128,11 @@ class ConsolidatingOps(CollectionProtocol):
     # Calls of the engine: dense collections; others override ------------------------
 
     def _describe(self, rows: Iterator[Any]) -> Any:
-        """Describe this collection. See :mod:`tensordict.storage.layouts.consolidated`."""
+        """Describe this tensordict. See :mod:`tensordict.storage.layouts.consolidated`."""
         return describing.describe_dense(self, rows)
 
     def _described_child(self, name: str) -> Any:
-        """The collection of a nested level."""
+        """The tensordict of a nested level."""
         return self._entries()[name]
 
     @classmethod
@@ -145,15 +145,15 @@ class ConsolidatingOps(CollectionProtocol):
         _consolidated.put_leaves(self, leaves)
 
     def _consolidated_home(self) -> Self:
-        """The collection that knows of the buffer."""
+        """The tensordict that knows of the buffer."""
         return self
 
     def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
-        """The level of this collection. See :mod:`tensordict.storage.safetensors_levels`."""
+        """The level of this tensordict. See :mod:`tensordict.storage.safetensors_levels`."""
         return _safetensors.dense_to_level(self, writer, path)
 
     def _to_entry(self, writer: object, path: tuple[str, ...]) -> dict[str, Any]:
-        """The entry of this collection in the level of another."""
+        """The entry of this tensordict in the level of another."""
         return {"td": self._to_level(writer, path)}
 
     @classmethod

@@ -73,7 +73,7 @@ class ConstructOps(CopyingOps):
         """Make a collection from a mapping.
 
         Nested mappings, named tuples, tuples, dataclasses, models of pydantic and
-        structured arrays become nested collections, numbers and arrays become tensors. Tensors and collections
+        structured arrays become nested tensordicts, numbers and arrays become tensors. Tensors and collections
         are stored as they are. Where a ``batch_size`` with dims is given, numbers are
         values that all elements share.
 
@@ -192,16 +192,16 @@ class ConstructOps(CopyingOps):
         batch_dims: int | None = None,
         names: Sequence[str | None] | None = None,
     ) -> Self:
-        """Make a collection from a mapping, each nested one as this collection's is.
+        """Make a collection from a mapping, each nested one as this tensordict's is.
 
-        As :meth:`from_dict`, but where this collection has an entry of the same name
-        that is a collection, that one makes the nested collection: so typed collections
+        As :meth:`from_dict`, but where this tensordict has an entry of the same name
+        that is a collection, that one makes the nested tensordict: so typed collections
         come back from the dictionaries that :meth:`to_dict` made of them. Of a collection
         it is a copy that shares the leaves; only ``batch_size`` counts then.
 
         Raises:
             ValueError: both ``batch_size`` and ``batch_dims`` are given.
-            AttributeError: an entry of this collection is a leaf where ``input_dict``
+            AttributeError: an entry of this tensordict is a leaf where ``input_dict``
                 has a mapping.
 
         Examples:
@@ -427,7 +427,7 @@ class ConstructOps(CopyingOps):
         """Make a :class:`TensorDict` of the fields of a structured numpy array.
 
         A field shares the array's memory where torch can express its strides, and is
-        copied where it cannot. Structured fields become nested collections.
+        copied where it cannot. Structured fields become nested tensordicts.
 
         Args:
             struct_array: an array of shape ``[*B]`` with named fields.

@@ -52,7 +52,7 @@ class ConvertOps(CollectionProtocol):
             convert_tensors: whether leaves become Python numbers and lists of them;
                 ``"numpy"`` for arrays that share their memory. Default: they stay
                 tensors, the very same.
-            tolist_first: whether nested collections become lists over their batch dims,
+            tolist_first: whether nested tensordicts become lists over their batch dims,
                 as :meth:`tolist` makes them.
 
         Examples:
@@ -197,7 +197,7 @@ class ConvertOps(CollectionProtocol):
         device: torch.device | str | int | None = None,
         **kwargs: object,
     ) -> Any:
-        """Copy this collection to a Redis server, and get a store that reads it there.
+        """Copy this tensordict to a Redis server, and get a store that reads it there.
 
         Args:
             backend: what texts call the server: ``"redis"``, ``"dragonfly"``.
@@ -206,7 +206,7 @@ class ConvertOps(CollectionProtocol):
             db: the number of the database.
             unix_socket_path: a socket of this machine, instead of host and port.
             prefix: what all keys on the server start with.
-            device: where tensors are read to. Default: the device of this collection.
+            device: where tensors are read to. Default: the device of this tensordict.
             **kwargs: what else ``TensorDictStore.from_tensordict`` takes, such as
                 ``password`` and ``ssl``.
 
@@ -229,7 +229,7 @@ class ConvertOps(CollectionProtocol):
         )
 
     def to_namedtuple(self, dest_cls: type | None = None) -> Any:
-        """A named tuple with a field per entry; nested collections become such, too.
+        """A named tuple with a field per entry; nested tensordicts become such, too.
 
         Args:
             dest_cls: the named tuple class of all of them. Default: a new class named
@@ -253,7 +253,7 @@ class ConvertOps(CollectionProtocol):
     def to_struct_array(self) -> np.ndarray[Any, Any]:
         """A structured numpy array of the shape of the batch size, a field per entry.
 
-        The values are copied. Nested collections become structured fields; their extra
+        The values are copied. Nested tensordicts become structured fields; their extra
         batch dims are dims of the field.
 
         Raises:
@@ -304,10 +304,10 @@ class ConvertOps(CollectionProtocol):
         )
 
     def to_pytree(self) -> Any:
-        """The nested structure that :meth:`from_pytree` made this collection of.
+        """The nested structure that :meth:`from_pytree` made this tensordict of.
 
         Returns:
-            Dictionaries, lists and tuples; this collection where it was not made so.
+            Dictionaries, lists and tuples; this tensordict where it was not made so.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(2))

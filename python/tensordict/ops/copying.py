@@ -47,9 +47,9 @@ class CopyingOps(CollectionProtocol):
     # Copies ----------------------------------------------------------------------
 
     def clone(self, recurse: bool = True, **kwargs: object) -> Self:
-        """Copy this collection.
+        """Copy this tensordict.
 
-        The copy is never locked, and its nested collections are new ones.
+        The copy is never locked, and its nested tensordicts are new ones.
 
         Args:
             recurse: whether the leaves are copied too, as :meth:`torch.Tensor.clone`
@@ -105,14 +105,14 @@ class CopyingOps(CollectionProtocol):
         """A collection like this one without any leaf; it is not locked.
 
         Args:
-            recurse: whether the nested collections are kept, empty too.
-            batch_size: another batch size. Nested collections keep theirs.
+            recurse: whether the nested tensordicts are kept, empty too.
+            batch_size: another batch size. Nested tensordicts keep theirs.
             device: another device, or None for none.
             names: other names, or None for none. Default: the names of the dims kept.
 
         Raises:
             RuntimeError: ``recurse`` is true and ``batch_size`` is not a prefix of the
-                batch size of a nested collection that holds entries.
+                batch size of a nested tensordict that holds entries.
             ValueError: there is not one name per batch dim.
 
         Examples:
@@ -326,7 +326,7 @@ class CopyingOps(CollectionProtocol):
             data: a number, a sequence, an array or a tensor, whose shape is the batch
                 size and the shape of every leaf of the result; or a collection with an
                 entry for each leaf, whose batch size is that of the result.
-            dtype: the dtype of all leaves. Default: that of the leaf of this collection.
+            dtype: the dtype of all leaves. Default: that of the leaf of this tensordict.
             device: the device of all leaves. Default: that of the leaf.
             requires_grad: whether the leaves require gradients.
             pin_memory: whether the leaves are in pinned memory.
@@ -433,12 +433,12 @@ class CopyingOps(CollectionProtocol):
     def create_nested(self, key: NestedKeyLike) -> Self:
         """Put an empty collection at ``key``, in place of what is there.
 
-        The collections on the way are made where they are missing. The new one has the
+        The tensordicts on the way are made where they are missing. The new one has the
         batch size, device, names and type of the one that holds it.
 
         Raises:
             IndexError: ``key`` is no nested key.
-            RuntimeError: the collection that is written to is locked.
+            RuntimeError: the tensordict that is written to is locked.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(3), batch_size=[3])

@@ -88,19 +88,19 @@ class DeviceOps(CollectionProtocol):
 
     @property
     def is_cpu(self) -> bool:
-        """Return whether the collection's device is the CPU; False without one."""
+        """Return whether the tensordict's device is the CPU; False without one."""
         device = self.device
         return device is not None and device.type == "cpu"
 
     @property
     def is_cuda(self) -> bool:
-        """Return whether the collection's device is a GPU; False without one."""
+        """Return whether the tensordict's device is a GPU; False without one."""
         device = self.device
         return device is not None and device.type == "cuda"
 
     @property
     def is_meta(self) -> bool:
-        """Return whether the collection's device is ``meta``; False without one."""
+        """Return whether the tensordict's device is ``meta``; False without one."""
         device = self.device
         return device is not None and device.type == "meta"
 
@@ -125,11 +125,11 @@ class DeviceOps(CollectionProtocol):
                   default they overlap, and are done when the call returns.
                 - ``non_blocking_pin``: whether leaves are put into pinned memory first.
                 - ``num_threads``: taken for compatibility; torch copies in parallel.
-                - ``inplace``: put the moved leaves into this collection and return it.
+                - ``inplace``: put the moved leaves into this tensordict and return it.
                 - ``batch_size``: a new batch size.
 
         Raises:
-            RuntimeError: ``inplace`` is true and the collection is locked, or ``copy`` is
+            RuntimeError: ``inplace`` is true and the tensordict is locked, or ``copy`` is
                 asked for.
 
         Examples:
@@ -275,7 +275,7 @@ class DeviceOps(CollectionProtocol):
         return self
 
     def _clear_device(self) -> None:
-        """Forget the device of this collection alone."""
+        """Forget the device of this tensordict alone."""
         self._device = None
 
     # Memory for transfers ------------------------------------------------------------
@@ -289,7 +289,7 @@ class DeviceOps(CollectionProtocol):
 
         Args:
             num_threads: taken for compatibility.
-            inplace: whether the leaves of this collection are replaced, and it returned.
+            inplace: whether the leaves of this tensordict are replaced, and it returned.
 
         Raises:
             RuntimeError: there is no accelerator, or ``inplace`` on a locked collection.

@@ -273,7 +273,7 @@ def _indented(text: str, width: int) -> str:
 
 
 def _describe(value: object, options: types.MappingProxyType[str, Any]) -> str:
-    """One entry of the long form: a nested collection, or what is known of a leaf."""
+    """One entry of the long form: a nested tensordict, or what is known of a leaf."""
     if isinstance(value, CollectionProtocol):
         text, name = repr(value), value._printed_nested_as
         return text if name is None else name + text.removeprefix(type(value).__name__)
@@ -422,7 +422,7 @@ def _compact_leaf(
 
 
 def _nested_label(key: str, value: Any, parent: Any) -> str:
-    """The class of a nested collection where it is not the usual one, and its own dims."""
+    """The class of a nested tensordict where it is not the usual one, and its own dims."""
     own = value.batch_size[len(parent.batch_size) :]
     name = parent._nested_class(key, value).__name__
     return ("" if name == "TensorDict" else name) + (_shape(own) if own else "")
@@ -431,7 +431,7 @@ def _nested_label(key: str, value: Any, parent: Any) -> str:
 def _compact_children(
     td: CollectionProtocol, options: types.MappingProxyType[str, Any]
 ) -> list[Any]:
-    """Per entry its text, or for a nested collection its opening text and children."""
+    """Per entry its text, or for a nested tensordict its opening text and children."""
     children: list[Any] = []
     for key, value in td._repr_entries():
         text = value._repr_short() if isinstance(value, CollectionProtocol) else None

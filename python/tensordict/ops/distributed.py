@@ -101,7 +101,7 @@ class DistributedOps(CollectionProtocol):
             leaf, less one. None with ``consolidated``; from a pipe, what came.
 
         Raises:
-            AttributeError: ``consolidated``, and this collection is not.
+            AttributeError: ``consolidated``, and this tensordict is not.
             ValueError: as in :meth:`send`.
             RuntimeError: the sender could not send, is gone, or did not call within the
                 timeout.
@@ -205,7 +205,7 @@ class DistributedOps(CollectionProtocol):
         *,
         wire: Wire | None = None,
     ) -> None:
-        """Send this collection to a process that calls :meth:`from_remote_init`.
+        """Send this tensordict to a process that calls :meth:`from_remote_init`.
 
         The receiver need not know anything of it. Values that are no tensors go along
         without pickles: numbers, text, bytes, dicts, lists, tuples, sets, arrays.
@@ -238,7 +238,7 @@ class DistributedOps(CollectionProtocol):
         *,
         wire: Wire | None = None,
     ) -> Self:
-        """Receive the collection that another process sends by :meth:`init_remote`.
+        """Receive the tensordict that another process sends by :meth:`init_remote`.
 
         Args:
             src: the global rank of the sender.
@@ -270,7 +270,7 @@ class DistributedOps(CollectionProtocol):
         device: torch.device | str | None = None,
         _tensorclass_type: str | None = None,
     ) -> Self:
-        """Send the collection of one process to all of a group.
+        """Send the tensordict of one process to all of a group.
 
         All of them call it. What the others call it on does not matter.
 
@@ -324,7 +324,7 @@ class DistributedOps(CollectionProtocol):
         return whole.scatter(src, tensordicts, group, device)
 
     def all_gather(self, *, group: ProcessGroup | None = None) -> list[Any]:
-        """Give each process of a group the collections of all of them.
+        """Give each process of a group the tensordicts of all of them.
 
         All call it, each with its own collection, which may differ in everything.
 
@@ -345,7 +345,7 @@ class DistributedOps(CollectionProtocol):
     def gather_and_stack(
         self, dst: int, group: ProcessGroup | None = None
     ) -> Self | None:
-        """Write the collections of all other processes to the rows of one collection.
+        """Write the tensordicts of all other processes to the rows of one collection.
 
         All processes of the group call it. In that of rank ``dst`` the first dim has a
         row for each of the others, in the order of their ranks.
@@ -355,7 +355,7 @@ class DistributedOps(CollectionProtocol):
             group: the process group.
 
         Returns:
-            In ``dst`` this collection, in the others None.
+            In ``dst`` this tensordict, in the others None.
 
         Raises:
             ValueError: in all processes, ``dst`` is not in the group.

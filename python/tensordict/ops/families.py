@@ -97,7 +97,7 @@ def elementwise_with(op: ForEach) -> Callable[[F], F]:
     """Fill ``method(self, other, default=None)`` with ``op(leaves, operand)``.
 
     ``op`` takes a list of leaves and either a list of as many operands, or one operand
-    for all. Names and lock are kept; nested collections that hold nothing are not, but
+    for all. Names and lock are kept; nested tensordicts that hold nothing are not, but
     where the operand is a tensor with dims. The stub says whether ``default`` is
     keyword-only.
     """

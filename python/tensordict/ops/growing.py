@@ -40,17 +40,17 @@ class GrowingOps(CollectionProtocol):
     ) -> MemoryMappedTensor:
         """Add a tensor of zeros to a memory-mapped collection and to its directory.
 
-        The collection stays locked.
+        The tensordict stays locked.
 
         Args:
-            key: where to. Nested collections that are missing are made.
+            key: where to. Nested tensordicts that are missing are made.
             shape: the shape, which begins with the batch size.
             dtype: the dtype. Default: torch's default dtype.
             robust_key: as for :meth:`memmap`.
 
         Raises:
-            RuntimeError: the collection is not memory-mapped, the key exists, or the
-                shape does not begin with the batch size; the collection, or a nested
+            RuntimeError: the tensordict is not memory-mapped, the key exists, or the
+                shape does not begin with the batch size; the tensordict, or a nested
                 one that the key runs through, is none that entries are added to.
             AttributeError: the key is that of no field of a tensorclass, or runs
                 through a tensor.
@@ -163,11 +163,11 @@ class GrowingOps(CollectionProtocol):
         """Open the files of a memory-mapped collection again.
 
         Entries that others added to its directory appear, those that were removed go.
-        Nested collections keep their identity. Batch sizes and names that were set
+        Nested tensordicts keep their identity. Batch sizes and names that were set
         since the save are kept, and written to the metadata.
 
         Raises:
-            RuntimeError: the collection is not memory-mapped, or has no directory; a
+            RuntimeError: the tensordict is not memory-mapped, or has no directory; a
                 tensor that was added does not have the batch size.
 
         Examples:
@@ -192,7 +192,7 @@ class GrowingOps(CollectionProtocol):
             method: what adds it, for the message.
 
         Raises:
-            RuntimeError: this collection is none that entries are added to.
+            RuntimeError: this tensordict is none that entries are added to.
         """
         if self._is_dense:
             return self

@@ -132,7 +132,7 @@ class IndexWritesOps(CollectionProtocol):
             keys_to_update: write only these.
 
         Raises:
-            KeyError: there is no entry for a value. Below a nested collection it is
+            KeyError: there is no entry for a value. Below a nested tensordict it is
                 made where the value comes in a collection.
             RuntimeError: a value does not fit what the index points at; then nothing
                 is written.
@@ -210,7 +210,7 @@ def _collect_writes(
 ) -> None:
     """The leaves of ``td`` and the values for them, checked against what is indexed.
 
-    What a nested collection lacks is made, as by assignment at an index. ``asked`` is
+    What a nested tensordict lacks is made, as by assignment at an index. ``asked`` is
     the index as it was given: torch writes other values at a mask than at positions.
     """
     # A field may have the name of the method that lists the entries.

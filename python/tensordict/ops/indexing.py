@@ -55,7 +55,7 @@ class IndexingOps(CollectionProtocol):
     """
 
     def _get_index(self, index: object) -> Any:
-        """The collection of every entry at ``index``: see ``__getitem__``."""
+        """The tensordict of every entry at ``index``: see ``__getitem__``."""
         result = _rust.index(self, index)
         if not self._is_locked or result is self:
             # A part of shared memory or of a file is locked.
@@ -99,7 +99,7 @@ class IndexingOps(CollectionProtocol):
         return _rust.get(self, key).shape
 
     def _get_sub_tensordict(self, idx: BatchIndex) -> Any:
-        """A view of the part at ``idx`` whose writes go through to this collection."""
+        """A view of the part at ``idx`` whose writes go through to this tensordict."""
         return classes._SubTensorDict(source=self, idx=idx)
 
     # Masks -----------------------------------------------------------------------
@@ -113,7 +113,7 @@ class IndexingOps(CollectionProtocol):
 
         Args:
             mask: bool, the first batch dims or all of them; dims of size 1 may follow.
-            inplace: store the new leaves in this collection, and return it.
+            inplace: store the new leaves in this tensordict, and return it.
 
         Raises:
             IndexError: the mask does not have the first batch dims as its shape.
@@ -208,7 +208,7 @@ class IndexingOps(CollectionProtocol):
             condition: bool, broadcast to every leaf from the left.
             other: a collection with the same entries, or a number or tensor for all
                 leaves. With a collection the result is unlocked.
-            out: the collection, or dict, to store the result in, and to return.
+            out: the tensordict, or dict, to store the result in, and to return.
             pad: what stands for an entry that only one of the two has. Default: such
                 an entry is an error.
             update_batch_size: whether ``out`` takes the batch size of this.
@@ -269,8 +269,8 @@ class IndexingOps(CollectionProtocol):
             dim: the batch dim.
             index: integers ``[*I]``, for every leaf: those go from ``[*B, *F]`` to
                 ``[*I, *F]``.
-            out: the collection whose leaves are written, and which is returned.
-            inplace: store the new leaves in this collection, and return it.
+            out: the tensordict whose leaves are written, and which is returned.
+            inplace: store the new leaves in this tensordict, and return it.
 
         Raises:
             KeyError: ``out`` lacks an entry.
@@ -334,7 +334,7 @@ def getitem_batch_size(batch_size: Sequence[int], index: BatchIndex) -> torch.Si
 
 
 def _as_plain(td: CollectionProtocol) -> Any:
-    """``td`` as the plain type; nested collections keep theirs."""
+    """``td`` as the plain type; nested tensordicts keep theirs."""
     if type(td) is td._plain_type:
         return td
     names = td._td_dim_names

@@ -128,7 +128,7 @@ class JoiningOps(CollectionProtocol):
         return classes.LazyStackedTensorDict._of(members, dim, name)
 
     def to_lazystack(self, dim: int = 0) -> Any:
-        """A lazy stack of the collections along a batch dim.
+        """A lazy stack of the tensordicts along a batch dim.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3, 4)}, batch_size=[3])
@@ -183,7 +183,7 @@ class JoiningOps(CollectionProtocol):
         Raises:
             KeyError: an entry is missing.
             RuntimeError: shapes differ, or do not fit the batch size when stacked, or
-                the collection is locked. Nothing has changed then.
+                the tensordict is locked. Nothing has changed then.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(3), b=torch.ones(3), batch_size=[3])
@@ -297,7 +297,7 @@ def stack(input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
     Args:
         input: collections of the same batch size with the same entries, or tensors.
         dim: the new dim.
-        out: the collection to write, entry by entry, and to return.
+        out: the tensordict to write, entry by entry, and to return.
 
     Raises:
         IndexError: ``dim`` is out of range.
@@ -325,7 +325,7 @@ def cat(input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
         input: collections with the same entries, whose batch sizes differ in ``dim`` at
             most, or tensors.
         dim: the batch dim.
-        out: the collection to write, entry by entry, and to return.
+        out: the tensordict to write, entry by entry, and to return.
 
     Raises:
         ValueError: ``input`` is empty.
@@ -353,7 +353,7 @@ def maybe_dense_stack(
 ) -> T:
     """Stack collections along a new batch dim, densely where their shapes allow it.
 
-    Otherwise the result is a lazy stack, or the nested collections that differ are.
+    Otherwise the result is a lazy stack, or the nested tensordicts that differ are.
     See :func:`stack` and :func:`tensordict.lazy_stack`, which takes ``kwargs``.
     """
     if not len(input):
@@ -373,10 +373,10 @@ def maybe_dense_stack(
 def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
     """Stack collections along a new batch dim, as one tensor per entry.
 
-    What cannot be stacked so is a lazy stack: a nested collection, or all of them.
+    What cannot be stacked so is a lazy stack: a nested tensordict, or all of them.
 
     Args:
-        td_list: the collections; a stack of them is made dense along its own dim.
+        td_list: the tensordicts; a stack of them is made dense along its own dim.
         dim: the new dim. It must be given for a list.
 
     Raises:
@@ -413,7 +413,7 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
 
 
 def _stack_by_level(tds: Sequence[Any], dim: int) -> Any:
-    """A dense stack of lazy stacks of the nested collections that are not alike.
+    """A dense stack of lazy stacks of the nested tensordicts that are not alike.
 
     None where keys or shapes differ here.
     """

@@ -221,11 +221,11 @@ class KeyViewsOps(CollectionProtocol):
         *,
         sort: bool = False,
     ) -> Any:
-        """The keys: a view that follows the collection, in the order of its entries.
+        """The keys: a view that follows the tensordict, in the order of its entries.
 
         Args:
-            include_nested: also list the keys of nested collections, as tuples, before
-                the key of the collection that they are in.
+            include_nested: also list the keys of nested tensordicts, as tuples, before
+                the key of the tensordict that they are in.
             leaves_only: leave out the keys of collections.
             is_leaf: which types ``leaves_only`` keeps. Default: all but collections.
             sort: sort the keys, a nested one by its parts joined by dots.
@@ -301,11 +301,11 @@ class KeyViewsOps(CollectionProtocol):
     ) -> Any:
         """The pairs of key and value.
 
-        The direct items are a view that follows the collection. Nested ones are listed
-        when this is called, so that the collection may be changed while they are used.
+        The direct items are a view that follows the tensordict. Nested ones are listed
+        when this is called, so that the tensordict may be changed while they are used.
 
         Args:
-            include_nested: also list what nested collections hold, after the
+            include_nested: also list what nested tensordicts hold, after the
                 collection that it is in, with tuples as keys.
             leaves_only: leave out collections.
             is_leaf: which types ``leaves_only`` keeps. Default: all but collections.

@@ -85,18 +85,18 @@ class KeysOps(CollectionProtocol):
     ) -> Self:
         """Keep only the entries at ``keys``, in the order given.
 
-        The result shares its leaves with this collection, and the nested collections that
+        The result shares its leaves with this tensordict, and the nested tensordicts that
         are kept whole. A key that goes on below another of ``keys`` narrows it.
 
         Args:
             *keys: nested keys of leaves or collections.
-            inplace: drop the other entries from this collection and return it.
+            inplace: drop the other entries from this tensordict and return it.
             strict: whether a missing key is an error. If false it is ignored.
-            as_tensordict: of a tensorclass, give the collection of its fields.
+            as_tensordict: of a tensorclass, give the tensordict of its fields.
 
         Raises:
             KeyError: a key is missing and ``strict`` is true.
-            RuntimeError: ``inplace`` is true and the collection is locked.
+            RuntimeError: ``inplace`` is true and the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3), "n": {"b": torch.ones(3)}}, [3])
@@ -110,12 +110,12 @@ class KeysOps(CollectionProtocol):
     def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Self:
         """Drop the entries at ``keys``; those that are missing are ignored.
 
-        The result shares its leaves with this collection, and the nested collections that
+        The result shares its leaves with this tensordict, and the nested tensordicts that
         are kept whole.
 
         Args:
             *keys: nested keys of leaves or collections.
-            inplace: drop the entries from this collection and return it.
+            inplace: drop the entries from this tensordict and return it.
 
         Raises:
             RuntimeError: an entry would be dropped from a locked collection.
@@ -134,7 +134,7 @@ class KeysOps(CollectionProtocol):
         return result
 
     def filter_empty_(self) -> Self:
-        """Drop the nested collections that have no leaf.
+        """Drop the nested tensordicts that have no leaf.
 
         Raises:
             RuntimeError: one would be dropped from a locked collection.
@@ -163,16 +163,16 @@ class KeysOps(CollectionProtocol):
     ) -> Self:
         """Put all leaves in one collection, under their paths joined by ``separator``.
 
-        In a ``with`` statement the changes are written back to this collection.
+        In a ``with`` statement the changes are written back to this tensordict.
 
         Args:
             separator: joins the parts of a path.
-            inplace: change this collection and return it. Its direct leaves come first.
+            inplace: change this tensordict and return it. Its direct leaves come first.
             is_leaf: which types are kept. Default: all but collections.
 
         Raises:
             KeyError: two leaves would have the same key.
-            RuntimeError: ``inplace`` is true and the collection is locked.
+            RuntimeError: ``inplace`` is true and the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"n": {"a": torch.ones(3)}, "b": torch.zeros(3)}, [3])
@@ -191,15 +191,15 @@ class KeysOps(CollectionProtocol):
         """Regroup the entries: a key with ``separator`` in it becomes a nested key.
 
         Entries without it come first. New collections have the batch size of this one.
-        In a ``with`` statement the changes are written back to this collection.
+        In a ``with`` statement the changes are written back to this tensordict.
 
         Args:
             separator: where keys are split.
-            inplace: change this collection and return it.
+            inplace: change this tensordict and return it.
 
         Raises:
             KeyError: there is an entry at or on the way to a new key.
-            RuntimeError: ``inplace`` is true and the collection is locked.
+            RuntimeError: ``inplace`` is true and the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"n.a": torch.ones(3), "b": torch.zeros(3)}, [3])
@@ -221,17 +221,17 @@ class KeysOps(CollectionProtocol):
         """Deal the entries out: a collection per set of keys, and one with the rest.
 
         Args:
-            *key_sets: the nested keys of each collection. New nested collections have the
+            *key_sets: the nested keys of each collection. New nested tensordicts have the
                 batch size of this one.
-            inplace: whether the rest is this collection.
+            inplace: whether the rest is this tensordict.
             default: stored where an entry is missing and ``strict`` is false, unless it
                 is None.
             strict: whether a missing key is an error. If false it is ignored.
-            reproduce_struct: whether each collection gets all nested collections.
+            reproduce_struct: whether each collection gets all nested tensordicts.
 
         Raises:
             KeyError: a key is missing, or in two sets, and ``strict`` is true.
-            RuntimeError: ``inplace`` is true and the collection is locked.
+            RuntimeError: ``inplace`` is true and the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3), "b": torch.ones(3)}, [3])
@@ -270,18 +270,18 @@ class KeysOps(CollectionProtocol):
         strict: bool = True,
         filter_empty: bool = True,
     ) -> Self:
-        """Take the entries at ``keys`` out of this collection, into a new one.
+        """Take the entries at ``keys`` out of this tensordict, into a new one.
 
         Args:
             *keys: nested keys.
             default: stored in the new collection where an entry is missing; as a value
                 where it is no tensor that fits.
             strict: whether a missing entry without default is an error.
-            filter_empty: drop the nested collections that are left without leaves.
+            filter_empty: drop the nested tensordicts that are left without leaves.
 
         Raises:
             KeyError: an entry is missing; then nothing is taken out.
-            RuntimeError: the collection is locked.
+            RuntimeError: the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3), "b": torch.ones(3)}, [3])
@@ -314,7 +314,7 @@ class KeysOps(CollectionProtocol):
             replace_all(self, rest)
             return result
         for path in taken:
-            # Nested collections stay the same objects, also for others who hold them.
+            # Nested tensordicts stay the same objects, also for others who hold them.
             holder = self if len(path) == 1 else _rust.get(self, path[:-1])
             holder._del_entry(path[-1])
         if filter_empty:
@@ -336,7 +336,7 @@ class KeysOps(CollectionProtocol):
         Raises:
             KeyError: there is no entry at ``old_key``, or one at ``new_key`` and
                 ``safe`` is true.
-            RuntimeError: the collection is locked.
+            RuntimeError: the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3), "b": torch.ones(3)}, [3])
@@ -375,7 +375,7 @@ class KeysOps(CollectionProtocol):
     ) -> Self:
         """A collection with entries moved to other nested keys, all at once.
 
-        The result shares its leaves with this collection and is new all the way down.
+        The result shares its leaves with this tensordict and is new all the way down.
         Entries that are moved come last. Keys may be swapped.
 
         Args:
@@ -519,7 +519,7 @@ def _check_destinations(
 def _is_emptied(
     td: CollectionProtocol, path: tuple[str, ...], moves: Iterable[tuple[str, ...]]
 ) -> bool:
-    """Return whether all leaves of the collection at ``path`` are moved away."""
+    """Return whether all leaves of the tensordict at ``path`` are moved away."""
     found = _rust.get(td, path)
     if not isinstance(found, CollectionProtocol):
         return False
@@ -540,7 +540,7 @@ def _restore(td: CollectionProtocol, entries: dict[str, Any]) -> None:
 def _collect_empty(
     td: CollectionProtocol, drops: list[tuple[CollectionProtocol, str]]
 ) -> bool:
-    """Note the outermost nested collections without leaves; whether ``td`` has none."""
+    """Note the outermost nested tensordicts without leaves; whether ``td`` has none."""
     empty = True
     below: list[tuple[CollectionProtocol, str]] = []
     for key, value in list(td._entries().items()):
@@ -555,7 +555,7 @@ def _collect_empty(
 
 
 def _drop_emptied(td: CollectionProtocol, paths: set[tuple[str, ...]]) -> None:
-    """Drop the collections at ``paths`` that have no entry, and their empty parents."""
+    """Drop the tensordicts at ``paths`` that have no entry, and their empty parents."""
     for path in sorted(paths, key=len, reverse=True):
         while path:
             found = _rust.get(td, path, None)

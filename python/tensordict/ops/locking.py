@@ -50,7 +50,7 @@ class LockingOps(CollectionProtocol):
             self.unlock_()
 
     def lock_(self) -> Self:
-        """Lock this collection and all that it holds.
+        """Lock this tensordict and all that it holds.
 
         In a ``with`` statement it is unlocked again at the end.
 
@@ -73,7 +73,7 @@ class LockingOps(CollectionProtocol):
         return self
 
     def unlock_(self) -> Self:
-        """Unlock this collection and all that it holds.
+        """Unlock this tensordict and all that it holds.
 
         In a ``with`` statement it is locked again at the end.
 
@@ -88,7 +88,7 @@ class LockingOps(CollectionProtocol):
             True
         """
         locked = self._is_locked
-        # Nested collections may be locked on their own.
+        # Nested tensordicts may be locked on their own.
         _rust.unlock_tree(self)
         # Leaves are about to be replaced, so the buffer is dropped as in the release.
         if self._consolidated is not None:
@@ -101,7 +101,7 @@ class LockingOps(CollectionProtocol):
         return self
 
     def clear_refs_for_compile_(self) -> Self:
-        """Forget what this collection was made of and by what it is locked.
+        """Forget what this tensordict was made of and by what it is locked.
 
         Compiled code cannot return weak references.
         """
@@ -124,7 +124,7 @@ class LockingOps(CollectionProtocol):
     def __enter__(self) -> Self:
         """Open a block at whose end changes are written back.
 
-        The collection that :meth:`view`, :meth:`permute`, :meth:`flatten_keys`,
+        The tensordict that :meth:`view`, :meth:`permute`, :meth:`flatten_keys`,
         :meth:`lock_` and the like return knows what it was made of: at the end of
         ``with td.view(-1) as flat:`` the entries of ``flat``, viewed back, are stored in
         ``td``, and what was locked or unlocked for the block no longer is. After an
@@ -173,7 +173,7 @@ class LockingOps(CollectionProtocol):
         return False
 
     def _write_back(self, result: CollectionProtocol) -> None:
-        """Store the entries of ``result``, which has this collection's batch size."""
+        """Store the entries of ``result``, which has this tensordict's batch size."""
         if result is self:
             return
         if self.is_locked:

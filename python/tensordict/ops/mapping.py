@@ -45,9 +45,9 @@ class MappingOps(CollectionProtocol):
     ) -> Self:
         """Call a function with each chunk of rows, in parallel, and join the results.
 
-        The workers are processes. They are told which rows to take, and find the collection in
+        The workers are processes. They are told which rows to take, and find the tensordict in
         memory that they share: it is moved there, unless it is in files. So what a function
-        writes to its chunk is written to the collection. Results of the same keys, dtypes and shapes are written by
+        writes to its chunk is written to the tensordict. Results of the same keys, dtypes and shapes are written by
         the workers to where they belong in the whole, without a copy here. Results that are
         ``None`` are left out.
 
@@ -71,7 +71,7 @@ class MappingOps(CollectionProtocol):
             max_tasks_per_child: after how many chunks a worker is replaced by a new process.
             worker_threads: the threads that torch has in a worker.
             index_with_generator: whether chunks are pieces taken by index, which are unlocked,
-                instead of those of :meth:`split`, locked as this collection is.
+                instead of those of :meth:`split`, locked as this tensordict is.
             pbar: whether to show the rows that are done.
             mp_start_method: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
             backend: ``"processes"``, ``"threads"`` for functions that release the

@@ -20,9 +20,9 @@ class MemoryOps(CollectionProtocol):
     """Shared memory, and which memory the leaves live in."""
 
     def share_memory_(self) -> Self:
-        """Move every leaf into shared memory, in place, and lock this collection.
+        """Move every leaf into shared memory, in place, and lock this tensordict.
 
-        Other processes that are sent the collection then see the same memory. All leaves
+        Other processes that are sent the tensordict then see the same memory. All leaves
         become places of one piece of it, which takes one descriptor, except those whose
         memory other tensors use, and those of 256 MiB and more. Leaves keep their identity. Unlocking ends the promise: entries may be replaced then.
         Non-tensor values are shared, too: :meth:`update_`, :meth:`set_` and assignment
@@ -30,7 +30,7 @@ class MemoryOps(CollectionProtocol):
         then, so a change inside of it stays in this process.
 
         Raises:
-            RuntimeError: the collection is memory-mapped.
+            RuntimeError: the tensordict is memory-mapped.
         """
         if self.is_memmap():
             raise RuntimeError(MSG_EXCLUSIVE)

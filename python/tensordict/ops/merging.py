@@ -90,7 +90,7 @@ def _update_with_batch_size(
 
 
 def _hold(td: Any, held: list[Any]) -> None:
-    """Add what ``td`` and the collections in it have: entries or members, size, names."""
+    """Add what ``td`` and the tensordicts in it have: entries or members, size, names."""
     td = _without_class(td)
     members = None if td._is_non_tensor else getattr(td, "tensordicts", None)
     if members is not None:
@@ -125,26 +125,26 @@ class MergingOps(CollectionProtocol):
     ) -> Self:
         """Merge the entries of another collection or mapping into this one.
 
-        Nested collections are merged, everything else is replaced. All entries are
+        Nested tensordicts are merged, everything else is replaced. All entries are
         stored, or where one does not fit none.
 
         Args:
             input_dict_or_td: the entries, in which keys may be nested.
             clone: store copies.
             inplace: write into the entries that there are.
-            non_blocking: how entries are moved to the device of this collection.
+            non_blocking: how entries are moved to the device of this tensordict.
             keys_to_update: take only these. A key of a collection takes all in it,
                 unless there are keys that go on in it.
-            is_leaf: which types of nested collections replace what is there.
+            is_leaf: which types of nested tensordicts replace what is there.
             update_batch_size: take the batch size of the other collection, which must
-                then have all leaves of this one, and those of the collections in it. A
+                then have all leaves of this one, and those of the tensordicts in it. A
                 lazy stack takes the number of its members.
             ignore_lock: write to a locked collection, too.
             **kwargs: more entries.
 
         Raises:
             RuntimeError: a value does not have the batch size as its leading dims, the
-                batch sizes differ, or the collection is locked.
+                batch sizes differ, or the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"n": {"a": torch.zeros(3)}}, [3])
@@ -260,7 +260,7 @@ class MergingOps(CollectionProtocol):
 
 
 def _without_class(td: CollectionProtocol) -> Any:
-    """The collection inside a tensorclass; any other as it is."""
+    """The tensordict inside a tensorclass; any other as it is."""
     return td._tensordict if is_tensorclass(td) and not td._is_non_tensor else td
 
 

@@ -59,7 +59,7 @@ class ModulesOps(CollectionProtocol):
     ) -> Self:
         """The parameters and buffers of ``module``, nested as its submodules are.
 
-        The collection holds the module's own tensors: nothing is copied, and tied
+        The tensordict holds the module's own tensors: nothing is copied, and tied
         parameters stay the same object.
 
         Args:
@@ -162,7 +162,7 @@ class ModulesOps(CollectionProtocol):
         """Put the entries in the place of the parameters and buffers of ``module``.
 
         In a ``with`` statement the module has its own ones back at the end, and a
-        parameter that the block gave the module is written to this collection.
+        parameter that the block gave the module is written to this tensordict.
 
         What the module has at several places (tied weights) stays one tensor where there is
         one value for it: an entry of one place is for all that have none.
@@ -175,7 +175,7 @@ class ModulesOps(CollectionProtocol):
             module: it must have every entry; those that are not here stay.
             inplace: copy the values into the module's tensors.
             return_swap: whether the result is wanted. If false it is None.
-            swap_dest: the collection that takes what the module had.
+            swap_dest: the tensordict that takes what the module had.
             use_state_dict: go through ``module.load_state_dict``, so that its hooks run.
             non_blocking: as in :meth:`torch.Tensor.copy_`, with ``inplace``.
             preserve_module_state: wrap tensors without gradient in a
@@ -247,7 +247,7 @@ class ModulesOps(CollectionProtocol):
         if tied and not inplace:
             kwargs["tied"] = [(*place, current_tensor(*place[:2])) for place in tied]
         # Not weakly, as elsewhere: the module must get its tensors back even where
-        # nobody else holds this collection.
+        # nobody else holds this tensordict.
         swapped._last_op = ("to_module", (module,), kwargs, lambda: self)
         return swapped
 

@@ -79,7 +79,7 @@ class Shown:
     """Hold a collection that a notebook draws as a tree; see :func:`show`.
 
     Args:
-        td: the collection.
+        td: the tensordict.
         previews: which previews of values are drawn.
     """
 
@@ -106,7 +106,7 @@ def show(td: Any, *, images: bool = True, histograms: bool = False) -> Shown:
             of them, taken evenly.
 
     Returns:
-        What a notebook draws as a tree, and a console prints as the collection.
+        What a notebook draws as a tree, and a console prints as the tensordict.
 
     Examples:
         >>> td = TensorDict(a=torch.zeros(3, 2), batch_size=[3])

@@ -38,8 +38,8 @@ class PackLayout:
         shapes: the feature dims ``*F`` of each.
         dim: the packed dim, counted from the end.
         nested: key, further batch dims and type (None for the plain one) of each
-            nested collection.
-        device: the device of the collection.
+            nested tensordict.
+        device: the device of the tensordict.
         cls: its type, None for the plain one.
         offsets: where each leaf begins.
         numel: the size of the packed dim.
@@ -64,7 +64,7 @@ class PackLayout:
         object.__setattr__(self, "numel", total)
 
     def unpack(self, flat: torch.Tensor) -> TensorDictBase:
-        """The collection whose leaves are views of ``flat``.
+        """The tensordict whose leaves are views of ``flat``.
 
         Args:
             flat: ``[*B, N]``, with the packed dim where this layout has it. The other
@@ -163,7 +163,7 @@ def _own_type(td: CollectionProtocol) -> type | None:
 
 
 def _nested(td: CollectionProtocol, ndim: int, path: tuple[str, ...] = ()) -> list[Any]:
-    """Key, further batch dims and type of each nested collection, outer ones first."""
+    """Key, further batch dims and type of each nested tensordict, outer ones first."""
     out = []
     for key, value in sorted(td._entries().items()):
         if isinstance(value, CollectionProtocol):

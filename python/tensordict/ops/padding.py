@@ -75,7 +75,7 @@ def pad(
     """Pad all entries along the batch dims.
 
     Args:
-        tensordict: the collection, of batch size ``[*B]``.
+        tensordict: the tensordict, of batch size ``[*B]``.
         pad_size: how many items are added before and after each batch dim, from the
             first on: ``[before_0, after_0, before_1, after_1, ...]``. A negative number
             removes items.
@@ -88,7 +88,7 @@ def pad(
 
     Raises:
         RuntimeError: there is an odd number of sizes, or more than batch dims, or a dim
-            would become negative; with ``inplace`` also where the collection is locked.
+            would become negative; with ``inplace`` also where the tensordict is locked.
 
     Examples:
         >>> td = TensorDict(a=torch.ones(2, 2), batch_size=[2])
@@ -224,7 +224,7 @@ def _shared_leaves(tds: Sequence[Any]) -> list[Any]:
 
 
 def _shared_structure(tds: Sequence[Any], size: torch.Size, left: bool) -> Any:
-    """The nested collections that all have, stacked to a batch size, without leaves.
+    """The nested tensordicts that all have, stacked to a batch size, without leaves.
 
     Values that are no tensors are there: None where they are padded.
     """
@@ -359,7 +359,7 @@ def _store(
 
 
 def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
-    """The collections that :func:`pad_sequence` was given, as a lazy stack.
+    """The tensordicts that :func:`pad_sequence` was given, as a lazy stack.
 
     Args:
         padded: the padded collection, of batch size ``[N, *B]``.

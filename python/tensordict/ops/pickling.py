@@ -28,7 +28,7 @@ class PicklingOps(CollectionProtocol):
         pickles.restore(self, state)
 
     def clear_refs_for_compile_(self) -> Self:
-        """Forget which operation this collection came from, for a ``with`` block.
+        """Forget which operation this tensordict came from, for a ``with`` block.
 
         Compiled code can then return it without holding the source.
 

@@ -18,7 +18,7 @@ class PipeOps(CollectionProtocol):
     """Sending and receiving collections through a pipe."""
 
     async def asend(self, dst: TensorDictPipe) -> None:
-        """Send this collection through a pipe: ``await dst.asend(self)``.
+        """Send this tensordict through a pipe: ``await dst.asend(self)``.
 
         Args:
             dst: the pipe, a :class:`tensordict._ucxx.TensorDictPipe`.
@@ -43,7 +43,7 @@ class PipeOps(CollectionProtocol):
             device: where the leaves of a new collection are to be.
 
         Returns:
-            This collection, the one that the pipe received before, or a new one.
+            This tensordict, the one that the pipe received before, or a new one.
 
         Raises:
             RuntimeError: the pipe is closed, or what came is no message.

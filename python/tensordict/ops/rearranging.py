@@ -63,7 +63,7 @@ class RearrangingOps(CollectionProtocol):
         """Take over the entries and the batch size of ``result``, nested ones as well.
 
         Raises:
-            RuntimeError: this collection is locked.
+            RuntimeError: this tensordict is locked.
         """
         if self.is_locked:
             raise locked_error(self)
@@ -84,10 +84,10 @@ class RearrangingOps(CollectionProtocol):
 
         Args:
             *repeats: how often along each batch dim, as numbers or one sequence.
-            inplace: store the new leaves in this collection, and return it.
+            inplace: store the new leaves in this tensordict, and return it.
 
         Raises:
-            RuntimeError: ``inplace`` is true and the collection is locked.
+            RuntimeError: ``inplace`` is true and the tensordict is locked.
             ValueError: there is not one number per batch dim.
 
         Examples:
@@ -152,12 +152,12 @@ class RearrangingOps(CollectionProtocol):
             dim: the batch dim. Default: all of them, flattened.
             output_size: the size of the result along the dim, which saves finding it
                 where ``repeats`` is a tensor.
-            inplace: store the new leaves in this collection, and return it.
+            inplace: store the new leaves in this tensordict, and return it.
 
         Raises:
             IndexError: ``dim`` is no batch dim.
             RuntimeError: ``repeats`` does not fit the dim, or ``inplace`` is true and
-                there is no ``dim`` or the collection is locked.
+                there is no ``dim`` or the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.tensor([1, 2])}, batch_size=[2])
@@ -239,12 +239,12 @@ class RearrangingOps(CollectionProtocol):
         Args:
             shifts: by how many places, for each of ``dims``.
             dims: the batch dims. Default, as none at all: all, as if they were one.
-            inplace: store the new leaves in this collection, and return it.
+            inplace: store the new leaves in this tensordict, and return it.
 
         Raises:
             IndexError: a dim is no batch dim.
             RuntimeError: there are more shifts than dims, or fewer, or ``inplace`` is
-                true and the collection is locked.
+                true and the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.tensor([1, 2, 3])}, batch_size=[3])
@@ -331,7 +331,7 @@ class RearrangingOps(CollectionProtocol):
     def rot90(self, k: int = 1, dims: tuple[int, int] = (0, 1)) -> Self:
         """Rotate by ``k`` times 90 degrees in the plane of two batch dims.
 
-        As :func:`torch.rot90`. A multiple of 4 gives this collection itself.
+        As :func:`torch.rot90`. A multiple of 4 gives this tensordict itself.
 
         Raises:
             IndexError: a dim is no batch dim.
@@ -397,12 +397,12 @@ class RearrangingOps(CollectionProtocol):
                 dims: ``[before_0, after_0, before_1, after_1, ...]``. Negative numbers
                 remove elements. Dims left out are not padded.
             value: what to add.
-            inplace: store the new leaves in this collection, and return it.
+            inplace: store the new leaves in this tensordict, and return it.
             safe: accepted for compatibility and not used.
 
         Raises:
             RuntimeError: ``pad_size`` has an odd length or is too long, or ``inplace``
-                is true and the collection is locked.
+                is true and the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.tensor([1, 2])}, batch_size=[2])
@@ -443,10 +443,10 @@ class RearrangingOps(CollectionProtocol):
         Args:
             canonical: whether dims of size 1 must have the strides of a new tensor,
                 too, which tells torch that nothing about the layout is special.
-            inplace: store the new leaves in this collection, and return it.
+            inplace: store the new leaves in this tensordict, and return it.
 
         Raises:
-            RuntimeError: ``inplace`` is true, the collection is locked, and a leaf is
+            RuntimeError: ``inplace`` is true, the tensordict is locked, and a leaf is
                 not contiguous.
 
         Examples:
@@ -478,7 +478,7 @@ class RearrangingOps(CollectionProtocol):
             layout: of the nested tensors that ragged entries become.
 
         Returns:
-            This collection where nothing in it is stacked lazily.
+            This tensordict where nothing in it is stacked lazily.
         """
         entries = dict(self._entries())
         made = {
@@ -516,7 +516,7 @@ class RearrangingOps(CollectionProtocol):
         return _rust.map_leaves(self, special.padded, (padding,))
 
     def _padded_batch(self, padding: float, mask_key: NestedKeyLike | None) -> Self:
-        """The collection with the size of the longest element in ragged batch dims."""
+        """The tensordict with the size of the longest element in ragged batch dims."""
         source: Any = self if self._is_dense else self.densify(layout=torch.jagged)
         result: Self = _rust.map_leaves(source, special.padded, (padding,))
         ndim = len(self.batch_size)

@@ -466,9 +466,9 @@ def _plain(td: CollectionProtocol) -> Any:
 
 
 def _without_values(td: TensorCollection) -> tuple[Any, bool]:
-    """The collection without its non-tensor entries, which nothing can reduce.
+    """The tensordict without its non-tensor entries, which nothing can reduce.
 
-    And whether there may be nested collections that hold nothing: the innermost of them
+    And whether there may be nested tensordicts that hold nothing: the innermost of them
     has no entries.
     """
     if _rust.is_filled(td):

@@ -575,7 +575,7 @@ class ReductionsOps(CollectionProtocol):
     ) -> Self:
         """Take the Euclidean norm of each leaf.
 
-        The result is locked if this collection is, and its keys are not changed.
+        The result is locked if this tensordict is, and its keys are not changed.
 
         Args:
             out: a collection that is updated with the norms and returned.

@@ -60,18 +60,18 @@ class SavingOps(CollectionProtocol):
         The save appears in one step where ``prefix`` is absent, empty or wholly a save:
         a process that is killed leaves the old data or the new, never a mixture.
         Tensors that are mapped from ``prefix`` already are kept and not written again.
-        Peak memory: nothing beyond this collection, but for tensors with gaps (each
+        Peak memory: nothing beyond this tensordict, but for tensors with gaps (each
         laid out once) and those of other devices.
 
         Args:
             prefix: the directory, or the URL of a place in an object store
                 (``"s3://bucket/data"``): see the guide on object stores. Default: where
-                this collection was saved before, or shared memory without a name.
+                this tensordict was saved before, or shared memory without a name.
             copy_existing: whether tensors that are mapped from other files are copied.
             num_threads: the most native threads to write with. Default: the cores that
                 this process may use, at most 8.
             return_early: with ``num_threads`` above 1, return a future at once, whose
-                ``result()`` is the collection, with ``done()``, ``cancel()`` and
+                ``result()`` is the tensordict, with ``done()``, ``cancel()`` and
                 ``progress()``. Saved are the entries at the time of the call; their
                 values must not change in place before it is done.
             share_non_tensor: whether the processes that the result is sent to see
@@ -110,7 +110,7 @@ class SavingOps(CollectionProtocol):
         Raises:
             RuntimeError: a tensor is mapped from another file and ``copy_existing`` is
                 not set; a file exists and ``existsok`` is not set; a key cannot be
-                kept by the format; this collection is in shared memory.
+                kept by the format; this tensordict is in shared memory.
             OSError: the files cannot be written.
             ValueError: ``atomic`` without a directory.
 
@@ -159,10 +159,10 @@ class SavingOps(CollectionProtocol):
         pbar: bool = False,
         checks: bool = True,
     ) -> Self:
-        """Save to a directory and let this collection be the one over its files.
+        """Save to a directory and let this tensordict be the one over its files.
 
-        As :meth:`memmap`, but the tensors of this collection are replaced by those over
-        the files, it is moved to the CPU and locked. Nested collections keep their
+        As :meth:`memmap`, but the tensors of this tensordict are replaced by those over
+        the files, it is moved to the CPU and locked. Nested tensordicts keep their
         identity. If saving fails, nothing changes.
 
         Examples:
@@ -207,7 +207,7 @@ class SavingOps(CollectionProtocol):
         The files take no space until they are stored to, so this is how a dataset is
         made that is filled row by row. It appears in one step, in the place of a save
         that is there: who has that open keeps it as it was. To go on filling a dataset,
-        load it. The tensors of this collection are not read: they may be on the meta
+        load it. The tensors of this tensordict are not read: they may be on the meta
         device or expanded.
 
         Args:
@@ -342,7 +342,7 @@ class SavingOps(CollectionProtocol):
                 tensors that are plain memory of the saved shape and dtype are kept, and
                 the files are read into them.
             robust_key: whether keys were escaped to file names.
-            subpath: the nested collection to load: a key, or keys joined by ``/``.
+            subpath: the nested tensordict to load: a key, or keys joined by ``/``.
             mode: None to share stores with files that are writable, ``"r"`` to keep
                 stores in this process, ``"r+"`` to require writable files. Stores to
                 an archive are shared with ``"r+"`` only.
@@ -430,13 +430,13 @@ class SavingOps(CollectionProtocol):
         allow_pickle: bool | None = None,
         mode: str | None = None,
     ) -> Self:
-        """Load a save into this collection, whose entries are replaced.
+        """Load a save into this tensordict, whose entries are replaced.
 
-        Entries that the save does not have are removed. Nested collections that it has
+        Entries that the save does not have are removed. Nested tensordicts that it has
         keep their identity. If loading fails, nothing changes.
 
         Raises:
-            RuntimeError: this collection is locked, or a loaded tensor does not have
+            RuntimeError: this tensordict is locked, or a loaded tensor does not have
                 its batch size.
         """
         loaded = type(self).load_memmap(
@@ -449,7 +449,7 @@ class SavingOps(CollectionProtocol):
         return load_into(self, loaded)
 
     def load_(self, prefix: str | Path, *args: Any, **kwargs: Any) -> Self:
-        """Load a save into this collection. Deprecated: :meth:`load_memmap_`."""
+        """Load a save into this tensordict. Deprecated: :meth:`load_memmap_`."""
         warn_caller(
             "TensorDictBase.load_() is deprecated and will be removed in TensorDict "
             "0.17. Use load_memmap_() instead.",
@@ -474,7 +474,7 @@ class SavingOps(CollectionProtocol):
         )
 
     def is_memmap(self) -> bool:
-        """Return whether this collection was made by :meth:`memmap` or :meth:`memmap_`.
+        """Return whether this tensordict was made by :meth:`memmap` or :meth:`memmap_`.
 
         It is not once it was unlocked, nor when it was loaded.
         """
@@ -530,7 +530,7 @@ class SavingOps(CollectionProtocol):
 
         Raises:
             RuntimeError: the keys differ and ``strict`` is set; ``assign`` is set and
-                this collection is locked.
+                this tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(2)}, [2])
@@ -552,7 +552,7 @@ class SavingOps(CollectionProtocol):
     # Calls of the engine: dense collections; others override ------------------------
 
     def _save_plan(self, plan: object, level: int) -> None:
-        """Add this collection to a level of a plan. See :mod:`tensordict.storage`."""
+        """Add this tensordict to a level of a plan. See :mod:`tensordict.storage`."""
         plan_dense(self, plan, level)
 
     def _saved(self, leaves: SavedTensors, directory: Any, inplace: bool) -> Self:
@@ -569,8 +569,8 @@ class SavingOps(CollectionProtocol):
         raise NotImplementedError(f"{cls} has no layout of its own")
 
     def _take_loaded(self, loaded: CollectionProtocol) -> Any:
-        """Take what was loaded in the place of this collection: what then stands there."""
+        """Take what was loaded in the place of this tensordict: what then stands there."""
         return take_loaded_dense(self, loaded)
 
     def _refuse_in_place(self) -> None:
-        """Raise where this collection cannot become memory-mapped itself."""
+        """Raise where this tensordict cannot become memory-mapped itself."""

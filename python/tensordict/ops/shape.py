@@ -61,7 +61,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
     """The same elements in another shape.
 
     Each method changes the batch dims ``[*B]`` only: the further dims ``*F`` of a leaf
-    and of a nested collection stay behind them. Results of a locked collection are
+    and of a nested tensordict stay behind them. Results of a locked collection are
     locked. The leaves of results are views wherever torch gives one. Most of these
     methods work in a ``with`` statement: at its end, what the block changed in the
     result is written back.
@@ -78,7 +78,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         """View every leaf with other batch dims. As :meth:`torch.Tensor.view`.
 
         Leaves go from ``[*B, *F]`` to ``[*shape, *F]``. Dim names are lost, unless the
-        shape is the same, which gives this collection itself.
+        shape is the same, which gives this tensordict itself.
 
         Args:
             *shape: the new batch size, as numbers or one sequence; -1 is inferred. Or
@@ -137,12 +137,12 @@ class ShapeOps(SplittingOps, RearrangingOps):
 
         As :meth:`torch.Tensor.reshape`. Leaves go from ``[*B, *F]`` to
         ``[*shape, *F]``. Dim names are lost, unless the shape is the same, which gives
-        this collection itself.
+        this tensordict itself.
 
         Args:
             *args: the new batch size, as numbers or one sequence; -1 is inferred.
             **kwargs: ``size``, the same as a keyword, and ``inplace``: store the new
-                leaves in this collection, and return it.
+                leaves in this tensordict, and return it.
 
         Raises:
             RuntimeError: the number of elements differs, or ``inplace`` is true and the
@@ -169,7 +169,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
     def permute(self, *args: object, **kwargs: object) -> Self:
         """Reorder the batch dims. As :meth:`torch.Tensor.permute`.
 
-        Leaves are views, names follow. The order they have gives this collection itself.
+        Leaves are views, names follow. The order they have gives this tensordict itself.
 
         Args:
             *args: the old dim that comes in each place, as numbers or one sequence.
@@ -200,7 +200,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
     def transpose(self, dim0: int, dim1: int) -> Self:
         """Swap two batch dims. As :meth:`torch.Tensor.transpose`.
 
-        Leaves are views, names follow. A dim with itself gives this collection itself.
+        Leaves are views, names follow. A dim with itself gives this tensordict itself.
 
         Raises:
             ValueError: a dim is no batch dim.
@@ -249,7 +249,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
 
         Args:
             *args: the dim to remove, as ``dim``. Default: all that have size 1. A dim
-                of another size stays, and gives this collection itself.
+                of another size stays, and gives this tensordict itself.
             **kwargs: ``dim`` as a keyword.
 
         Raises:
@@ -406,11 +406,11 @@ class ShapeOps(SplittingOps, RearrangingOps):
         Args:
             start_dim: the first dim. Default: 0.
             end_dim: the last dim. Default: the last batch dim.
-            inplace: store the new leaves in this collection, and return it.
+            inplace: store the new leaves in this tensordict, and return it.
 
         Raises:
             IndexError: a dim is no batch dim.
-            RuntimeError: ``inplace`` is true and the collection is locked.
+            RuntimeError: ``inplace`` is true and the tensordict is locked.
             ValueError: ``end_dim`` comes before ``start_dim``.
 
         Examples:
@@ -439,12 +439,12 @@ class ShapeOps(SplittingOps, RearrangingOps):
         Args:
             dim: the dim to split.
             unflattened_size: the sizes of the new dims; one -1 is inferred.
-            inplace: store the new leaves in this collection, and return it.
+            inplace: store the new leaves in this tensordict, and return it.
 
         Raises:
             IndexError: ``dim`` is no batch dim.
             RuntimeError: the sizes do not multiply to that of the dim, or ``inplace``
-                is true and the collection is locked.
+                is true and the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(6, 5)}, batch_size=[6])

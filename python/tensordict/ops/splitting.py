@@ -147,7 +147,7 @@ class SplittingOps(CollectionProtocol):
         )
 
     def unbind(self, dim: int) -> tuple[Self, ...]:
-        """The collections along a batch dim, without that dim, unlocked.
+        """The tensordicts along a batch dim, without that dim, unlocked.
 
         As :func:`torch.unbind`.
 

@@ -34,7 +34,7 @@ MSG_INSIDE_ITSELF = (
 
 
 class StoringOps(CollectionProtocol):
-    """Storing of values: conversion, nested collections, writes in place."""
+    """Storing of values: conversion, nested tensordicts, writes in place."""
 
     def _set_path(
         self,
@@ -58,7 +58,7 @@ class StoringOps(CollectionProtocol):
                 if not ignore_lock:
                     self._check_takes_entries()
                 # The new branch is filled before it is hung in: a value that does
-                # not fit leaves this collection as it was.
+                # not fit leaves this tensordict as it was.
                 child = self._make_child()
                 child._set_path(rest, value, False, non_blocking, validated, True)
                 if isinstance(value, (CollectionProtocol, dict)):
@@ -99,13 +99,13 @@ class StoringOps(CollectionProtocol):
         """Raise where an entry cannot be stored.
 
         Raises:
-            RuntimeError: the collection is locked.
+            RuntimeError: the tensordict is locked.
         """
         if self.is_locked:
             raise locked_error(self)
 
     def _hang(self, key: str, value: CollectionProtocol) -> None:
-        """Store a nested collection that fits."""
+        """Store a nested tensordict that fits."""
         _rust.hang(self, key, value)
 
     def _write_into(
@@ -195,7 +195,7 @@ class StoringOps(CollectionProtocol):
     def _fit_collection(
         self, key: object, value: Any, non_blocking: bool, is_fresh: bool = False
     ) -> CollectionProtocol:
-        """A nested collection made to fit: batch size, device and names."""
+        """A nested tensordict made to fit: batch size, device and names."""
         batch_size = self.batch_size
         if not value._is_non_tensor:
             self._check_apart(key, value)

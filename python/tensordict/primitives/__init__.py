@@ -24,7 +24,7 @@ in torch's functions. Of a plain tensor that is only passed on nothing else may 
 it then costs next to nothing.
 
 In all of them ``k`` is the number of batch dims of the root of the walk (-1: this
-collection is the root). A nested collection has at least the dims of its parent, so a
+collection is the root). A nested tensordict has at least the dims of its parent, so a
 walk that turns the root's batch size into ``prefix`` turns a nested one into
 ``prefix + nested.batch_size[k:]``; one that was given fewer dims than the root keeps as
 many where the others stay in their places. Names follow the same rule.

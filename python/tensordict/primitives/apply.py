@@ -42,7 +42,7 @@ def apply_nest(
     the key out. Any other result is validated, unless ``checked``.
 
     ``is_leaf`` is asked about the type of each value; True takes every direct entry
-    as a leaf. The result has ``batch_size`` (nested collections too, and then no names)
+    as a leaf. The result has ``batch_size`` (nested tensordicts too, and then no names)
     or the sizes of ``td``, and ``device`` and ``names`` where they are given.
 
     Where there is a ``batch_size`` a leaf that is held whole takes it, and ``fn`` is not
@@ -219,7 +219,7 @@ def _apply_below(
     prefix: tuple[str, ...],
     on_unbatched: bool,
 ) -> Any:
-    """:func:`apply_nest` of a nested collection."""
+    """:func:`apply_nest` of a nested tensordict."""
     if isinstance(value, CollectionProtocol) and value._is_dense:
         return apply_nest(
             value,

@@ -73,7 +73,7 @@ def holds_values(value: object) -> TypeGuard[Any]:
 
 
 def inside(value: Any) -> Any:
-    """Return the collection inside a tensorclass; any other value as it is."""
+    """Return the tensordict inside a tensorclass; any other value as it is."""
     is_one = is_tensorclass(value) and not value._is_non_tensor
     return value._tensordict if is_one else value
 
@@ -185,6 +185,6 @@ for _function in (
 def _NESTED_TENSORS_AS_LISTS(val: type) -> bool:
     """Return whether a class is one of leaves; as ``is_leaf`` it enters lazy stacks.
 
-    The collections of a lazy stack are then walked one by one, under their numbers.
+    The tensordicts of a lazy stack are then walked one by one, under their numbers.
     """
     return default_is_leaf(val)

@@ -1,4 +1,4 @@
-"""The collection classes that lower floors make, each put here where it is defined.
+"""The tensordict classes that lower floors make, each put here where it is defined.
 
 An operation may make a collection of a class that stands on a floor above it:
 ``to_tensordict`` a :class:`TensorDict`, ``td[0]`` of the lazy mode a view. It takes the

@@ -273,7 +273,7 @@ def extrema(
 
 
 def unbind(td: CollectionProtocol, dim: int) -> list[Any]:
-    """The collections along a batch dim, without that dim. Unlocked."""
+    """The tensordicts along a batch dim, without that dim. Unlocked."""
     plan = unbind_plan(td._batch_size if td._is_dense else td.batch_size, dim)
     return split_leaves(td, "unbind", *plan, False, -1)
 

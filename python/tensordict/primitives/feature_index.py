@@ -56,7 +56,7 @@ def take_features(
 ) -> Any:
     """Take features without a warning: see :func:`features_at`.
 
-    With ``by_own_dims`` a nested collection that has the dims of the index as batch
+    With ``by_own_dims`` a nested tensordict that has the dims of the index as batch
     dims is indexed as one.
     """
     ndim = len(td._batch_size)

@@ -51,7 +51,7 @@ def set_field(tc: Any, name: str, value: object) -> None:
 
 
 def wrap_fields(cls: Any, inner: Any) -> Any:
-    """A tensorclass around the collection ``inner``, without a call of ``__init__``.
+    """A tensorclass around the tensordict ``inner``, without a call of ``__init__``.
 
     Raises:
         ValueError: ``inner`` is dense and has an entry that is no field.

@@ -71,7 +71,7 @@ def foreach(
     """A collection of the leaves that ``op(leaves, *operands)`` gives.
 
     It keeps names and, where there are leaves, the lock; with ``drop_empty`` it is then
-    without the collections that hold nothing. None where ``op`` was not called because of
+    without the tensordicts that hold nothing. None where ``op`` was not called because of
     an operand.
     """
     lists = []

@@ -296,7 +296,7 @@ def index_shape(batch_size: torch.Size, index: BatchIndex) -> torch.Size:
 
 
 def index(td: Any, index: Any) -> Any:
-    """The collection of every entry of ``td`` at ``index``; ``td`` if that is all.
+    """The tensordict of every entry of ``td`` at ``index``; ``td`` if that is all.
 
     Unlocked. Leaves are views or copies, as torch makes them of such an index.
     """

@@ -19,7 +19,7 @@ def walk(
 ) -> list[Any]:
     """The keys (``kind`` 0), values (1) or pairs (2) of a collection, nested ones too.
 
-    Keys are strings, or tuples below the root. A nested collection comes after its own
+    Keys are strings, or tuples below the root. A nested tensordict comes after its own
     entries in a list of keys, and before them in the other two. With ``leaves_only``
     only what ``is_leaf`` accepts is listed: it is asked about the type of every value
     (None: collections are no leaves). A collection is entered whether it is a leaf or not.

@@ -244,7 +244,7 @@ def _cat_keys(position: int, other: dict[str, Any], first: dict[str, Any]) -> Ke
 
 def _check_cat(first: torch.Size, own: torch.Size, dim: int, position: int) -> None:
     if len(own) != len(first):
-        # A nested collection may be deeper in one than in another: leaves decide.
+        # A nested tensordict may be deeper in one than in another: leaves decide.
         if dim < len(own):
             return
         msg = (

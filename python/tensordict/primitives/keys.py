@@ -60,7 +60,7 @@ def select(
 ) -> Any:
     """A collection of the entries at ``keys``, in that order; ``td`` itself if inplace.
 
-    Of a nested collection of which only parts are asked for, a new one holds them. A
+    Of a nested tensordict of which only parts are asked for, a new one holds them. A
     key that goes on below another one of ``keys`` narrows what that one keeps.
     """
     if td._is_dense and not inplace:
@@ -140,7 +140,7 @@ def _like(td: CollectionProtocol, entries: dict[str, Any]) -> Any:
 def exclude(td: CollectionProtocol, keys: tuple[Any, ...], inplace: bool) -> Any:
     """A collection without the entries at ``keys``; ``td`` itself if inplace.
 
-    Keys that are not there are ignored. Without keys the nested collections are new ones.
+    Keys that are not there are ignored. Without keys the nested tensordicts are new ones.
     """
     if not keys:
         return td if inplace else clone_structure(td)
@@ -335,7 +335,7 @@ def _unflattened_branch(
     parent: CollectionProtocol,
     path: tuple[str, ...],
 ) -> Any:
-    """The collection at ``path``, a new one if there is none; None through a leaf."""
+    """The tensordict at ``path``, a new one if there is none; None through a leaf."""
     key = path[-1]
     if parent is None:
         found = entries.get(key, NO_DEFAULT)

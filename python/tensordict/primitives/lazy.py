@@ -204,9 +204,9 @@ def cloned_members(members: list[Any]) -> list[Any]:
 
 
 def drop_empty_of_members(members: list[Any]) -> None:
-    """Take the collections that hold nothing out of each of the members, which are new."""
+    """Take the tensordicts that hold nothing out of each of the members, which are new."""
     for member in members:
-        # A nested collection is not copied, as above.
+        # A nested tensordict is not copied, as above.
         if not member._is_dense or special_keys(member._tensordict.copy()):
             _drop_empty(member)
 

@@ -101,7 +101,7 @@ class _Walk:
         """Note what a block has put in the place of an entry of ``source``.
 
         Args:
-            source: the collection.
+            source: the tensordict.
             key: the name of the entry.
             value: the tensor that the module gets back.
             current: the tensor that it has.

@@ -107,13 +107,13 @@ class CollectionProtocol:
     """The dense collection itself, not a subclass: what comparisons are made of."""
 
     _non_tensor_type: ClassVar[Any]
-    """The collection of one value that is no tensor."""
+    """The tensordict of one value that is no tensor."""
 
     _non_tensor_stack_type: ClassVar[Any]
-    """The collection of a value that is no tensor for each element."""
+    """The tensordict of a value that is no tensor for each element."""
 
     _is_non_tensor: ClassVar[bool] = False
-    """True if this collection is one value that is no tensor: walks do not enter it."""
+    """True if this tensordict is one value that is no tensor: walks do not enter it."""
 
     _printed_nested_as: str | None = None
     """The name in the long form of the text if this is nested; None for the class
@@ -356,11 +356,11 @@ class CollectionProtocol:
         return self._sample_entry(key)
 
     def _row_template(self) -> Self:
-        """The collection that says the shapes of the rows, of which nothing is read."""
+        """The tensordict that says the shapes of the rows, of which nothing is read."""
         return self
 
     def _children(self) -> list[Any]:
-        """The collections that this one directly holds."""
+        """The tensordicts that this one directly holds."""
         return [
             value
             for value in list(self._entries().values())
@@ -406,7 +406,7 @@ class CollectionProtocol:
             self._set_entry(key, target)
 
     def _as_source(self) -> Self:
-        """The collection whose entries a new collection made of this one gets."""
+        """The tensordict whose entries a new collection made of this one gets."""
         return self
 
     def _writes_through(self) -> bool:
@@ -449,7 +449,7 @@ class CollectionProtocol:
         return [self]
 
     def _containers(self, out: list[Any]) -> None:
-        """Append the collections that hold the state of this one and all below it."""
+        """Append the tensordicts that hold the state of this one and all below it."""
         out.append(self)
         for child in self._children():
             _rust.containers(child, out)
@@ -462,7 +462,7 @@ class CollectionProtocol:
         raise NotImplementedError
 
     def _drop_empty(self) -> None:
-        """Take the nested collections that hold nothing out of a result just made."""
+        """Take the nested tensordicts that hold nothing out of a result just made."""
         for key, value in list(self._entries().items()):
             if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
                 value._drop_empty()
@@ -582,7 +582,7 @@ class CollectionProtocol:
         return made
 
     def _nested_class(self, key: str, value: object) -> type[Any]:
-        """The class that the short text names for a nested collection."""
+        """The class that the short text names for a nested tensordict."""
         return type(value)
 
     def _repr_short(self) -> str | None:

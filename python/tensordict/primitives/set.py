@@ -38,7 +38,7 @@ def validate(td: Any, key: str, value: Any, non_blocking: bool = False) -> Any:
 
     Tensors must have the batch size as their leading dims and are moved to the
     device. What is neither a tensor nor a collection is converted by
-    ``td._convert_value``, nested collections are fitted by ``td._fit_collection``.
+    ``td._convert_value``, nested tensordicts are fitted by ``td._fit_collection``.
     """
     if not isinstance(value, torch.Tensor):
         if isinstance(value, CollectionProtocol):
@@ -71,7 +71,7 @@ def set_entry(
     validated: bool = False,
     ignore_lock: bool = False,
 ) -> None:
-    """Store ``value`` at a nested key, making the collections on the way.
+    """Store ``value`` at a nested key, making the tensordicts on the way.
 
     ``inplace`` true writes into the entry where there is one and stores the value
     otherwise; None is the same, but refuses a missing entry (``set_``). A locked

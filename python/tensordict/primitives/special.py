@@ -229,7 +229,7 @@ class EntryKind:
 
         Args:
             group: the entries; others of them may be of another kind, or plain.
-            dim: the dim along which the collections are joined.
+            dim: the dim along which the tensordicts are joined.
             size: the batch size of the result; None where the entries are stacked and
                 it is theirs, with a dim more.
             join: :func:`torch.stack` or :func:`torch.cat`, or what does the same.

@@ -143,7 +143,7 @@ def refuse_missing(
     """Raise for parameters and persistent buffers that ``td`` does not have.
 
     Args:
-        td: the collection.
+        td: the tensordict.
         module: the module that has more than that.
         strict: if None, a collection may lack something unless it is a save.
 

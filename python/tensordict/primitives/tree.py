@@ -102,7 +102,7 @@ def rebuild(
 
     ``values`` is a list in the order of :func:`leaves`. ``names`` True keeps the names,
     None drops them. With ``lock`` the result of a locked collection is locked, with
-    ``drop_empty`` it is without the nested collections that hold nothing.
+    ``drop_empty`` it is without the nested tensordicts that hold nothing.
     """
     result = _rebuild(td, iter(values), names)
     if drop_empty:
@@ -116,7 +116,7 @@ def rebuild(
 
 
 def _drop_empty(td: CollectionProtocol) -> None:
-    """Take the nested collections that hold nothing out of a result just made."""
+    """Take the nested tensordicts that hold nothing out of a result just made."""
     if not td._is_dense:
         td._drop_empty()
         return

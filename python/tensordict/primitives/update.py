@@ -215,7 +215,7 @@ def _staged_or_present(branch: _Branch, key: str) -> Any:
 
 
 def _enter(branch: _Branch, key: str, ignore_lock: bool) -> _Branch:
-    """The branch of the collection at ``key``, a new one where there is none."""
+    """The branch of the tensordict at ``key``, a new one where there is none."""
     td = branch.target
     found = _staged_or_present(branch, key)
     if isinstance(found, _Branch):
@@ -335,7 +335,7 @@ def hang(td: Any, key: str, value: Any) -> None:
 def replace_all(td: CollectionProtocol, other: CollectionProtocol) -> None:
     """Make the entries of ``td`` those of ``other``, a copy of its structure.
 
-    Nested collections of ``td`` stay the same objects.
+    Nested tensordicts of ``td`` stay the same objects.
     """
     entries: dict[str, Any] = {}
     for key, value in list(other._entries().items()):
