@@ -1,4 +1,4 @@
-"""Reading, writing and removing single entries."""
+"""Reading, writing and removing of single entries."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ MSG_NO_INDEX = "index argument missing from get_at"
 
 
 DEFAULT_OF_GET: Any = NONE_IF_MISSING
-"""The default of ``get``; ``set_get_defaults_to_none`` exchanges it."""
+"""The default of ``get``. ``set_get_defaults_to_none`` replaces it."""
 
 
 MANY = 1 << 20
-"""So many collections are not made at once where they are asked for one by one."""
+"""Above this number of rows, iteration makes the rows lazily, one at a time."""
 
 
 class AccessOps(CollectionProtocol):
-    """Reading, writing and removing single entries."""
+    """Reading, writing and removing of single entries."""
 
     # Reading -------------------------------------------------------------------
 
@@ -60,15 +60,19 @@ class AccessOps(CollectionProtocol):
     @overload
     def __getitem__(self, index: object) -> Any: ...
     def __getitem__(self, index: object) -> Any:
-        """The entry at a nested key, or the tensordict of the entries indexed.
+        """Return the entry at a key, or the rows at an index.
+
+        A string or a tuple of strings is a key. Anything else indexes the batch
+        dimensions of all leaves and returns a new tensordict; as in torch, a basic
+        index gives views and an index of tensors or masks gives copies.
 
         Args:
-            index: a string or a tuple of strings, possibly nested; or an index of the
-                batch dims ``[*B]``, as for :class:`torch.Tensor`.
+            index: a nested key, or an index of the batch dimensions ``[*B]`` as for
+                :class:`torch.Tensor`.
 
         Raises:
-            KeyError: there is no entry at that key.
-            ValueError: the key goes on below a leaf.
+            KeyError: no entry has that key.
+            ValueError: the key leads below a leaf.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3, 4), "n": {"b": torch.ones(3)}}, [3])
@@ -81,7 +85,7 @@ class AccessOps(CollectionProtocol):
 
     @_rust.call_natively
     def __contains__(self, key: object) -> bool:
-        """Return whether there is an entry at a nested key.
+        """Return whether the tensordict contains an entry at a nested key.
 
         Examples:
             >>> td = TensorDict({"n": {"b": torch.ones(3)}}, [3])
@@ -95,26 +99,26 @@ class AccessOps(CollectionProtocol):
 
     @_rust.call_natively
     def __len__(self) -> int:
-        """The first dim of the batch size; 0 where there is none."""
+        """Return the size of the first batch dimension; 0 without batch dimensions."""
         batch_size = self.batch_size
         return batch_size[0] if batch_size else 0
 
     def __iter__(self) -> Iterator[Self]:
-        """The tensordicts along the first batch dim.
+        """Iterate over the rows: one tensordict per index of the first batch dimension.
 
         Raises:
-            TypeError: there is no batch dim.
+            TypeError: the tensordict has no batch dimension.
         """
         if not self.batch_size:
             raise TypeError(MSG_ITERATION)
         length = self.batch_size[0]
         if length > MANY:
-            # One after the other: nobody may want all, and memory may not have room.
+            # All rows at once may not fit into memory, and the caller may stop early.
             return (self[at] for at in range(length))
         return iter(self.unbind(0))
 
     def is_empty(self) -> bool:
-        """Return whether there is no leaf, here or in what is nested.
+        """Return whether the tensordict contains no leaf, nested ones included.
 
         Examples:
             >>> TensorDict({"n": {}}).is_empty()
@@ -129,16 +133,16 @@ class AccessOps(CollectionProtocol):
     @overload
     def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any: ...
     def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any:
-        """The entry at a nested key, or ``default`` where there is none.
+        """Return the entry at a nested key, or a default if it is missing.
 
         Args:
             key: a string or a tuple of strings, possibly nested.
-            *args: ``default``, by position. Without it a missing entry is None.
+            *args: ``default``, by position. Without it, a missing entry gives None.
             **kwargs: ``default``, by name.
 
         Raises:
             KeyError: ``key`` is no nested key.
-            ValueError: the key goes on below a leaf, and there is no default.
+            ValueError: the key leads below a leaf, and no default was passed.
 
         Examples:
             >>> td = TensorDict({"n": {"b": torch.ones(3)}}, [3])
@@ -157,7 +161,7 @@ class AccessOps(CollectionProtocol):
             default = kwargs.pop("default", DEFAULT_OF_GET)
             path = _rust.unravel_key_to_tuple(key)
             if kwargs and len(path) > 1:
-                # A stack among the entries knows how to read what is ragged.
+                # A lazy stack takes further arguments, which say how to pad.
                 parent = _rust.get(self, path[:-1], None)
                 if isinstance(parent, CollectionProtocol):
                     return parent.get(path[-1], default, **kwargs)
@@ -173,13 +177,13 @@ class AccessOps(CollectionProtocol):
         return _rust.get(self, key, default)
 
     def get_non_tensor(self, key: NestedKeyLike, default: object = NO_DEFAULT) -> Any:
-        """The entry at a nested key; of a non-tensor entry the value that it holds."""
+        """Return the entry at a nested key; for non-tensor data the Python object."""
         if not _rust.unravel_key_to_tuple(key):
             raise RuntimeError(MSG_NO_KEYS)
         return value_of(_rust.get(self, key, default))
 
     def set_non_tensor(self, key: NestedKeyLike, value: object) -> Self:
-        """Store a value of any type, which no operation looks into."""
+        """Store a Python object of any type as non-tensor data; it is not converted."""
         if self.is_locked:
             raise locked_error(self)
         if not isinstance(key, (str, tuple)):
@@ -195,15 +199,15 @@ class AccessOps(CollectionProtocol):
         return self
 
     def get_at(self, key: NestedKeyLike, *args: object, **kwargs: object) -> Any:
-        """``self.get(key)[index]``, or ``default`` where there is no entry at ``key``.
+        """Return ``self.get(key)[index]``, or a default if the entry is missing.
 
         Args:
             key: a nested key.
-            *args: the index, then ``default``. Without it a missing entry is None.
+            *args: the index, then ``default``. Without it, a missing entry gives None.
             **kwargs: ``index`` and ``default``, by name.
 
         Raises:
-            TypeError: there is no index, or there is more than one default.
+            TypeError: the index is missing, or two defaults were passed.
 
         Examples:
             >>> td = TensorDict({"a": torch.arange(3)}, [3])
@@ -223,20 +227,20 @@ class AccessOps(CollectionProtocol):
         value = self.get(key) if default is NO_DEFAULT else self.get(key, default)
         if value is None or value is default:
             return value
-        # A list is one index tensor; torch takes a list of lists for several.
+        # torch would read a list of lists as several indices; here it is one.
         return value[(index,) if isinstance(index, list) else index]
 
     # Writing -------------------------------------------------------------------
 
     @_rust.call_natively
     def __setitem__(self, index: object, value: object) -> None:
-        """Store a value at a nested key, or write into the entries at an index.
+        """Store a value at a nested key, or write into the rows at an index.
 
-        ``td["n"] = {...}`` replaces what is at ``"n"``; :meth:`update` merges.
+        ``td["n"] = {...}`` replaces the entry ``"n"``; :meth:`update` merges.
 
         Raises:
-            RuntimeError: the value does not have the batch size as its leading dims, or
-                the tensordict is locked.
+            RuntimeError: the value does not have the batch size as its leading
+                dimensions, or the tensordict is locked.
 
         Examples:
             >>> td = TensorDict(batch_size=[3])
@@ -261,25 +265,26 @@ class AccessOps(CollectionProtocol):
         non_blocking: bool = False,
         **kwargs: object,
     ) -> Self:
-        """Store ``item`` under a nested key, making the tensordicts on the way.
+        """Store ``item`` at a nested key. Missing levels are created.
 
-        Tensors, and collections whose batch size, device and names fit, are stored as
-        they are; others as new collections that share what they can. Numbers, arrays
-        and sequences become tensors, dictionaries collections.
+        A tensor is stored itself, not copied. So is a tensordict whose batch size,
+        device and names fit; any other one is stored as a new tensordict that shares
+        its leaves where possible. Numbers, arrays and sequences become tensors,
+        dictionaries become tensordicts.
 
         Args:
-            key: where to store it.
-            item: of shape ``[*B, *F]``, where ``[*B]`` is the batch size.
-            inplace: write into the entry where there is one.
-            non_blocking: how ``item`` is moved to the device of the tensordict.
-            **kwargs: for other collections.
+            key: a nested key.
+            item: the value, of shape ``[*B, *F]``, where ``[*B]`` is the batch size.
+            inplace: if the entry exists, write into its memory.
+            non_blocking: passed to torch if ``item`` moves to another device.
+            **kwargs: ignored here; lazy stacks and others take more arguments.
 
         Raises:
-            KeyError: ``key`` is no nested key, or goes on below a leaf.
-            RuntimeError: ``item`` does not have the batch size as its leading dims, or
-                the tensordict is locked (unless the entry is written in place).
-            ValueError: ``item`` holds the tensordict that it is set in, or
-                with ``inplace`` does not fit the entry.
+            KeyError: ``key`` is no nested key, or leads below a leaf.
+            RuntimeError: ``item`` does not have the batch size as its leading
+                dimensions, or the tensordict is locked (a write in place is allowed).
+            ValueError: ``item`` contains this tensordict, or ``inplace`` is set and
+                ``item`` does not fit the entry.
 
         Examples:
             >>> td = TensorDict(batch_size=[3])
@@ -292,12 +297,12 @@ class AccessOps(CollectionProtocol):
     def set_(
         self, key: NestedKeyLike, item: object, *, non_blocking: bool = False
     ) -> Self:
-        """Write ``item`` into the storage of the entry at a nested key.
+        """Write ``item`` into the memory of an existing entry.
 
-        Locked collections allow it.
+        Locked tensordicts allow it.
 
         Raises:
-            KeyError: there is no such entry.
+            KeyError: the entry is missing.
             ValueError: ``item`` does not fit the entry.
 
         Examples:
@@ -319,7 +324,7 @@ class AccessOps(CollectionProtocol):
         non_blocking: bool = False,
     ) -> Self:
         if inplace is not False:
-            # Here in place means that there must be an entry.
+            # Unlike in `set`, in place here requires that the entry exists.
             inplace = None if inplace is True else bool(inplace)
         set_entry(self, key, value, inplace, non_blocking, validated, ignore_lock)
         return self
@@ -342,7 +347,7 @@ class AccessOps(CollectionProtocol):
     def setdefault(
         self, key: NestedKeyLike, default: object, inplace: bool = False
     ) -> Entry:
-        """The entry at a nested key, which is set to ``default`` where there is none.
+        """Return the entry at a nested key; store ``default`` first if it is missing.
 
         Examples:
             >>> td = TensorDict(batch_size=[3])
@@ -360,15 +365,15 @@ class AccessOps(CollectionProtocol):
     # Removing ------------------------------------------------------------------
 
     def __delitem__(self, key: NestedKeyLike) -> Self:
-        """Remove the entry at a nested key. See :meth:`del_`, whose result this has."""
+        """Remove the entry at a nested key, as :meth:`del_` does; return ``self``."""
         return self.del_(key)
 
     def del_(self, key: NestedKeyLike) -> Self:
         """Remove the entry at a nested key.
 
         Raises:
-            KeyError: there is no such entry.
-            RuntimeError: the tensordict that holds it is locked.
+            KeyError: the entry is missing.
+            RuntimeError: the tensordict that contains the entry is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3), "b": torch.ones(3)}, [3])
@@ -405,12 +410,12 @@ class AccessOps(CollectionProtocol):
         """Remove the entry at a nested key and return it.
 
         Args:
-            key: the entry.
-            default: what to return where there is none.
+            key: a nested key.
+            default: the value to return if the entry is missing.
 
         Raises:
-            KeyError: there is no such entry and no default.
-            RuntimeError: the tensordict that holds it is locked.
+            KeyError: the entry is missing, and no default was passed.
+            RuntimeError: the tensordict that contains the entry is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3)}, [3])
@@ -435,7 +440,7 @@ class AccessOps(CollectionProtocol):
         """Remove the last entry and return its key and value.
 
         Raises:
-            KeyError: there is none.
+            KeyError: the tensordict is empty.
         """
         if self.is_locked:
             raise locked_error(self)
@@ -462,7 +467,7 @@ class AccessOps(CollectionProtocol):
 
 
 def _kept(value: object) -> Any:
-    """``value``, an entry, as it can be used once it is removed."""
+    """Return a removed entry in a form that no longer writes through to its parent."""
     if not isinstance(value, CollectionProtocol) or not value._writes_through():
         return value
     part: Any = value

@@ -1,4 +1,4 @@
-"""Calling a function on every leaf."""
+"""Calls of a function on every leaf."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MSG_OUT_DEVICE = (
 
 
 class ApplyOps(CollectionProtocol):
-    """Calling a function on every leaf."""
+    """Calls of a function on every leaf."""
 
     @overload
     def apply(
@@ -76,38 +76,39 @@ class ApplyOps(CollectionProtocol):
     ) -> Self | None:
         """Call ``fn`` on every leaf and collect the results under the same keys.
 
-        Leaves are visited depth first, in key order. Where ``fn`` gives None the key
-        is left out. The result is a new collection, unlocked unless ``propagate_lock``.
+        Leaves are visited depth first, in key order. If ``fn`` returns None, the result
+        lacks the key. The result is a new, unlocked tensordict.
 
         Args:
             fn: called as ``fn(leaf, *leaves_of_others)``.
-            *others: collections with the keys of this one. Their leaves of the same
-                key are passed to ``fn``; they may have further keys.
-            batch_size: the batch size of the result and of all that is nested in it,
-                ``[*B]`` unless given. With it the result has no names.
-            device: the device of the result. Default: that of this tensordict.
-            names: the names of the result's dims. Default: those of this tensordict.
-            inplace: copy the results into the storage of this tensordict's leaves and
-                return it. The batch size, device and names stay as they are.
-            default: passed in place of an entry that one of ``others`` lacks. An error
-                unless given.
-            filter_empty: whether a (nested) collection for which ``fn`` gave nothing is
-                left out. Default: left out unless it was empty before. Where the root
-                itself is left out the result is None.
+            *others: tensordicts with the keys of this one; further keys are ignored.
+                ``fn`` gets their leaves of the same key.
+            batch_size: the batch size of the result and of its nested tensordicts.
+                Default: the present ones. With it, the result has no names.
+            device: the device of the result. Default: the device of this tensordict.
+            names: the names of the result's dimensions. Default: the present ones.
+            inplace: copy the results into the leaves' memory and return this
+                tensordict. The batch size, device and names do not change.
+            default: passed to ``fn`` for an entry that one of ``others`` lacks. Without
+                it, a missing entry is an error.
+            filter_empty: leave out each tensordict for which ``fn`` returned no result.
+                Default: leave it out unless it was empty before. If the root itself is
+                left out, the result is None.
             propagate_lock: lock the result if this tensordict is locked.
-            call_on_nested: take the direct entries as they are, nested tensordicts
-                included, and do not enter them.
-            is_leaf: asked about the type of each value; true stops the walk there.
-            out: a collection in which the results are stored, replacing what is there.
-            **constructor_kwargs: ``named``, ``nested_keys`` and ``prefix`` make it a
-                :meth:`named_apply` whose keys start with a prefix. All others are
-                ignored, with a warning.
+            call_on_nested: call ``fn`` on the direct entries only, with nested
+                tensordicts passed as a whole.
+            is_leaf: called with the type of each value; if it returns True, ``fn`` is
+                called on the value instead of its entries.
+            out: a tensordict to store the results in; they replace its entries.
+            **constructor_kwargs: ``named``, ``nested_keys`` and ``prefix`` turn the
+                call into a :meth:`named_apply` whose keys start with ``prefix``. Other
+                arguments are ignored with a warning.
 
         Raises:
-            KeyError: one of ``others`` lacks a key and there is no ``default``.
-            RuntimeError: a result does not have the batch size as its leading dims, or
-                ``out`` is locked or has another batch size or device than the ones
-                given. Nothing has been written then.
+            KeyError: one of ``others`` lacks a key, and there is no ``default``.
+            RuntimeError: a result does not have the batch size as its leading
+                dimensions; or ``out`` is locked, or its batch size or device is not the
+                requested one. Then nothing has been written.
 
         Examples:
             >>> td = TensorDict(a=torch.ones(3), b={"c": torch.zeros(3)}, batch_size=[3])
@@ -190,14 +191,14 @@ class ApplyOps(CollectionProtocol):
     ) -> Self | None:
         """Call ``fn`` on the key and value of every leaf and collect the results.
 
-        As :meth:`apply`, with the key as the first argument of ``fn``.
+        As :meth:`apply`, but ``fn`` gets the key as its first argument.
 
         Args:
             fn: called as ``fn(key, leaf, *leaves_of_others)``.
             *others: as in :meth:`apply`.
-            nested_keys: pass the whole key of a nested leaf, a tuple, and not only the
-                last part of it.
-            batch_size: as in :meth:`apply`, like all that follow.
+            nested_keys: pass the whole key of a nested leaf, a tuple. Default: only its
+                last part.
+            batch_size: see :meth:`apply`.
             device: see :meth:`apply`.
             names: see :meth:`apply`.
             inplace: see :meth:`apply`.
@@ -249,13 +250,13 @@ class ApplyOps(CollectionProtocol):
         )
 
     def apply_(self, fn: Callable[..., Any], *others: object, **kwargs: Any) -> Self:
-        """Call ``fn`` on every leaf and copy the results into the leaves' storage.
+        """Call ``fn`` on every leaf and copy the results into the leaves' memory.
 
-        As :meth:`apply` with ``inplace=True``, also on a locked collection.
+        As :meth:`apply` with ``inplace=True``. Works on a locked tensordict, too.
 
         Args:
             fn: called as ``fn(leaf, *leaves_of_others)``.
-            *others: collections with the keys of this one.
+            *others: tensordicts with the keys of this one.
             **kwargs: further arguments of :meth:`apply`.
 
         Examples:
@@ -275,15 +276,15 @@ class ApplyOps(CollectionProtocol):
         fields: Sequence[str] = ("device", "dtype", "shape"),
         num_threads: int | None = None,
     ) -> Self:
-        """The device, dtype and shape of every leaf.
+        """Return the device, dtype and shape of every leaf.
 
         Args:
-            fields: which of them.
-            num_threads: accepted for compatibility: nothing here is worth a thread.
+            fields: the attributes to return.
+            num_threads: accepted for compatibility, and ignored.
 
         Returns:
-            A collection without batch dims or device that holds a :class:`TensorAttrs`
-            per leaf.
+            A tensordict without batch dimensions or device, with a
+            :class:`TensorAttrs` for each leaf.
         """
         result = self._apply_with(
             lambda leaf: classes.TensorAttrs.from_tensor(leaf, fields=fields),
@@ -317,7 +318,7 @@ class ApplyOps(CollectionProtocol):
         checked: bool = True,
         **constructor_kwargs: Any,
     ) -> Self | None:
-        """:meth:`apply` that takes the results as they are, unless ``checked`` is false."""
+        """Call :meth:`apply`; if ``checked``, results are not validated."""
         return self._apply_with(
             fn,
             others,
@@ -356,9 +357,9 @@ class ApplyOps(CollectionProtocol):
         call_on_unbatched: bool = False,
         **constructor_kwargs: object,
     ) -> Self | None:
-        """The walk of :meth:`apply` below ``prefix``, without the lock.
+        """Walk as :meth:`apply` does, below ``prefix`` and without the lock.
 
-        A collection that is not dense overrides this, or is walked by its entries.
+        A class that is not dense overrides this, or is converted to a dense tensordict.
         """
         source = self
         if not self._is_dense and not inplace and out is None:
@@ -383,7 +384,7 @@ class ApplyOps(CollectionProtocol):
         )
 
     def _as_dense(self) -> Any:
-        """A dense collection that shares the direct entries of this one."""
+        """Return a dense tensordict that shares the direct entries of this one."""
         return _rust.new(
             classes.TensorDict,
             dict(self._entries()),
@@ -411,11 +412,11 @@ class ApplyOps(CollectionProtocol):
         prefix: tuple[str, ...] = (),
         call_on_unbatched: bool = False,
     ) -> Any:
-        """Every form of :meth:`apply`; ``is_leaf`` True stands for ``call_on_nested``."""
+        """Do every form of :meth:`apply`; ``is_leaf=True`` means ``call_on_nested``."""
         _check_call("apply", fn, others)
         if inplace:
-            # All results are there before the first is written: a function that
-            # raises leaves the tensordict as it was.
+            # Compute all results before the first write: if the function raises, the
+            # tensordict is unchanged.
             tree = apply_nest(
                 self, fn, others, None, NO_DEFAULT, None, default, named, nested_keys,
                 filter_empty, is_leaf, True, prefix,
@@ -446,11 +447,11 @@ class ApplyOps(CollectionProtocol):
         return result
 
     def _leaves_owner(self) -> Self:
-        """The tensordict whose leaves an operation in place writes to."""
+        """Return the tensordict whose leaves an operation in place writes to."""
         return self
 
     def _take_written(self) -> None:
-        """Make entries that were stored below this tensordict what they are to be in it."""
+        """Adapt entries that were stored below this tensordict to its class."""
 
 
 def _warn_unknown(method: str, keywords: dict[str, Any]) -> None:
@@ -459,16 +460,16 @@ def _warn_unknown(method: str, keywords: dict[str, Any]) -> None:
 
 
 def _check_call(method: str, fn: object, others: tuple[Any, ...]) -> None:
-    """Check the function of a call, and the tensordicts behind it.
+    """Check the function of a call, and the other tensordicts.
 
     Raises:
-        AttributeError: one of ``others`` is no collection.
+        AttributeError: one of ``others`` is no tensordict.
         TypeError: ``fn`` cannot be called.
     """
     if not callable(fn):
         raise TypeError(MSG_FUNCTION.format(method, fn))
     for other in others:
-        # A member of a stack may lack the entry: the default stands for it.
+        # A member of a lazy stack may lack the entry; NO_DEFAULT stands for it.
         if not isinstance(other, CollectionProtocol) and other is not NO_DEFAULT:
             raise AttributeError(MSG_OTHERS.format(type(other).__name__, method))
 
@@ -486,7 +487,7 @@ def _check_out(out: Any, batch_size: Any, device: object) -> None:
 
 
 def _empty_columns(td: CollectionProtocol) -> None:
-    """Put empty collections where ``td``, which is fresh, has a value per element."""
+    """Replace the non-tensor stacks of ``td``, which is new, by empty tensordicts."""
     for key, value in list(td._entries().items()):
         if not isinstance(value, CollectionProtocol):
             continue

@@ -1,7 +1,7 @@
-"""Making collections out of Python objects: mappings, tuples, dataclasses, arrays.
+"""Making of tensordicts from mappings, tuples, dataclasses, arrays and lists.
 
-:mod:`.python_values` has what becomes of a value inside of them. Copies, and new
-collections of the same structure, are in :mod:`tensordict.ops.copying`.
+:mod:`.python_values` converts the values inside them. :mod:`tensordict.ops.copying`
+makes copies, and new tensordicts of the same structure.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["ConstructOps"]
 
 
 _NUMBERS = (bool, int, float, np.number, np.bool_)
-"""Types that are no tensors of a batch, but can become tensors without dims."""
+"""Types of numbers: no tensors of a batch, but convertible to tensors of shape []."""
 
 MSG_TWO_SIZES = "Cannot pass both batch_size and batch_dims to `from_dict`."
 MSG_LIST_SIZE = (
@@ -57,7 +57,7 @@ MSG_STORAGE = (
 
 
 class ConstructOps(CopyingOps):
-    """Making collections out of Python objects."""
+    """Making of tensordicts from Python objects."""
 
     @classmethod
     def from_dict(
@@ -70,27 +70,28 @@ class ConstructOps(CopyingOps):
         batch_dims: int | None = None,
         names: Sequence[str | None] | None = None,
     ) -> Self:
-        """Make a collection from a mapping.
+        """Make a tensordict from a mapping.
 
-        Nested mappings, named tuples, tuples, dataclasses, models of pydantic and
-        structured arrays become nested tensordicts, numbers and arrays become tensors. Tensors and collections
-        are stored as they are. Where a ``batch_size`` with dims is given, numbers are
-        values that all elements share.
+        Nested mappings, named tuples, tuples, dataclasses, pydantic models and
+        structured arrays become nested tensordicts. Numbers and arrays become tensors.
+        Tensors and tensordicts are stored themselves. If ``batch_size`` has dimensions,
+        numbers become non-tensor data that all rows share.
 
         Args:
-            input_dict: the entries; nested keys are allowed, and come after the others.
-                A collection is given back as it is.
-            auto_batch_size: whether the batch size is the leading dims that all entries
-                share. A ``batch_size`` goes before it.
-            batch_size: the batch size. Default: ``[]``.
-            device: where all entries are moved.
-            batch_dims: as ``auto_batch_size``, with at most this many dims. Ignored where
-                that is false.
-            names: a name or None per batch dim.
+            input_dict: the entries. Nested keys are allowed; they come after the other
+                entries. A tensordict is returned as it is.
+            auto_batch_size: use the leading dimensions that all entries share as the
+                batch size. Ignored if ``batch_size`` is passed.
+            batch_size: the batch size ``[*B]``. Default: ``[]``.
+            device: the device to move all entries to.
+            batch_dims: as ``auto_batch_size``, with at most this many dimensions.
+                Ignored if ``auto_batch_size`` is False.
+            names: a name or None for each batch dimension.
 
         Raises:
-            ValueError: both ``batch_size`` and ``batch_dims`` are given.
-            RuntimeError: an entry does not have the batch size as its leading dims.
+            ValueError: both ``batch_size`` and ``batch_dims`` were passed.
+            RuntimeError: an entry does not have the batch size as its leading
+                dimensions.
 
         Examples:
             >>> data = {"a": torch.zeros(3, 4), "n": {"b": torch.zeros(3)}}
@@ -133,7 +134,7 @@ class ConstructOps(CopyingOps):
         batch_dims: int | None = None,
         names: Sequence[str | None] | None = None,
     ) -> Any:
-        """:meth:`from_dict` of entries of which numbers become tensors in any batch."""
+        """Make a tensordict as :meth:`from_dict`; numbers always become tensors."""
         if not cls._is_dense:
             made = classes.TensorDict._from_entries(
                 input_dict,
@@ -153,7 +154,7 @@ class ConstructOps(CopyingOps):
         elif isinstance(batch_size, Iterable):
             size = as_size(batch_size)
         else:
-            # Here a number is no size: this raises.
+            # A number is no batch size here: this raises torch's error.
             size = torch.Size(batch_size)
         fitting = names if names is not None and len(names) == len(size) else None
         td = cls.__new__(cls)
@@ -166,7 +167,7 @@ class ConstructOps(CopyingOps):
             }
             _rust.init(td, entries, size, device, fitting, False)
         except KeyError as error:
-            # Mostly keys are text, and nothing is looked at before.
+            # Most keys are strings, so keys are only looked at after an error.
             numbered = with_text_keys(input_dict, error)
             return numbered_type(cls, input_dict)._from_entries(
                 numbered,
@@ -192,17 +193,18 @@ class ConstructOps(CopyingOps):
         batch_dims: int | None = None,
         names: Sequence[str | None] | None = None,
     ) -> Self:
-        """Make a collection from a mapping, each nested one as this tensordict's is.
+        """Make a tensordict from a mapping; entries of this one say of which class.
 
-        As :meth:`from_dict`, but where this tensordict has an entry of the same name
-        that is a collection, that one makes the nested tensordict: so typed collections
-        come back from the dictionaries that :meth:`to_dict` made of them. Of a collection
-        it is a copy that shares the leaves; only ``batch_size`` counts then.
+        As :meth:`from_dict`. If this tensordict contains a nested tensordict under a
+        key, that one's class makes the new nested tensordict. So tensorclasses come
+        back from the dictionaries that :meth:`to_dict` made of them. A tensordict as
+        ``input_dict`` is copied, and the copy shares the leaves; then only
+        ``batch_size`` is used.
 
         Raises:
-            ValueError: both ``batch_size`` and ``batch_dims`` are given.
-            AttributeError: an entry of this tensordict is a leaf where ``input_dict``
-                has a mapping.
+            ValueError: both ``batch_size`` and ``batch_dims`` were passed.
+            AttributeError: ``input_dict`` has a mapping where this tensordict has a
+                leaf.
 
         Examples:
             >>> td = TensorDict(n=TensorDict(a=torch.zeros(3)))
@@ -237,7 +239,7 @@ class ConstructOps(CopyingOps):
 
     @classmethod
     def _from_plain(cls, made: object, source: object = None) -> Any:
-        """Convert the plain collection that a factory made of ``source``."""
+        """Convert the plain tensordict that a factory made of ``source``."""
         return made
 
     @classmethod
@@ -250,17 +252,18 @@ class ConstructOps(CopyingOps):
         device: torch.device | str | int | None = None,
         batch_size: Sequence[int] | None = None,
     ) -> Any:
-        """Make a collection from whatever can be one; give anything else back as it is.
+        """Convert an object to a tensordict if it can be one; else return it unchanged.
 
         Args:
-            obj: a mapping, named tuple, tuple, dataclass, model of pydantic, structured
-                array, or data frame of pandas or polars, alone or inside of another. A list of numbers, nested or not, becomes a tensor, any other
-                list a :class:`NonTensorStack` of its items. An array of another library
-                (JAX, CuPy) becomes a tensor over the same memory.
-            auto_batch_size: whether the batch size is the leading dims that all entries
-                share.
-            batch_dims: at most this many dims of them.
-            device: where all entries are moved.
+            obj: a mapping, named tuple, tuple, dataclass, pydantic model, structured
+                array, or pandas or polars data frame, alone or nested. A list of
+                numbers, nested or not, becomes a tensor; any other list becomes a
+                :class:`NonTensorStack` of its items. An array of another library (JAX,
+                CuPy) becomes a tensor that shares its memory.
+            auto_batch_size: use the leading dimensions that all entries share as the
+                batch size.
+            batch_dims: the most dimensions that ``auto_batch_size`` uses.
+            device: the device to move all entries to.
             batch_size: the batch size.
 
         Examples:
@@ -294,7 +297,7 @@ class ConstructOps(CopyingOps):
         device: torch.device | str | int | None = None,
         batch_size: Sequence[int] | None = None,
     ) -> Self:
-        """Make a :class:`TensorDict` of a tuple's items under the keys "0", "1" ...
+        """Make a :class:`TensorDict` of a tuple's items under the keys "0", "1", ...
 
         Takes the arguments of :meth:`from_any`.
 
@@ -320,7 +323,7 @@ class ConstructOps(CopyingOps):
         device: torch.device | str | int | None = None,
         batch_size: Sequence[int] | None = None,
     ) -> Self:
-        """Make a :class:`TensorDict` of the fields of a named tuple, nested ones too.
+        """Make a :class:`TensorDict` of a named tuple's fields, also nested ones.
 
         Takes the arguments of :meth:`from_any`.
 
@@ -365,10 +368,10 @@ class ConstructOps(CopyingOps):
 
         Args:
             dataclass: an instance of a dataclass.
-            dest_cls: with ``as_tensorclass``, the tensorclass to make.
+            dest_cls: with ``as_tensorclass``, the tensorclass to return.
             auto_batch_size: see :meth:`from_any`.
             batch_dims: see :meth:`from_any`.
-            as_tensorclass: whether a tensorclass with these fields is made instead.
+            as_tensorclass: make a tensorclass with these fields instead.
             device: see :meth:`from_any`.
             batch_size: see :meth:`from_any`.
 
@@ -426,14 +429,15 @@ class ConstructOps(CopyingOps):
     ) -> Self:
         """Make a :class:`TensorDict` of the fields of a structured numpy array.
 
-        A field shares the array's memory where torch can express its strides, and is
-        copied where it cannot. Structured fields become nested tensordicts.
+        A field shares the array's memory if torch can express its strides; otherwise it
+        is copied. Structured fields become nested tensordicts.
 
         Args:
             struct_array: an array of shape ``[*B]`` with named fields.
-            auto_batch_size: whether the batch size is what all fields share.
-            batch_dims: at most this many dims of them.
-            device: where all entries are moved.
+            auto_batch_size: use the leading dimensions that all fields share as the
+                batch size.
+            batch_dims: the most dimensions that ``auto_batch_size`` uses.
+            device: the device to move all entries to.
             batch_size: the batch size. Default: the shape of the array.
 
         Examples:
@@ -467,23 +471,24 @@ class ConstructOps(CopyingOps):
         names: Sequence[str | None] | None = None,
         lazy: bool | None = None,
     ) -> Self:
-        """Make a collection from each mapping of a list, and stack them.
+        """Make a tensordict of each mapping in a list, and stack them.
 
         Args:
-            input: mappings or collections.
-            auto_batch_size: whether the batch size of the result is what all entries
-                share.
-            batch_size: the batch size of the result; its first dim is the length of the
-                list.
-            device: where all entries are moved.
-            batch_dims: the number of batch dims of the result at most.
-            names: a name or None per batch dim of the result.
-            lazy: whether the result is a lazy stack. Default: only where the entries
-                cannot be stacked.
+            input: mappings or tensordicts.
+            auto_batch_size: use the leading dimensions that all entries share as the
+                batch size of the result.
+            batch_size: the batch size of the result. Its first dimension is the length
+                of the list.
+            device: the device to move all entries to.
+            batch_dims: the most batch dimensions of the result.
+            names: a name or None for each batch dimension of the result.
+            lazy: True for a lazy stack, False for a dense one. Default: a dense one if
+                the entries can be stacked.
 
         Raises:
-            ValueError: the first dim of ``batch_size`` is not the length of the list.
-            RuntimeError: the list is empty, or ``lazy`` is false and the entries cannot
+            ValueError: the first dimension of ``batch_size`` is not the length of the
+                list.
+            RuntimeError: the list is empty; or ``lazy`` is False and the entries cannot
                 be stacked.
 
         Examples:
@@ -501,7 +506,7 @@ class ConstructOps(CopyingOps):
             if first != len(items):
                 raise ValueError(MSG_LIST_SIZE.format(list(size), len(items)))
         if device is not None:
-            # Collections stay where they are: what is no device is refused all the same.
+            # Tensordicts in the list do not move, but a wrong device is an error.
             device = torch.device(device)
         inner_dims = None if batch_dims is None else max(batch_dims - 1, 0)
         made = [
@@ -554,20 +559,21 @@ class ConstructOps(CopyingOps):
     ) -> Any:
         """Make a :class:`TensorDict` of nested dictionaries, lists and tuples.
 
-        :meth:`to_pytree` gives the same nested structure back: its types are kept as
-        non-tensor entries named ``"_pytree_type"``.
+        :meth:`to_pytree` is the inverse: the types of the nodes are kept as non-tensor
+        data under ``"_pytree_type"``.
 
         Args:
             pytree: dictionaries, lists, tuples and named tuples of tensors and numbers.
             batch_size: the batch size.
-            auto_batch_size: whether the batch size is what all entries share.
-            batch_dims: at most this many dims of them.
+            auto_batch_size: use the leading dimensions that all entries share as the
+                batch size.
+            batch_dims: the most dimensions that ``auto_batch_size`` uses.
 
         Returns:
-            A collection; a tensor for a tensor or a number.
+            A tensordict; for a tensor or a number, a tensor.
 
         Raises:
-            NotImplementedError: a node is of another type.
+            NotImplementedError: a node has another type.
 
         Examples:
             >>> TensorDict.from_pytree(3)
@@ -598,19 +604,20 @@ class ConstructOps(CopyingOps):
         """Make a :class:`TensorDict` of zeros from shapes and dtypes.
 
         Args:
-            schema: the shape ``[*F]`` and the dtype of each leaf; its tensor has the
+            schema: for each leaf, the shape ``[*F]`` and the dtype; its tensor has the
                 shape ``[*B, *F]``.
             batch_size: the batch size ``[*B]``.
-            storage: where the entries live: None in memory, ``"shared"`` in shared
-                memory, ``"memmap"`` in memory-mapped files, ``"h5"`` and ``"zarr"`` in
-                one file, ``"redis"`` and ``"dragonfly"`` in a store.
+            storage: where the entries live: None for memory, ``"shared"`` for shared
+                memory, ``"memmap"`` for memory-mapped files, ``"h5"`` or ``"zarr"`` for
+                one file, ``"redis"`` or ``"dragonfly"`` for a server.
             device: the device of the entries.
-            **kwargs: what the storage needs, such as ``prefix`` for ``"memmap"`` and
+            **kwargs: arguments of the storage, such as ``prefix`` for ``"memmap"`` and
                 ``filename`` for ``"h5"``.
 
         Raises:
-            ValueError: there is no such storage.
-            TypeError: ``"h5"`` or ``"zarr"`` without a ``filename``.
+            ValueError: ``storage`` is none of these values.
+            TypeError: ``storage`` is ``"h5"`` or ``"zarr"``, and ``filename`` is
+                missing.
 
         Examples:
             >>> schema = {"a": ([2], torch.float32)}

@@ -1,4 +1,4 @@
-"""Views of the keys, values and items of a collection."""
+"""Views of the keys, values and items of a tensordict."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["KeyViewsOps", "listed_items", "listed_keys", "listed_values"]
 
 _StringKeys = _rust.StringKeys
-"""The direct keys of a collection: a live view, as that of a dictionary."""
+"""A live view of the direct keys of a tensordict, like ``dict.keys()``."""
 
-# A native class does not derive from Python's: it is given the operations of a set.
+# A native class cannot derive from a Python class, so it gets the set methods here.
 for _name in (
     *("__le__", "__lt__", "__gt__", "__ge__", "__eq__", "__hash__", "isdisjoint"),
     *("__and__", "__rand__", "__or__", "__ror__"),
@@ -36,7 +36,7 @@ KeysView.register(_StringKeys)
 
 
 class _TensorDictKeysView:
-    """The keys of a collection and of what is nested in it: a live view."""
+    """A live view of the keys of a tensordict, nested ones included."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class _TensorDictKeysView:
         return iter(self._list())
 
     def __len__(self) -> int:
-        # list(view) asks for it, too, so it is worth not making the keys; but the leaves
-        # of other than dense collections may have to be made, which those of a ragged
-        # stack cannot.
+        # `list(view)` calls this first, so it must be cheap: values are counted instead
+        # of making keys. In a class that is not dense, values may have to be made, and
+        # the leaves of a ragged stack cannot be; there, keys are counted.
         td = self.tensordict
         is_dense = td._is_dense and (
             not self.include_nested
@@ -114,7 +114,7 @@ def listed_keys(
     is_leaf: Callable[[Any], bool] | None,
     sort: Any,
 ) -> Any:
-    """List the keys of :meth:`KeysOps.keys` where not all direct ones are asked for."""
+    """Return the result of :meth:`keys` for arguments that are not the defaults."""
     if include_nested or leaves_only or is_leaf is not None:
         return _TensorDictKeysView(td, include_nested, leaves_only, is_leaf, sort)
     return sorted(td._sample_entries())
@@ -127,7 +127,7 @@ def listed_values(
     is_leaf: Callable[[Any], bool] | None,
     sort: object,
 ) -> Any:
-    """List the values of :meth:`KeysOps.values` where not all direct ones are asked."""
+    """Return the result of :meth:`values` for arguments that are not the defaults."""
     if sort:
         if td._is_dense and not include_nested and not leaves_only:
             entries = td._entries()
@@ -151,9 +151,10 @@ def listed_items(
     is_leaf: Callable[[Any], bool] | None,
     sort: object,
 ) -> Any:
-    """List the items of :meth:`KeysOps.items` where not all direct ones are asked for.
+    """Return the result of :meth:`items` for arguments that are not the defaults.
 
-    A list of the direct items sorted or of all leaves in order, otherwise an iterator.
+    This is a list for the sorted direct items, and for all leaves unsorted if ``td`` is
+    dense; otherwise it is an iterator.
     """
     if td._is_dense and not include_nested and not leaves_only:
         direct = td._entries().items()
@@ -181,10 +182,10 @@ def _one_by_one(
     is_leaf: Callable[[Any], bool] | None,
     prefix: tuple[str, ...] = (),
 ) -> Iterator[tuple[NestedKeyLike, Any]]:
-    """The pairs of :func:`listed_items`, each read when it is asked for.
+    """Yield the pairs of :func:`listed_items`, reading each value on demand.
 
-    A stack of members of different shapes has an entry that cannot be read. The error is
-    raised there, and what comes before it is given.
+    An entry of a lazy stack whose members differ in shape cannot be read. The error is
+    raised when the iteration reaches that entry; the pairs before it are yielded.
     """
     for key in list(td._sample_entries()):
         value = td._get_entry(key, NO_DEFAULT)
@@ -200,7 +201,7 @@ def _one_by_one(
 
 
 class KeyViewsOps(CollectionProtocol):
-    """Views of the keys, values and items of a collection."""
+    """Views of the keys, values and items of a tensordict."""
 
     @overload
     def keys(self) -> KeysView[str]: ...
@@ -221,14 +222,15 @@ class KeyViewsOps(CollectionProtocol):
         *,
         sort: bool = False,
     ) -> Any:
-        """The keys: a view that follows the tensordict, in the order of its entries.
+        """Return a view of the keys that follows changes, in the order of the entries.
 
         Args:
-            include_nested: also list the keys of nested tensordicts, as tuples, before
-                the key of the tensordict that they are in.
-            leaves_only: leave out the keys of collections.
-            is_leaf: which types ``leaves_only`` keeps. Default: all but collections.
-            sort: sort the keys, a nested one by its parts joined by dots.
+            include_nested: also list nested keys, as tuples, before the key of the
+                tensordict that contains them.
+            leaves_only: leave out the keys of nested tensordicts.
+            is_leaf: called with a type; True for the types that ``leaves_only`` keeps.
+                Default: all types but tensordicts.
+            sort: sort the keys; nested keys compare as their parts joined by dots.
 
         Examples:
             >>> td = TensorDict({"b": torch.zeros(3), "a": {"c": torch.ones(3)}}, [3])
@@ -244,7 +246,7 @@ class KeyViewsOps(CollectionProtocol):
         return _rust.string_keys(self._sample_entries())
 
     def _ipython_key_completions_(self) -> list[str]:
-        """Return what IPython and notebooks complete ``td["<TAB>`` with."""
+        """Return the completions of ``td["<TAB>`` in IPython and notebooks."""
         return list(self.keys())
 
     @overload
@@ -266,7 +268,7 @@ class KeyViewsOps(CollectionProtocol):
         *,
         sort: bool = False,
     ) -> Any:
-        """The values. Parameters as in :meth:`items`.
+        """Return the values. The arguments are the same as in :meth:`items`.
 
         Examples:
             >>> td = TensorDict({"b": torch.zeros(3), "a": {"c": torch.ones(3)}}, [3])
@@ -299,17 +301,18 @@ class KeyViewsOps(CollectionProtocol):
         *,
         sort: bool = False,
     ) -> Any:
-        """The pairs of key and value.
+        """Return the pairs of key and value.
 
-        The direct items are a view that follows the tensordict. Nested ones are listed
-        when this is called, so that the tensordict may be changed while they are used.
+        By default this is a view that follows changes. With ``include_nested`` the
+        pairs are listed at the call, so a loop over them may change the tensordict.
 
         Args:
-            include_nested: also list what nested tensordicts hold, after the
-                collection that it is in, with tuples as keys.
-            leaves_only: leave out collections.
-            is_leaf: which types ``leaves_only`` keeps. Default: all but collections.
-            sort: sort by key, a nested one by its parts joined by dots.
+            include_nested: also list the entries of nested tensordicts, with tuples as
+                keys, after the tensordict that contains them.
+            leaves_only: leave out nested tensordicts.
+            is_leaf: called with a type; True for the types that ``leaves_only`` keeps.
+                Default: all types but tensordicts.
+            sort: sort by key; nested keys compare as their parts joined by dots.
 
         Examples:
             >>> td = TensorDict({"b": torch.zeros(3), "a": {"c": torch.ones(3)}}, [3])
@@ -327,7 +330,7 @@ class KeyViewsOps(CollectionProtocol):
 
     @property
     def sorted_keys(self) -> list[str]:
-        """The direct keys, sorted.
+        """The direct keys in sorted order.
 
         Examples:
             >>> TensorDict({"b": torch.zeros(3), "a": torch.ones(3)}, [3]).sorted_keys

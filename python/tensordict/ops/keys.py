@@ -1,4 +1,4 @@
-"""Choosing, renaming and regrouping entries."""
+"""Selecting, renaming and regrouping of entries."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ MSG_SOURCES_NESTED = (
 
 
 class KeysOps(CollectionProtocol):
-    """Choosing, renaming and regrouping entries."""
+    """Selecting, renaming and regrouping of entries."""
 
     def entry_class(self, key: NestedKeyLike) -> type:
-        """The type of the entry at a nested key; ``NoneType`` where there is none.
+        """Return the type of the entry at a nested key; ``NoneType`` if it is missing.
 
         Raises:
-            ValueError: the key goes on below a leaf.
+            ValueError: the key leads below a leaf.
 
         Examples:
             >>> TensorDict({"a": torch.zeros(3)}, [3]).entry_class("a")
@@ -58,7 +58,7 @@ class KeysOps(CollectionProtocol):
         """Return whether the entry at a nested key is non-tensor data.
 
         Raises:
-            KeyError: there is no such entry.
+            KeyError: the entry is missing.
             RuntimeError: ``key`` is no nested key.
         """
         if not _rust.unravel_key_to_tuple(key):
@@ -67,7 +67,7 @@ class KeysOps(CollectionProtocol):
         return holds_values(value)
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[Any, ...]:
-        """The pairs of key and value of the non-tensor entries."""
+        """Return the pairs of key and value of the non-tensor entries."""
         return tuple(
             (key, value)
             for key, value in _rust.walk(self, 2, include_nested, False, None)
@@ -83,20 +83,21 @@ class KeysOps(CollectionProtocol):
         strict: bool = True,
         as_tensordict: bool = False,
     ) -> Self:
-        """Keep only the entries at ``keys``, in the order given.
+        """Keep only the entries at ``keys``, in that order.
 
-        The result shares its leaves with this tensordict, and the nested tensordicts that
-        are kept whole. A key that goes on below another of ``keys`` narrows it.
+        The result shares its leaves with this tensordict, and also the nested
+        tensordicts that are kept whole. If one of ``keys`` leads below another one,
+        only the deeper entry is kept.
 
         Args:
-            *keys: nested keys of leaves or collections.
+            *keys: nested keys of leaves or tensordicts.
             inplace: drop the other entries from this tensordict and return it.
-            strict: whether a missing key is an error. If false it is ignored.
-            as_tensordict: of a tensorclass, give the tensordict of its fields.
+            strict: raise an error for a missing key. If False, it is ignored.
+            as_tensordict: for a tensorclass, return the tensordict of its fields.
 
         Raises:
-            KeyError: a key is missing and ``strict`` is true.
-            RuntimeError: ``inplace`` is true and the tensordict is locked.
+            KeyError: a key is missing and ``strict`` is True.
+            RuntimeError: ``inplace`` is True and the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3), "n": {"b": torch.ones(3)}}, [3])
@@ -108,17 +109,18 @@ class KeysOps(CollectionProtocol):
         return select(self, keys, inplace, strict)
 
     def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Self:
-        """Drop the entries at ``keys``; those that are missing are ignored.
+        """Drop the entries at ``keys``. Missing keys are ignored.
 
-        The result shares its leaves with this tensordict, and the nested tensordicts that
-        are kept whole.
+        The result shares its leaves with this tensordict, and also the nested
+        tensordicts that are kept whole.
 
         Args:
-            *keys: nested keys of leaves or collections.
+            *keys: nested keys of leaves or tensordicts.
             inplace: drop the entries from this tensordict and return it.
 
         Raises:
-            RuntimeError: an entry would be dropped from a locked collection.
+            RuntimeError: ``inplace`` is True, and a tensordict that contains one of the
+                entries is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3), "n": {"b": torch.ones(3)}}, [3])
@@ -128,16 +130,16 @@ class KeysOps(CollectionProtocol):
         return _rust.exclude(self, keys, inplace)
 
     def filter_non_tensor_data(self) -> Self:
-        """A collection of the tensors alone, new all the way down."""
+        """Return a tensordict with the tensors only; all nested tensordicts are new."""
         result = _dense_copy(self)
         _drop_values(result)
         return result
 
     def filter_empty_(self) -> Self:
-        """Drop the nested tensordicts that have no leaf.
+        """Drop the nested tensordicts that contain no leaf.
 
         Raises:
-            RuntimeError: one would be dropped from a locked collection.
+            RuntimeError: a tensordict that contains one of them is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3), "n": {"m": {}}}, [3])
@@ -161,18 +163,19 @@ class KeysOps(CollectionProtocol):
         inplace: bool = False,
         is_leaf: Callable[[type], bool] | None = None,
     ) -> Self:
-        """Put all leaves in one collection, under their paths joined by ``separator``.
+        """Flatten the tensordict: join the parts of each leaf's key by ``separator``.
 
-        In a ``with`` statement the changes are written back to this tensordict.
+        Used in a ``with`` statement, changes are written back to this tensordict.
 
         Args:
-            separator: joins the parts of a path.
+            separator: the string between the parts of a key.
             inplace: change this tensordict and return it. Its direct leaves come first.
-            is_leaf: which types are kept. Default: all but collections.
+            is_leaf: called with a type; True for types that stay whole. Default: all
+                types but tensordicts.
 
         Raises:
-            KeyError: two leaves would have the same key.
-            RuntimeError: ``inplace`` is true and the tensordict is locked.
+            KeyError: two leaves would get the same key.
+            RuntimeError: ``inplace`` is True and the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"n": {"a": torch.ones(3)}, "b": torch.zeros(3)}, [3])
@@ -188,18 +191,19 @@ class KeysOps(CollectionProtocol):
         return result
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
-        """Regroup the entries: a key with ``separator`` in it becomes a nested key.
+        """Split keys at ``separator`` into nested keys.
 
-        Entries without it come first. New collections have the batch size of this one.
-        In a ``with`` statement the changes are written back to this tensordict.
+        Entries without the separator come first. New nested tensordicts have the batch
+        size of this one. Used in a ``with`` statement, changes are written back to this
+        tensordict.
 
         Args:
-            separator: where keys are split.
+            separator: the string at which keys are split.
             inplace: change this tensordict and return it.
 
         Raises:
-            KeyError: there is an entry at or on the way to a new key.
-            RuntimeError: ``inplace`` is true and the tensordict is locked.
+            KeyError: a new key, or a level above it, is already an entry.
+            RuntimeError: ``inplace`` is True and the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"n.a": torch.ones(3), "b": torch.zeros(3)}, [3])
@@ -218,20 +222,20 @@ class KeysOps(CollectionProtocol):
         strict: bool = True,
         reproduce_struct: bool = False,
     ) -> tuple[Self, ...]:
-        """Deal the entries out: a collection per set of keys, and one with the rest.
+        """Split the entries into a tensordict for each set of keys and one for the rest.
 
         Args:
-            *key_sets: the nested keys of each collection. New nested tensordicts have the
-                batch size of this one.
-            inplace: whether the rest is this tensordict.
-            default: stored where an entry is missing and ``strict`` is false, unless it
-                is None.
-            strict: whether a missing key is an error. If false it is ignored.
-            reproduce_struct: whether each collection gets all nested tensordicts.
+            *key_sets: the nested keys of each tensordict. New nested tensordicts have
+                the batch size of this one.
+            inplace: keep the rest in this tensordict.
+            default: stored for a missing entry if ``strict`` is False; None stores
+                nothing.
+            strict: raise an error for a missing key. If False, it is ignored.
+            reproduce_struct: give every result all nested tensordicts, also empty ones.
 
         Raises:
-            KeyError: a key is missing, or in two sets, and ``strict`` is true.
-            RuntimeError: ``inplace`` is true and the tensordict is locked.
+            KeyError: ``strict`` is True, and a key is missing or in two sets.
+            RuntimeError: ``inplace`` is True and the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3), "b": torch.ones(3)}, [3])
@@ -270,17 +274,17 @@ class KeysOps(CollectionProtocol):
         strict: bool = True,
         filter_empty: bool = True,
     ) -> Self:
-        """Take the entries at ``keys`` out of this tensordict, into a new one.
+        """Move the entries at ``keys`` out of this tensordict into a new one.
 
         Args:
             *keys: nested keys.
-            default: stored in the new collection where an entry is missing; as a value
-                where it is no tensor that fits.
-            strict: whether a missing entry without default is an error.
+            default: stored in the new tensordict for a missing entry. If it is no
+                tensor of the batch size, it is stored as non-tensor data.
+            strict: raise an error for a missing entry without default.
             filter_empty: drop the nested tensordicts that are left without leaves.
 
         Raises:
-            KeyError: an entry is missing; then nothing is taken out.
+            KeyError: an entry is missing; then nothing is moved.
             RuntimeError: the tensordict is locked.
 
         Examples:
@@ -302,7 +306,7 @@ class KeysOps(CollectionProtocol):
             if isinstance(value, CollectionProtocol) and not any(
                 other[: len(path)] == path for other in taken
             ):
-                # Nothing was taken out of it: it is given away as it is.
+                # No entry was moved out of it, so the original moves, not the copy.
                 value = _rust.get(self, path, value)
             taken.append(path)
             result.set(path, value)
@@ -314,7 +318,7 @@ class KeysOps(CollectionProtocol):
             replace_all(self, rest)
             return result
         for path in taken:
-            # Nested tensordicts stay the same objects, also for others who hold them.
+            # Keep nested tensordicts the same objects: other code may refer to them.
             holder = self if len(path) == 1 else _rust.get(self, path[:-1])
             holder._del_entry(path[-1])
         if filter_empty:
@@ -326,16 +330,16 @@ class KeysOps(CollectionProtocol):
     def rename_key_(
         self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
     ) -> Self:
-        """Move an entry to another nested key; it becomes the last one there.
+        """Move an entry to another nested key, as the last entry there.
 
         Args:
-            old_key: where it is.
-            new_key: where it goes. What is there is replaced.
-            safe: whether it is an error if something is there.
+            old_key: the present key.
+            new_key: the new key. An entry there is replaced.
+            safe: raise an error if there is an entry at ``new_key``.
 
         Raises:
-            KeyError: there is no entry at ``old_key``, or one at ``new_key`` and
-                ``safe`` is true.
+            KeyError: no entry is at ``old_key``; or one is at ``new_key``, and ``safe``
+                is True.
             RuntimeError: the tensordict is locked.
 
         Examples:
@@ -360,7 +364,7 @@ class KeysOps(CollectionProtocol):
             if old[: len(new)] != new:
                 parent._del_entry(old[-1])
             return self
-        # The entry moves below its own key, which must be free first.
+        # The new key lies below the old one, so the entry must be removed first.
         before = dict(parent._entries())
         parent._del_entry(old[-1])
         try:
@@ -373,19 +377,19 @@ class KeysOps(CollectionProtocol):
     def rename_keys(
         self, mapping: Mapping[Any, NestedKeyLike], *, strict: bool = True
     ) -> Self:
-        """A collection with entries moved to other nested keys, all at once.
+        """Move entries to other nested keys, all at once, in a new tensordict.
 
-        The result shares its leaves with this tensordict and is new all the way down.
-        Entries that are moved come last. Keys may be swapped.
+        The result shares its leaves with this tensordict; all nested tensordicts are
+        new. Moved entries come last. Keys may be swapped.
 
         Args:
             mapping: from old nested keys to new ones.
-            strict: whether a missing key is an error. If false it is ignored.
+            strict: raise an error for a missing key. If False, it is ignored.
 
         Raises:
-            KeyError: a key is missing and ``strict`` is true.
-            ValueError: two entries would have the same key, or one is moved out of
-                another that is moved too.
+            KeyError: a key is missing and ``strict`` is True.
+            ValueError: two entries would get the same key, or an entry would be moved
+                out of another one that is moved, too.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3), "b": torch.ones(3)}, [3])
@@ -419,7 +423,7 @@ def _move_entry(
     path: tuple[str, ...],
     value: object,
 ) -> None:
-    """Store an entry of ``source`` in ``td``: unchanged where the same is asked of it."""
+    """Store an entry of ``source`` in ``td``, without a check if both fit alike."""
     holder = td
     for key in path[:-1]:
         below = holder._get_entry(key, None)
@@ -434,19 +438,19 @@ def _move_entry(
 def _drop_values(td: CollectionProtocol) -> None:
     """Remove all non-tensor entries, in place."""
     for collection in _rust.containers(td):
-        # One entry of each is enough: those of a stack need not fit together.
+        # A sample is enough: members of a lazy stack may not fit together.
         for key, value in list(collection._sample_entries().items()):
             if holds_values(value):
                 collection._del_entry(key)
 
 
 def _dense_copy(td: CollectionProtocol) -> Any:
-    """New collections that share the leaves, which can be changed without changing td."""
+    """Return new tensordicts around the same leaves; changes do not reach ``td``."""
     return _rust.clone_structure(td) if td._is_dense else td._as_plain()
 
 
 def _share_values(td: CollectionProtocol, result: CollectionProtocol) -> None:
-    """Put the very values of ``td`` that are no tensors into a copy of it."""
+    """Put the non-tensor entries of ``td`` itself into its copy ``result``."""
     if not td._is_dense:
         return
     for key, value in list(td._entries().items()):
@@ -461,7 +465,7 @@ def _share_values(td: CollectionProtocol, result: CollectionProtocol) -> None:
 def _check_open(
     td: CollectionProtocol, rest: CollectionProtocol, taken: Iterable[tuple[str, ...]]
 ) -> None:
-    """Raise where ``rest`` cannot be what is left of ``td``, since something is locked."""
+    """Raise an error if a locked tensordict keeps ``td`` from becoming ``rest``."""
     parents = [_rust.get(td, path[:-1], td) for path in taken if len(path) > 1]
     if any(getattr(parent, "is_locked", False) for parent in parents) or (
         td.is_locked and {*td.keys(True)} != {*rest.keys(True)}
@@ -483,7 +487,7 @@ def _key_path(key: NestedKeyLike, name: str = "a key") -> tuple[str, ...]:
 
 
 def _check_sources(moves: Iterable[tuple[str, ...]]) -> None:
-    """Refuse moves out of an entry that is moved itself."""
+    """Refuse to move an entry out of another entry that moves, too."""
     for outer in moves:
         for inner in moves:
             if inner != outer and inner[: len(outer)] == outer:
@@ -491,7 +495,7 @@ def _check_sources(moves: Iterable[tuple[str, ...]]) -> None:
 
 
 def _check_once(destinations: Iterable[tuple[str, ...]]) -> None:
-    """Refuse moves of two entries to one key."""
+    """Refuse to move two entries to one key."""
     seen = set()
     for new in destinations:
         if new in seen:
@@ -502,7 +506,7 @@ def _check_once(destinations: Iterable[tuple[str, ...]]) -> None:
 def _check_destinations(
     td: CollectionProtocol, moves: dict[tuple[str, ...], tuple[str, ...]]
 ) -> None:
-    """Refuse moves that would lose an entry."""
+    """Refuse moves that would overwrite an entry."""
     for new in moves.values():
         if any(new[: len(old)] == old for old in moves):
             continue
@@ -530,7 +534,7 @@ def _is_emptied(
 
 
 def _restore(td: CollectionProtocol, entries: dict[str, Any]) -> None:
-    """Put back all entries of a collection, in their order."""
+    """Replace all entries of a tensordict by ``entries``, in their order."""
     for key in list(td._entries()):
         td._del_entry(key)
     for key, value in entries.items():
@@ -540,22 +544,22 @@ def _restore(td: CollectionProtocol, entries: dict[str, Any]) -> None:
 def _collect_empty(
     td: CollectionProtocol, drops: list[tuple[CollectionProtocol, str]]
 ) -> bool:
-    """Note the outermost nested tensordicts without leaves; whether ``td`` has none."""
-    empty = True
-    below: list[tuple[CollectionProtocol, str]] = []
+    """Collect the outermost tensordicts without leaves; True if ``td`` is one."""
+    is_empty = True
+    inner_drops: list[tuple[CollectionProtocol, str]] = []
     for key, value in list(td._entries().items()):
         if not is_branch(value):
-            empty = False
-        elif _collect_empty(value, below):
-            below.append((td, key))
+            is_empty = False
+        elif _collect_empty(value, inner_drops):
+            inner_drops.append((td, key))
         else:
-            empty = False
-    drops.extend(below)
-    return empty
+            is_empty = False
+    drops.extend(inner_drops)
+    return is_empty
 
 
 def _drop_emptied(td: CollectionProtocol, paths: set[tuple[str, ...]]) -> None:
-    """Drop the tensordicts at ``paths`` that have no entry, and their empty parents."""
+    """Drop the tensordicts at ``paths`` that are empty, and their emptied parents."""
     for path in sorted(paths, key=len, reverse=True):
         while path:
             found = _rust.get(td, path, None)
@@ -566,7 +570,7 @@ def _drop_emptied(td: CollectionProtocol, paths: set[tuple[str, ...]]) -> None:
 
 
 def set_default(td: Any, path: tuple[str, ...], default: Any) -> None:
-    """Store what stands for a missing entry: as a value where it is none of a batch."""
+    """Store a default for a missing entry: as non-tensor data if it does not fit."""
     size = td.batch_size
     is_entry = isinstance(default, (torch.Tensor, CollectionProtocol))
     if is_entry and default.shape[: len(size)] == size:

@@ -1,4 +1,4 @@
-"""Calling a function with the chunks of a collection, in several processes."""
+"""``map`` and ``map_iter``: calls of a function with chunks of rows in parallel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["MappingOps"]
 
 
 class MappingOps(CollectionProtocol):
-    """Calling a function with chunks of rows. The engine is :mod:`tensordict.parallel`."""
+    """Calls of a function with chunks of rows, run by :mod:`tensordict.parallel`."""
 
     def map(
         self,
@@ -45,57 +45,59 @@ class MappingOps(CollectionProtocol):
     ) -> Self:
         """Call a function with each chunk of rows, in parallel, and join the results.
 
-        The workers are processes. They are told which rows to take, and find the tensordict in
-        memory that they share: it is moved there, unless it is in files. So what a function
-        writes to its chunk is written to the tensordict. Results of the same keys, dtypes and shapes are written by
-        the workers to where they belong in the whole, without a copy here. Results that are
-        ``None`` are left out.
+        The workers are processes that share this tensordict's memory: unless it is
+        memory-mapped, it is moved to shared memory first. If a function writes into its
+        chunk, it writes into this tensordict. If all results have the same keys, dtypes
+        and shapes, the workers write them straight into the joined result. Results that
+        are None are left out.
 
         Args:
-            fn: is called with each chunk. It may be anything that can be called, lambdas and
-                closures as well; where it has to be sent, cloudpickle helps.
-            dim: the batch dim of the rows.
-            num_workers: how many workers there are, by default as many as this process may
-                use processors.
-            out: a collection that results are written to, row by row. If that is in shared
-                memory or in files, the workers write to it. Rows without a result stay as
-                they are. Or the path of a new folder: workers write to a memory-mapped
-                collection there, which appears when it is whole, and is returned.
-            chunksize: the rows of a chunk. With 0, each row is given without ``dim``, and
-                results are stacked along it.
-            num_chunks: how many chunks there are, by default as many as workers.
+            fn: called with each chunk. Any callable works; install cloudpickle to send
+                lambdas and closures to processes that do not fork.
+            dim: the batch dimension to cut into chunks.
+            num_workers: the number of workers. Default: the processors that this
+                process may use.
+            out: a tensordict to write the results into, row by row. Workers write into
+                it directly if it is shared or memory-mapped. Rows without a result keep
+                their values. Or the path of a new folder: workers write a memory-mapped
+                tensordict there, which appears when it is complete and is returned.
+            chunksize: the rows of a chunk. With 0, ``fn`` gets each row without
+                ``dim``, and results are stacked along it.
+            num_chunks: the number of chunks. Default: the number of workers.
             pool: a :class:`~tensordict.parallel.WorkerPool`, a pool of
                 :mod:`multiprocessing` or an executor of :mod:`concurrent.futures`.
-            generator: draws the seed of the workers; worker ``i`` starts with that plus
-                ``i``. Without one all calls have the same.
-            max_tasks_per_child: after how many chunks a worker is replaced by a new process.
-            worker_threads: the threads that torch has in a worker.
-            index_with_generator: whether chunks are pieces taken by index, which are unlocked,
-                instead of those of :meth:`split`, locked as this tensordict is.
-            pbar: whether to show the rows that are done.
+            generator: draws the base seed; worker ``i`` is seeded with the base seed
+                plus ``i``. Without a generator, all calls have the same base seed.
+            max_tasks_per_child: replace a worker process after this many chunks.
+            worker_threads: the number of torch threads in a worker.
+            index_with_generator: take chunks by index, unlocked. If False, chunks come
+                from :meth:`split` and are locked as this tensordict is.
+            pbar: show a progress bar, in rows.
             mp_start_method: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
-            backend: ``"processes"``, ``"threads"`` for functions that release the
-                interpreter, ``"serial"`` for this thread, or ``"ray"`` for the machines of
-                a cluster, which are given copies of the rows.
-            retries: how often a chunk is tried again that failed or whose worker died.
-            on_error: what an error does. It is raised at once (``"raise"``), the chunk is
-                left out (``"skip"``), or all others are done first, and then all errors are
-                raised as one :class:`~tensordict.parallel.MapError` (``"collect"``).
-            timeout: the seconds that one chunk may take.
-            seed_per_chunk: whether chunk ``i`` starts with the seed plus ``i``, so that
-                results are the same for any number of workers.
-            journal: a folder that keeps the results of chunks. A second call, after the
-                first was interrupted, does only what is missing.
+            backend: ``"processes"``, ``"threads"`` for functions that release the GIL,
+                ``"serial"`` for this thread, or ``"ray"`` for the machines of a
+                cluster, which get copies of the rows.
+            retries: how often a chunk is tried again if it fails or its worker dies.
+            on_error: the effect of an error: raise it at once (``"raise"``), leave the
+                chunk out (``"skip"``), or finish the other chunks and raise one
+                :class:`~tensordict.parallel.MapError` with all errors
+                (``"collect"``).
+            timeout: the most seconds for one chunk.
+            seed_per_chunk: seed chunk ``i`` with the base seed plus ``i``, so that the
+                results do not depend on the number of workers.
+            journal: a folder that keeps the results of chunks. After an interruption,
+                call again with the same folder: only missing chunks are computed.
 
         Raises:
-            IndexError: ``dim`` is no batch dim.
-            ValueError: both ``chunksize`` and ``num_chunks`` were given, or a number is too
-                small.
-            FileExistsError: ``out`` is a path where something is.
+            IndexError: ``dim`` is no batch dimension.
+            ValueError: both ``chunksize`` and ``num_chunks`` were passed, or a number
+                is too small.
+            FileExistsError: ``out`` is a path that exists.
             DeadWorkerError: a worker was killed, or ended itself.
             TimeoutError: a chunk took longer than ``timeout``.
-            TypeError: ``fn`` returned neither a collection, nor a tensor, nor None.
-            Exception: what ``fn`` raises, with a note of the chunk, its rows and the worker.
+            TypeError: ``fn`` returned neither a tensordict, nor a tensor, nor None.
+            Exception: any error of ``fn``, with a note of the chunk, its rows and the
+                worker.
 
         Examples:
             >>> td = TensorDict(a=torch.arange(4), batch_size=[4])
@@ -135,36 +137,36 @@ class MappingOps(CollectionProtocol):
         seed_per_chunk: bool = False,
         journal: str | os.PathLike[str] | None = None,
     ) -> Iterator[Any]:
-        """Call a function with each chunk of rows, in parallel, and give the results in order.
+        """Call a function with each chunk of rows, in parallel, and yield the results.
 
-        Only a few results wait to be taken at any time: two for each worker. Leaving the
-        loop ends the work at once. The arguments are those of :meth:`map`, and
+        Results come in the order of the chunks. At most two results for each worker
+        wait at any time. Leaving the loop ends the work at once.
 
         Args:
-            fn: is called with each chunk. Results may be anything that can be pickled.
-            dim: the batch dim of the rows.
-            num_workers: how many workers there are.
-            shuffle: whether chunks take the rows in an order that is drawn from torch's
-                global generator.
-            chunksize: the rows of a chunk; with 0, each row is given without ``dim``.
-            num_chunks: how many chunks there are.
-            pool: the workers to use.
-            generator: draws the seed of the workers.
-            max_tasks_per_child: after how many chunks a worker is replaced.
-            worker_threads: the threads that torch has in a worker.
-            index_with_generator: must not be false where rows are shuffled.
-            pbar: whether to show the rows that are done.
-            mp_start_method: how processes start.
-            backend: what kind of workers there are.
-            retries: how often a chunk is tried again.
-            on_error: what an error does.
-            timeout: the seconds that one chunk may take.
-            seed_per_chunk: whether each chunk has a seed of its own.
-            journal: a folder that keeps the results of chunks.
+            fn: called with each chunk. It may return anything that can be pickled.
+            dim: the batch dimension to cut into chunks.
+            num_workers: as for :meth:`map`, like all arguments without a text here.
+            shuffle: take the rows in an order drawn from torch's global generator.
+            chunksize: the rows of a chunk. With 0, ``fn`` gets each row without
+                ``dim``.
+            num_chunks: see :meth:`map`.
+            pool: see :meth:`map`.
+            generator: see :meth:`map`.
+            max_tasks_per_child: see :meth:`map`.
+            worker_threads: see :meth:`map`.
+            index_with_generator: see :meth:`map`; must be true if ``shuffle`` is set.
+            pbar: see :meth:`map`.
+            mp_start_method: see :meth:`map`.
+            backend: see :meth:`map`.
+            retries: see :meth:`map`.
+            on_error: see :meth:`map`.
+            timeout: see :meth:`map`.
+            seed_per_chunk: see :meth:`map`.
+            journal: see :meth:`map`.
 
         Raises:
-            RuntimeError: rows are to be shuffled with ``index_with_generator=False``.
-            Exception: as :meth:`map`.
+            RuntimeError: ``shuffle`` is set and ``index_with_generator`` is False.
+            Exception: as for :meth:`map`.
 
         Examples:
             >>> td = TensorDict(a=torch.arange(4), batch_size=[4])

@@ -29,9 +29,9 @@ __all__ = ["SavingOps"]
 class SavingOps(CollectionProtocol):
     """Saving to files and loading from them.
 
-    A save is a directory: a file of raw bytes per tensor, a directory per nested
-    collection, and a ``meta.json`` in each. tensordict 0.15 reads
-    and writes the same.
+    A save in the directory layout holds a file of raw bytes for each tensor, a
+    directory for each nested tensordict, and a ``meta.json`` in every directory.
+    tensordict 0.15 reads and writes the same files.
     """
 
     # Saving ----------------------------------------------------------------------
@@ -55,64 +55,65 @@ class SavingOps(CollectionProtocol):
         ragged: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Save to a directory and return a new collection over its files.
+        """Save to a directory and return a new tensordict over its files.
 
-        The save appears in one step where ``prefix`` is absent, empty or wholly a save:
-        a process that is killed leaves the old data or the new, never a mixture.
-        Tensors that are mapped from ``prefix`` already are kept and not written again.
-        Peak memory: nothing beyond this tensordict, but for tensors with gaps (each
-        laid out once) and those of other devices.
+        If ``prefix`` is missing, empty or itself a save, the new save appears in one
+        step: after a kill, the directory contains either the old data or the new.
+        Tensors that are already mapped from ``prefix`` are not written again. Saving
+        needs no memory beyond this tensordict, except for one contiguous copy at a
+        time of tensors that are not contiguous or on another device.
 
         Args:
             prefix: the directory, or the URL of a place in an object store
-                (``"s3://bucket/data"``): see the guide on object stores. Default: where
-                this tensordict was saved before, or shared memory without a name.
-            copy_existing: whether tensors that are mapped from other files are copied.
-            num_threads: the most native threads to write with. Default: the cores that
+                (``"s3://bucket/data"``): see the guide on object stores. Default: the
+                directory of the last save of this tensordict, or anonymous shared
+                memory.
+            copy_existing: copy tensors that are mapped from other files.
+            num_threads: the most native threads that write. Default: the cores that
                 this process may use, at most 8.
-            return_early: with ``num_threads`` above 1, return a future at once, whose
-                ``result()`` is the tensordict, with ``done()``, ``cancel()`` and
-                ``progress()``. Saved are the entries at the time of the call; their
-                values must not change in place before it is done.
-            share_non_tensor: whether the processes that the result is sent to see
-                each other's changes of non-tensor values: those by :meth:`update_`,
-                :meth:`set_` and assignment at an index.
-            existsok: whether files that exist may be replaced.
-            robust_key: whether keys are escaped to file names. Without, a key that is
-                no file name is an error.
-            archive: whether one file is written, an archive, and no directory. Default:
-                whether ``prefix`` ends with ``.tdz``.
+            return_early: with ``num_threads`` above 1, return a future at once. Its
+                ``result()`` is the tensordict; it also has ``done()``, ``cancel()`` and
+                ``progress()``. The entries at the time of the call are saved; do not
+                change their values in place before the future is done.
+            share_non_tensor: share non-tensor data between the processes that the
+                result is sent to: changes by :meth:`update_`, :meth:`set_` and
+                assignment at an index reach all of them.
+            existsok: allow existing files to be replaced.
+            robust_key: escape keys to file names. If False, a key that is no file name
+                raises an error.
+            archive: write one archive file instead of a directory. Default: True if
+                ``prefix`` ends with ``.tdz``.
             compression: how the tensors of an archive are compressed: ``"stored"``
-                (default: not at all, so that they can be mapped), ``"deflate"``,
+                (default: uncompressed, so that they can be mapped), ``"deflate"``,
                 ``"bzip2"`` or ``"lzma"``.
-            atomic: False to write over the files in place, as tensordict 0.15
-                does: readers see the change arrive, and a kill leaves a mixture.
+            atomic: False to overwrite the files in place, as tensordict 0.15 does:
+                readers see a half-written save, and so does a process after a kill.
                 Default: the save appears in one step.
-            durable: whether the save is on the disk when this returns, and survives a
+            durable: return only when the save is on the disk, so that it survives a
                 power cut.
-            pbar: whether a progress bar is shown.
-            checks: whether checksums are kept, to tell damage later. See
+            pbar: show a progress bar.
+            checks: keep checksums, which find damage later. See
                 :func:`tensordict.storage.verify`.
-            ragged: ``"columns"`` to save rows that differ in shape as a few files a key,
-                values and shapes, and texts as one column of bytes: see
-                :class:`~tensordict.data.DatasetWriter`. What is loaded is a lazy stack
-                whose members are made when they are asked for. Default: a lazy stack
-                gets a directory for each member.
-            storage_options: where ``prefix`` is a URL of an object store, the options of
-                ``obstore``: ``{"aws_region": "eu-central-1"}``. What is not there comes
+            ragged: ``"columns"`` to save ragged rows in a few files for each key
+                (values and shapes) and strings as one column of bytes: see
+                :class:`~tensordict.data.DatasetWriter`. Loading gives a lazy stack that
+                makes its members on demand. Default: a lazy stack is saved as one
+                directory for each member.
+            storage_options: for a URL, the options of ``obstore``, such as
+                ``{"aws_region": "eu-central-1"}``. Options that are not passed come
                 from the environment.
 
         Returns:
-            A locked collection on the CPU, whose tensors are
-            :class:`~tensordict.MemoryMappedTensor` over the files. For an archive a
-            plain collection over its mapping, which keeps stores in this process.
+            A locked tensordict on the CPU whose tensors are
+            :class:`~tensordict.MemoryMappedTensor` over the files. For an archive, a
+            plain tensordict over the mapped file; writes to it stay in this process.
 
         Raises:
             RuntimeError: a tensor is mapped from another file and ``copy_existing`` is
-                not set; a file exists and ``existsok`` is not set; a key cannot be
-                kept by the format; this tensordict is in shared memory.
+                not set; a file exists and ``existsok`` is not set; the layout cannot
+                store a key; this tensordict is in shared memory.
             OSError: the files cannot be written.
-            ValueError: ``atomic`` without a directory.
+            ValueError: ``atomic`` was passed without a directory.
 
         Examples:
             >>> import tempfile
@@ -159,11 +160,11 @@ class SavingOps(CollectionProtocol):
         pbar: bool = False,
         checks: bool = True,
     ) -> Self:
-        """Save to a directory and let this tensordict be the one over its files.
+        """Save to a directory and replace this tensordict's tensors with its files.
 
-        As :meth:`memmap`, but the tensors of this tensordict are replaced by those over
-        the files, it is moved to the CPU and locked. Nested tensordicts keep their
-        identity. If saving fails, nothing changes.
+        As :meth:`memmap`, but the tensors of this tensordict become the ones over the
+        files; it moves to the CPU and is locked. Nested tensordicts stay the same
+        objects. If saving fails, nothing changes.
 
         Examples:
             >>> import tempfile
@@ -202,31 +203,30 @@ class SavingOps(CollectionProtocol):
         archive: bool | None = None,
         preallocate: bool = False,
     ) -> Self:
-        """Make a collection over files of zeros, of this one's shapes and dtypes.
+        """Make a memory-mapped tensordict of zeros with these shapes and dtypes.
 
-        The files take no space until they are stored to, so this is how a dataset is
-        made that is filled row by row. It appears in one step, in the place of a save
-        that is there: who has that open keeps it as it was. To go on filling a dataset,
-        load it. The tensors of this tensordict are not read: they may be on the meta
+        Use it to create a dataset and fill it row by row. The files take no space
+        until they are written to. They appear in one step; a process that has an older
+        save at ``prefix`` open keeps the old data. To continue filling a dataset, load
+        it. The values of this tensordict are not read: its tensors may be on the meta
         device or expanded.
 
         Args:
-            prefix: the directory. Default: shared memory without a name.
+            prefix: the directory. Default: anonymous shared memory.
             copy_existing: ignored.
-            existsok: whether files may exist.
-            num_threads: ignored, but for ``return_early``.
+            existsok: allow existing files.
+            num_threads: ignored, except for ``return_early``.
             return_early: as for :meth:`memmap`.
             share_non_tensor: as for :meth:`memmap`.
             robust_key: as for :meth:`memmap`.
-            archive: as for :meth:`memmap`, and for a ``prefix`` that ends with ``.tdz``:
-                an archive of zeros is written. What is stored to the tensors of the
-                result reaches it, but they are plain tensors, and the result is not
-                locked and takes no further files.
-            preallocate: whether the space of the files is set aside now. If not, a store
-                to a full disk is a bus error, which ends the process.
+            archive: write an archive of zeros, as :meth:`memmap` does. Writes into the
+                result's tensors reach the archive, but the tensors are plain ones, and
+                the result is unlocked and takes no further files.
+            preallocate: reserve the space of the files now. Without it, a write to a
+                full disk is a bus error, which ends the process.
 
         Raises:
-            OSError: with ``preallocate``, there is not enough space.
+            OSError: ``preallocate`` is set and the disk has too little space.
             RuntimeError: a file exists and ``existsok`` is not set.
 
         Examples:
@@ -268,7 +268,7 @@ class SavingOps(CollectionProtocol):
         ragged: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Save to a directory. As :meth:`memmap`; :meth:`load` reads it.
+        """Save to a directory, as :meth:`memmap` does; :meth:`load` reads it.
 
         Examples:
             >>> import tempfile
@@ -318,63 +318,66 @@ class SavingOps(CollectionProtocol):
         download: bool | str | Path | None = None,
         read_limit: int | None = None,
     ) -> Self:
-        """Load a save: a collection over its files.
+        """Load a save as a memory-mapped tensordict.
 
-        Files are mapped and not read: bytes come from the disk when they are used. Every
-        file is compared with its metadata first. Loading never writes, and never makes
-        a class or runs code that a file names.
+        Files are mapped, not read: bytes come from the disk when they are used. The
+        size of every file is checked against its metadata first. Loading never writes,
+        and never creates a class or runs code that a file names.
 
-        Stores into the tensors reach the files, those of an optimizer included: a model
-        that is trained with parameters that were loaded (``load_memmap(path)
-        .to_module(model)``) writes its checkpoint anew at each step. Load with
-        ``mode="r"`` what should stay as it is on the disk.
+        Writes into the tensors reach the files. This includes an optimizer's: a model
+        that trains on loaded parameters (``load_memmap(path).to_module(model)``)
+        overwrites its checkpoint at each step. Pass ``mode="r"`` to keep the files as
+        they are.
 
         Args:
-            prefix: the directory, or the archive; or what is in an object store: a URL
+            prefix: the directory or archive; or, in an object store, a URL
                 (``"s3://bucket/data"``, ``gs://``, ``az://``, ``https://``,
-                ``memory://``) or a store of ``obstore``. Of that the metadata is read, and
-                rows when they are asked for: see
+                ``memory://``) or a store of ``obstore``. From an object store only the
+                metadata is read at first, and rows on demand: see
                 :class:`~tensordict.containers.remote.RemoteTensorDict`.
-            device: where to copy the tensors. On the CPU they stay mapped; for
+            device: the device to copy the tensors to. On the CPU they stay mapped; for
                 ``"meta"`` no file of a tensor is opened.
-            non_blocking: how they are copied.
-            out: a collection that takes the loaded entries in place of its own. Its
-                tensors that are plain memory of the saved shape and dtype are kept, and
-                the files are read into them.
-            robust_key: whether keys were escaped to file names.
+            non_blocking: passed to torch for that copy.
+            out: a tensordict whose entries are replaced by the loaded ones. Its plain
+                tensors of the saved shape and dtype are kept, and the files are read
+                into them.
+            robust_key: whether the save's keys are escaped to file names.
             subpath: the nested tensordict to load: a key, or keys joined by ``/``.
-            mode: None to share stores with files that are writable, ``"r"`` to keep
-                stores in this process, ``"r+"`` to require writable files. Stores to
-                an archive are shared with ``"r+"`` only.
-            num_threads: the most native threads to map with. Default: the cores that
-                this process may use, at most 8.
-            allow_pickle: whether values that were pickled are loaded.
-            verify: whether all files are first read and compared with checksums:
-                damage is an error, a file that was modified since the save a warning.
-            storage_options: for a URL, the keys of ``obstore``, such as ``aws_region``,
-                ``aws_access_key_id``, ``aws_endpoint`` and ``allow_http``. What is not
-                given is taken from the environment.
-            cache_dir: for a URL, a folder on a local disk where blocks of 1 MiB stay that
+            mode: None to write through to files that are writable, ``"r"`` to keep
+                writes in this process, ``"r+"`` to require writable files. Writes reach
+                an archive with ``"r+"`` only.
+            num_threads: the most native threads that map. Default: the cores that this
+                process may use, at most 8.
+            allow_pickle: whether to load pickled values.
+            verify: first read all files and compare them with their checksums. Damage
+                raises an error; a file that was modified since the save gives a
+                warning.
+            storage_options: for a URL, the options of ``obstore``, such as
+                ``aws_region``, ``aws_access_key_id``, ``aws_endpoint`` and
+                ``allow_http``. Options that are not passed come from the environment.
+            cache_dir: for a URL, a local folder that keeps the blocks of 1 MiB that
                 were read, for all processes of the machine.
-            cache_limit: the most bytes of all blocks there. Default: 16 GiB.
-            download: for a URL, whether to copy the save to this machine and map the copy:
-                a path that is not there yet, or True for a folder in ``cache_dir`` or the
-                folder of temporary files, which stays there.
-            read_limit: for a URL, the most bytes that are read without being asked for as
-                rows or by ``to_tensordict``. Default: 64 MiB.
+            cache_limit: the most bytes of all blocks in ``cache_dir``. Default: 16 GiB.
+            download: for a URL, copy the save to this machine and map the copy. Pass a
+                path that does not exist yet, or True for a folder in ``cache_dir`` (or
+                else in the folder of temporary files), which is kept.
+            read_limit: for a URL, the most bytes that are read without a request for
+                rows or a call of ``to_tensordict``. Default: 64 MiB.
 
         Returns:
-            A collection of the class that was saved, not locked. A tensorclass that
-            inherits from ``TensorClass`` takes a plain collection that was saved as its
-            fields. Under a ``FakeTensorMode`` the tensors are fake.
+            A tensordict of the saved class, unlocked. A class that inherits from
+            ``TensorClass`` reads a save of a plain tensordict as its fields. Under a
+            ``FakeTensorMode`` the tensors are fake.
 
         Raises:
-            FileNotFoundError: the directory, or a file that it should have, is missing.
-            RuntimeError: a file that is read is damaged (the tensors of ``out`` are then
-                written to in part); one is shorter than its shape needs, the metadata makes
-                no sense, is of a newer version, or names a class that is not there.
-            ValueError: the metadata is no JSON; another ``mode``; no such ``subpath``.
-            KeyError: an unknown dtype.
+            FileNotFoundError: the directory, or a file that its metadata names, is
+                missing.
+            RuntimeError: a file is damaged (the tensors of ``out`` are then partly
+                overwritten) or shorter than its shape needs; or the metadata is
+                invalid, of a newer version, or names a class that does not exist.
+            ValueError: the metadata is no JSON, ``mode`` is none of the three values,
+                or ``subpath`` does not exist.
+            KeyError: the metadata names an unknown dtype.
             PermissionError: ``mode`` is ``"r+"`` and a file is not writable.
 
         Examples:
@@ -414,12 +417,12 @@ class SavingOps(CollectionProtocol):
 
     @classmethod
     def _asked_for(cls, loaded: CollectionProtocol) -> Any:
-        """Return what a load by this class gives of a save: what was saved."""
+        """Return the result of a load by this class: by default what was loaded."""
         return loaded
 
     @classmethod
     def load(cls, prefix: str | Path, *args: Any, **kwargs: Any) -> Self:
-        """Load what :meth:`save` wrote. As :meth:`load_memmap`."""
+        """Load a save, as :meth:`load_memmap` does."""
         return cls.load_memmap(prefix, *args, **kwargs)
 
     def load_memmap_(
@@ -430,10 +433,10 @@ class SavingOps(CollectionProtocol):
         allow_pickle: bool | None = None,
         mode: str | None = None,
     ) -> Self:
-        """Load a save into this tensordict, whose entries are replaced.
+        """Load a save into this tensordict, replacing its entries.
 
-        Entries that the save does not have are removed. Nested tensordicts that it has
-        keep their identity. If loading fails, nothing changes.
+        Entries that the save lacks are removed. Nested tensordicts that the save
+        contains stay the same objects. If loading fails, nothing changes.
 
         Raises:
             RuntimeError: this tensordict is locked, or a loaded tensor does not have
@@ -444,12 +447,12 @@ class SavingOps(CollectionProtocol):
         )
         if is_remote(prefix):
             loaded = loaded.to_tensordict()
-        # The entries are those over the files, as published; `out=` of
-        # :meth:`load_memmap` reads into the memory that is there.
+        # The new entries are mapped over the files, as those of the published package
+        # are; `out=` of :meth:`load_memmap` reads into existing memory instead.
         return load_into(self, loaded)
 
     def load_(self, prefix: str | Path, *args: Any, **kwargs: Any) -> Self:
-        """Load a save into this tensordict. Deprecated: :meth:`load_memmap_`."""
+        """Load a save into this tensordict. Deprecated: use :meth:`load_memmap_`."""
         warn_caller(
             "TensorDictBase.load_() is deprecated and will be removed in TensorDict "
             "0.17. Use load_memmap_() instead.",
@@ -461,10 +464,11 @@ class SavingOps(CollectionProtocol):
 
     @property
     def saved_path(self) -> Path | None:
-        """The directory of a memory-mapped collection; None for one without a name.
+        """The directory of the save; None if the save is in anonymous shared memory.
 
         Raises:
-            AttributeError: it is not memory-mapped.
+            AttributeError: this tensordict was not made by :meth:`memmap` or
+                :meth:`memmap_`.
         """
         if self.is_memmap():
             return self._memmap_prefix
@@ -474,9 +478,9 @@ class SavingOps(CollectionProtocol):
         )
 
     def is_memmap(self) -> bool:
-        """Return whether this tensordict was made by :meth:`memmap` or :meth:`memmap_`.
+        """Return whether :meth:`memmap` or :meth:`memmap_` made this tensordict.
 
-        It is not once it was unlocked, nor when it was loaded.
+        False after it is unlocked, and for a tensordict that was loaded.
         """
         return self._is_memmap
 
@@ -489,18 +493,18 @@ class SavingOps(CollectionProtocol):
         keep_vars: bool = False,
         flatten: bool = True,
     ) -> OrderedDict[str, Any]:
-        """The tensors by name, as :meth:`torch.nn.Module.state_dict` has them.
+        """Return the tensors by name, as :meth:`torch.nn.Module.state_dict` does.
 
         Args:
             destination: a dictionary to add to. Default: a new one.
-            prefix: what the names begin with.
-            keep_vars: whether the tensors stay in the autograd graph. If not they are
-                detached, and share their memory.
-            flatten: whether nested keys are joined by dots. If not there are nested
+            prefix: the beginning of every name.
+            keep_vars: keep the tensors in the autograd graph. If False they are
+                detached; either way they share memory with the entries.
+            flatten: join nested keys by dots. If False, the result has nested
                 dictionaries.
 
         Raises:
-            KeyError: two keys have one name when joined.
+            KeyError: two keys give the same joined name.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(2), "n": {"b": torch.ones(2)}}, [2])
@@ -518,19 +522,19 @@ class SavingOps(CollectionProtocol):
         assign: bool = False,
         from_flatten: bool | None = None,
     ) -> Self:
-        """Take the tensors of a :meth:`state_dict`, and its batch size.
+        """Take the tensors and the batch size of a :meth:`state_dict`.
 
         Args:
             state_dict: the tensors by name.
-            strict: whether the keys must be the same.
-            assign: whether the tensors become the entries. If not, their values are
-                written into the tensors that are there.
-            from_flatten: whether nested keys are joined by dots. Default: as the
-                metadata of ``state_dict`` says.
+            strict: require equal keys.
+            assign: make the given tensors the entries. If False, their values are
+                written into the existing tensors.
+            from_flatten: whether nested keys are joined by dots. Default: the metadata
+                of ``state_dict`` decides.
 
         Raises:
-            RuntimeError: the keys differ and ``strict`` is set; ``assign`` is set and
-                this tensordict is locked.
+            RuntimeError: the keys differ and ``strict`` is set; or ``assign`` is set
+                and this tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(2)}, [2])
@@ -542,14 +546,14 @@ class SavingOps(CollectionProtocol):
     def _state_values(
         self, values: Mapping[str, Any], fields: Mapping[str, Any], strict: bool
     ) -> dict[str, Any]:
-        """A level of a state without what is not loaded; ``fields`` are no tensors."""
+        """Return one level of a state without its ``fields``, which are no tensors."""
         return _state.checked_values(self, values, strict)
 
     def _take_field(self, name: str, value: object, assign: bool) -> None:
-        """Take a field that holds no tensor from the state of a tensorclass."""
+        """Take a tensorclass's field that is no tensor from its state."""
         _state.take_field(self, name, value, assign)
 
-    # Calls of the engine: dense collections; others override ------------------------
+    # Calls of the engine for dense tensordicts. Other classes override them. ---------
 
     def _save_plan(self, plan: object, level: int) -> None:
         """Add this tensordict to a level of a plan. See :mod:`tensordict.storage`."""
@@ -560,7 +564,7 @@ class SavingOps(CollectionProtocol):
         return saved_dense(self, leaves, directory, inplace)
 
     def _unlock_saved(self) -> Self:
-        """Make what :meth:`_saved` gave an ordinary collection, not tied to files."""
+        """Unlock the result of :meth:`_saved` and detach it from its files."""
         return self.unlock_()
 
     @classmethod
@@ -569,7 +573,7 @@ class SavingOps(CollectionProtocol):
         raise NotImplementedError(f"{cls} has no layout of its own")
 
     def _take_loaded(self, loaded: CollectionProtocol) -> Any:
-        """Take what was loaded in the place of this tensordict: what then stands there."""
+        """Replace this tensordict's entries by the loaded ones; return the result."""
         return take_loaded_dense(self, loaded)
 
     def _refuse_in_place(self) -> None:

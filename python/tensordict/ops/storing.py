@@ -1,4 +1,4 @@
-"""Store values as entries: the ground of every way of writing an entry."""
+"""Storing of values as entries, which every way of writing an entry uses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class StoringOps(CollectionProtocol):
         """Store a value at a flat path: the slow, general form of ``set_entry``."""
         key = path[0]
         if isinstance(self, PartsProtocol):
-            # The present entry is not read to be replaced.
+            # Reading a replaced entry would read all parts: a sample is enough.
             present = self._sample_entry(key)
         else:
             present = self._get_entry(key, NO_DEFAULT)
@@ -57,8 +57,8 @@ class StoringOps(CollectionProtocol):
             if present is NO_DEFAULT:
                 if not ignore_lock:
                     self._check_takes_entries()
-                # The new branch is filled before it is hung in: a value that does
-                # not fit leaves this tensordict as it was.
+                # The new branch is filled before it is attached: if the value does not
+                # fit, this tensordict stays as it was.
                 child = self._make_child()
                 child._set_path(rest, value, False, non_blocking, validated, True)
                 if isinstance(value, (CollectionProtocol, dict)):
@@ -80,7 +80,7 @@ class StoringOps(CollectionProtocol):
                 and isinstance(value, (CollectionProtocol, dict))
                 and is_branch(present)
             ):
-                # Here all entries must be there, too.
+                # In place requires that all nested entries exist, too.
                 value = _rust.validate(self, key, value, non_blocking)
                 present.update_(value, non_blocking=non_blocking)
             else:
@@ -96,7 +96,7 @@ class StoringOps(CollectionProtocol):
             self._set_entry(key, value)
 
     def _check_takes_entries(self) -> None:
-        """Raise where an entry cannot be stored.
+        """Raise an error if this tensordict takes no new entries.
 
         Raises:
             RuntimeError: the tensordict is locked.
@@ -105,7 +105,7 @@ class StoringOps(CollectionProtocol):
             raise locked_error(self)
 
     def _hang(self, key: str, value: CollectionProtocol) -> None:
-        """Store a nested tensordict that fits."""
+        """Store a nested tensordict that was checked to fit."""
         _rust.hang(self, key, value)
 
     def _write_into(
@@ -115,19 +115,19 @@ class StoringOps(CollectionProtocol):
         value: object,
         non_blocking: bool,
     ) -> None:
-        """Copy ``value`` into the storage of an entry that exists."""
+        """Copy ``value`` into the memory of an existing entry."""
         if not isinstance(present, CollectionProtocol):
             if isinstance(value, (CollectionProtocol, dict)):
                 _rust.validate(self, key, value, non_blocking)
                 raise _InplaceWriteError(MSG_INPLACE.format(key, self))
             value = _rust.fit_inplace(self, key, value, present)
             if not value.numel():
-                # Any shape fits no elements, which copy_ does not know.
+                # A value without elements fits any shape, but `copy_` refuses it.
                 return
             try:
                 present.copy_(value, non_blocking=non_blocking)
             except RuntimeError as error:
-                # A leaf that requires grad, for one.
+                # For example, the leaf requires grad.
                 message = MSG_INPLACE.format(key, self)
                 raise _InplaceWriteError(message) from error
             return
@@ -157,7 +157,7 @@ class StoringOps(CollectionProtocol):
         return type(self) if self._is_dense else self._plain_type
 
     def _convert_value(self, key: object, value: object, non_blocking: bool) -> Any:
-        """A tensor or a collection made of a value that is neither."""
+        """Convert a value that is no tensor and no tensordict to an entry."""
         if isinstance(value, dict):
             given = self._td_dim_names
             names = None if given is None else list(given)
@@ -177,17 +177,17 @@ class StoringOps(CollectionProtocol):
         if converted is None:
             converted = self._non_tensor_type._entry_of(value, self.batch_size)
         if isinstance(converted, CollectionProtocol):
-            own, size = converted.batch_size, self.batch_size
-            if own and own[: len(size)] != size:
-                raise RuntimeError(MSG_BATCH_MISMATCH.format(size, own, key))
+            value_size, size = converted.batch_size, self.batch_size
+            if value_size and value_size[: len(size)] != size:
+                raise RuntimeError(MSG_BATCH_MISMATCH.format(size, value_size, key))
             return self._fit_collection(key, converted, non_blocking, is_fresh=True)
         return converted
 
     def _check_apart(self, key: object, value: CollectionProtocol) -> None:
-        """Refuse a collection that holds this one, which would be without end.
+        """Refuse a value that contains this tensordict: the tree would have no end.
 
         Raises:
-            ValueError: it does.
+            ValueError: ``value`` contains this tensordict.
         """
         if _rust.holds_any(value, self._holders()):
             raise ValueError(MSG_INSIDE_ITSELF.format(key))
@@ -195,7 +195,7 @@ class StoringOps(CollectionProtocol):
     def _fit_collection(
         self, key: object, value: Any, non_blocking: bool, is_fresh: bool = False
     ) -> CollectionProtocol:
-        """A nested tensordict made to fit: batch size, device and names."""
+        """Return ``value`` with the batch size, device and names of this tensordict."""
         batch_size = self.batch_size
         if not value._is_non_tensor:
             self._check_apart(key, value)
