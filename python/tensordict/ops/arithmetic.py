@@ -1,4 +1,4 @@
-"""Arithmetic with an operand: ``add``, ``mul_``, ``clamp``, ``lerp``, and the operators."""
+"""Arithmetic with an operand: ``add``, ``mul_``, ``clamp``, ``lerp``, the operators."""
 
 # The bodies are filled by decorators; see families.py.
 # mypy: disable-error-code="empty-body"
@@ -37,17 +37,17 @@ MSG_OUT_KEYS = (
 
 
 def _subtract_from(values: list[torch.Tensor], operand: Any) -> list[torch.Tensor]:
-    """``operand - value``, with the sign of zero that the subtraction has."""
+    """Compute ``operand - value`` with the sign of zero that a subtraction gives."""
     if type(operand) is list:
         return list(map(torch.rsub, values, operand))
     if isinstance(operand, torch.Tensor) and not operand.requires_grad:
-        # One number for all leaves, as in the foreach forms: it does not promote.
+        # Pass a number, as the foreach functions do: a tensor would promote dtypes.
         operand = operand.item()
     return [torch.rsub(value, operand) for value in values]
 
 
 def _divide_into(values: list[torch.Tensor], operand: torch.Tensor) -> Any:
-    """``operand / value``, computed as torch does it."""
+    """Compute ``operand / value`` in the same two steps as torch."""
     return torch._foreach_mul(torch._foreach_reciprocal(values), operand)
 
 
@@ -71,7 +71,7 @@ OF_LEAVES.update((_interpolate_, _maximum_, _minimum_))
 
 
 def _written(op: Any, op_: Any, values: list[torch.Tensor], operand: object) -> Any:
-    """``op_``, which has no derivative, or in a graph the copied results of ``op``."""
+    """Call ``op_``; with autograd, copy the results of ``op``: ``op_`` has no grad."""
     given = operand if type(operand) is list else [operand]
     if torch.is_grad_enabled() and any(
         [getattr(each, "requires_grad", False) for each in (*values, *given)]
@@ -92,21 +92,23 @@ class ArithmeticOps(CollectionProtocol):
 
     The operand ``other`` may be
 
-    - a number, or a tensor without dims: the same for all leaves;
-    - a tensor of shape ``[*B]``, or one that broadcasts with the batch size ``[*B]``: it
-      broadcasts from the left, over each leaf's other dims ``[*F]``;
-    - another collection: its entries are matched by key, in whatever order they are.
+    - a number, or a tensor without dimensions: the same for all leaves;
+    - a tensor of shape ``[*B]``, or one that broadcasts with the batch size ``[*B]``:
+    it
+      broadcasts from the left, over the feature dimensions ``[*F]`` of each leaf;
+    - another tensordict: its entries are matched by key, in any order.
 
-    The result has the structure, device, names and lock of this tensordict (never
-    locked where ``other`` is a tensor with dims), and dtypes as torch promotes them.
-    ``default`` says what to do where a key is missing on one side:
+    The result has the structure, device, names and lock of this tensordict (if
+    ``other`` is a tensor with dimensions, the result is unlocked). dtypes are promoted
+    as in torch. If a key is missing from one of the two tensordicts, ``default``
+    decides:
 
     - None, the default: raise a ``KeyError``;
     - ``"intersection"``: drop the entry;
-    - a tensor or a number: take it in place of what is missing.
+    - a tensor or a number: use it in place of the missing leaf.
 
-    A method whose name ends in ``_`` writes into the same storage and returns the
-    collection itself; it reads the entries of ``other`` that it needs and ignores more.
+    A method whose name ends in ``_`` writes into the leaves' memory and returns the
+    tensordict itself. It ignores additional entries of ``other``.
 
     Examples:
         >>> td = TensorDict(a=torch.ones(2, 3), b=torch.ones(2), batch_size=[2])
@@ -128,9 +130,9 @@ class ArithmeticOps(CollectionProtocol):
         """Add ``alpha * other`` to every leaf.
 
         Args:
-            other: a number, a tensor or a collection.
+            other: a number, a tensor or a tensordict.
             alpha: a factor of ``other``. Default: 1.
-            default: for keys that only one side has: ``"intersection"`` or a value.
+            default: for keys that one of the two lacks: ``"intersection"`` or a value.
 
         Raises:
             KeyError: the keys differ and there is no ``default``.
@@ -147,7 +149,7 @@ class ArithmeticOps(CollectionProtocol):
         """Add ``alpha * other`` to every leaf, in place.
 
         Args:
-            other: a number, a tensor or a collection.
+            other: a number, a tensor or a tensordict.
             alpha: a factor of ``other``. Default: 1.
 
         Raises:
@@ -162,9 +164,9 @@ class ArithmeticOps(CollectionProtocol):
         """Subtract ``alpha * other`` from every leaf.
 
         Args:
-            other: a number, a tensor or a collection.
+            other: a number, a tensor or a tensordict.
             alpha: a factor of ``other``. Default: 1.
-            default: for keys that only one side has: ``"intersection"`` or a value.
+            default: for keys that one of the two lacks: ``"intersection"`` or a value.
 
         Raises:
             KeyError: the keys differ and there is no ``default``.
@@ -176,7 +178,7 @@ class ArithmeticOps(CollectionProtocol):
         """Subtract ``alpha * other`` from every leaf, in place.
 
         Args:
-            other: a number, a tensor or a collection.
+            other: a number, a tensor or a tensordict.
             alpha: a factor of ``other``. Default: 1.
 
         Raises:
@@ -190,9 +192,9 @@ class ArithmeticOps(CollectionProtocol):
         """Subtract every leaf, times ``alpha``, from ``other``.
 
         Args:
-            other: a number, a tensor or a collection.
+            other: a number, a tensor or a tensordict.
             alpha: a factor of this tensordict. Default: 1.
-            default: for keys that only one side has: ``"intersection"`` or a value.
+            default: for keys that one of the two lacks: ``"intersection"`` or a value.
 
         Raises:
             KeyError: the keys differ and there is no ``default``.
@@ -207,7 +209,7 @@ class ArithmeticOps(CollectionProtocol):
 
         def op(values: list[torch.Tensor], operand: torch.Tensor) -> list[torch.Tensor]:
             if isinstance(operand, bool):
-                operand = int(operand)  # torch does not subtract from a truth value
+                operand = int(operand)  # torch cannot subtract from a bool
             return _subtract_from(list(torch._foreach_mul(values, alpha)), operand)
 
         return elementwise_with(op)(_stub)(self, other, default)
@@ -223,8 +225,8 @@ class ArithmeticOps(CollectionProtocol):
         """Multiply every leaf by ``other``.
 
         Args:
-            other: a number, a tensor or a collection.
-            default: for keys that only one side has: ``"intersection"`` or a value.
+            other: a number, a tensor or a tensordict.
+            default: for keys that one of the two lacks: ``"intersection"`` or a value.
 
         Raises:
             KeyError: the keys differ and there is no ``default``.
@@ -245,8 +247,8 @@ class ArithmeticOps(CollectionProtocol):
         """Divide every leaf by ``other``; integers give floats.
 
         Args:
-            other: a number, a tensor or a collection.
-            default: for keys that only one side has: ``"intersection"`` or a value.
+            other: a number, a tensor or a tensordict.
+            default: for keys that one of the two lacks: ``"intersection"`` or a value.
 
         Raises:
             KeyError: the keys differ and there is no ``default``.
@@ -267,8 +269,8 @@ class ArithmeticOps(CollectionProtocol):
         """Raise every leaf to the power of ``other``.
 
         Args:
-            other: a number, a tensor or a collection.
-            default: for keys that only one side has: ``"intersection"`` or a value.
+            other: a number, a tensor or a tensordict.
+            default: for keys that one of the two lacks: ``"intersection"`` or a value.
 
         Raises:
             KeyError: the keys differ and there is no ``default``.
@@ -292,71 +294,71 @@ class ArithmeticOps(CollectionProtocol):
 
     @elementwise_with(torch._foreach_maximum)
     def maximum(self, other: object, *, default: object = None) -> Self:
-        """Take the greater of every element and ``other``.
+        """Return the larger of every element and ``other``.
 
         Args:
-            other: a number, a tensor or a collection.
-            default: for keys that only one side has: ``"intersection"`` or a value.
+            other: a number, a tensor or a tensordict.
+            default: for keys that one of the two lacks: ``"intersection"`` or a value.
         """
 
     @elementwise_with_inplace(_maximum_)
     def maximum_(self, other: object) -> Self:
-        """Take the greater of every element and ``other``, in place."""
+        """Replace every element by the larger of itself and ``other``, in place."""
 
     @elementwise_with(torch._foreach_minimum)
     def minimum(self, other: object, *, default: object = None) -> Self:
-        """Take the smaller of every element and ``other``.
+        """Return the smaller of every element and ``other``.
 
         Args:
-            other: a number, a tensor or a collection.
-            default: for keys that only one side has: ``"intersection"`` or a value.
+            other: a number, a tensor or a tensordict.
+            default: for keys that one of the two lacks: ``"intersection"`` or a value.
         """
 
     @elementwise_with_inplace(_minimum_)
     def minimum_(self, other: object) -> Self:
-        """Take the smaller of every element and ``other``, in place."""
+        """Replace every element by the smaller of itself and ``other``, in place."""
 
     @elementwise_with(torch._foreach_clamp_min)
     def clamp_min(self, other: object, default: object = None) -> Self:
-        """Raise every element that is below ``other`` to it.
+        """Replace every element below ``other`` by ``other``.
 
         Args:
-            other: a number, a tensor or a collection.
-            default: for keys that only one side has: ``"intersection"`` or a value.
+            other: a number, a tensor or a tensordict.
+            default: for keys that one of the two lacks: ``"intersection"`` or a value.
         """
 
     @elementwise_with_inplace(torch._foreach_clamp_min_)
     def clamp_min_(self, other: object) -> Self:
-        """Raise every element that is below ``other`` to it, in place."""
+        """Replace every element below ``other`` by ``other``, in place."""
 
     @elementwise_with(torch._foreach_clamp_max)
     def clamp_max(self, other: object, *, default: object = None) -> Self:
-        """Lower every element that is above ``other`` to it.
+        """Replace every element above ``other`` by ``other``.
 
         Args:
-            other: a number, a tensor or a collection.
-            default: for keys that only one side has: ``"intersection"`` or a value.
+            other: a number, a tensor or a tensordict.
+            default: for keys that one of the two lacks: ``"intersection"`` or a value.
         """
 
     @elementwise_with_inplace(torch._foreach_clamp_max_)
     def clamp_max_(self, other: object) -> Self:
-        """Lower every element that is above ``other`` to it, in place."""
+        """Replace every element above ``other`` by ``other``, in place."""
 
     def clamp(
         self, min: object = None, max: object = None, *, out: object = None
     ) -> Self:
-        """Bring every element into the range from ``min`` to ``max``.
+        """Limit every element to the range from ``min`` to ``max``.
 
-        The result is not locked where both bounds are given.
+        If both bounds are given, the result is unlocked.
 
         Args:
-            min: the lower bound: a number, a tensor, a collection or None.
+            min: the lower bound: a number, a tensor, a tensordict or None.
             max: the upper bound, of the same kind.
-            out: a collection with the same keys, into whose leaves the result goes.
+            out: a tensordict with the same keys; the result is written into its leaves.
 
         Raises:
-            ValueError: one bound is a collection and the other is not, or ``out`` is
-                given and no bound.
+            ValueError: one bound is a tensordict and the other is not; or ``out`` is
+                passed without a bound.
             KeyError: a bound, or ``out``, lacks a key.
 
         Examples:
@@ -387,11 +389,8 @@ class ArithmeticOps(CollectionProtocol):
         """Interpolate linearly: ``self + weight * (end - self)``.
 
         Args:
-            end: a collection or a tensor.
-            weight: a number, a tensor or a collection.
-
-        Raises:
-            KeyError: ``end`` or ``weight`` lacks a key.
+            end: a tensordict or a tensor.
+            weight: a number, a tensor or a tensordict.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(2), batch_size=[2])
@@ -412,8 +411,8 @@ class ArithmeticOps(CollectionProtocol):
         """Add ``value * other1 * other2`` to every leaf.
 
         Args:
-            other1: a collection or a tensor of shape ``[*B]``.
-            other2: a collection or a tensor of shape ``[*B]``.
+            other1: a tensordict or a tensor of shape ``[*B]``.
+            other2: a tensordict or a tensor of shape ``[*B]``.
             value: a factor of the product.
         """
         op: Any = torch._foreach_addcmul
@@ -425,8 +424,8 @@ class ArithmeticOps(CollectionProtocol):
     def addcmul_(self, other1: object, other2: object, *, value: Any = 1) -> Self:
         """Add ``value * other1 * other2`` to every leaf, in place."""
 
-        def op(values: list[torch.Tensor], one: Any, two: Any) -> Any:
-            return torch._foreach_addcmul_(values, one, two, value=value)
+        def op(values: list[torch.Tensor], first: Any, second: Any) -> Any:
+            return torch._foreach_addcmul_(values, first, second, value=value)
 
         return combine_inplace(op, self, other1, other2)
 
@@ -434,12 +433,12 @@ class ArithmeticOps(CollectionProtocol):
         """Add ``value * other1 / other2`` to every leaf.
 
         Args:
-            other1: a collection or a tensor of shape ``[*B]``.
-            other2: a collection or a tensor of shape ``[*B]``.
+            other1: a tensordict or a tensor of shape ``[*B]``.
+            other2: a tensordict or a tensor of shape ``[*B]``.
             value: a factor of the quotient.
 
         Raises:
-            RuntimeError: all three are integers.
+            RuntimeError: all three operands are integers.
         """
         op: Any = torch._foreach_addcdiv
         if not isinstance(value, NUMBERS) or value != 1:
@@ -450,32 +449,33 @@ class ArithmeticOps(CollectionProtocol):
     def addcdiv_(self, other1: object, other2: object, *, value: Any = 1) -> Self:
         """Add ``value * other1 / other2`` to every leaf, in place."""
 
-        def op(values: list[torch.Tensor], one: Any, two: Any) -> Any:
-            return torch._foreach_addcdiv_(values, one, two, value=value)
+        def op(values: list[torch.Tensor], first: Any, second: Any) -> Any:
+            return torch._foreach_addcdiv_(values, first, second, value=value)
 
         return combine_inplace(op, self, other1, other2)
 
-    # Bits and truth values ----------------------------------------------------------------
+    # Bits and booleans
+    # --------------------------------------------------------------------
 
     @leafwise(torch.logical_and)
     def logical_and(self, other: object, *, default: object = None) -> Self:
-        """Say for every element whether it and that of ``other`` are true.
+        """Return for every element whether it and ``other`` are both true.
 
         Args:
-            other: a tensor or a collection.
-            default: for keys that only one side has: ``"intersection"`` or a value.
+            other: a tensor or a tensordict.
+            default: for keys that one of the two lacks: ``"intersection"`` or a value.
         """
 
     @leafwise(torch.bitwise_and)
     def bitwise_and(self, other: object, *, default: object = None) -> Self:
-        """Keep the bits that are set in every element and in ``other``.
+        """Return the bits that are set both in every element and in ``other``.
 
         Args:
-            other: a number, a tensor or a collection.
-            default: for keys that only one side has: ``"intersection"`` or a value.
+            other: a number, a tensor or a tensordict.
+            default: for keys that one of the two lacks: ``"intersection"`` or a value.
 
         Raises:
-            NotImplementedError: a leaf is neither of integers nor of truth values.
+            NotImplementedError: a leaf is neither of integers nor of booleans.
         """
 
     # Operators --------------------------------------------------------------------------
@@ -533,7 +533,7 @@ class ArithmeticOps(CollectionProtocol):
         """Return :meth:`pow`."""
 
     def __rpow__(self, other: object) -> NoReturn:
-        """Refuse: the base of a power must be a collection."""
+        """Raise an error: the base of a power must be a tensordict."""
         msg = (
             "rpow isn't implemented for tensordict yet. Make sure both elements are "
             "wrapped in a tensordict for this to work."
@@ -558,7 +558,7 @@ class ArithmeticOps(CollectionProtocol):
 
 
 def _stub(self: Any, other: object, default: object = None) -> Any:
-    """A name and a signature for a method that is filled on the fly."""
+    """Give a method that is filled on the fly its name and signature."""
 
 
 def _clamp_each(
@@ -572,10 +572,10 @@ def _clamp_each(
 
 
 def _into(out: Any, result: CollectionProtocol) -> Any:
-    """Write the leaves of ``result`` into those of ``out``.
+    """Write the leaves of ``result`` into the leaves of ``out``.
 
     Raises:
-        KeyError: the two do not have the same keys.
+        KeyError: the two tensordicts have different keys.
     """
     mine, theirs = set(_rust.walk(result, 0, True, True)), set(out.keys(True, True))
     if mine != theirs:

@@ -1,4 +1,4 @@
-"""Files of HDF5 and Zarr: written from any collection, opened as one."""
+"""HDF5 files and Zarr stores: written from any tensordict, opened as tensordicts."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ HINT_DROP = "Drop batch_dims to keep today's result."
 
 
 class ArrayOps(CollectionProtocol):
-    """Files of HDF5 and Zarr."""
+    """HDF5 files and Zarr stores."""
 
     def to_h5(self, filename: str | os.PathLike[str], **kwargs: Any) -> Any:
-        """Write this tensordict to a new file of HDF5, and give what is in it, opened.
+        """Write this tensordict to a new HDF5 file, and return the opened file.
 
-        Each leaf becomes a dataset and each nested tensordict a group; batch size and
-        names are noted. A file that is there is replaced once the new one is written: a
-        call that fails leaves it as it was. Needs ``h5py``.
+        Each leaf becomes a dataset and each nested tensordict a group; attributes keep
+        the batch size and the names. An existing file is replaced once the new one is
+        complete; if the call fails, it stays as it was. Needs ``h5py``.
 
         Args:
             filename: the path of the file.
-            **kwargs: how datasets are made, as :meth:`h5py.Group.create_dataset` takes it.
-                ``chunks`` are the sizes of the leading dims.
+            **kwargs: options of the datasets, as for :meth:`h5py.Group.create_dataset`.
+                ``chunks`` gives the sizes of the leading dimensions.
 
         Returns:
             A :class:`PersistentTensorDict`, open for reading and writing.
 
         Raises:
-            TypeError: an entry has a dtype or a type that HDF5 does not have.
+            TypeError: HDF5 lacks the dtype or type of an entry.
             ValueError: a key cannot be the name of a dataset.
 
         Examples:
@@ -72,26 +72,26 @@ class ArrayOps(CollectionProtocol):
         allow_pickle: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Write this tensordict to a new store of Zarr, and give what is in it, opened.
+        """Write this tensordict to a new Zarr store, and return the opened store.
 
-        Each leaf becomes an array and each nested tensordict a group; batch size and names
-        are noted. A store that is there is replaced once the new one is written. Needs
-        ``zarr`` 3.1.1 or newer.
+        Each leaf becomes an array and each nested tensordict a group; attributes keep
+        the batch size and the names. An existing store is replaced once the new one is
+        complete. Needs ``zarr`` 3.1.1 or newer.
 
         Args:
             filename: the path of the store, a directory, or a ``zarr.abc.store.Store``.
-            allow_pickle: whether pickled values can be read from the result. Default: they
-                can, since this call wrote them.
-            **kwargs: how arrays are made, as :meth:`zarr.Group.create_array` takes it.
-                ``chunks`` are the sizes of the leading dims. Default: one chunk, not
-                compressed.
+            allow_pickle: whether the result may read pickled values. Default: True,
+                since this call wrote them.
+            **kwargs: options of the arrays, as for :meth:`zarr.Group.create_array`.
+                ``chunks`` gives the sizes of the leading dimensions. Default: one
+                uncompressed chunk.
 
         Returns:
             A :class:`PersistentTensorDict`, open for reading and writing.
 
         Raises:
-            FileExistsError: something else than a store is at ``filename``.
-            TypeError: an entry has a dtype that Zarr does not have.
+            FileExistsError: ``filename`` exists and is no Zarr store.
+            TypeError: Zarr lacks the dtype of an entry.
             ValueError: a key cannot be the name of an array.
 
         Examples:
@@ -118,9 +118,9 @@ class ArrayOps(CollectionProtocol):
         batch_size: Sequence[int] | torch.Size | None = None,
         non_tensor_as_stack: bool = False,
     ) -> Any:
-        """Open a file of HDF5: see :func:`tensordict.from_h5`.
+        """Open an HDF5 file: see :func:`tensordict.from_h5`.
 
-        A tensorclass has its fields in the file then.
+        Called on a tensorclass, it reads the class's fields from the file.
         """
         made = _opened(
             "from_h5", filename, "h5", mode, auto_batch_size, batch_dims, batch_size,
@@ -140,9 +140,9 @@ class ArrayOps(CollectionProtocol):
         non_tensor_as_stack: bool = False,
         allow_pickle: bool | None = None,
     ) -> Any:
-        """Open a store of Zarr: see :func:`tensordict.from_zarr`.
+        """Open a Zarr store: see :func:`tensordict.from_zarr`.
 
-        A tensorclass has its fields in the store then.
+        Called on a tensorclass, it reads the class's fields from the store.
         """
         made = _opened(
             "from_zarr", filename, "zarr", mode, auto_batch_size, batch_dims, batch_size,
@@ -160,26 +160,26 @@ def from_h5(
     batch_size: Sequence[int] | torch.Size | None = None,
     non_tensor_as_stack: bool = False,
 ) -> TensorDictBase:
-    """Open a file of HDF5 as a collection whose entries are read when they are asked for.
+    """Open an HDF5 file as a tensordict whose entries are read on demand.
 
     Args:
         h5_file: the path of the file.
-        mode: ``"r"`` reads, ``"r+"`` changes the file, ...: as in :class:`h5py.File`.
-        auto_batch_size: whether the batch size is the leading dims that all arrays share,
-            here and in nested groups.
-        batch_dims: at most this many of them.
-        batch_size: the batch size. Default: what the file notes, else the leading dims
-            that all arrays share.
-        non_tensor_as_stack: whether an array of texts that others wrote is a value for each
-            row.
+        mode: the mode of :class:`h5py.File`: ``"r"`` reads, ``"r+"`` changes the file.
+        auto_batch_size: use the leading dimensions that all arrays share as the batch
+            size, also in nested groups.
+        batch_dims: the most dimensions that ``auto_batch_size`` uses.
+        batch_size: the batch size. Default: the batch size that the file records, else
+            the leading dimensions that all arrays share.
+        non_tensor_as_stack: read an array of strings from another writer as one value
+            for each row.
 
     Returns:
         A :class:`PersistentTensorDict`.
 
     Raises:
-        OSError: there is no such file, it is no HDF5, is cut, or is open elsewhere.
-        TypeError: both ``batch_size`` and ``auto_batch_size`` are given.
-        ValueError: the batch size is not that of an array.
+        OSError: the file is missing, no HDF5 file, truncated, or open elsewhere.
+        TypeError: both ``batch_size`` and ``auto_batch_size`` were passed.
+        ValueError: an array does not have the batch size as its leading dimensions.
 
     Examples:
         >>> import os, tempfile
@@ -212,26 +212,26 @@ def from_zarr(
     non_tensor_as_stack: bool = False,
     allow_pickle: bool | None = None,
 ) -> TensorDictBase:
-    """Open a store of Zarr as a collection whose entries are read when they are asked for.
+    """Open a Zarr store as a tensordict whose entries are read on demand.
 
     Args:
         zarr_file: the path of the store, or a ``zarr.abc.store.Store``.
-        mode: ``"r"`` reads, ``"r+"`` changes the store, ...: as in :func:`zarr.open_group`.
+        mode: the mode of :func:`zarr.open_group`: ``"r"`` reads, ``"r+"`` changes the
+            store.
         auto_batch_size: see :func:`from_h5`.
         batch_dims: see :func:`from_h5`.
         batch_size: see :func:`from_h5`.
         non_tensor_as_stack: see :func:`from_h5`.
-        allow_pickle: whether values that are pickles are read. They can run code of whoever
-            wrote them: True is for stores that you trust. Default: they are read, with a
-            warning.
+        allow_pickle: whether to read pickled values. A pickle can run any code: pass
+            True only for stores that you trust. Default: read them, with a warning.
 
     Returns:
         A :class:`PersistentTensorDict`.
 
     Raises:
-        OSError: there is no such store, or it is none of Zarr.
-        TypeError: both ``batch_size`` and ``auto_batch_size`` are given.
-        ValueError: the batch size is not that of an array.
+        OSError: the store is missing, or is no Zarr store.
+        TypeError: both ``batch_size`` and ``auto_batch_size`` were passed.
+        ValueError: an array does not have the batch size as its leading dimensions.
 
     Examples:
         >>> import os, tempfile

@@ -1,6 +1,6 @@
-"""Offer what clients of tensordict 0.15 call under names that are not public.
+"""Private methods of tensordict 0.15 that other programs call.
 
-Each is a few lines over the public methods; the package itself uses none of them.
+Each is a few lines over public methods; this package itself calls none of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MSG_DEVICE = "devices are incongruent, got value with device {}, -- expected {}.
 
 
 class ClientOps(CollectionProtocol):
-    """Lists of entries and checks of them, by the names that clients know."""
+    """Lists and checks of entries under the names that other programs call."""
 
     @property
     def _has_non_tensor(self) -> bool:
@@ -40,7 +40,7 @@ class ClientOps(CollectionProtocol):
         """Return whether the shapes of all entries start with the batch size.
 
         Raises:
-            RuntimeError: one does not, unless ``raise_exception`` is false.
+            RuntimeError: a shape does not, and ``raise_exception`` is True.
         """
         size = self.batch_size
         for key, value in list(self.items()):
@@ -60,7 +60,7 @@ class ClientOps(CollectionProtocol):
         """Return whether all entries are on the tensordict's device, if it has one.
 
         Raises:
-            RuntimeError: one is not, unless ``raise_exception`` is false.
+            RuntimeError: an entry is elsewhere, and ``raise_exception`` is True.
         """
         expected = self.device
         if expected is None:
@@ -81,13 +81,14 @@ class ClientOps(CollectionProtocol):
         is_leaf: Callable[[type], bool] | None = None,
         sorting_keys: Sequence[NestedKeyLike] | None = None,
     ) -> list[Any]:
-        """The values as a list; those of lazy stacks are the values of the members.
+        """Return the values as a list; a lazy stack gives its members' values.
 
         Args:
-            include_nested: whether values of nested tensordicts are listed.
-            leaves_only: whether only leaves are.
-            collapse: whether a lazy stack has one value for each key instead.
-            is_leaf: what a leaf is. Default: all but collections.
+            include_nested: also list the values of nested tensordicts.
+            leaves_only: list leaves only.
+            collapse: list one stacked value for each key of a lazy stack.
+            is_leaf: called with a type; True for leaves. Default: all types but
+                tensordicts.
             sorting_keys: the keys of the values to list, in this order.
         """
         return self._items_list(
@@ -108,15 +109,15 @@ class ClientOps(CollectionProtocol):
         sorting_keys: Sequence[NestedKeyLike] | None = None,
         default: object = None,
     ) -> tuple[list[Any], list[Any]]:
-        """The keys and the values as two lists. Arguments as of :meth:`_values_list`.
+        """Return the keys and the values as two lists.
 
         Args:
-            include_nested: see there.
-            leaves_only: see there.
-            collapse: see there.
-            is_leaf: see there.
-            sorting_keys: see there.
-            default: what stands for a key of ``sorting_keys`` that is missing.
+            include_nested: see :meth:`_values_list`.
+            leaves_only: see :meth:`_values_list`.
+            collapse: see :meth:`_values_list`.
+            is_leaf: see :meth:`_values_list`.
+            sorting_keys: see :meth:`_values_list`.
+            default: the value for a missing key of ``sorting_keys``.
         """
         if sorting_keys is not None:
             found = [self.get(key, default) for key in sorting_keys]
@@ -133,7 +134,7 @@ class ClientOps(CollectionProtocol):
         return [key for key, _ in pairs], [value for _, value in pairs]
 
     def _listed(self, nested: bool) -> Iterator[tuple[Any, Any]]:
-        """The pairs of key and value, those of nested tensordicts after each."""
+        """Yield the pairs of key and value, each followed by its nested pairs."""
         for key, value in list(self.items()):
             yield key, value
             if nested and is_tensor_collection(value) and not is_non_tensor(value):

@@ -1,4 +1,4 @@
-"""Assertions for tests: whether two collections hold nearly the same values."""
+"""Assertions for tests: whether two tensordicts have nearly the same values."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ def assert_close(
     msg: str = "",
     prefix: object = (),
 ) -> bool:
-    """Assert that two collections have nearly the same leaves.
+    """Assert that two tensordicts have nearly the same leaves.
 
-    Leaves are compared by :func:`torch.testing.assert_close`, with its default
-    tolerances per dtype; dtypes and shapes must be equal. Batch sizes, names, devices of
-    the tensordicts and locks are not compared.
+    :func:`torch.testing.assert_close` compares the leaves, with its default tolerances
+    for each dtype; dtypes and shapes must be equal. Batch sizes, names, locks and the
+    tensordicts' devices are not compared.
 
     Args:
-        actual: a collection.
-        expected: the tensordict that it should be like.
-        rtol: the relative tolerance; given with ``atol`` or not at all.
+        actual: the tensordict to check.
+        expected: the tensordict to compare with.
+        rtol: the relative tolerance. Pass both ``rtol`` and ``atol``, or neither.
         atol: the absolute tolerance.
         equal_nan: whether NaN equals NaN.
-        intersection: compare only the keys that both have.
-        msg: what to add to the message of a failure.
-        prefix: a path to put before the keys in messages.
+        intersection: compare only the keys that both tensordicts contain.
+        msg: a text to add to the error message.
+        prefix: a key to put before all keys in messages.
 
     Returns:
         True.
 
     Raises:
         AssertionError: two leaves differ. The message names the key.
-        KeyError: the keys differ and ``intersection`` is false.
-        TypeError: one of the two is no collection.
+        KeyError: the keys differ and ``intersection`` is False.
+        TypeError: one of the two is no tensordict.
 
     Examples:
         >>> td = TensorDict(a=torch.ones(2))
@@ -60,14 +60,15 @@ def assert_close(
     ):
         raise TypeError(MSG_TYPES.format(type(actual), type(expected)))
     _check_keys(actual, expected, intersection)
-    # Two stacks are compared member by member, with the keys that only some have.
+    # Compare lazy stacks member by member, with the keys that only some members have.
     stack = None if actual._is_dense or expected._is_dense else actual._lazy_stack()
     groups = None if stack is None else stack._member_operands((expected,))
     if groups is not None:
         for member, (part,) in groups:
             assert_close(member, part, rtol, atol, equal_nan, intersection, msg, prefix)
         return True
-    # Entries are read in turn: one that cannot be stacked hides no difference before it.
+    # Read entries one by one: an entry that cannot be stacked hides no earlier
+    # difference.
     theirs = set(expected._sample_entries())
     if not isinstance(prefix, tuple):
         prefix = (prefix,)

@@ -1,4 +1,4 @@
-"""Turning a collection into plain Python objects and numpy arrays."""
+"""Conversion of a tensordict to plain Python objects and NumPy arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["ConvertOps"]
 
 MSG_NO_FIELDS = (
-    "a structured array has at least one field: this collection has no entry."
+    "to_struct_array needs at least one entry, since a structured array has at least "
+    "one field: this tensordict is empty."
 )
 MSG_RAGGED_FIELD = (
     "to_struct_array got a nested tensor at {!r}, whose rows differ in shape: a field has "
@@ -36,7 +37,7 @@ MSG_NO_DTYPE = (
 
 
 class ConvertOps(CollectionProtocol):
-    """Turning a collection into plain Python objects and numpy arrays."""
+    """Conversion of a tensordict to plain Python objects and NumPy arrays."""
 
     def to_dict(
         self,
@@ -45,15 +46,15 @@ class ConvertOps(CollectionProtocol):
         convert_tensors: bool | Literal["numpy"] = False,
         tolist_first: bool = False,
     ) -> dict[str, Any]:
-        """Nested dictionaries with the same entries, in the same order.
+        """Return nested dictionaries with the same entries in the same order.
 
         Args:
-            retain_none: whether entries whose value is None are kept.
-            convert_tensors: whether leaves become Python numbers and lists of them;
-                ``"numpy"`` for arrays that share their memory. Default: they stay
-                tensors, the very same.
-            tolist_first: whether nested tensordicts become lists over their batch dims,
-                as :meth:`tolist` makes them.
+            retain_none: keep entries whose value is None.
+            convert_tensors: True to convert leaves to Python numbers and lists of them,
+                ``"numpy"`` to convert them to arrays that share their memory. Default:
+                the tensors themselves.
+            tolist_first: convert nested tensordicts to lists over their batch
+                dimensions, as :meth:`tolist` does.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(2), n={"b": torch.ones(2)}, batch_size=[2])
@@ -89,7 +90,7 @@ class ConvertOps(CollectionProtocol):
         return result
 
     def _rows_or_entries(self) -> dict[str, Any]:
-        """The entries; of a stack, a list of rows for those that cannot be stacked."""
+        """Return the entries; a lazy stack lists the rows that it cannot stack."""
         return self._entries()
 
     def tolist(
@@ -100,19 +101,19 @@ class ConvertOps(CollectionProtocol):
         tolist_first: bool = False,
         as_linked_list: bool = False,
     ) -> Any:
-        """Nested lists over the batch dims, with a dictionary for each item.
+        """Return nested lists over the batch dimensions, a dictionary for each row.
 
         Args:
-            convert_nodes: whether the items become dictionaries. If false they are
-                collections.
-            convert_tensors: what becomes of the leaves; see :meth:`to_dict`.
-            tolist_first: whether collections nested in an item become lists over the
-                batch dims that they have left; what is nested in those does not.
-            as_linked_list: whether items that are set in the list are set in this
-                collection, too.
+            convert_nodes: convert the rows to dictionaries. If False, they are
+                tensordicts.
+            convert_tensors: the conversion of the leaves; see :meth:`to_dict`.
+            tolist_first: convert the tensordicts inside a row to lists over their
+                remaining batch dimensions. This applies to one level only.
+            as_linked_list: return a list that writes through: a row that is set in the
+                list is also set in this tensordict.
 
         Returns:
-            A list; without batch dims one dictionary.
+            A list; without batch dimensions, one dictionary.
 
         Examples:
             >>> td = TensorDict(a=torch.arange(2), batch_size=[2])
@@ -138,11 +139,12 @@ class ConvertOps(CollectionProtocol):
         return classes.LinkedList(items, td=self)
 
     def numpy(self) -> dict[str, Any]:
-        """Nested dictionaries of numpy arrays that share the memory of the leaves.
+        """Return nested dictionaries of NumPy arrays that share the leaves' memory.
 
         Raises:
-            RuntimeError: a leaf requires gradients.
-            TypeError: a leaf is not in the host's memory, or numpy lacks its dtype.
+            RuntimeError: a leaf requires grad.
+            TypeError: a leaf is on another device than the CPU, or NumPy lacks its
+                dtype.
 
         Examples:
             >>> TensorDict(a=torch.zeros(2)).numpy()
@@ -151,12 +153,12 @@ class ConvertOps(CollectionProtocol):
         return self.to_dict(convert_tensors="numpy", retain_none=False)
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> TensorDict:
-        """A copy whose collections are all plain :class:`TensorDict` ones; unlocked.
+        """Copy to plain :class:`TensorDict` objects throughout, unlocked.
 
         The leaves are cloned.
 
         Args:
-            retain_none: whether entries whose value is None are kept.
+            retain_none: keep entries whose value is None.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(2), batch_size=[2])
@@ -173,7 +175,7 @@ class ConvertOps(CollectionProtocol):
             else:
                 entries[key] = value.clone()
                 if self.device is not None and value.device != self.device:
-                    # The values of a mapped collection have no device.
+                    # The entries of a mapped tensordict have no device.
                     entries[key] = entries[key].to(self.device)
         names = self._td_dim_names
         result = _rust.new(
@@ -197,17 +199,18 @@ class ConvertOps(CollectionProtocol):
         device: torch.device | str | int | None = None,
         **kwargs: object,
     ) -> Any:
-        """Copy this tensordict to a Redis server, and get a store that reads it there.
+        """Copy this tensordict to a Redis server, and return a store that reads it.
 
         Args:
-            backend: what texts call the server: ``"redis"``, ``"dragonfly"``.
-            host: the name of the server.
-            port: its port.
+            backend: the name of the server software: ``"redis"`` or ``"dragonfly"``.
+            host: the host name of the server.
+            port: the port of the server.
             db: the number of the database.
-            unix_socket_path: a socket of this machine, instead of host and port.
-            prefix: what all keys on the server start with.
-            device: where tensors are read to. Default: the device of this tensordict.
-            **kwargs: what else ``TensorDictStore.from_tensordict`` takes, such as
+            unix_socket_path: the path of a Unix socket, used instead of host and port.
+            prefix: the beginning of all keys on the server.
+            device: the device that tensors are read to. Default: the device of this
+                tensordict.
+            **kwargs: further arguments of ``TensorDictStore.from_tensordict``, such as
                 ``password`` and ``ssl``.
 
         Returns:
@@ -229,14 +232,14 @@ class ConvertOps(CollectionProtocol):
         )
 
     def to_namedtuple(self, dest_cls: type | None = None) -> Any:
-        """A named tuple with a field per entry; nested tensordicts become such, too.
+        """Convert to a named tuple with a field for each entry, nested ones included.
 
         Args:
-            dest_cls: the named tuple class of all of them. Default: a new class named
+            dest_cls: the named tuple class of all levels. Default: a new class named
                 ``GenericDict``.
 
         Raises:
-            ValueError: a key is not the name of a field.
+            ValueError: a key cannot be the name of a field.
 
         Examples:
             >>> TensorDict(a=torch.zeros(2)).to_namedtuple()
@@ -251,13 +254,14 @@ class ConvertOps(CollectionProtocol):
         return _generic(tuple(fields))(**fields)
 
     def to_struct_array(self) -> np.ndarray[Any, Any]:
-        """A structured numpy array of the shape of the batch size, a field per entry.
+        """Return a structured NumPy array with a field for each entry.
 
-        The values are copied. Nested tensordicts become structured fields; their extra
-        batch dims are dims of the field.
+        The array's shape is the batch size. The values are copied. Nested tensordicts
+        become structured fields, and their additional batch dimensions become
+        dimensions of the field.
 
         Raises:
-            ValueError: there is no entry.
+            ValueError: the tensordict has no entry.
             TypeError: NumPy lacks a dtype, or an entry is a nested tensor.
 
         Examples:
@@ -285,10 +289,10 @@ class ConvertOps(CollectionProtocol):
         finish_writer: bool | None = None,
         **kwargs: object,
     ) -> None:
-        """Write the rows as the samples of a dataset of MosaicML's streaming (MDS).
+        """Write the rows as samples of a dataset of MosaicML Streaming (MDS).
 
-        See :func:`tensordict.to_mds`, which has the same arguments, and
-        :func:`tensordict.from_mds`, which reads them.
+        The arguments are those of :func:`tensordict.to_mds`;
+        :func:`tensordict.from_mds` reads the dataset.
         """
         importlib.import_module("tensordict.interop.mds").to_mds(
             self,
@@ -304,10 +308,11 @@ class ConvertOps(CollectionProtocol):
         )
 
     def to_pytree(self) -> Any:
-        """The nested structure that :meth:`from_pytree` made this tensordict of.
+        """Convert back to the nested structure that :meth:`from_pytree` read.
 
         Returns:
-            Dictionaries, lists and tuples; this tensordict where it was not made so.
+            Dictionaries, lists and tuples; this tensordict itself if ``from_pytree``
+            did not make it.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(2))
@@ -336,14 +341,14 @@ class ConvertOps(CollectionProtocol):
 
 
 def _is_throughout(td: CollectionProtocol, cls: type[CollectionProtocol]) -> bool:
-    """Return whether a collection and all in it are exactly of class ``cls``."""
+    """Return whether ``td`` and all nested tensordicts are exactly of class ``cls``."""
     if type(td) is not cls:
         return False
     return all(_is_throughout(child, cls) for child in td._children())
 
 
 def _as_field(value: object, dest_cls: type | None) -> Any:
-    """An entry as a field of a named tuple."""
+    """Return an entry as a field of a named tuple."""
     if not isinstance(value, CollectionProtocol):
         return value
     return value.to_dict() if value._is_non_tensor else value.to_namedtuple(dest_cls)
@@ -351,12 +356,12 @@ def _as_field(value: object, dest_cls: type | None) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _generic(keys: tuple[str, ...]) -> Any:
-    """The named tuple class of some fields; making one takes longer than using it."""
+    """Return the named tuple class for some fields; making a class is slow."""
     return collections.namedtuple("GenericDict", keys)  # noqa: PYI024
 
 
 def _arrays(td: CollectionProtocol) -> dict[str, Any]:
-    """The leaves as arrays, in nested pairs of a collection's dims and its arrays."""
+    """Return the leaves as arrays; for a nested tensordict (batch size, its arrays)."""
     arrays: dict[str, Any] = {}
     for key, entry in list(td._entries().items()):
         value: Any = entry
@@ -374,10 +379,10 @@ def _arrays(td: CollectionProtocol) -> dict[str, Any]:
 
 
 def _field_array(key: str, value: torch.Tensor) -> np.ndarray[Any, Any]:
-    """A leaf as an array.
+    """Return a leaf as an array.
 
     Raises:
-        TypeError: it is a nested tensor, or NumPy lacks its dtype.
+        TypeError: the leaf is a nested tensor, or NumPy lacks its dtype.
     """
     if special.rows(value) is not None:
         raise TypeError(MSG_RAGGED_FIELD.format(key))
@@ -389,7 +394,7 @@ def _field_array(key: str, value: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def _column(values: Any) -> np.ndarray[Any, Any]:
-    """The values of a column: numbers, texts, or the objects themselves."""
+    """Return the values of a non-tensor stack: as numbers, strings or objects."""
     cells, size = list(values._flat()), tuple(values.batch_size)
     try:
         array = np.array(cells)
@@ -406,7 +411,7 @@ def _column(values: Any) -> np.ndarray[Any, Any]:
 
 
 def _column_of_one(value: Any) -> np.ndarray[Any, Any]:
-    """One value in each row: an array of the rows as it is, anything else as text."""
+    """Return a column of one shared value: an array of rows itself, else a string."""
     held, size = value.data, tuple(value.batch_size)
     if isinstance(held, np.ndarray) and held.shape[: len(size)] == size:
         return held
@@ -414,7 +419,7 @@ def _column_of_one(value: Any) -> np.ndarray[Any, Any]:
 
 
 def _texts(values: Any) -> np.ndarray[Any, Any]:
-    """The values of a non-tensor entry as texts, of ten characters at least."""
+    """Return the values of non-tensor data as strings of at least ten characters."""
     texts = [str(value) for value in values._flat()]
     width = max([10, *map(len, texts)])
     return np.array(texts, dtype=f"<U{width}").reshape(tuple(values.batch_size))
@@ -441,9 +446,9 @@ def _fill(result: np.ndarray[Any, Any], arrays: dict[str, Any]) -> None:
 
 
 def _converted(value: Any, kind: bool | Literal["numpy"]) -> Any:
-    """A tensor as numbers in lists or as an array, and a list of tensors as one of these.
+    """Convert a tensor to an array or to nested lists of numbers; also in a list.
 
-    A nested tensor is a tuple of arrays, or a list of lists.
+    A nested tensor becomes a tuple of arrays or a list of lists.
     """
     if isinstance(value, list):
         return [_converted(each, kind) for each in value]

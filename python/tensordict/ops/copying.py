@@ -1,4 +1,4 @@
-"""Copies of a collection, and new collections of the same structure."""
+"""Copies of a tensordict, and new tensordicts of the same structure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["CopyingOps", "replacements"]
 
 SHAPE_TAIL = 1
-"""Tells :func:`_rust.map_leaves` to append the leaf's own dims to a shape argument."""
+"""Makes :func:`_rust.map_leaves` append the leaf's feature dims to a shape argument."""
 
 MSG_EMPTY_SIZE = (
     "empty(recurse=True) cannot give the batch size {} to the entry {!r}, whose batch "
@@ -42,23 +42,23 @@ MSG_REPLACE_TYPE = "Cannot use object type {} to update values in tensordict."
 
 
 class CopyingOps(CollectionProtocol):
-    """Copies of a collection, and new collections of the same structure."""
+    """Copies of a tensordict, and new tensordicts of the same structure."""
 
     # Copies ----------------------------------------------------------------------
 
     def clone(self, recurse: bool = True, **kwargs: object) -> Self:
         """Copy this tensordict.
 
-        The copy is never locked, and its nested tensordicts are new ones.
+        The copy is unlocked, and its nested tensordicts are new.
 
         Args:
-            recurse: whether the leaves are copied too, as :meth:`torch.Tensor.clone`
-                does it (gradients flow through). If false the copy shares them.
-            **kwargs: refused.
+            recurse: copy the leaves too, as :meth:`torch.Tensor.clone` does (gradients
+                flow through). If False, the copy shares the leaves.
+            **kwargs: not allowed.
 
         Returns:
-            A collection of the same type, batch size, device and names. A copy of a
-            view of another collection is a plain one when its leaves are copied.
+            A tensordict of the same type, batch size, device and names. With
+            ``recurse``, a copy of a view is a plain tensordict.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(3), n={"b": torch.ones(3)}, batch_size=[3])
@@ -75,7 +75,7 @@ class CopyingOps(CollectionProtocol):
         return clone_structure(self)
 
     def copy(self) -> Self:
-        """Copy the structure and share the leaves: ``clone(recurse=False)``.
+        """Copy the structure and share the leaves, as ``clone(recurse=False)``.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(3), batch_size=[3])
@@ -85,14 +85,14 @@ class CopyingOps(CollectionProtocol):
         return self.clone(False)
 
     def __copy__(self) -> Self:
-        """:func:`copy.copy`: new collections around the same leaves."""
+        """Make new tensordicts around the same leaves, for :func:`copy.copy`."""
         return self.clone(False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """:func:`copy.deepcopy`: every leaf is cloned, so gradients flow through."""
+        """Clone every leaf, for :func:`copy.deepcopy`; gradients flow through."""
         return self.clone()
 
-    # Empty ones and new ones -----------------------------------------------------
+    # Empty and new tensordicts ---------------------------------------------------
 
     def empty(
         self,
@@ -102,18 +102,19 @@ class CopyingOps(CollectionProtocol):
         device: torch.device | str | int | _NoDefault | None = NO_DEFAULT,
         names: Sequence[str | None] | _NoDefault | None = NO_DEFAULT,
     ) -> Self:
-        """A collection like this one without any leaf; it is not locked.
+        """Return a tensordict like this one without leaves, unlocked.
 
         Args:
-            recurse: whether the nested tensordicts are kept, empty too.
+            recurse: keep the nested tensordicts, empty too.
             batch_size: another batch size. Nested tensordicts keep theirs.
-            device: another device, or None for none.
-            names: other names, or None for none. Default: the names of the dims kept.
+            device: another device, or None for no device.
+            names: other names, or None for no names. Default: the names of the batch
+                dimensions that remain.
 
         Raises:
-            RuntimeError: ``recurse`` is true and ``batch_size`` is not a prefix of the
-                batch size of a nested tensordict that holds entries.
-            ValueError: there is not one name per batch dim.
+            RuntimeError: ``recurse`` is True, and ``batch_size`` is not a prefix of the
+                batch size of a nested tensordict that contains entries.
+            ValueError: the number of names is not the number of batch dimensions.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(3), n={"b": torch.ones(3)}, batch_size=[3])
@@ -159,7 +160,7 @@ class CopyingOps(CollectionProtocol):
             if not isinstance(value, CollectionProtocol):
                 continue
             if value._is_non_tensor:
-                # The sample may belong to a larger collection: the entry is read here.
+                # The sample may come from a larger tensordict, so read the entry here.
                 value = self._get_entry(key, value)
             inner = value.batch_size
             if inner[: len(size)] != size:
@@ -178,7 +179,7 @@ class CopyingOps(CollectionProtocol):
         return result
 
     def _dense_type(self) -> type:
-        """The type of the dense collections made from this one."""
+        """Return the type of dense tensordicts that are made from this one."""
         if self._is_dense:
             return type(self)
         return classes.TensorDict
@@ -193,19 +194,20 @@ class CopyingOps(CollectionProtocol):
         pin_memory: bool | None = None,
         empty_lazy: bool = False,
     ) -> Self:
-        """A collection of this structure and another batch size, filled with zeros.
+        """Return a tensordict with these keys and another batch size, full of zeros.
 
-        Leaves go from ``[*B, *F]`` to ``[*size, *F]``, as :meth:`torch.Tensor.new_zeros`
-        makes them. Names stay where there are as many batch dims.
+        Leaves go from ``[*B, *F]`` to ``[*size, *F]``, as with
+        :meth:`torch.Tensor.new_zeros`. Names are kept if the number of batch dimensions
+        is the same.
 
         Args:
             *size: the new batch size, as numbers or one sequence.
-            dtype: the dtype of all leaves. Default: each keeps its own.
-            device: the device of all leaves. Default: each stays on its own.
-            requires_grad: whether the leaves require gradients.
-            layout: the layout of the leaves.
-            pin_memory: whether the leaves are in pinned memory.
-            empty_lazy: whether a lazy stack gives one of members without tensors.
+            dtype: the dtype of all leaves. Default: each leaf keeps its dtype.
+            device: the device of all leaves. Default: each leaf keeps its device.
+            requires_grad: whether the new leaves require grad.
+            layout: the torch layout of the new leaves.
+            pin_memory: allocate the new leaves in pinned memory.
+            empty_lazy: for a lazy stack, return a lazy stack of empty members.
 
         Examples:
             >>> td = TensorDict(a=torch.ones(3, 4), batch_size=[3])
@@ -225,7 +227,7 @@ class CopyingOps(CollectionProtocol):
         pin_memory: bool | None = None,
         empty_lazy: bool = False,
     ) -> Self:
-        """A collection of this structure and another batch size, filled with ones.
+        """Return a tensordict with these keys and another batch size, full of ones.
 
         Takes the same arguments as :meth:`new_zeros`.
 
@@ -247,7 +249,7 @@ class CopyingOps(CollectionProtocol):
         pin_memory: bool | None = None,
         empty_lazy: bool = False,
     ) -> Self:
-        """A collection of this structure and another batch size, not initialised.
+        """Return a tensordict with these keys and another batch size, uninitialized.
 
         Takes the same arguments as :meth:`new_zeros`.
 
@@ -271,10 +273,10 @@ class CopyingOps(CollectionProtocol):
         pin_memory: bool | None = None,
         empty_lazy: bool = False,
     ) -> Self:
-        """A collection of this structure and another batch size, filled with a value.
+        """Return a tensordict with these keys and another batch size, full of a value.
 
-        Takes the same arguments as :meth:`new_zeros`, the batch size as one argument,
-        and ``fill_value``, a number.
+        Takes the arguments of :meth:`new_zeros`, but the batch size is one argument,
+        and the number ``fill_value`` follows it.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(3, 2), batch_size=[3])
@@ -303,7 +305,7 @@ class CopyingOps(CollectionProtocol):
             op: Any = functools.partial(getattr(torch.Tensor, method), **options)
         else:
             op = method
-        # With another number of dims, none is known to be one of those with a name.
+        # If the number of dims changes, no new dim can take an old name.
         ndim = len(prefix)
         dims = tuple(range(ndim)) if ndim == len(self.batch_size) else (-1,) * ndim
         result = map_leaves(self, op, (prefix, *args), prefix, dims, SHAPE_TAIL)
@@ -320,19 +322,19 @@ class CopyingOps(CollectionProtocol):
         requires_grad: bool = False,
         pin_memory: bool | None = None,
     ) -> Self:
-        """A collection of this structure whose leaves are copies of ``data``.
+        """Return a tensordict with these keys whose leaves are copies of ``data``.
 
         Args:
-            data: a number, a sequence, an array or a tensor, whose shape is the batch
-                size and the shape of every leaf of the result; or a collection with an
-                entry for each leaf, whose batch size is that of the result.
-            dtype: the dtype of all leaves. Default: that of the leaf of this tensordict.
-            device: the device of all leaves. Default: that of the leaf.
-            requires_grad: whether the leaves require gradients.
-            pin_memory: whether the leaves are in pinned memory.
+            data: a number, sequence, array or tensor; its shape becomes the batch size
+                and the shape of every leaf. Or a tensordict with an entry for each
+                leaf; its batch size becomes the batch size of the result.
+            dtype: the dtype of all leaves. Default: the dtype of the present leaf.
+            device: the device of all leaves. Default: the device of the present leaf.
+            requires_grad: whether the new leaves require grad.
+            pin_memory: allocate the new leaves in pinned memory.
 
         Raises:
-            KeyError: ``data`` is a collection that lacks an entry of this one.
+            KeyError: ``data`` is a tensordict that lacks an entry of this one.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(3, 2), batch_size=[3])
@@ -360,7 +362,7 @@ class CopyingOps(CollectionProtocol):
         return result
 
     def _resized(self, op: Any, size: torch.Size) -> Self:
-        """The leaves that ``op`` gives, all collections of one batch size, no names."""
+        """Replace each leaf by the result of ``op``; set all batch sizes to ``size``."""
         entries = {}
         for key, value in list(self._entries().items()):
             if isinstance(value, CollectionProtocol):
@@ -383,19 +385,20 @@ class CopyingOps(CollectionProtocol):
     # Variations ------------------------------------------------------------------
 
     def replace(self, *args: object, **kwargs: object) -> Self:
-        """A copy that shares the leaves, with some entries exchanged.
+        """Return a copy that shares the leaves, with some entries replaced.
 
         Args:
-            *args: one mapping or collection of new entries. As in :meth:`update`, the
+            *args: one mapping or tensordict of new entries. As in :meth:`update`, the
                 entries of nested mappings are merged.
-            **kwargs: new entries by name, after those of the mapping.
+            **kwargs: new entries by name; they come after those of the mapping.
 
         Returns:
-            A new collection; this one where there is nothing to replace.
+            A new tensordict; this tensordict if there is nothing to replace.
 
         Raises:
-            RuntimeError: there is more than one mapping, or it is none, or an entry
-                does not have the batch size as its leading dims.
+            RuntimeError: more than one positional argument was passed, or it is no
+                mapping; or an entry does not have the batch size as its leading
+                dimensions.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(3), b=torch.zeros(3), batch_size=[3])
@@ -415,7 +418,7 @@ class CopyingOps(CollectionProtocol):
         return result
 
     def _as_plain(self) -> Any:
-        """A dense collection with the same leaves, not copied."""
+        """Return a dense tensordict that shares the leaves."""
         entries = {}
         for key, value in list(self.items()):
             if isinstance(value, CollectionProtocol):
@@ -431,14 +434,14 @@ class CopyingOps(CollectionProtocol):
         )
 
     def create_nested(self, key: NestedKeyLike) -> Self:
-        """Put an empty collection at ``key``, in place of what is there.
+        """Put an empty tensordict at ``key``, replacing an entry there.
 
-        The tensordicts on the way are made where they are missing. The new one has the
-        batch size, device, names and type of the one that holds it.
+        Missing levels are created. The new tensordict has the batch size, device, names
+        and type of the tensordict that contains it.
 
         Raises:
             IndexError: ``key`` is no nested key.
-            RuntimeError: the tensordict that is written to is locked.
+            RuntimeError: the tensordict that takes the new entry is locked.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(3), batch_size=[3])
@@ -453,7 +456,8 @@ class CopyingOps(CollectionProtocol):
         parent: Any = self
         depth = 0
         for part in path[:-1]:
-            # Replaced entries are not read: the leaves of a ragged stack cannot be.
+            # Look at a sample of the entry: the leaves of a ragged stack cannot be
+            # read.
             if not isinstance(parent._sample_entry(part), CollectionProtocol):
                 break
             parent = parent._get_entry(part, None)
@@ -476,7 +480,7 @@ def _options(
     layout: object,
     pin_memory: object,
 ) -> dict[str, Any]:
-    """The arguments of a torch factory that are not its defaults."""
+    """Return the arguments of a torch factory that differ from its defaults."""
     options = {}
     if dtype is not None:
         options["dtype"] = dtype
@@ -494,17 +498,19 @@ def _options(
 def _set_device(
     td: CollectionProtocol, device: torch.device | str | int | None
 ) -> None:
-    """Write the device of new collections whose leaves are there already."""
+    """Set the device attribute of new tensordicts whose leaves are already there."""
     device = None if device is None else torch.device(device)
     for collection in _rust.containers(td):
         collection._device = device
 
 
 def replacements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The new entries that the arguments of ``replace`` name; a lone value as it is.
+    """Return the new entries that the arguments of ``replace`` name.
+
+    A single piece of non-tensor data is returned as it is.
 
     Raises:
-        RuntimeError: there is more than one mapping, or it is none.
+        RuntimeError: there is more than one argument, or it is no mapping.
     """
     if len(args) > 1:
         raise RuntimeError(MSG_REPLACE_ARGUMENTS.format(len(args)))

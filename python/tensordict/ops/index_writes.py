@@ -1,4 +1,4 @@
-"""Writing values into entries at an index."""
+"""Writes of values into entries at an index."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MSG_FAST_COPY = (
 
 
 class IndexWritesOps(CollectionProtocol):
-    """Writing values into entries at an index."""
+    """Writes of values into entries at an index."""
 
     def set_at_(
         self,
@@ -51,14 +51,16 @@ class IndexWritesOps(CollectionProtocol):
         *,
         non_blocking: bool = False,
     ) -> Self:
-        """Write ``value`` into the entry at a nested key, where ``index`` points.
+        """Write ``value`` at an index of the entry at a nested key.
 
-        As ``self.get(key)[index] = value``, but that ``value`` may be a list or an array.
+        As ``self.get(key)[index] = value``, but ``value`` may also be a list or an
+        array.
 
         Raises:
             IndexError: ``key`` is no nested key.
-            KeyError: there is no such entry.
-            RuntimeError: the value does not fit, in shape, or in dtype at an index tensor.
+            KeyError: the entry is missing.
+            RuntimeError: the value's shape does not fit; or the index is a tensor, and
+                the value's dtype does not fit.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3)}, [3])
@@ -81,7 +83,7 @@ class IndexWritesOps(CollectionProtocol):
             held._write_held(holder, path[-1], index, value, as_stack)
             return self
         if isinstance(value, float):
-            # An index of nothing does not ask torch whether the dtype has the number.
+            # If the index selects nothing, torch does not check the number's dtype.
             check_number([target], value, True)
         elif not isinstance(value, (torch.Tensor, bool, int, complex)):
             # A wrong index is reported before a wrong value.
@@ -122,20 +124,19 @@ class IndexWritesOps(CollectionProtocol):
         non_blocking: bool = False,
         keys_to_update: Sequence[NestedKeyLike] | None = None,
     ) -> Self:
-        """Write the values of another collection or mapping where ``idx`` points.
+        """Write the values of a tensordict or mapping at an index.
 
         Args:
             input_dict_or_td: the values, of the shape that indexing the entries gives.
-            idx: an index of the batch dims.
-            clone: has no effect, since values are copied.
-            non_blocking: whether copies between devices may be asynchronous.
-            keys_to_update: write only these.
+            idx: an index of the batch dimensions.
+            clone: has no effect: values are always copied.
+            non_blocking: allow asynchronous copies between devices.
+            keys_to_update: the keys to write. Default: all keys.
 
         Raises:
-            KeyError: there is no entry for a value. Below a nested tensordict it is
-                made where the value comes in a collection.
-            RuntimeError: a value does not fit what the index points at; then nothing
-                is written.
+            KeyError: the entry for a value is missing. A missing entry of a nested
+                tensordict is created instead, if the value comes in a tensordict.
+            RuntimeError: a value does not fit at the index; then nothing is written.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3, 2)}, [3])
@@ -174,17 +175,17 @@ class IndexWritesOps(CollectionProtocol):
         *,
         fast: bool = True,
     ) -> Self:
-        """Copy all leaves of another collection to where ``idx`` points.
+        """Copy all leaves of another tensordict to an index of this one.
 
         Args:
-            tensordict: a collection with the leaves of this one.
-            idx: integers, slices, None and ``...``; any index if not ``fast``.
-            non_blocking: whether copies between devices may be asynchronous.
-            fast: refuse what is not a plain copy of tensors to tensors, between two
-                collections that are no views, no stacks and of no other class.
+            tensordict: a tensordict with the leaves of this one.
+            idx: integers, slices, None and ``...``; without ``fast``, any index.
+            non_blocking: allow asynchronous copies between devices.
+            fast: require a plain copy of tensors: both sides must be plain
+                ``TensorDict`` objects, no views, lazy stacks or other classes.
 
         Raises:
-            RuntimeError: ``fast`` is set, and the leaves or the index do not fit.
+            RuntimeError: ``fast`` is set, and the leaves or the index do not allow it.
         """
         if fast:
             is_plain = type(self) is self._plain_type and _is_plain_index(idx)
@@ -208,12 +209,13 @@ def _collect_writes(
     fresh: list[tuple[Any, str, Any]],
     nested: bool = False,
 ) -> None:
-    """The leaves of ``td`` and the values for them, checked against what is indexed.
+    """Collect the leaves of ``td`` and the values to write, after checking each value.
 
-    What a nested tensordict lacks is made, as by assignment at an index. ``asked`` is
-    the index as it was given: torch writes other values at a mask than at positions.
+    Entries that a nested tensordict lacks are created, as by assignment at an index.
+    ``asked`` is the index as the caller passed it: torch treats a mask otherwise than
+    positions.
     """
-    # A field may have the name of the method that lists the entries.
+    # `_as_source`, since a tensorclass field may be named like the method `items`.
     is_collection = isinstance(source, CollectionProtocol)
     mapping = source._as_source() if is_collection else source
     for key, value in list(mapping.items()):
@@ -236,7 +238,8 @@ def _collect_writes(
         elif holds_values(value):
             raise not_a_value(key, target, value)
         elif isinstance(value, CollectionProtocol):
-            # The index means the batch dims of what is nested, not the dims of leaves.
+            # The index selects the nested tensordict's batch dims, not the leaves'
+            # dims.
             plan = _rust.index_plan(target.batch_size, index)
             at = ... if plan is None else plan[0]
             size = target.batch_size if plan is None else plan[1]
@@ -251,10 +254,10 @@ def _collect_writes(
 
 
 def _index_of(td: TensorCollection, entry: Any, index: Any) -> Any:
-    """The index of an entry of ``td``; what all elements share is written whole.
+    """Return the index for an entry of ``td``; ``...`` for an entry that rows share.
 
     Raises:
-        IndexError: ``index`` is none of the batch dims.
+        IndexError: ``index`` is not valid for the batch dimensions.
     """
     if not is_shared(entry):
         return index
@@ -265,7 +268,7 @@ def _index_of(td: TensorCollection, entry: Any, index: Any) -> Any:
 def _made_at(
     td: CollectionProtocol, source: CollectionProtocol, key: str, index: BatchIndex
 ) -> Any:
-    """An entry for ``td`` that is zero but for that of ``source`` at the index."""
+    """Make an entry for ``td``: zeros, and ``source``'s values at the index."""
     if td.is_locked:
         raise locked_error(td)
     made = td.empty()
@@ -283,18 +286,19 @@ def _has_nothing(value: object, nested: bool) -> bool:
 
 
 def _plain_copy(td: Any, source: Any, index: BatchIndex) -> tuple[Any, list[Any]]:
-    """``index`` as one of leaves, and the leaves of ``td`` with those of ``source``.
+    """Return the index for the leaves, and the pairs of target and value.
 
     Raises:
-        RuntimeError: it is not plain, or the leaves of ``source`` do not have the shapes
-            that it gives.
+        RuntimeError: this is no plain copy, or the leaves of ``source`` do not have the
+            shapes that the index gives.
     """
     plain = td._plain_type
     if type(source) is not plain or not (td._is_non_tensor or type(td) is plain):
         raise RuntimeError(MSG_FAST_COPY)
     for holder in (*_rust.containers(td), *_rust.containers(source)):
         if holder._is_non_tensor:
-            # A value for all elements stays, and one for each would have to be written.
+            # One value for all rows stays. A value for each row would have to be
+            # written.
             is_plain = holder._is_one
         else:
             is_plain = holder._is_dense or not _rust.leaves(holder)
@@ -322,7 +326,7 @@ def _plain_copy(td: Any, source: Any, index: BatchIndex) -> tuple[Any, list[Any]
 
 
 def _are_plain(td: TensorCollection, source: Any) -> bool:
-    """Return whether collections nested in ``source`` are plain in ``td``, or empty."""
+    """Return whether all tensordicts in ``source`` are plain in ``td``, or empty."""
     for key, value in list(source._entries().items()):
         held = td._get_entry(key, None) if is_branch(value) else None
         if not is_branch(held):
@@ -351,7 +355,7 @@ def _is_plain_item(item: object) -> bool:
 
 
 def _as_entry(value: object) -> Any:
-    """``value`` as it is where it is an entry: a tensor or an array, if it becomes one."""
+    """Return ``value`` if it is an entry, else a tensor or array made of it."""
     if isinstance(value, (str, bytes, torch.Tensor, CollectionProtocol)):
         return value
     tensor = tensor_of(value)
@@ -362,7 +366,7 @@ def _as_entry(value: object) -> Any:
 
 
 def _rows_at(target: CollectionProtocol, index: BatchIndex, value: object) -> Any:
-    """An array of text that is written at an index of a non-tensor entry as a column."""
+    """Convert an array of strings for an index of non-tensor data to a column."""
     if not isinstance(value, np.ndarray):
         return value
     size = _rust.index_shape(target.batch_size, index)
@@ -370,10 +374,10 @@ def _rows_at(target: CollectionProtocol, index: BatchIndex, value: object) -> An
 
 
 def _tensor_of(value: object, target: torch.Tensor, key: object) -> Any:
-    """The tensor made of ``value`` that is written into the tensor at ``key``.
+    """Convert ``value`` to a tensor that is written into the tensor at ``key``.
 
     Raises:
-        AttributeError: it is neither number nor array.
+        AttributeError: ``value`` is neither a number nor an array.
     """
     made = value if isinstance(value, CollectionProtocol) else None
     if made is None:
@@ -391,14 +395,14 @@ def _checked_write(
     asked: object,
     key: object,
 ) -> Any:
-    """The form of ``value`` that can be written at ``index``, or what the write raises."""
+    """Return ``value`` in a form that ``index`` takes; raise the error of the write."""
     if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
         value = _tensor_of(value, target, key)
     if isinstance(value, torch.Tensor):
         try:
             shape = target[index].shape
         except IndexError:
-            # torch may complain of the shape of what is written before the index.
+            # On this wrong index torch may first report the shape of the value.
             torch.empty(target.shape, dtype=target.dtype)[index] = value.cpu()
             raise
         if value.shape != shape and shape.numel():

@@ -1,4 +1,4 @@
-"""Parts of a collection by index or mask: reading and writing."""
+"""Reading and writing of rows by index or mask."""
 
 from __future__ import annotations
 
@@ -48,17 +48,18 @@ MSG_NO_PAD = "Key {} not found and no pad value provided."
 
 
 class IndexingOps(CollectionProtocol):
-    """Parts of a collection by index or mask: reading and writing.
+    """Reading and writing of rows by index or mask.
 
-    An index or mask is about the batch dims ``[*B]`` and follows torch's rules for
-    tensors of that shape. Lists, ranges and NumPy arrays count as index tensors.
+    An index or mask selects along the batch dimensions ``[*B]`` and follows torch's
+    rules for tensors of that shape. Lists, ranges and NumPy arrays count as index
+    tensors.
     """
 
     def _get_index(self, index: object) -> Any:
-        """The tensordict of every entry at ``index``: see ``__getitem__``."""
+        """Return the tensordict of every entry at ``index``: see ``__getitem__``."""
         result = _rust.index(self, index)
         if not self._is_locked or result is self:
-            # A part of shared memory or of a file is locked.
+            # A part of shared or mapped memory is locked, too.
             return result
         if self._is_memmap or self._is_shared:
             items = index if isinstance(index, tuple) else (index,)
@@ -83,14 +84,14 @@ class IndexingOps(CollectionProtocol):
         return classes.TensorDict(value, batch_size=size, device=self.device)
 
     def __getitems__(self, index: object) -> Any:
-        """The same as ``self[index]``: data loaders call it with a list of rows."""
+        """Return ``self[index]``: data loaders call this method with a list of rows."""
         return self[index]
 
     def get_item_shape(self, key: NestedKeyLike) -> torch.Size:
-        """The shape of the entry at ``key``.
+        """Return the shape of the entry at ``key``.
 
         Raises:
-            KeyError: there is no such entry.
+            KeyError: the entry is missing.
 
         Examples:
             >>> TensorDict({"a": torch.zeros(3, 4)}, [3]).get_item_shape("a")
@@ -99,24 +100,25 @@ class IndexingOps(CollectionProtocol):
         return _rust.get(self, key).shape
 
     def _get_sub_tensordict(self, idx: BatchIndex) -> Any:
-        """A view of the part at ``idx`` whose writes go through to this tensordict."""
+        """Return a view of the part at ``idx``; writes reach this tensordict."""
         return classes._SubTensorDict(source=self, idx=idx)
 
     # Masks -----------------------------------------------------------------------
 
     def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Self:
-        """Keep the elements where ``mask`` is true.
+        """Return the elements at which ``mask`` is True.
 
-        As ``self[mask]``, but the result of a subclass is a plain ``TensorDict``.
-        Leaves go from ``[*B, *F]`` to ``[N, *F]`` for a mask of shape ``[*B]``, where
-        ``N`` is the number of true elements. Leaves are copies.
+        As ``self[mask]``, but a subclass gives a plain ``TensorDict``. Leaves go from
+        ``[*B, *F]`` to ``[N, *F]`` for a mask of shape ``[*B]`` with ``N`` True
+        elements. Leaves are copies.
 
         Args:
-            mask: bool, the first batch dims or all of them; dims of size 1 may follow.
-            inplace: store the new leaves in this tensordict, and return it.
+            mask: a boolean tensor whose shape is the batch size or its first
+                dimensions; further dimensions of size 1 are ignored.
+            inplace: store the new leaves in this tensordict and return it.
 
         Raises:
-            IndexError: the mask does not have the first batch dims as its shape.
+            IndexError: the shape of the mask does not match the first batch dimensions.
 
         Examples:
             >>> td = TensorDict({"a": torch.arange(3)}, batch_size=[3])
@@ -129,7 +131,7 @@ class IndexingOps(CollectionProtocol):
             result = self._masked_features(mask)
         else:
             if not self.batch_size:
-                # A mask of any dims is the error of torch, not that of reading.
+                # Raise torch's error for a mask with dims, before anything is read.
                 _rust.index_plan(self.batch_size, mask)
             result = _rust.index(self, mask)
         if inplace:
@@ -137,7 +139,7 @@ class IndexingOps(CollectionProtocol):
         return _as_plain(result) if result._is_dense else result
 
     def _masked_features(self, mask: torch.Tensor) -> Any:
-        """Index each leaf with a mask of more than the batch dims, without names."""
+        """Index each leaf by a mask with more dims than the batch size; drop names."""
         if self.is_empty():
             return self.empty(batch_size=[int(mask.sum())], names=None)
         whole = _rust.clone_structure(self)
@@ -146,14 +148,14 @@ class IndexingOps(CollectionProtocol):
         return take_features(whole, mask, error, by_own_dims=True)
 
     def masked_fill_(self, mask: torch.Tensor, value: float | bool) -> Self:
-        """Write ``value`` into every leaf where ``mask`` is true, in place.
+        """Write ``value`` into every leaf where ``mask`` is True, in place.
 
         Args:
-            mask: bool, broadcast to the batch size from the left.
+            mask: a boolean tensor; it broadcasts to the batch size from the left.
             value: the number to write.
 
         Raises:
-            RuntimeError: the mask is not bool, or does not broadcast.
+            RuntimeError: the mask is not boolean, or does not broadcast.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3)}, batch_size=[3])
@@ -164,7 +166,7 @@ class IndexingOps(CollectionProtocol):
         _check_mask(mask, self, leaves)
         dtypes = {leaf.dtype for leaf in leaves}
         if len(dtypes) > 1:
-            # A number that a dtype cannot hold is refused before any leaf is written.
+            # Refuse a number that a dtype cannot hold before any leaf is written.
             nothing = torch.empty(0, dtype=torch.bool)
             for dtype in dtypes:
                 torch.empty(0, dtype=dtype).masked_fill_(nothing, value)
@@ -172,7 +174,8 @@ class IndexingOps(CollectionProtocol):
         views = expand_right(leaves, mask) if is_dense else self._spread(mask)
         writes = refused_first(list(zip(leaves, views, strict=True)), 0)
         if not is_dense:
-            # Members differ in shape: one that the mask does not fit refuses it first.
+            # Members differ in shape: a leaf that the mask does not fit goes first, so
+            # that the error comes before any write.
             writes.sort(key=lambda write: _fits_leaf(*write))
         for leaf, view in writes:
             special.fill_where(leaf, view, value)
@@ -181,7 +184,7 @@ class IndexingOps(CollectionProtocol):
         return self
 
     def masked_fill(self, mask: torch.Tensor, value: float | bool) -> Self:
-        """Fill a copy where a mask is true, unlocked: see :meth:`masked_fill_`."""
+        """Fill a copy where ``mask`` is True, unlocked: see :meth:`masked_fill_`."""
         leaves = _rust.leaves(self)
         _check_mask(mask, self, leaves)
         views = spread(self, leaves, mask)
@@ -200,22 +203,22 @@ class IndexingOps(CollectionProtocol):
         pad: int | bool | None = None,
         update_batch_size: bool = False,
     ) -> Self:
-        """Take elements of this where ``condition`` holds, else those of ``other``.
+        """Take elements of this tensordict if ``condition`` is True, else of ``other``.
 
         As :meth:`torch.Tensor.where`.
 
         Args:
-            condition: bool, broadcast to every leaf from the left.
-            other: a collection with the same entries, or a number or tensor for all
-                leaves. With a collection the result is unlocked.
-            out: the tensordict, or dict, to store the result in, and to return.
-            pad: what stands for an entry that only one of the two has. Default: such
-                an entry is an error.
-            update_batch_size: whether ``out`` takes the batch size of this.
+            condition: a boolean tensor; it broadcasts to every leaf from the left.
+            other: a tensordict with the same entries; or a number or tensor for all
+                leaves. If it is a tensordict, the result is unlocked.
+            out: a tensordict or dict to store the result in; it is returned.
+            pad: the value of an entry that one of the two tensordicts lacks. Default: a
+                missing entry is an error.
+            update_batch_size: give ``out`` the batch size of the result.
 
         Raises:
-            KeyError: an entry is missing and ``pad`` is not given.
-            RuntimeError: a shape does not broadcast, or ``condition`` is not bool.
+            KeyError: an entry is missing and ``pad`` was not passed.
+            RuntimeError: a shape does not broadcast, or ``condition`` is not boolean.
 
         Examples:
             >>> td = TensorDict({"a": torch.arange(3)}, batch_size=[3])
@@ -263,20 +266,21 @@ class IndexingOps(CollectionProtocol):
         *,
         inplace: bool = False,
     ) -> Self:
-        """Take elements along a batch dim. As :func:`torch.gather`. Unlocked.
+        """Take elements along a batch dimension, as :func:`torch.gather`. Unlocked.
 
         Args:
-            dim: the batch dim.
-            index: integers ``[*I]``, for every leaf: those go from ``[*B, *F]`` to
-                ``[*I, *F]``.
-            out: the tensordict whose leaves are written, and which is returned.
-            inplace: store the new leaves in this tensordict, and return it.
+            dim: the batch dimension.
+            index: an integer tensor of shape ``[*I]``, used for every leaf: leaves go
+                from ``[*B, *F]`` to ``[*I, *F]``.
+            out: a tensordict whose leaves are overwritten; it is returned.
+            inplace: store the new leaves in this tensordict and return it.
 
         Raises:
             KeyError: ``out`` lacks an entry.
-            NotImplementedError: ``inplace`` is true, and ``index`` has fewer dims.
-            RuntimeError: ``dim`` is no batch dim, or an index is out of range, or of
-                another dtype than int32 and int64.
+            NotImplementedError: ``inplace`` is True, and ``index`` has fewer dimensions
+                than the batch size.
+            RuntimeError: ``dim`` is no batch dimension, an index is out of range, or
+                the dtype of ``index`` is neither int32 nor int64.
 
         Examples:
             >>> td = TensorDict({"a": torch.tensor([5, 6, 7])}, batch_size=[3])
@@ -313,8 +317,8 @@ class IndexingOps(CollectionProtocol):
         if out is not None:
             _gather_into(self, at, index, out)
             return out
-        # An index of fewer dims stands for the dims it lacks, too: one element of
-        # `dim`, all of the others. The batch size is that of the index all the same.
+        # An index with fewer dims than the batch size takes one element of `dim`, and
+        # all elements of the other missing dims. The batch size is still the index's.
         rest = [1 if d == at else batch_size[d] for d in range(count, ndim)]
         size = torch.Size([*index.shape, *rest])
         # One index for all leaves with the same further dims.
@@ -329,12 +333,12 @@ class IndexingOps(CollectionProtocol):
 
 
 def getitem_batch_size(batch_size: Sequence[int], index: BatchIndex) -> torch.Size:
-    """The batch size of ``td[index]`` for a ``td`` of ``batch_size``."""
+    """Return the batch size of ``td[index]`` for a ``td`` of ``batch_size``."""
     return _rust.index_shape(torch.Size(batch_size), index)
 
 
 def _as_plain(td: CollectionProtocol) -> Any:
-    """``td`` as the plain type; nested tensordicts keep theirs."""
+    """Convert ``td`` to the plain type; nested tensordicts keep their type."""
     if type(td) is td._plain_type:
         return td
     names = td._td_dim_names
@@ -342,14 +346,14 @@ def _as_plain(td: CollectionProtocol) -> Any:
 
 
 def _stays_in_place(item: object) -> bool:
-    """Return whether an index of mapped or shared memory gives such memory."""
+    """Return whether an item of an index gives a view at the start of its memory."""
     if isinstance(item, slice):
         return item.start is None or item.start == 0
     return item is None or item is Ellipsis or type(item) is int
 
 
 def _check_mask(mask: torch.Tensor, td: Any, leaves: list[Any]) -> None:
-    """Raise where ``mask`` does not broadcast to the leading dims of a leaf."""
+    """Raise an error if ``mask`` does not broadcast to a leaf's leading dims."""
     if not isinstance(mask, torch.Tensor):
         msg = f"where() takes a tensor of booleans as condition, got a {type(mask).__name__}."
         raise TypeError(msg)
@@ -361,20 +365,20 @@ def _check_mask(mask: torch.Tensor, td: Any, leaves: list[Any]) -> None:
         if is_dense_throughout(td):
             shapes = [leaf.shape for leaf in leaves]
         else:
-            # The leaves of a stack are those of its members.
+            # The leaves of a lazy stack are its members' leaves.
             keys = _rust.walk(td, 0, True, True)
             shapes = [td.get_item_shape(key) for key in keys]
     for shape in shapes:
         if ndim > len(shape):
             raise RuntimeError(MSG_EXPAND_RIGHT.format(ndim, len(shape)))
         for length, expected in zip(mask.shape, shape, strict=False):
-            # Members of a stack may differ in a length, which is -1 then.
+            # A length in which the members of a lazy stack differ is -1.
             if length != 1 and expected not in (length, -1):
                 raise RuntimeError(MSG_MASK_SHAPE.format(mask.shape, leaves[0].shape))
 
 
 def _right(mask: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
-    """``mask`` with dims of size 1 added behind, until it has those of ``leaf``."""
+    """Append dims of size 1 to ``mask``, until it has as many dims as ``leaf``."""
     missing = leaf.dim() - mask.dim()
     return mask.reshape(mask.shape + (1,) * missing) if missing else mask
 
@@ -382,7 +386,7 @@ def _right(mask: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
 def _where_tree(
     td: Any, condition: torch.Tensor, other: CollectionProtocol, pad: int | None
 ) -> Any:
-    # A part of another collection must not be written: the result is a plain one.
+    # Writes must not reach the parent of a view, so the result is a plain tensordict.
     result = _rust.clone_structure(td) if td._is_dense else td._as_plain()
     entries, others = dict(td._entries()), other._entries()
     for key, value in list(entries.items()):
@@ -398,13 +402,13 @@ def _where_tree(
 def _where_entry(
     key: str, condition: torch.Tensor, value: Any, item: Any, pad: int | None
 ) -> Any:
-    """One entry of ``where``; NO_DEFAULT stands for the one that is missing."""
+    """Compute one entry of ``where``; NO_DEFAULT stands for a missing entry."""
     present = item if value is NO_DEFAULT else value
     if isinstance(present, CollectionProtocol):
         if present._is_non_tensor:
             is_alone = value is NO_DEFAULT or item is NO_DEFAULT
             if is_alone or not isinstance(item, CollectionProtocol):
-                # None takes its place where the mask is false: the result is unlocked.
+                # A false mask puts None there, so the entry needs an unlocked copy.
                 return present.clone(False)
             return present.where(condition, item)
         if value is NO_DEFAULT:
@@ -415,7 +419,7 @@ def _where_entry(
             item, CollectionProtocol
         ):
             return _where_tree(value, condition, item, pad)
-        # A tensor in the place of a collection is for each of its leaves.
+        # A tensor in the place of a nested tensordict applies to each of its leaves.
         if value is present and item is not NO_DEFAULT:
             return value.where(condition, item)
     elif isinstance(item, CollectionProtocol):
@@ -430,7 +434,7 @@ def _where_entry(
 
 
 def _chosen(views: list[Any], leaves: list[Any], others: list[Any]) -> list[Any]:
-    """``torch.where`` of each leaf."""
+    """Compute ``torch.where`` of each leaf."""
     try:
         return list(map(torch.where, views, leaves, others))
     except (NotImplementedError, ValueError):
@@ -450,7 +454,7 @@ def _gather(
 
 
 def _gather_index(leaf: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
-    """``index`` with the further dims of ``leaf``, but one element along ``dim``."""
+    """Expand ``index`` to the further dims of ``leaf``; size 1 along ``dim``."""
     count = index.dim()
     rest = [1 if d == dim else leaf.shape[d] for d in range(count, leaf.dim())]
     if not rest:
@@ -471,6 +475,6 @@ def _fits_leaf(leaf: torch.Tensor, mask: torch.Tensor) -> bool:
         return True
     offset = leaf.dim() - mask.dim()
     return offset >= 0 and all(
-        size in (1, own)
-        for size, own in zip(mask.shape, leaf.shape[offset:], strict=True)
+        size in (1, length)
+        for size, length in zip(mask.shape, leaf.shape[offset:], strict=True)
     )
