@@ -1,1 +1,1 @@
-"""The container classes. Each says what it stores; the vocabulary comes from ``ops``."""
+"""The collection classes. A class implements storage; its methods come from ``ops``."""

@@ -1,7 +1,7 @@
-"""The base classes of every collection: the whole vocabulary in one class.
+"""The base classes of every collection: one class with all methods.
 
-Start with :mod:`tensordict.primitives.protocol` (what a collection provides), then read any file
-of :mod:`tensordict.ops` (what is written with it).
+Start with :mod:`tensordict.primitives.protocol` (what a collection provides), then read
+any file of :mod:`tensordict.ops` (methods written with the protocol).
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ _OF_ITS_CLASS = frozenset(
         "_abc_impl",
     }
 )
-"""The names in a class dictionary that belong to the class itself."""
+"""The names in a class dictionary that Python sets; :func:`gather` skips them."""
 
 
 def gather(cls: type, source: type, until: type = object) -> None:
-    """Put what ``source`` has, or inherits from bases before ``until``, into ``cls``.
+    """Copy the attributes of ``source`` and its bases before ``until`` into ``cls``.
 
-    A compiled function checks before each call that no class before the one in which a
-    method was found has got it since, and the compiler looks through all classes for
-    some attributes. So a class per topic would cost those checks for each method, and
-    some hundred steps for each collection.
+    One class with all methods keeps compiled code fast. Before each call, a compiled
+    function checks every class that precedes the method's class in the MRO, and the
+    compiler searches all classes for some attributes. With a base class for each topic,
+    each collection would cost some hundred such checks.
     """
     for base in source.__mro__[: source.__mro__.index(until)]:
         for name, value in vars(base).items():
@@ -129,19 +129,19 @@ else:
 
 
 class TensorCollection(_Base):
-    """A group of tensors that share their leading dimensions: all collections' base."""
+    """The base class of all collections of tensors with shared leading dimensions."""
 
     __slots__ = ()
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        """Make a collection; each class has arguments of its own."""
+        """Make a collection; each class defines its own arguments."""
         super().__init__()
 
 
 gather(TensorCollection, Vocabulary)
 for _name, _method in vars(TensorCollection).items():
-    # Python shows this where a method is called with an argument that it has not, and
-    # pickle finds it by this.
+    # Python shows the qualified name if a call passes an unknown argument, and pickle
+    # looks the method up by it.
     if isinstance(_method, types.FunctionType) and not _name.startswith("_"):
         _method.__qualname__ = f"TensorDictBase.{_name}"
         _method.__module__ = "tensordict.base"
@@ -153,8 +153,9 @@ class TensorDictBase(  # type: ignore[misc]
 ):
     """A collection that is also a mutable mapping from nested keys to values."""
 
-    # Not one to annotations: `update` and its like give the collection, as published. Nor
-    # do its keys say what it iterates over, which is rows.
+    # Annotations do not use this class: `update` and similar methods return
+    # `TensorCollection`, as the published package does. The mapping is typed with `Any`
+    # keys, because iteration yields rows.
 
     __slots__ = ()
     __hash__: ClassVar[Any] = None

@@ -1,8 +1,8 @@
-"""Give a class around a collection the methods of what is inside.
+"""Wrapper classes that call the methods of the collection they wrap.
 
-A typed collection over a lazy stack and a tensorclass are such classes. A method that works
-on one collection is called on the one inside: arguments that are wrappers themselves go in as
-what they are around, and collections among the results come out as wrappers.
+A tensorclass, or a typed collection around a lazy stack, is such a wrapper. A wrapper's
+method calls the same method of its collection. Arguments that are wrappers are
+unwrapped before the call, and collections in the result are wrapped after it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["delegate", "members_of", "results"]
 
 
 def members_of(classes: Iterable[type]) -> Iterator[tuple[str, Any]]:
-    """Yield the methods and properties of classes, each name once, with that of the first."""
+    """Yield each method or property by name, from the first class that defines it."""
     seen = set()
     for cls in classes:
         for name, member in list(vars(cls).items()):
@@ -36,11 +36,12 @@ def members_of(classes: Iterable[type]) -> Iterator[tuple[str, Any]]:
 
 
 def results(place: str, wrapped: Outside) -> Outside:
-    """Return a function that converts the result of a method of what is inside.
+    """Return a function that wraps the collections in the result of a method.
 
     Args:
-        place: the attribute of a wrapper that has the collection.
-        wrapped: makes a wrapper like its first argument of a collection.
+        place: the attribute of a wrapper that holds its collection.
+        wrapped: a function of a wrapper and a collection that returns a wrapper around
+            the collection.
     """
 
     def outside(this: Any, result: Any) -> Any:
@@ -51,7 +52,8 @@ def results(place: str, wrapped: Outside) -> Outside:
             return result
         if isinstance(result, CollectionProtocol):
             return result if result._is_non_tensor else wrapped(this, result)
-        # The other tuples are the named ones of reductions, such as `torch.return_types.max`.
+        # Other tuples are the named ones of reductions, such as
+        # `torch.return_types.max`.
         if kind is list or kind is tuple or kind.__module__ == "torch.return_types":
             return kind(outside(this, item) for item in result)
         return result
@@ -67,30 +69,31 @@ def delegate(
     outside: Outside,
     bare: Container[str] = (),
 ) -> None:
-    """Give a class the methods and properties of the collection inside.
+    """Give a wrapper class the methods and properties of the collection that it wraps.
 
-    What the class has in its own body stays.
+    Names that the class body defines are not replaced.
 
     Args:
         cls: the class of the wrappers.
-        members: names, each with the method or property of collections; None for a method
-            that only some collections have.
-        place: the attribute that has the collection.
-        inside: returns what is inside of a wrapper, and any other argument as it is.
-        outside: converts results, as of :func:`results`.
-        bare: the names whose results stay what they are.
+        members: pairs of a name and the collection's method or property; None for a
+            method that only some collections have.
+        place: the attribute of a wrapper that holds its collection.
+        inside: a function that unwraps a wrapper, and returns any other argument as it
+            is.
+        outside: a function that converts results, such as :func:`results` returns.
+        bare: the names whose results are not converted.
     """
     for name, member in members:
         if name in vars(cls):
             continue
-        out = _as_it_is if name in bare else outside
+        out = _unchanged if name in bare else outside
         if isinstance(member, property):
             setattr(cls, name, _property(name, member, place, inside, out))
         else:
             setattr(cls, name, _method(name, member, place, inside, out))
 
 
-def _as_it_is(_this: object, result: Any) -> Any:
+def _unchanged(_this: object, result: Any) -> Any:
     return result
 
 
@@ -105,24 +108,25 @@ def _method(
         call = getattr(getattr(self, place), name)
         if not args and not kwargs:
             return outside(self, call())
-        # The compiler enters a function for a collection only, and for no comprehension.
-        given = []
+        # Dynamo traces a comprehension poorly, so `inside` is called on collections
+        # only.
+        unwrapped = []
         for value in args:
-            is_one = isinstance(value, CollectionProtocol)
-            given.append(inside(value) if is_one else value)
+            is_collection = isinstance(value, CollectionProtocol)
+            unwrapped.append(inside(value) if is_collection else value)
         if kwargs:
             kwargs = {key: inside(value) for key, value in kwargs.items()}
-        return outside(self, call(*given, **kwargs))
+        return outside(self, call(*unwrapped, **kwargs))
 
     return method if function is None else functools.wraps(function)(method)
 
 
 def _property(
-    name: str, own: property, place: str, inside: Inside, outside: Outside
+    name: str, source: property, place: str, inside: Inside, outside: Outside
 ) -> property:
     def read(self: Any) -> Any:
         value = getattr(getattr(self, place), name)
-        # Most are plain. The compiler knows these comparisons.
+        # Most values are plain, and dynamo can trace these comparisons.
         kind = type(value)
         if value is None or kind is torch.Size or kind is bool or kind is int:
             return value
@@ -131,4 +135,4 @@ def _property(
     def write(self: Any, value: object) -> None:
         setattr(getattr(self, place), name, inside(value))
 
-    return property(read, write if own.fset else None, doc=own.__doc__)
+    return property(read, write if source.fset else None, doc=source.__doc__)

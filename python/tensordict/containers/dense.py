@@ -40,10 +40,11 @@ class TensorDict(TensorDictBase):
         source: the entries: a mapping from keys (nested keys too) to tensors, arrays,
             numbers, mappings and collections, or another collection.
         batch_size: the leading dims ``[*B]`` that all entries share. Default: ``[]``,
-            also where ``source`` has one.
-        device: where all entries are moved. Default: they stay where they are.
-        names: a name or None per batch dim.
-        non_blocking: how entries are moved to ``device``.
+            even if ``source`` is a collection with a batch size.
+        device: the device to which all entries are moved. Default: entries are not
+            moved.
+        names: a name or None for each batch dim.
+        non_blocking: whether entries are moved to ``device`` asynchronously.
         lock: whether the new collection is locked.
         **kwargs: entries, in place of ``source``.
 
@@ -62,7 +63,7 @@ class TensorDict(TensorDictBase):
     _is_dense: ClassVar[bool] = True
 
     if TYPE_CHECKING:
-        # Truth values of a subclass are plain, too.
+        # Comparisons of a subclass also return plain tensordicts.
         __hash__: ClassVar[Any]
         __eq__: Equality[TensorDict]
         __ne__: Equality[TensorDict]
@@ -103,7 +104,7 @@ class TensorDict(TensorDictBase):
         is_memmap: bool = False,
         **kwargs: object,
     ) -> Self:
-        """Make a collection from entries that are known to fit: nothing is checked."""
+        """Make a collection from entries that are known to fit, without checks."""
         entries = dict(source if source is not None else kwargs)
         size = as_size(batch_size)
         device = None if device is None else torch.device(device)
@@ -124,7 +125,7 @@ class TensorDict(TensorDictBase):
             td.lock_()
         return td
 
-    # Reading: the entries are at hand -----------------------------------------------
+    # Reading: straight from the dictionary of entries ---------------------------------
 
     @overload
     def keys(self) -> KeysView[str]: ...
@@ -188,7 +189,7 @@ class TensorDict(TensorDictBase):
         return self._tensordict.items()
 
     def is_consolidated(self) -> bool:
-        """Return whether all leaves are in the one buffer of :meth:`consolidate`."""
+        """Return whether all leaves are in the buffer that :meth:`consolidate` made."""
         return self._consolidated is not None and super().is_consolidated()
 
     def _get_str(self, key: str, default: object = NO_DEFAULT, **kwargs: object) -> Any:
@@ -241,11 +242,11 @@ class TensorDict(TensorDictBase):
 
 
 def _check_invariants(td: TensorDict) -> None:
-    """Check what was taken on trust: for programs that make collections unchecked.
+    """Check the shapes and dim names of a collection that was made without checks.
 
     Raises:
-        AssertionError: an entry does not have the batch size as its leading dims, or
-            there is not one name per dim.
+        AssertionError: the shape of an entry does not begin with the batch size, or the
+            number of dim names is not the number of batch dims.
     """
     size = td._batch_size
     for key, value in td._tensordict.items():
@@ -258,14 +259,14 @@ def _check_invariants(td: TensorDict) -> None:
         raise AssertionError(msg)
 
 
-# Torch asks for this twice or more in each call, by a string that is new each time, which
-# the cache of attributes does not know: here it is found in the first class of some forty,
-# and bound already.
+# Torch looks this attribute up twice or more in each call, by a new string each time,
+# which Python's attribute cache misses. Set on the first class of some forty, and bound
+# already, the lookup is short.
 _answer: Any = TorchDispatchOps.__dict__["__torch_function__"].__func__
 TensorDict.__torch_function__ = MethodType(_answer, TensorDict)  # type: ignore[method-assign]
 
 for _name in ("keys", "values", "items"):
-    # `help` shows the text of the base class, which has the arguments and examples.
+    # `help` shows the docstring of the base class, with the arguments and examples.
     vars(TensorDict)[_name].__doc__ = getattr(TensorDictBase, _name).__doc__
 
 TensorDict.__module__ = "tensordict._td"

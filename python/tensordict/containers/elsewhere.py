@@ -1,13 +1,14 @@
 """Collections whose entries are kept elsewhere: in a collection, a file, on a server.
 
-A class says in its body what it refuses, and what it does on a copy of its entries:
+A class body lists the methods that it refuses, and the methods that run on a copy of
+its entries:
 
     permute: Any = refused(MSG_SHAPE)
     where: Any = on_a_copy()
 
-Both make a method with the signature of the dense collection's. Its attribute ``differs``
-says which of the two it is: the page of the documentation on what works on which
-collection is made of these.
+Both lines make a method with the signature of the dense collection's. The method's
+attribute ``differs`` tells the two kinds apart. The documentation page on which method
+works on which collection is generated from it.
 """
 
 from __future__ import annotations
@@ -53,36 +54,38 @@ MSG_MAKE = (
 )
 MSG_SHARE = "Cannot call {name} on a {owner}. Call `to_tensordict()` first."
 MSG_FLATTEN = (
-    "Cannot call {name} in_place with a {owner}. Call it without inplace, or on what "
-    "to_tensordict() gives."
+    "Cannot call {name} in_place with a {owner}. Call it without inplace, or on the "
+    "result of to_tensordict()."
 )
 
 
 class Refusal(NamedTuple):
-    """The error of a call that a collection cannot answer.
+    """The error that a collection raises for a method that it does not support.
 
     Attributes:
-        message: its text, with ``{name}`` for the method and ``{owner}`` for the class.
-        error: its class.
+        message: the text, with ``{name}`` for the method and ``{owner}`` for the class.
+        error: the exception class.
     """
 
     message: str
     error: type[Exception] = RuntimeError
 
     def of(self, td: object, name: str) -> Exception:
-        """Make the error of a call of the method ``name`` of ``td``."""
+        """Return the error for a call of the method ``name`` of ``td``."""
         return self.error(self.message.format(name=name, owner=type(td).__name__))
 
 
-class _Written:
-    """A line of a class body, which becomes a method once its name is known."""
+class _ReplacedMethod:
+    """An assignment in a class body that becomes a method once its name is known."""
 
-    def _method(self, name: str, own: Callable[..., Any]) -> Callable[..., Any]:
+    def _method(
+        self, name: str, dense_method: Callable[..., Any]
+    ) -> Callable[..., Any]:
         raise NotImplementedError
 
     def __set_name__(self, owner: type, name: str) -> None:
-        own = getattr(TensorDictBase, name)
-        method: Any = functools.wraps(own)(self._method(name, own))
+        dense_method = getattr(TensorDictBase, name)
+        method: Any = functools.wraps(dense_method)(self._method(name, dense_method))
         method.__doc__ = f"{self._summary()} See ``TensorDict.{name}``."
         method.__module__ = owner.__module__
         method.__qualname__ = f"{owner.__qualname__}.{name}"
@@ -93,13 +96,15 @@ class _Written:
         raise NotImplementedError
 
 
-class Refused(_Written):
+class Refused(_ReplacedMethod):
     """A method that raises an error."""
 
     def __init__(self, refusal: Refusal) -> None:
         self.refusal = refusal
 
-    def _method(self, name: str, own: Callable[..., Any]) -> Callable[..., Any]:
+    def _method(
+        self, name: str, dense_method: Callable[..., Any]
+    ) -> Callable[..., Any]:
         refusal = self.refusal
 
         def method(self: Any, *_: object, **__: object) -> Any:
@@ -111,28 +116,30 @@ class Refused(_Written):
         return "Not supported: the entries are kept elsewhere."
 
 
-class OnACopy(_Written):
+class OnACopy(_ReplacedMethod):
     """A method that works on a copy of the entries."""
 
     def __init__(self, inplace: Refusal | None) -> None:
         self.inplace = inplace
 
-    def _method(self, name: str, own: Callable[..., Any]) -> Callable[..., Any]:
+    def _method(
+        self, name: str, dense_method: Callable[..., Any]
+    ) -> Callable[..., Any]:
         inplace = self.inplace
-        # The place of ``inplace`` among the arguments by position, after ``self``.
-        parameters = list(inspect.signature(own).parameters.values())
+        # The position of ``inplace`` among the positional arguments, without ``self``.
+        parameters = list(inspect.signature(dense_method).parameters.values())
         by_position = (
             at - 1
             for at, parameter in enumerate(parameters)
             if parameter.name == "inplace"
             and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         )
-        place = next(by_position, None)
+        position = next(by_position, None)
 
         def method(self: Any, *args: object, **kwargs: object) -> Any:
             if inplace is not None and (
                 kwargs.get("inplace")
-                or (place is not None and len(args) > place and args[place])
+                or (position is not None and len(args) > position and args[position])
             ):
                 raise inplace.of(self, name)
             return getattr(self._shown(), name)(*args, **kwargs)
@@ -140,32 +147,32 @@ class OnACopy(_Written):
         return method
 
     def _summary(self) -> str:
-        return "Work on an ordinary copy of the entries, which are read for it."
+        return "Run on an ordinary in-memory copy of the entries, which this reads."
 
 
 def refused(message: str, error: type[Exception] = RuntimeError) -> Any:
-    """Write a method that a collection does not support.
+    """Return a class attribute that becomes a method which raises an error.
 
     Args:
-        message: the reason and the remedy, with ``{name}`` for the method and ``{owner}``
-            for the class of the collection.
-        error: the class of the error.
+        message: the reason and the remedy, with ``{name}`` for the method and
+            ``{owner}`` for the class of the collection.
+        error: the exception class.
     """
     return Refused(Refusal(message, error))
 
 
 def on_a_copy(*, inplace: Refusal | None = None) -> Any:
-    """Write a method that is called on an ordinary collection of the entries.
+    """Return a class attribute that becomes a method which runs on an ordinary copy.
 
     Args:
-        inplace: the error where the caller asks for work in place. Default: the copy
-            decides.
+        inplace: the error to raise if the caller passes ``inplace=True``. Default: the
+            method runs in place on the copy.
     """
     return OnACopy(inplace)
 
 
 class KeptElsewhere(PlainEntries, TensorDictBase):  # type: ignore[misc]
-    """A collection that reads its entries where they are kept, and writes them there."""
+    """A collection that reads and writes its entries where they are kept."""
 
     pin_memory: Any = refused(MSG_PIN)
     masked_select: Any = on_a_copy(inplace=Refusal(MSG_INPLACE, NotImplementedError))
@@ -180,20 +187,20 @@ class KeptElsewhere(PlainEntries, TensorDictBase):  # type: ignore[misc]
         raise Refusal(MSG_INPLACE, NotImplementedError).of(self, "an operation")
 
     def squeeze(self, *args: Any, **kwargs: Any) -> Self:
-        """Remove a dim of another size than 1, which leaves the collection as it is.
+        """Return this collection if the dim's size is not 1; refuse other calls.
 
         Raises:
-            RuntimeError: no dim is named, outside of the lazy mode.
+            RuntimeError: no dim is given, unless lazy legacy mode is on.
         """
         if not (args or kwargs.get("dim") is not None or options.lazy_legacy()):
             raise Refusal(MSG_SHAPE).of(self, "squeeze")
         return super().squeeze(*args, **kwargs)
 
     def view(self, *shape: Any, **kwargs: Any) -> Any:
-        """Read the entries as another dtype; a shape has to be the one that it has.
+        """View the entries as another dtype; the only shape allowed is the present one.
 
         Raises:
-            RuntimeError: the shape is another one. Use :meth:`reshape`.
+            RuntimeError: the shape differs from the batch size. Use :meth:`reshape`.
         """
         if shape and isinstance(shape[0], torch.dtype):
             return self._shown().view(*shape, **kwargs)
@@ -201,7 +208,7 @@ class KeptElsewhere(PlainEntries, TensorDictBase):  # type: ignore[misc]
 
 
 class KeptOutside(KeptElsewhere):
-    """A collection whose entries are not in memory, but in a file or on a server."""
+    """A collection whose entries are in a file or on a server, not in memory."""
 
     memmap: Any = on_a_copy()
     memmap_: Any = refused(MSG_MEMMAP)
@@ -215,7 +222,7 @@ class KeptOutside(KeptElsewhere):
     unflatten: Any = on_a_copy(inplace=Refusal(MSG_INPLACE, NotImplementedError))
 
     def detach_(self) -> Self:
-        """Return this collection: nothing outside of memory has gradients."""
+        """Return this collection: entries outside of memory have no gradients."""
         return self
 
     def is_contiguous(self) -> bool:

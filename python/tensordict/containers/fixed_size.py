@@ -1,4 +1,4 @@
-"""Keep the batch size of a collection that shows others as it is."""
+"""A base class for collections whose batch size cannot be changed, such as views."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FixedSize(CollectionProtocol):
 
     @property
     def batch_size(self) -> torch.Size:
-        """The batch size, -1 in dims where members differ. It cannot be changed."""
+        """The batch size, -1 where members differ in size. It cannot be changed."""
         return self._batch_size
 
     @batch_size.setter

@@ -1,8 +1,9 @@
-"""Views of a collection with other batch dims: what shape operations give in lazy mode.
+"""Views of a collection with other batch dims: shape operations in lazy mode.
 
 Under ``set_lazy_legacy(True)`` the operations ``permute``, ``view``, ``transpose``,
-``squeeze`` and ``unsqueeze`` do nothing to the leaves. They give a view that applies them
-to an entry when it is read, and undoes them to one that is written.
+``squeeze`` and ``unsqueeze`` leave the leaves unchanged and return a view. The view
+applies the operation to an entry when it is read, and the inverse to an entry when it
+is written.
 """
 
 from __future__ import annotations
@@ -54,15 +55,15 @@ SHAPE_TAIL = 1
 
 
 class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
-    """A collection seen through an operation on its batch dims.
+    """A view of a collection through an operation on its batch dims.
 
     Args:
         source: the collection.
         custom_op: the operation.
-        inv_op: the operation that undoes it.
-        custom_op_kwargs: its arguments.
-        inv_op_kwargs: those of ``inv_op``.
-        batch_size: that of the view.
+        inv_op: the operation that reverses it.
+        custom_op_kwargs: the arguments of ``custom_op``.
+        inv_op_kwargs: the arguments of ``inv_op``.
+        batch_size: the batch size of the view. Default: computed.
     """
 
     _is_dense: ClassVar[bool] = False
@@ -90,12 +91,12 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
     def _seen_through(
         cls, source: CollectionProtocol, op: str, kwargs: dict[str, Any]
     ) -> Self:
-        """The view of ``source`` through one of the operations of this module."""
+        """Make the view of ``source`` through one of the operations of this module."""
         back = {"size": source.batch_size} if op in ONLY_VIEWS else kwargs
         return cls(source, op, _VIEWS[op].inverse, kwargs, back)
 
     def _of_source(self, source: CollectionProtocol) -> Self:
-        """The same view of another collection of the same batch size."""
+        """Make the same view of another collection of the same batch size."""
         copy = type(self).__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy.__dict__.pop("_last_op", None)
@@ -103,7 +104,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         return copy
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or one of tensordict 0.15."""
+        """Restore a pickled state, also one of the published tensordict 0.15."""
         self.__dict__.update(state)
         if self._batch_size is None:
             self._batch_size = self._apply(self._source.empty()).batch_size
@@ -111,21 +112,22 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
     # The operation and its inverse ---------------------------------------------------
 
     def _apply(self, td: object) -> Any:
-        """A collection of the batch size of the source, with the operation applied."""
+        """Apply the operation to a collection with the batch size of the source."""
         if isinstance(td, _CustomOpTensorDict):
             td = td._shown()
         return _VIEWS[self.custom_op].show(td, self.custom_op_kwargs)
 
     def _undone(self, key: str, value: object) -> Any:
-        """An entry of this view as one of the source."""
+        """Apply the inverse operation to an entry of the view."""
         held = _rust.new(TensorDict, {key: value}, self._batch_size, None, None)
         return _VIEWS[self.custom_op].undo(self, held)._tensordict[key]
 
     def _shown(self) -> Any:
-        """The collection with the operation applied: its leaves are views."""
+        """Return the source with the operation applied, its leaves as views."""
         return self._apply(self._source)
 
-    # State, which is that of the source -------------------------------------------------
+    # State, which the source holds
+    # ------------------------------------------------------
 
     @property
     def _device(self) -> torch.device | None:
@@ -168,7 +170,8 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
     def _children(self) -> list[Any]:
         return [self._source]
 
-    # Reading -------------------------------------------------------------------------------
+    # Reading
+    # -------------------------------------------------------------------------------
 
     def _entries(self) -> dict[str, Any]:
         if options_primitives.lazy_legacy():
@@ -204,7 +207,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         return self._shown()
 
     def _replace_content(self, result: CollectionProtocol) -> Self:
-        # The sizes of a view are those of its source, which others hold.
+        # Others refer to the source, so its batch size has to stay.
         self._resize_batch(result.batch_size)
         if self.is_locked:
             raise locked_error(self)
@@ -212,7 +215,8 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
             self._set_entry(key, value)
         return self
 
-    # Writing -------------------------------------------------------------------------------
+    # Writing
+    # -------------------------------------------------------------------------------
 
     def _set_entry(self, key: str, value: object) -> None:
         self._source._set_entry(key, self._undone(key, value))
@@ -231,7 +235,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
     ) -> None:
         child = self._source._get_entry(path[0], None)
         if len(path) > 1 and isinstance(child, CollectionProtocol):
-            # A read gives a collection of its own: writes go to the one held.
+            # Reading makes a new collection, so the write goes to the stored one.
             view = lazy_view(child, self.custom_op, self.custom_op_kwargs)
             view._set_path(
                 path[1:], value, inplace, non_blocking, validated, ignore_lock
@@ -262,18 +266,19 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
                 self._set_entry(key, entry)
 
     def del_(self, key: NestedKeyLike) -> Self:
-        """Remove an entry of the collection that is viewed."""
+        """Remove an entry of the source."""
         self._source.del_(key)
         return self
 
     def rename_key_(
         self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
     ) -> Self:
-        """Rename an entry of the collection that is viewed."""
+        """Rename an entry of the source."""
         self._source.rename_key_(old_key, new_key, safe=safe)
         return self
 
-    # Walking -------------------------------------------------------------------------------
+    # Walking
+    # -------------------------------------------------------------------------------
 
     def _refuse(self, op: object) -> None:
         if options_primitives.lazy_legacy():
@@ -289,7 +294,8 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
     def _clone_structure(self) -> Self:
         return self._of_source(_rust.clone_structure(self._source))
 
-    # Differences from a collection ------------------------------------------------------------
+    # Methods that a view does differently
+    # -----------------------------------------------------
 
     def squeeze(self, *args: object, **kwargs: object) -> Any:
         """Remove batch dims of size 1, in lazy mode only."""
@@ -315,7 +321,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         return self._remember(result, "unflatten", args, kwargs)
 
     def split_keys(self, *args: Any, **kwargs: Any) -> Any:
-        """Ordinary collections of the entries of sets of keys, and a view of the rest."""
+        """Split off ordinary collections by keys; the last result is a view of the rest."""
         if kwargs.get("inplace"):
             return super().split_keys(*args, **kwargs)
         parts = _rust.clone_structure(self._shown()).split_keys(*args, **kwargs)
@@ -323,27 +329,27 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         return (*parts[:-1], self._of_source(rest))
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
-        """The same view of the collection with its entries nested."""
+        """Return the same view of the source with its entries nested."""
         nested = self._source.unflatten_keys(separator, inplace)
         return self if inplace else self._of_source(nested)
 
     def empty(self, recurse: bool = False, **kwargs: Any) -> Any:
-        """An ordinary collection without leaves. See ``TensorDict.empty``."""
+        """Return an ordinary collection without leaves. See ``TensorDict.empty``."""
         if recurse:
-            # Nested collections of the source have other batch dims.
+            # The nested collections of the source have other batch dims.
             return self._shown().empty(True, **kwargs)
         return super().empty(**kwargs)
 
     def contiguous(self, **kwargs: object) -> Any:
-        """An ordinary collection of contiguous leaves."""
+        """Return an ordinary collection of contiguous leaves."""
         return self._shown().contiguous(**kwargs)
 
     def is_contiguous(self) -> bool:
-        """Return whether all leaves, as they are seen here, are contiguous."""
+        """Return whether all leaves are contiguous with the operation applied."""
         return self._shown().is_contiguous()
 
     def to(self, *args: object, **kwargs: object) -> Any:
-        """The same view of the collection moved. See ``TensorDict.to``.
+        """Return the same view of the source, moved. See ``TensorDict.to``.
 
         Raises:
             TypeError: ``batch_size`` or ``inplace`` is given.
@@ -357,21 +363,22 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         return self._remember(result, "to", args, kwargs)
 
     def cpu(self, **kwargs: object) -> Self:
-        """The same view of the collection moved to the CPU."""
+        """Return the same view of the source, moved to the CPU."""
         return self._of_source(self._source.cpu(**kwargs))
 
     def cuda(self, device: Any = None, **kwargs: object) -> Self:
-        """The same view of the collection moved to a GPU."""
+        """Return the same view of the source, moved to a GPU."""
         return self._of_source(self._source.cuda(device, **kwargs))
 
     def entry_class(self, key: NestedKeyLike) -> type:
-        """The type of the entry at a nested key."""
+        """Return the type of the source's entry at a nested key."""
         return self._source.entry_class(key)
 
-    # Files ---------------------------------------------------------------------------------
+    # Files
+    # ---------------------------------------------------------------------------------
 
     def share_memory_(self) -> Self:
-        """Move the collection that is viewed to shared memory."""
+        """Move the source to shared memory."""
         self._source.share_memory_()
         return self
 
@@ -395,11 +402,12 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         return self
 
     def detach_(self) -> Self:
-        """Detach the collection that is viewed."""
+        """Detach the source in place."""
         self._source.detach_()
         return self
 
-    # Printing ----------------------------------------------------------------------------
+    # Printing
+    # ----------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         source = "\n\t".join(repr(self._source).split("\n"))
@@ -420,7 +428,7 @@ class _TransposedTensorDict(_CustomOpTensorDict):
 
 
 class _ViewedTensorDict(_CustomOpTensorDict):
-    """A collection with other batch dims over the same elements."""
+    """A collection with its elements in another batch shape."""
 
 
 class _SqueezedTensorDict(_CustomOpTensorDict):
@@ -472,7 +480,7 @@ def _reshaped_back(view: _CustomOpTensorDict, td: object) -> Any:
 
 
 def _order(kwargs: Kwargs) -> list[int]:
-    """The dims of a permutation, counted from the front."""
+    """Return the dims of a permutation, counted from the front."""
     return [dim % len(kwargs["dims"]) for dim in kwargs["dims"]]
 
 
@@ -490,14 +498,15 @@ def _cancels_by_arguments(view: _CustomOpTensorDict, kwargs: Kwargs) -> bool:
 
 
 class _Viewing(NamedTuple):
-    """The way in which one operation shows a collection.
+    """The functions and class that implement one lazy operation.
 
     Attributes:
         cls: the class of the view.
-        inverse: the name of the operation that undoes it.
-        show: the source with the operation applied.
-        undo: a collection as the view is, as one as the source is.
-        cancels: whether the inverse operation with these arguments gives the source.
+        inverse: the name of the operation that reverses it.
+        show: a function that applies the operation to a source.
+        undo: a function that applies the inverse to a collection shaped like the view.
+        cancels: whether the inverse operation with these arguments leads back to the
+            source.
     """
 
     cls: type[_CustomOpTensorDict]
@@ -526,12 +535,12 @@ _VIEWS = {
 
 @classes.provided
 def lazy_view(source: CollectionProtocol, op: str, kwargs: dict[str, Any]) -> Any:
-    """The view of ``source`` through ``op``; its own source where ``op`` undoes it.
+    """Return the view of ``source`` through ``op``, or its own source if that cancels.
 
     Args:
         source: a collection.
         op: one of the operations of this module.
-        kwargs: its arguments, dims counted from the front.
+        kwargs: the arguments of ``op``, with dims counted from the front.
     """
     if (
         isinstance(source, _CustomOpTensorDict)
@@ -543,10 +552,11 @@ def lazy_view(source: CollectionProtocol, op: str, kwargs: dict[str, Any]) -> An
 
 
 def _strided_as(value: object, held: torch.Tensor) -> Any:
-    """``value`` with the strides of ``held`` at dims of size 1, where they say nothing.
+    """Return ``value`` with the strides of ``held`` at dims of size 1.
 
-    What was worked on in place is written to itself. torch takes the two for tensors that
-    overlap, which it refuses, as soon as such a stride differs.
+    An operation in place writes an entry to itself. If such a stride differs, although
+    it has no effect, torch takes the two tensors for overlapping ones and refuses the
+    copy.
     """
     if (
         not isinstance(value, torch.Tensor)
@@ -558,7 +568,8 @@ def _strided_as(value: object, held: torch.Tensor) -> Any:
         return value
     pairs = zip(held.shape, held.stride(), value.stride(), strict=True)
     return value.as_strided(
-        value.shape, [theirs if size == 1 else own for size, theirs, own in pairs]
+        value.shape,
+        [held_step if size == 1 else step for size, held_step, step in pairs],
     )
 
 

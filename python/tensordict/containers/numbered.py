@@ -1,4 +1,4 @@
-"""A collection whose keys were numbers: the state of an optimizer has such."""
+"""A tensordict made from a mapping with integer keys, such as an optimizer's state."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["NumberedTensorDict"]
 
 @classes.provided
 class NumberedTensorDict(TensorDict):
-    """A :class:`TensorDict` that :meth:`from_dict` made of a mapping with numbers as keys.
+    """A :class:`TensorDict` that :meth:`from_dict` made from integer keys.
 
-    Keys of a collection are text. Here :meth:`to_dict` gives the numbers back, also after
-    the collection was saved and loaded.
+    The keys of the tensordict are strings. :meth:`to_dict` converts them back to
+    integers, even after a save and load.
 
     Examples:
         >>> td = TensorDict.from_dict({0: torch.zeros(2), 1: torch.ones(2)})
@@ -32,17 +32,17 @@ class NumberedTensorDict(TensorDict):
         convert_tensors: bool | Literal["numpy"] = False,
         tolist_first: bool = False,
     ) -> dict[Any, Any]:
-        """Nested dictionaries with the same entries, with numbers for keys."""
-        found = super().to_dict(
+        """Return nested dictionaries with the same entries, under integer keys."""
+        entries = super().to_dict(
             retain_none=retain_none,
             convert_tensors=convert_tensors,
             tolist_first=tolist_first,
         )
-        return {_number_of(key): value for key, value in found.items()}
+        return {_number_of(key): value for key, value in entries.items()}
 
 
 def _number_of(key: str) -> int | str:
-    """The number whose text a key is; other keys were set later."""
+    """Return the integer whose text is ``key``; any other key (set later) as it is."""
     digits = key.removeprefix("-")
     if digits.isascii() and digits.isdecimal() and str(int(key)) == key:
         return int(key)

@@ -1,4 +1,4 @@
-"""A collection of parameters that is a module too."""
+"""A collection of parameters that is also a module."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 def _opening(method: F) -> F:
-    """A method that changes which entries there are, also those of a locked content."""
+    """Wrap a method that adds or removes entries: it also works on a locked content."""
 
     @functools.wraps(method)
     def opened(self: Any, *args: object, **kwargs: object) -> Any:
@@ -49,8 +49,8 @@ def _opening(method: F) -> F:
 
 
 MSG_LOAD = (
-    "{name} takes its state under the names and in the shapes of its entries, {keys}: give "
-    "these, or load what both have with strict=False."
+    "{name} loads a state dict with the names and shapes of its entries, {keys}. Pass such "
+    "a state dict, or pass strict=False to load only the names that both have."
 )
 
 NOTHING: dict[str, Any] = {}
@@ -59,10 +59,10 @@ KINDS = ("_parameters", "_buffers")
 
 
 class _Slots(dict[str, Any]):
-    """The parameters or buffers of a module by name, in whose places torch puts others.
+    """The parameters or buffers of a module by name, as torch asks for them.
 
-    It is made when it is asked for, and what is written to it is written to the
-    collection: functional calls and exports would be of the old values otherwise.
+    The dictionary is made at each request. Writing to it also writes to the collection:
+    functional calls and exports replace parameters this way.
     """
 
     owner: Any
@@ -70,25 +70,25 @@ class _Slots(dict[str, Any]):
 
     def __setitem__(self, name: str, value: object) -> None:
         super().__setitem__(name, value)
-        found = self.owner._entry_slot(name)
-        if found is not None and value is not None:
-            td, key = found
-            # The lock guards the structure, which stays.
+        slot = self.owner._entry_slot(name)
+        if slot is not None and value is not None:
+            td, key = slot
+            # A lock protects the set of keys, which does not change here.
             td._set_entry(key, value)
         else:
             self.owner.__dict__[self.kind][name] = value
 
     def __delitem__(self, name: str) -> None:
         super().__delitem__(name)
-        found = self.owner._entry_slot(name)
-        if found is not None:
-            td, key = found
+        slot = self.owner._entry_slot(name)
+        if slot is not None:
+            td, key = slot
             td.del_(key)
         else:
             del self.owner.__dict__[self.kind][name]
 
     def pop(self, name: str, *default: object) -> Any:
-        """Take out a tensor."""
+        """Remove a tensor and return it."""
         if name not in self:
             return super().pop(name, *default)
         value = self[name]
@@ -98,23 +98,25 @@ class _Slots(dict[str, Any]):
 
 @classes.provided
 class TensorDictParams(TensorDictBase, nn.Module):
-    """A collection whose leaves are parameters and buffers: a module that can be nested.
+    """A collection whose leaves are parameters and buffers, and an ``nn.Module``.
 
     Tensors of floating point and complex dtype become :class:`torch.nn.Parameter`,
-    others :class:`torch.nn.Buffer`. As part of another module their names are the
-    nested keys, joined by dots. Operations that make new leaves (indexing, arithmetic,
-    ``apply``, ``data``) give a plain :class:`TensorDict`; ``clone`` and ``to`` give
-    parameters again.
+    others :class:`torch.nn.Buffer`. In a surrounding module, a leaf's name is its
+    nested key, joined by dots. Operations that make new leaves (indexing, arithmetic,
+    ``apply``, ``data``) return a plain :class:`TensorDict`; ``clone`` and ``to`` return
+    a ``TensorDictParams``.
 
     Args:
-        parameters: a collection, which is not copied (its leaves are replaced), or a
-            mapping. Default: the keyword arguments.
-        no_convert: true makes tensors that are no parameters buffers, of any dtype.
-        lock: lock the collection given, so that entries change only through this one.
+        parameters: a collection or a mapping. A collection is not copied: its leaves
+            are replaced in it. Default: the keyword arguments.
+        no_convert: if true, tensors that are not parameters become buffers, of any
+            dtype.
+        lock: whether to lock ``parameters``, so that only this collection can change
+            its entries.
         **kwargs: entries, in place of ``parameters``.
 
     Raises:
-        ValueError: both ``parameters`` and entries are given.
+        ValueError: both ``parameters`` and keyword entries are given.
 
     Examples:
         >>> params = TensorDictParams(weight=torch.zeros(2), n={"step": torch.tensor(3)})
@@ -125,7 +127,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
     """
 
     _param_td: Any
-    """The collection of the parameters."""
+    """The collection that holds the parameters."""
 
     no_convert: bool | str
 
@@ -152,24 +154,28 @@ class TensorDictParams(TensorDictBase, nn.Module):
         if lock:
             self._param_td.lock_()
 
-    def _wrap(self, inner: Any, no_convert: bool | str) -> None:
+    def _wrap(self, content: Any, no_convert: bool | str) -> None:
         state = self.__dict__
         state["no_convert"] = no_convert
-        state["_param_td"] = inner
+        state["_param_td"] = content
         state["_lock_content"] = False
         state["_is_locked"] = False
         state["_get_post_hook"] = []
         if no_convert != "skip":
-            _convert(inner, bool(no_convert))
+            _convert(content, bool(no_convert))
 
-    def _like(self, inner: Any) -> Self:
-        """A copy around ``inner``, which keeps what is set in it later as it is."""
-        return type(self)(inner, no_convert="skip")
+    def _like(self, content: Any) -> Self:
+        """Make the same class around ``content``, without converting its leaves."""
+        return type(self)(content, no_convert="skip")
 
-    # Reading ---------------------------------------------------------------------------
+    # Reading
+    # ---------------------------------------------------------------------------
 
     def register_get_post_hook(self, hook: Callable[[Any, Any], Any]) -> None:
-        """Call ``hook(self, value)`` on every leaf that is read; its result is given."""
+        """Call ``hook(self, value)`` on each leaf that is read, and return its result.
+
+        If the hook returns None, the value stays.
+        """
         self._get_post_hook.append(hook)
 
     def _hooked(self, value: object) -> Any:
@@ -184,11 +190,11 @@ class TensorDictParams(TensorDictBase, nn.Module):
     def _hooked_entry(self, value: object) -> Any:
         if not isinstance(value, CollectionProtocol):
             return self._hooked(value)
-        # A walk goes on from here by itself.
+        # The nested leaves are mapped here, because walks do not call hooks.
         return _rust.map_leaves(value, self._hooked, (), None, True, 0, False, -1)
 
     def get(self, key: NestedKeyLike, *args: object, **kwargs: object) -> Entry:
-        """The entry at ``key``, or a default (None unless given) where it is missing."""
+        """Return the entry at ``key``, or a default (None unless given) if missing."""
         value = super().get(key, *args, **kwargs)
         return self._hooked(value) if self._get_post_hook else value
 
@@ -199,13 +205,13 @@ class TensorDictParams(TensorDictBase, nn.Module):
     @overload
     def __getitem__(self, index: object) -> Any: ...
     def __getitem__(self, index: object) -> Any:
-        """The entry at a key, or a plain collection of what an index gives."""
+        """Return the entry at a key, or a plain collection at an index."""
         value = super().__getitem__(index)
         if self._get_post_hook and isinstance(index, (str, tuple)):
             return self._hooked(value)
         return value
 
-    # The protocol: all of it is that of the collection inside -------------------------
+    # The protocol: it delegates to the collection of parameters -----------------------
 
     @property
     def _tensordict(self) -> dict[str, Any]:
@@ -255,7 +261,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         self._param_td._save_plan(plan, level)
 
     def _saved(self, leaves: object, directory: object, inplace: bool) -> Any:
-        """The saved container of the parameters, which is no module."""
+        """Return the saved collection of the parameters, which is no module."""
         if inplace:
             self._refuse_in_place()
         return self._param_td._saved(leaves, directory, False)
@@ -265,11 +271,11 @@ class TensorDictParams(TensorDictBase, nn.Module):
         raise RuntimeError(msg)
 
     def _put_leaves(self, leaves: Iterator[torch.Tensor]) -> None:
-        """Replace the leaves; parameters and buffers stay what they are."""
-        held: list[torch.Tensor] = _rust.leaves(self._param_td)
-        # Only as many are taken as belong here.
-        kept = [_as_kind_of(next(leaves), old) for old in held]
-        self._param_td._put_leaves(iter(kept))
+        """Replace the leaves; a parameter stays a parameter, a buffer a buffer."""
+        old_leaves: list[torch.Tensor] = _rust.leaves(self._param_td)
+        # The iterator may continue with leaves of another collection.
+        new_leaves = [_as_kind_of(next(leaves), old) for old in old_leaves]
+        self._param_td._put_leaves(iter(new_leaves))
 
     @classmethod
     def _from_description(
@@ -281,15 +287,15 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return {}
 
     def _leaves_owner(self) -> Any:
-        # An operation in place on parameters fails where gradients are recorded, as it
-        # does on parameters themselves.
+        # The owner is the content, so that an operation in place fails on parameters
+        # that require grad, like torch's own.
         return self._param_td
 
     def _take_written(self) -> None:
         _convert(self._param_td, bool(self.no_convert))
 
     def _take_loaded(self, loaded: CollectionProtocol) -> Self:
-        # Optimizers hold the parameters, so these stay and get the values.
+        # Optimizers refer to the parameters: keep the objects, copy the values.
         self.data.update_(loaded)
         return self
 
@@ -321,55 +327,57 @@ class TensorDictParams(TensorDictBase, nn.Module):
         ignore_lock: bool,
     ) -> None:
         if inplace is False:
-            value = self._own(value)
+            value = self._with_own_collections(value)
         with torch.no_grad(), self._opened():
             super()._set_path(
                 path, value, inplace, non_blocking, validated, ignore_lock
             )
-        # A value written below a direct entry is converted, too.
-        found = self._param_td._get_entry(path[0], None)
-        if isinstance(found, CollectionProtocol):
-            _convert(found, bool(self.no_convert))
+        # A value written below an entry needs its conversion, too.
+        nested = self._param_td._get_entry(path[0], None)
+        if isinstance(nested, CollectionProtocol):
+            _convert(nested, bool(self.no_convert))
 
-    def _own(self, value: object) -> Any:
-        """``value`` with collections that nobody else has: leaves are replaced in it."""
+    def _with_own_collections(self, value: object) -> Any:
+        """Return ``value`` with new collections, because their leaves get replaced."""
         if isinstance(value, dict):
-            return {key: self._own(item) for key, item in value.items()}
+            return {
+                key: self._with_own_collections(item) for key, item in value.items()
+            }
         if not isinstance(value, CollectionProtocol) or any(
-            each is self for each in _rust.containers(value)
+            nested is self for nested in _rust.containers(value)
         ):
-            # A collection that contains this is refused where it is stored.
+            # Storing refuses a collection that contains this one, and says why.
             return value
         return value.clone(False)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[None]:
-        """A locked content is open to what goes through this container."""
-        inner = self._param_td
-        if not inner.is_locked or self._is_locked:
+        """Unlock a content that is locked alone, for changes through this collection."""
+        content = self._param_td
+        if not content.is_locked or self._is_locked:
             yield
             return
-        inner.unlock_()
+        content.unlock_()
         try:
             yield
         finally:
-            inner.lock_()
+            content.lock_()
 
     def exclude(self, *keys: Any, inplace: bool = False) -> Any:
-        """See :meth:`TensorDict.exclude`. A plain collection unless ``inplace``."""
+        """See :meth:`TensorDict.exclude`. Return a plain collection unless ``inplace``."""
         if not inplace:
             return (self._param_td.exclude if keys else self._param_td.copy)(*keys)
         with self._opened():
             return super().exclude(*keys, inplace=True)
 
     def select(self, *keys: object, inplace: bool = False, **kwargs: object) -> Any:
-        """See :meth:`TensorDict.select`. A plain collection unless ``inplace``."""
+        """See :meth:`TensorDict.select`. Return a plain collection unless ``inplace``."""
         with self._opened():
             result = self._param_td.select(*keys, inplace=inplace, **kwargs)
         return self if inplace else result
 
     def where(self, *args: object, **kwargs: object) -> Any:
-        """See :meth:`TensorDict.where`. A plain collection."""
+        """See :meth:`TensorDict.where`. Return a plain collection."""
         return self._param_td.where(*args, **kwargs)
 
     flatten_keys: Any = _opening(TensorDictBase.flatten_keys)
@@ -379,9 +387,9 @@ class TensorDictParams(TensorDictBase, nn.Module):
     del_: Any = _opening(TensorDictBase.del_)
 
     def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
-        """Set the entries of a collection or mapping: they become parameters."""
+        """Set the entries of a collection or mapping. They become parameters."""
         if input_dict_or_td is not self:
-            input_dict_or_td = self._own(input_dict_or_td)
+            input_dict_or_td = self._with_own_collections(input_dict_or_td)
         with torch.no_grad(), self._opened():
             super().update(input_dict_or_td, *args, **kwargs)
         _convert(self._param_td, bool(self.no_convert))
@@ -403,13 +411,14 @@ class TensorDictParams(TensorDictBase, nn.Module):
         lock: bool,
         k: int,
     ) -> Any:
-        # Another shape of the content is locked as that is, other values are not.
+        # A result with new shapes keeps the lock of the content, one with new values
+        # not.
         lock = lock and (self._is_locked or prefix is not None)
         if op in COPIES:
-            # In a copy of a collection around this there are parameters, too.
+            # A copy of a collection that contains this one also contains parameters.
             return self.clone()
-        inner = self._param_td
-        return _rust.map_leaves(inner, op, args, prefix, names, tail, lock, k)
+        content = self._param_td
+        return _rust.map_leaves(content, op, args, prefix, names, tail, lock, k)
 
     def _split_leaves(self, *args: Any) -> Any:
         return _rust.split_leaves(self._param_td, *args)
@@ -418,11 +427,11 @@ class TensorDictParams(TensorDictBase, nn.Module):
         out.extend(_rust.leaves(self._param_td))
 
     def _rebuild(self, values: Iterable[Any], lock: bool) -> Any:
-        # ``values`` may be the iterator of a walk above: no more is taken from it than
-        # there are leaves here.
+        # ``values`` may continue with leaves of a surrounding collection: take only as
+        # many as there are leaves here.
         iterator = iter(values)
-        taken = [next(iterator) for _ in _rust.leaves(self._param_td)]
-        return _rust.rebuild(self._param_td, taken, True, lock)
+        leaves = [next(iterator) for _ in _rust.leaves(self._param_td)]
+        return _rust.rebuild(self._param_td, leaves, True, lock)
 
     def _index(self, index: object) -> Any:
         part = self._param_td[index]
@@ -440,7 +449,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
     def from_dict_instance(
         self, input_dict: object, **kwargs: object
     ) -> TensorDictParams:
-        """See :meth:`TensorDict.from_dict_instance`. The tensors stay what they are."""
+        """See :meth:`TensorDict.from_dict_instance`. The tensors are not converted."""
         result = self._like(self._param_td.from_dict_instance(input_dict, **kwargs))
         result.__dict__["no_convert"] = self.no_convert
         return result
@@ -449,14 +458,14 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return self._like(_rust.clone_structure(self._param_td))
 
     def replace(self, *args: object, **kwargs: object) -> Self:
-        """See :meth:`TensorDict.replace`. What replaces an entry stays what it is."""
+        """See :meth:`TensorDict.replace`. The new entries are not converted."""
         result: Any = self._param_td.replace(*args, **kwargs)
         if result is self._param_td:
             return self
         return self._like(result)
 
     def split_keys(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """See :meth:`TensorDict.split_keys`. The rest is a set of parameters, too."""
+        """See :meth:`TensorDict.split_keys`. The last result is a ``TensorDictParams``."""
         with self._opened():
             *parts, rest = super().split_keys(*args, **kwargs)
         if rest is not self:
@@ -469,7 +478,8 @@ class TensorDictParams(TensorDictBase, nn.Module):
     def _writes_through(self) -> bool:
         return False
 
-    # Locks -----------------------------------------------------------------------------
+    # Locks
+    # -----------------------------------------------------------------------------
 
     def _lock_tree(self, parents: tuple[Any, ...]) -> None:
         self.__dict__["_is_locked"] = True
@@ -486,20 +496,21 @@ class TensorDictParams(TensorDictBase, nn.Module):
         _rust.containers(self._param_td, out)
 
     def _after_unlock(self) -> None:
-        """A content that is locked for good stays locked."""
+        """Lock the content again if it was made with ``lock=True``."""
         if self._lock_content:
             _rust.lock_tree(self._param_td)
 
-    # Copies ----------------------------------------------------------------------------
+    # Copies
+    # ----------------------------------------------------------------------------
 
     def clone(self, recurse: bool = True, **kwargs: object) -> Self:
-        """Copy this collection; its parameters become new parameters, without history."""
+        """Copy the tensors; new parameters have no history, and tied ones stay tied."""
         if not recurse:
             return self._clone_structure()
         return self._like(_rust.map_leaves(self._param_td, _tied(_clone_leaf)))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """New parameters throughout; tied ones stay tied."""
+        """Copy all tensors and hooks; tied parameters stay tied."""
         copied = _rust.map_leaves(
             self._param_td, lambda leaf: copy.deepcopy(leaf, memo)
         )
@@ -511,15 +522,15 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return result
 
     def to(self, *args: object, **kwargs: object) -> Self:
-        """Move or cast to a new set of parameters: see :meth:`TensorDict.to`."""
-        inner = self._param_td
-        moved: Any = inner.to(*args, **kwargs)
-        if moved is inner:
+        """Move or cast to new parameters. See :meth:`TensorDict.to`."""
+        content = self._param_td
+        moved: Any = content.to(*args, **kwargs)
+        if moved is content:
             return self
-        moved = moved._fast_apply(_as_kind_of, inner, filter_empty=False)
+        moved = moved._fast_apply(_as_kind_of, content, filter_empty=False)
         result = type(self)(moved, no_convert=True)
         result.__dict__["no_convert"] = self.no_convert
-        if inner.is_locked:
+        if content.is_locked:
             moved.lock_()
         return result
 
@@ -530,7 +541,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
 
     @property
     def grad(self) -> TensorDictBase | None:
-        """The parameters' gradients, as a plain collection; None where there is none."""
+        """The gradients, as a plain collection. None if no parameter has a gradient."""
         return self._param_td.grad
 
     @grad.setter
@@ -538,7 +549,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         self._param_td.grad = value
 
     def apply_(self, fn: Callable[..., Any], *others: object, **kwargs: object) -> Self:
-        """Call ``fn`` on the data of every leaf: it may write to its argument.
+        """Call ``fn`` on the data of each leaf; ``fn`` may write into its argument.
 
         Examples:
             >>> TensorDictParams(TensorDict(a=torch.ones(2))).apply_(torch.Tensor.zero_)["a"]
@@ -554,7 +565,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
             return super().zero_()
 
     def fill_(self, *args: Any, **kwargs: Any) -> Self:
-        """Fill a parameter, or all in a nested collection, in place."""
+        """Fill one parameter, or all in a nested collection, in place."""
         with torch.no_grad():
             return super().fill_(*args, **kwargs)
 
@@ -574,11 +585,11 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return self
 
     def is_shared(self) -> bool:
-        """Return whether the parameters were put in shared memory."""
+        """Return whether the parameters are in shared memory."""
         return self._param_td.is_shared()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state, with what tensordict 0.15 and torch expect of a module."""
+        """Return the state, in a form that tensordict 0.15 and torch can read, too."""
         return {
             **super().__getstate__(),
             "_parameters": dict(self._parameters),
@@ -587,56 +598,59 @@ class TensorDictParams(TensorDictBase, nn.Module):
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or one of tensordict 0.15."""
+        """Restore a pickled state, also one of the published tensordict 0.15."""
         state = dict(state)
         state.pop("_locked_tensordicts", None)
-        named = [state.pop(kind, None) or NOTHING for kind in KINDS]
+        registered = [state.pop(kind, None) or NOTHING for kind in KINDS]
         locked = state.pop("_is_locked", False)
         nn.Module.__init__(self)
         state["_get_post_hook"] = list(state.get("_get_post_hook") or [])
         super().__setstate__(state)
-        for kind, tensors in zip(KINDS, named, strict=True):
+        for kind, tensors in zip(KINDS, registered, strict=True):
             self.__dict__[kind] = {
                 name: tensor
                 for name, tensor in tensors.items()
                 if self._entry_slot(name) is None
             }
-        # The release locks what is inside together with this; here only what is below.
+        # The published package locks the content with the collection. Here, only the
+        # collection's own lock locks it.
         if locked:
             if self._param_td.is_locked and not self._lock_content:
                 self._param_td.unlock_()
             self.lock_()
 
-    # Printing --------------------------------------------------------------------------
+    # Printing
+    # --------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        """The collection inside, and that it is one of parameters."""
+        """Return the text of the collection of parameters, inside the class name."""
         return f"{type(self).__name__}(params={self._param_td!r})"
 
-    # The module: what torch asks of it, and its state dict ------------------------------
+    # The module: the attributes that torch uses, and the state dict
+    # ---------------------
 
     @property
     def _parameters(self) -> dict[str, Any]:
-        """The parameters by their dotted names, as :class:`torch.nn.Module` asks for."""
+        """The parameters by their dotted names, for :class:`torch.nn.Module`."""
         return self._slots("_parameters")
 
     @_parameters.setter
     def _parameters(self, value: object) -> None:
-        """Return what is registered in this as in any module, beside the collection."""
+        """Set the parameters that were registered beside the collection's entries."""
         self.__dict__["_parameters"] = value
 
     @property
     def _buffers(self) -> dict[str, Any]:
-        """All other tensors by their dotted names."""
+        """The buffers and other tensors by their dotted names."""
         return self._slots("_buffers")
 
     @_buffers.setter
     def _buffers(self, value: object) -> None:
-        """See ``_parameters``."""
+        """Set the buffers that were registered beside the collection's entries."""
         self.__dict__["_buffers"] = value
 
     def _slots(self, kind: str) -> dict[str, Any]:
-        """The entries of a kind, and what was registered beside them."""
+        """Return the entries of a kind, and the tensors registered beside them."""
         are_parameters = kind == "_parameters"
         slots = _Slots(
             (name, leaf)
@@ -648,7 +662,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return slots
 
     def _entry_slot(self, name: str) -> tuple[Any, str] | None:
-        """The nested collection and the key of a leaf with a dotted name."""
+        """Return the nested collection and the key of the leaf with a dotted name."""
         for prefix, td in _collections(self._content(), ""):
             if name.startswith(prefix):
                 key = name[len(prefix) :]
@@ -664,10 +678,11 @@ class TensorDictParams(TensorDictBase, nn.Module):
                 yield key if isinstance(key, str) else ".".join(key), leaf
 
     def _stand_ins(self) -> Iterator[tuple[str, dict[str, Any], nn.Module]]:
-        """Per nested collection a plain module with its direct tensors.
+        """Yield a plain module with the direct tensors of each nested collection.
 
-        torch's own code moves and loads those, with all that subclasses of tensors and
-        future flags ask of it. The entries that it replaced are taken back afterwards.
+        torch's own code moves and loads the tensors of these modules, so that tensor
+        subclasses and torch's flags work. Tensors that it replaced are then stored as
+        entries.
         """
         for prefix, td in _collections(self._param_td, ""):
             entries = td._entries()
@@ -684,7 +699,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
                         entries[key] = leaf
 
     def _apply(self, fn: Callable[[torch.Tensor], Any], recurse: bool = True) -> Self:
-        """Move or cast the tensors in place, as a module that holds this one asks."""
+        """Move or cast the tensors in place, on behalf of a surrounding module."""
         for _, _, module in self._stand_ins():
             module._apply(fn)
         devices = {leaf.device for _, leaf in self._named_leaves()}
@@ -708,17 +723,17 @@ class TensorDictParams(TensorDictBase, nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        known = {prefix + name for name, _ in self._named_leaves()}
+        own_names = {prefix + name for name, _ in self._named_leaves()}
         for level, _, module in self._stand_ins():
             module._load_from_state_dict(
                 state_dict, prefix + level, local_metadata, False, missing_keys, [],
                 error_msgs,
             )  # fmt: skip
         if strict:
-            missing_keys += [key for key in known if key not in state_dict]
+            missing_keys += [key for key in own_names if key not in state_dict]
             others = [key for key in state_dict if key.startswith(prefix)]
             unexpected_keys += [
-                key for key in others if key not in known and not is_field(key)
+                key for key in others if key not in own_names and not is_field(key)
             ]
         missing_keys[:] = list(OrderedDict.fromkeys(missing_keys))
 
@@ -729,23 +744,23 @@ class TensorDictParams(TensorDictBase, nn.Module):
         keep_vars: bool = False,
         flatten: bool = True,
     ) -> dict[str, Any]:
-        """The leaves by their dotted names, as :meth:`torch.nn.Module.state_dict`.
+        """Return the leaves by dotted names, like :meth:`torch.nn.Module.state_dict`.
 
         Args:
             destination: the dictionary to fill. Default: a new one.
-            prefix: what comes before each name.
-            keep_vars: give the parameters themselves, which require grad.
-            flatten: otherwise nested collections are dictionaries in the dictionary.
+            prefix: the text before each name.
+            keep_vars: whether to return the parameters themselves, which require grad.
+            flatten: if false, nested collections become nested dictionaries.
         """
         if flatten:
             return nn.Module.state_dict(
                 self, destination=destination, prefix=prefix, keep_vars=keep_vars
             )
         flat = nn.Module.state_dict(self, prefix=prefix, keep_vars=keep_vars)
-        found = _nested_state(self._param_td, flat, prefix)
+        nested = _nested_state(self._param_td, flat, prefix)
         if destination is None:
-            return found
-        destination.update(found)
+            return nested
+        destination.update(nested)
         return destination
 
     def load_state_dict(
@@ -755,18 +770,22 @@ class TensorDictParams(TensorDictBase, nn.Module):
         assign: bool = False,
         from_flatten: bool = True,
     ) -> Self:
-        """Copy what :meth:`state_dict` gave into the leaves.
+        """Copy a state from :meth:`state_dict` into the leaves.
 
         Args:
-            state_dict: tensors by their dotted names, or in nested dictionaries.
+            state_dict: tensors by dotted names, or in nested dictionaries.
             strict: whether a missing or unknown name is an error.
-            assign: take the tensors themselves in place of copying their values.
-            from_flatten: accepted for other collections' sake: both forms are known.
+            assign: whether to store the tensors themselves instead of copying values.
+            from_flatten: ignored: both forms are recognized. Other collections use it.
+
+        Raises:
+            RuntimeError: a name is missing or unknown and ``strict`` is true, or a
+                shape differs.
         """
-        # Assigned tensors are one where the entries were.
+        # Entries that were tied get the same assigned tensor.
         groups = tied_places(self) if assign else []
         state = OrderedDict(_flat_state(state_dict))
-        # The versions of the modules that it came from.
+        # torch attaches the versions of the saved modules to a state dict.
         state.__dict__.update(getattr(state_dict, "__dict__", {}))
         try:
             nn.Module.load_state_dict(self, state, strict=strict, assign=assign)
@@ -781,10 +800,10 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return self
 
     def __getattr__(self, name: str) -> Any:
-        """An entry by its name, where no attribute is called so."""
-        inner = self.__dict__.get("_param_td")
-        if inner is not None and not name.startswith("__"):
-            value = inner._get_entry(name, NO_DEFAULT)
+        """Return an entry by its name, if no attribute has the name."""
+        content = self.__dict__.get("_param_td")
+        if content is not None and not name.startswith("__"):
+            value = content._get_entry(name, NO_DEFAULT)
             if is_branch(value):
                 return self._part(name, value)
             if value is not NO_DEFAULT:
@@ -792,7 +811,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return nn.Module.__getattr__(self, name)
 
     def _part(self, key: str, nested: object) -> Self:
-        """A nested collection as the submodule that torch takes it for."""
+        """Wrap a nested collection as the submodule that torch expects."""
         part = self._like(nested)
         state = part.__dict__
         state["no_convert"] = self.no_convert
@@ -801,24 +820,25 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return part
 
     def _content(self) -> Any:
-        """The collection inside; of a part, what is at its place now.
+        """Return the collection of parameters; for a submodule, its present one.
 
-        ``torch.export`` puts copies of a module's attributes in their place.
+        ``torch.export`` replaces a module's attributes by copies, so a submodule looks
+        its collection up in the surrounding one.
         """
         place = self.__dict__.get("_place")
         if place is None:
             return self._param_td
-        whole, key = place
-        found = whole._content()._get_entry(key, None)
-        return found if isinstance(found, CollectionProtocol) else self._param_td
+        parent, key = place
+        nested = parent._content()._get_entry(key, None)
+        return nested if isinstance(nested, CollectionProtocol) else self._param_td
 
     def __hash__(self) -> int:
-        """By identity, as a module; other collections have no hash."""
+        """Hash by identity, like a module; other collections are not hashable."""
         return id(self)
 
 
 def _collections(td: CollectionProtocol, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Each nested container, with the dotted name that leads to it."""
+    """Yield each nested collection with its dotted prefix."""
     yield prefix, td
     for key, value in list(td._entries().items()):
         if isinstance(value, CollectionProtocol):
@@ -835,12 +855,12 @@ def _set_device(td: CollectionProtocol, device: torch.device | None) -> None:
 def _nested_state(
     td: CollectionProtocol, flat: Mapping[str, Any], prefix: str
 ) -> OrderedDict[str, Any]:
-    """The state of ``td`` with a dictionary for each collection, of values an empty one.
+    """Return the state of ``td`` as nested dictionaries, empty ones for non-tensor data.
 
     Args:
         td: the collection of the parameters.
         flat: its state by dotted names, each of which begins with ``prefix``.
-        prefix: what the names of the outermost entries begin with in the result, too.
+        prefix: the text before the outermost names, in ``flat`` and in the result.
     """
     return OrderedDict((prefix + key, value) for key, value in _level(td, flat, prefix))
 
@@ -850,14 +870,16 @@ def _level(
 ) -> Iterator[tuple[str, Any]]:
     for key, value in td._entries().items():
         if isinstance(value, CollectionProtocol):
-            held = () if value._is_non_tensor else _level(value, flat, f"{path}{key}.")
-            yield key, OrderedDict(held)
+            nested = (
+                () if value._is_non_tensor else _level(value, flat, f"{path}{key}.")
+            )
+            yield key, OrderedDict(nested)
         elif path + key in flat:
             yield key, flat[path + key]
 
 
 def _flat_state(state: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """The pairs of dotted name and tensor of a state in either form."""
+    """Yield pairs of dotted name and tensor, from a flat or a nested state."""
     for key, value in state.items():
         if isinstance(value, Mapping):
             yield from _flat_state(value, f"{path}{key}.")
@@ -875,7 +897,7 @@ def _inside(td: CollectionProtocol) -> Any:
 def _convert(
     td: CollectionProtocol, as_buffers: bool, seen: dict[int, Any] | None = None
 ) -> None:
-    """Replace the leaves of a container, locked or not, by parameters and buffers."""
+    """Replace the leaves of a collection, locked or not, by parameters and buffers."""
     from tensordict.containers.lazy import LazyStackedTensorDict
 
     if td._is_non_tensor:
@@ -894,26 +916,27 @@ def _convert(
 
 
 def _converted(value: object, seen: dict[int, Any], as_buffers: bool) -> Any:
-    """A tensor as a parameter or a buffer; the same object gives the same one twice."""
+    """Return a tensor as a parameter or buffer, the same one for the same tensor."""
     if isinstance(value, CollectionProtocol):
         _convert(value, as_buffers, seen)
         return value
     if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter):
         return value
     if getattr(value, "_is_buffer", False) or (as_buffers and value.requires_grad):
-        # A buffer has no history: what is part of a graph stays in it.
+        # A buffer has no history, so a tensor of an autograd graph is not
+        # converted.
         return value
-    found = seen.get(id(value))
-    if found is None:
+    converted = seen.get(id(value))
+    if converted is None:
         if not as_buffers and _can_be_parameter(value):
-            found = nn.Parameter(value.detach())
+            converted = nn.Parameter(value.detach())
         elif torch._C._functorch.is_functorch_wrapped_tensor(value):
-            # A buffer is a detached tensor, which a transform would lose sight of.
+            # A buffer is detached, so a functorch transform would no longer track it.
             return value
         else:
-            found = nn.Buffer(value)
-        seen[id(value)] = found
-    return found
+            converted = nn.Buffer(value)
+        seen[id(value)] = converted
+    return converted
 
 
 def _can_be_parameter(value: torch.Tensor) -> bool:
@@ -921,7 +944,7 @@ def _can_be_parameter(value: torch.Tensor) -> bool:
 
 
 def _as_kind_of(value: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    """A parameter where ``old`` is one, a buffer where that is one."""
+    """Make ``value`` a parameter or a buffer if ``old`` is one."""
     if isinstance(old, nn.Parameter):
         if isinstance(value, nn.Parameter) or not _can_be_parameter(value):
             return value
@@ -932,16 +955,16 @@ def _as_kind_of(value: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
 
 
 def _tied(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``fn``, which gives one result for an object that it is called with twice."""
-    known: dict[int, Any] = {}
+    """Wrap ``fn`` so that it is called once for each object and its result is reused."""
+    results: dict[int, Any] = {}
 
-    def of(leaf: object) -> Any:
-        found = known.get(id(leaf))
-        if found is None:
-            found = known[id(leaf)] = fn(leaf)
-        return found
+    def once_per_leaf(leaf: object) -> Any:
+        result = results.get(id(leaf))
+        if result is None:
+            result = results[id(leaf)] = fn(leaf)
+        return result
 
-    return of
+    return once_per_leaf
 
 
 def _clone_leaf(leaf: torch.Tensor) -> torch.Tensor:

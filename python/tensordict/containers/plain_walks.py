@@ -1,4 +1,4 @@
-"""Walks over a view: they are done on an ordinary tensordict of what it shows."""
+"""Methods of views that work on an ordinary tensordict with the entries of the view."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ __all__ = ["PlainEntries", "PlainWalks"]
 
 
 class PlainWalks(CollectionProtocol):
-    """Walks that are done on an ordinary tensordict of what a view shows.
+    """Methods that visit all entries, on an ordinary tensordict of a view's entries.
 
-    Their results are ordinary tensordicts, locked as the view is where that is asked for.
+    Results are ordinary tensordicts. If the caller asks for the lock to be kept, the
+    result of a locked view is locked.
     """
 
     def _shown(self) -> Any:
-        """An ordinary tensordict of what the view shows, down to the last entry."""
+        """Return an ordinary tensordict of the view's entries, nested ones included."""
         raise NotImplementedError
 
     def _shown_as_is(self) -> Any:
-        """Show the entries as :meth:`_shown` does, with the values of the source."""
+        """Return the entries like :meth:`_shown`, with the values of the source."""
         return self._shown()
 
     def _as_dense(self) -> Any:
         return self._shown()
 
     def _refuse(self, op: object) -> None:
-        """Raise where ``op`` is an operation that the view does not take."""
+        """Raise an error if the view does not support the operation ``op``."""
 
     def _map_leaves(
         self,
@@ -82,12 +83,12 @@ class PlainWalks(CollectionProtocol):
 
 
 class PlainEntries(PlainWalks):
-    """Walks over what has entries of its own: they are put into an ordinary tensordict."""
+    """Methods that visit all entries of a collection with its own ``_entries``."""
 
     def _shown(self) -> Any:
-        """Put the entries into an ordinary tensordict, all the way down.
+        """Copy the entries into an ordinary tensordict, nested ones included.
 
-        Values take the names of the dims, as what is stored in a container does.
+        Nested collections take over the dim names, like values that are set.
         """
         return with_named_values(self._shown_as_is())
 
@@ -112,7 +113,7 @@ class PlainEntries(PlainWalks):
         self._store_from(iter(values))
 
     def _store_from(self, values: Iterator[Any]) -> None:
-        """Take back as many of the leaves as there are: see :meth:`_store_leaves`."""
+        """Store one of the values in each leaf: see :meth:`_store_leaves`."""
         raise NotImplementedError
 
     def _writes_through(self) -> bool:

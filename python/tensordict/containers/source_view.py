@@ -1,4 +1,4 @@
-"""Show another collection: the methods of both kinds of views."""
+"""Views of another collection: the methods that both kinds of views share."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ MSG_INPLACE_KEYS = "Cannot call {} inplace on a lazy tensordict."
 
 
 class SourceView(FixedSize, PlainWalks):
-    """A collection that shows another one, which has the entries."""
+    """A view of another collection, the source, which holds the entries."""
 
     _source: Any
-    """The collection that is shown, or of which a part is."""
+    """The collection that the view shows, whole or in part."""
 
     _msg_names: ClassVar[str]
-    """The message that names cannot be changed."""
+    """The error message of an attempt to change the names."""
 
     @property
     def names(self) -> list[str | None]:
-        """A name or None per batch dim. They cannot be changed."""
-        found = self._td_dim_names
-        return [None] * len(self._batch_size) if found is None else list(found)
+        """A name or None for each batch dim. They cannot be changed."""
+        names = self._td_dim_names
+        return [None] * len(self._batch_size) if names is None else list(names)
 
     @names.setter
     def names(self, value: Sequence[str | None] | None) -> None:
-        wanted = [None] * len(self._batch_size) if value is None else list(value)
-        if wanted != self.names:
+        new_names = [None] * len(self._batch_size) if value is None else list(value)
+        if new_names != self.names:
             raise RuntimeError(self._msg_names)
 
     def select(
@@ -51,7 +51,7 @@ class SourceView(FixedSize, PlainWalks):
         return self._shown().select(*keys, strict=strict).clone()
 
     def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Any:
-        """Copy all entries but those at ``keys`` to an ordinary collection."""
+        """Copy all entries except those at ``keys`` to an ordinary collection."""
         if inplace:
             raise RuntimeError(MSG_INPLACE_KEYS.format("exclude"))
         return self._shown().exclude(*keys).clone()
@@ -62,7 +62,7 @@ class SourceView(FixedSize, PlainWalks):
         inplace: bool = False,
         is_leaf: Callable[[type], bool] | None = None,
     ) -> Any:
-        """Put all leaves under keys of one part, in an ordinary collection."""
+        """Return an ordinary collection with all leaves under flat, joined keys."""
         if inplace:
             raise RuntimeError(MSG_INPLACE_KEYS.format("exclude"))
         return super().flatten_keys(separator, is_leaf=is_leaf)
@@ -70,21 +70,22 @@ class SourceView(FixedSize, PlainWalks):
     def to_padded_tensor(
         self, padding: float = 0.0, mask_key: NestedKeyLike | None = None
     ) -> Any:
-        """Make an ordinary collection, its ragged entries padded."""
+        """Return an ordinary collection with its ragged entries padded."""
         return self._shown().to_padded_tensor(padding, mask_key)
 
-    # Files -----------------------------------------------------------------------------
+    # Files
+    # -----------------------------------------------------------------------------
 
     def is_memmap(self) -> bool:
-        """Return whether the collection that is shown is memory-mapped."""
+        """Return whether the source is memory-mapped."""
         return self._source.is_memmap()
 
     def is_shared(self) -> bool:
-        """Return whether the collection that is shown is in shared memory."""
+        """Return whether the source is in shared memory."""
         return self._source.is_shared()
 
     def memmap_like(self, *args: object, **kwargs: object) -> Any:
-        """Make files of zeros of the shapes seen here, as an ordinary collection."""
+        """Create files of zeros with the view's shapes, as an ordinary collection."""
         return self._shown().memmap_like(*args, **kwargs)
 
     def _shape_fields(self) -> dict[str, str | None]:

@@ -84,16 +84,17 @@ MSG_UNKNOWN = "{}() got unexpected field(s): {}"
 class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
     """A :class:`TensorDict` whose subclasses declare keys, which are attributes too.
 
-    Entries are given as keywords and checked against the declaration: those with
-    neither a default nor ``NotRequired`` must be there, others may not. What is set
-    later is not checked, so that operations can add and remove entries.
+    Entries are passed as keywords and checked against the declaration. A declared key
+    is required unless it has a default or is ``NotRequired``; an undeclared key is an
+    error. Later writes are not checked, so that operations can add and remove entries.
 
-    Options are keywords of the class statement, or flags in brackets: ``shadow`` allows
-    keys that have the names of members, ``frozen`` locks what is made. ``autocast``,
-    ``nocast`` and ``tensor_only`` are accepted for the sake of tensorclasses.
+    Options are keywords of the class statement, or flags in brackets. ``shadow`` allows
+    keys with the names of methods and attributes. ``frozen`` locks each new instance.
+    ``autocast``, ``nocast`` and ``tensor_only`` are accepted for compatibility with
+    tensorclasses.
 
     Raises:
-        TypeError: a key is missing, or is not declared.
+        TypeError: a required key is missing, or a key is not declared.
 
     Examples:
         >>> class State(TypedTensorDict):
@@ -118,11 +119,11 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
     _nocast: ClassVar[bool] = False
     _tensor_only: ClassVar[bool] = False
 
-    # Not an attribute of the state, which is that of a plain collection.
+    # A slot, because `__dict__` may be the state of the linked plain collection.
     __slots__ = ("_linked_to",)
 
     if TYPE_CHECKING:
-        # A mapping or collection in place of the entries, and what goes with them.
+        # Parameters of `__init__` that are not declared keys.
         _source: Mapping[Any, Any] | CollectionProtocol | None = dataclasses.field(
             kw_only=False, default=None
         )
@@ -136,7 +137,7 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         non_blocking: dataclasses.InitVar[bool | None] = None
         lock: dataclasses.InitVar[bool] = False
 
-        # A reduced entry is not what was declared.
+        # A reduced entry does not have the declared type.
         sum: ClassVar[_Reduction]  # type: ignore[assignment]
         mean: ClassVar[_Reduction]  # type: ignore[assignment]
         nansum: ClassVar[_Reduction]  # type: ignore[assignment]
@@ -154,7 +155,7 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
 
         @property
         def _source(self) -> TensorDict:
-            """The collection that this one is by another class."""
+            """A plain collection with the same state as this one."""
             try:
                 return self._linked_to
             except AttributeError:
@@ -172,7 +173,7 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
 
     @classmethod
     def __class_getitem__(cls, item: object) -> Any:
-        """The class with options: ``TypedTensorDict["shadow"]``."""
+        """Return the class with options: ``TypedTensorDict["shadow"]``."""
         flags = item if isinstance(item, tuple) else (item,)
         for flag in flags:
             if flag not in OPTIONS:
@@ -208,14 +209,16 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
 
     @classmethod
     def from_tensordict(cls, td: Any, *, check: bool = True) -> Self:
-        """Make one that is ``td`` by another class: what happens to one, happens to both.
+        """Make a typed collection that shares its state with ``td``.
+
+        A change of one, such as a new entry or a lock, is a change of both.
 
         Args:
-            td: a collection, also a lazy stack or a view. It may have further keys.
-            check: whether a missing key is an error.
+            td: a collection, also a lazy stack or a view. Undeclared keys are allowed.
+            check: whether a missing required key is an error.
 
         Raises:
-            TypeError: a key is missing.
+            TypeError: a required key is missing.
 
         Examples:
             >>> class State(TypedTensorDict):
@@ -224,32 +227,33 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
             >>> State.from_tensordict(td).position is td["position"]
             True
         """
-        held = set(td.keys())
-        missing = cls.__required_keys__ - held
+        present_keys = set(td.keys())
+        missing = cls.__required_keys__ - present_keys
         if check and missing:
             name = f"{cls.__name__}.from_tensordict"
             raise TypeError(MSG_MISSING.format(name, ", ".join(sorted(missing))))
         if td._is_non_tensor:
-            # It has no entries.
+            # Non-tensor data has no entries.
             td = td._plain_type({}, td._batch_size, device=td._device)
         elif is_tensorclass(td):
-            # The collection inside, which is locked where the class is frozen.
+            # Use the collection inside the tensorclass, which is locked if it is
+            # frozen.
             return cls.from_tensordict(td._tensordict, check=False)
         elif isinstance(td, Linked):
             td = td._source
         declared: Any = cls._declared() if issubclass(cls, Linked) else cls
         if not td._is_dense:
-            made = object.__new__(linked(declared))
-            made.__dict__["_source"] = td
-            return made
-        made = declared.__new__(declared)
-        # All of the state, so that a batch size or a lock of one is that of the other.
-        made.__dict__ = td.__dict__
-        made._linked_to = td
-        return made
+            typed = object.__new__(linked(declared))
+            typed.__dict__["_source"] = td
+            return typed
+        typed = declared.__new__(declared)
+        # Sharing `__dict__` shares the entire state, batch size and lock included.
+        typed.__dict__ = td.__dict__
+        typed._linked_to = td
+        return typed
 
     def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Self:
-        """Keep the elements where ``mask`` is true. See :meth:`TensorDict.masked_select`.
+        """Keep the rows where ``mask`` is true. See :meth:`TensorDict.masked_select`.
 
         Args:
             mask: bool, with the leading dims of the batch size.
@@ -262,15 +266,15 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         return _rust.new(type(self), plain._tensordict, size, device, names)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state in the form that tensordict 0.15 reads."""
+        """Return the state in a form that tensordict 0.15 can read, too."""
         return pickles.typed_state_of(self, TensorDict)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or one of tensordict 0.15."""
+        """Restore a pickled state, also one of the published tensordict 0.15."""
         pickles.restore_typed(self, state)
 
     def _child_type(self) -> type[Any]:
-        # A nested collection has keys of its own, which nobody declared.
+        # Nested collections have undeclared keys.
         return TensorDict
 
     @classmethod
@@ -278,17 +282,17 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         return cls.from_tensordict(made, check=False)
 
     def _undeclared(self, entries: dict[str, Any], is_named: bool = True) -> TensorDict:
-        """A plain collection around entries, with the size and device of this one."""
+        """Make a plain collection of entries, with this batch size and device."""
         names = list(self.names) if is_named else None
         return _rust.new(TensorDict, entries, self._batch_size, self._device, names)
 
     def _save_plan(self, plan: object, level: int) -> None:
-        # Files know nothing of the declaration: they are those of a plain collection.
+        # A save does not contain the declaration: it equals a plain collection's save.
         self._undeclared(self._tensordict, self._has_names())._save_plan(plan, level)
 
 
 def _declare(cls: Any) -> None:
-    """Take the keys that the body of ``cls`` declares, and make them properties."""
+    """Collect the keys that the body of ``cls`` declares, and make them properties."""
     required, optional = set(cls.__required_keys__), set(cls.__optional_keys__)
     defaults = dict(cls.__field_defaults__)
     for name, annotation in own_annotations(cls).items():
@@ -320,10 +324,12 @@ def _declare(cls: Any) -> None:
 
 
 def _signature_of(cls: Any) -> inspect.Signature:
-    """Return the signature of a class: its keys, then the parameters that all take."""
+    """Return the signature of a class: its keys, then the parameters of every class."""
     kind = inspect.Parameter.KEYWORD_ONLY
     common = inspect.signature(TypedTensorDict.__init__).parameters.values()
-    source, *rest = [each for each in common if each.name not in ("self", "kwargs")]
+    source, *rest = [
+        parameter for parameter in common if parameter.name not in ("self", "kwargs")
+    ]
     keys = []
     hints = dict(_all_annotations(cls))
     for name in [*hints, *sorted(cls.__expected_keys__ - hints.keys())]:
@@ -334,13 +340,13 @@ def _signature_of(cls: Any) -> inspect.Signature:
             default = cls.__field_defaults__.get(name, ...)
         hint = hints.get(name, inspect.Parameter.empty)
         keys.append(inspect.Parameter(name, kind, default=default, annotation=hint))
-    taken = {each.name for each in keys}
-    rest = [each for each in rest if each.name not in taken]
+    key_names = {key.name for key in keys}
+    rest = [parameter for parameter in rest if parameter.name not in key_names]
     return inspect.Signature([source, *keys, *rest])
 
 
 def _all_annotations(cls: Any) -> Iterator[tuple[str, Any]]:
-    """The annotations of a class and of those that it inherits from, these first."""
+    """Yield the annotations of a class and its bases, the bases' first."""
     for base in reversed(cls.__mro__):
         if issubclass(base, TypedTensorDict) and base is not TypedTensorDict:
             yield from own_annotations(base).items()
@@ -351,7 +357,7 @@ _OTHER_VALUES = (
     *("amax", "amin", "max", "min", "cummax", "cummin"),
     *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
 )
-"""The methods that return other values than the declaration speaks of, as plain
+"""The methods whose results do not have the declared types, so they are plain
 collections."""
 
 
@@ -364,7 +370,7 @@ def _undeclaring(method: Any) -> Callable[..., Any]:
 
 
 def _without_declaration(result: object) -> Any:
-    """A result with plain collections in place of typed ones."""
+    """Return a result with plain collections in place of typed ones."""
     if isinstance(result, tuple):
         return type(result)([_without_declaration(item) for item in result])
     if not isinstance(result, TensorDict):

@@ -1,8 +1,10 @@
 """Typed collections over a lazy stack, a view or another collection that is not dense.
 
-A typed collection has its entries in a dictionary, which it can share with a dense one
-alone. Over any other collection it is one of the classes that :func:`linked` makes: a
-subclass of the declared one whose methods are those of the collection, its ``_source``.
+A typed collection over a dense one shares the dense one's dictionary of entries.
+Another collection has no such dictionary. A typed collection over it is of a class that
+:func:`linked`
+makes: a subclass of the declared class whose methods call those of the collection, its
+``_source``.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ _OWN = frozenset((
     "__reduce_ex__", "__repr__", "__setstate__", "_child_type", "_stack_lazily",
     *(name for name in vars(DisplayOps) if name.startswith("_repr")),
 ))  # fmt: skip
-"""The methods that the class has itself, for making, printing, pickling and joining
-instances."""
+"""The methods that :class:`Linked` or the declared class implements itself: making,
+printing, pickling and joining instances."""
 
 _ENTRIES = frozenset((
     "entry_class", "get", "get_at", "get_non_tensor", "items", "keys",
@@ -40,33 +42,33 @@ _ENTRIES = frozenset((
     "nanmean", "quantile", "amax", "amin", "max", "min", "cummax", "cummin",
     "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
 ))  # fmt: skip
-"""Public methods whose collections are entries, or have none of the declared values."""
+"""Public methods whose results stay plain: entries, or values of undeclared types."""
 
 _WALKS = frozenset((
     "_apply_nest", "_as_plain", "_clone_structure", "_fast_apply", "_get_index",
     "_get_sub_tensordict", "_index", "_like", "_map_leaves", "_new_tensors_from",
     "_rebuild", "_refined", "_remade", "_resized", "_split_leaves", "_with_entries",
 ))  # fmt: skip
-"""Methods of the protocol that give a collection like this one, or several."""
+"""Protocol methods that return one or several collections like this one."""
 
 _STATE = (
     "_batch_size", "_device", "_td_dim_names", "_is_locked", "_is_memmap", "_is_shared",
     "_memmap_prefix", "_has_exclusive_keys", "_consolidated", "_lock_parents_weakrefs",
 )  # fmt: skip
-"""The state that dense collections have in attributes."""
+"""The attributes in which dense collections keep their state."""
 
 
 class Linked:
-    """A typed collection over another one, which does all that is done to it.
+    """A typed collection over another collection, which does all the work.
 
-    Its methods are those of dense collections, called on the source.
+    Its methods are the methods of dense collections, called on the source.
     """
 
     _is_dense = False
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class of the user: what pickles name, and programs compare."""
+        """The declared class: pickles name it, and programs compare with it."""
         return self._declared()
 
     @property
@@ -75,11 +77,11 @@ class Linked:
 
     @classmethod
     def _declared(cls) -> Any:
-        """The class of the user, which has the declaration."""
+        """Return the class that the user declared."""
         return cls.__bases__[1]
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute that only some collections have, as ``append``."""
+        """Return an attribute that only some collections have, such as ``append``."""
         source = self.__dict__.get("_source")
         if source is None or name in type(self).__expected_keys__:  # type: ignore[attr-defined]
             return object.__getattribute__(self, name)
@@ -90,10 +92,10 @@ class Linked:
             raise AttributeError(msg) from None
 
     def __getitem__(self, index: object) -> Any:
-        """An entry, or this at an index of the batch dims."""
-        found = self._source[index]
+        """Return the entry at a key, or the typed collection at an index."""
+        result = self._source[index]
         is_entry = isinstance(index, str) or _rust.unravel_key_to_tuple(index)
-        return found if is_entry else _outside(self, found)
+        return result if is_entry else _outside(self, result)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.unbind(0))
@@ -102,7 +104,7 @@ class Linked:
         return self.clone(recurse=False)
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
-        # The declared class itself is pickled so, by ours and by the published release.
+        # Instances of the declared class are pickled like this by both packages.
         state = {
             name: value for name, value in vars(self).items() if name != "_last_op"
         }
@@ -137,7 +139,7 @@ _outside = results("_source", _wrapped)
 
 
 def _is_wrapped(name: str, member: object) -> bool:
-    """Return whether what a method or property of the source gives is of the class."""
+    """Return whether results of a method or property are of the declared class."""
     if isinstance(member, property):
         return name in ("data", "grad")
     is_public = not name.startswith("_") or name.endswith("__")
@@ -145,23 +147,23 @@ def _is_wrapped(name: str, member: object) -> bool:
 
 
 def _delegate() -> None:
-    """Give :class:`Linked` what dense collections have, from the source."""
+    """Give :class:`Linked` the methods of dense collections, called on the source."""
     members: dict[str, Any] = dict.fromkeys(_WALKS)
     members |= dict.fromkeys(_STATE, property(fset=lambda _this, _value: None))
     members |= dict(members_of(TensorDict.__mro__[:-1]))
-    taken = {name: each for name, each in members.items() if name not in _OWN}
-    bare = {name for name, each in taken.items() if not _is_wrapped(name, each)}
-    delegate(Linked, taken.items(), "_source", _inside, _outside, bare)
+    delegated = {name: member for name, member in members.items() if name not in _OWN}
+    bare = {name for name, member in delegated.items() if not _is_wrapped(name, member)}
+    delegate(Linked, delegated.items(), "_source", _inside, _outside, bare)
 
 
 _delegate()
 
 
 def default_of(typed: Any, name: str) -> Any:
-    """The default of a field that is not set.
+    """Return the default of a field that is not set.
 
     Raises:
-        AttributeError: there is none.
+        AttributeError: the field has no default.
     """
     defaults = type(typed).__field_defaults__
     if name not in defaults:
@@ -171,8 +173,8 @@ def default_of(typed: Any, name: str) -> Any:
 
 def _reader(name: str) -> Callable[..., Any]:
     def read(self: Any) -> Any:
-        found = self._source._get_entry(name, NO_DEFAULT)
-        return default_of(self, name) if found is NO_DEFAULT else found
+        entry = self._source._get_entry(name, NO_DEFAULT)
+        return default_of(self, name) if entry is NO_DEFAULT else entry
 
     return read
 
@@ -186,11 +188,11 @@ def _writer(name: str) -> Callable[..., Any]:
 
 @functools.cache
 def linked(cls: Any) -> Any:
-    """The subclass of a typed class whose instances are over other collections."""
+    """Return the subclass of a typed class for instances over other collections."""
     names = ("__module__", "__qualname__", "__doc__")
     body = {name: getattr(cls, name) for name in names}
     for name in cls.__expected_keys__:
         body[name] = property(_reader(name), _writer(name))
-    made = type(cls)(cls.__name__, (Linked, cls), body)
-    classes.announce(made, "collection", cls)
-    return made
+    linked_class = type(cls)(cls.__name__, (Linked, cls), body)
+    classes.announce(linked_class, "collection", cls)
+    return linked_class

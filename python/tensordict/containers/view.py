@@ -1,4 +1,4 @@
-"""A part of another container, addressed by an index: writes go through."""
+"""An indexed part of another collection: writes go through to that collection."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ MSG_UNLOCK = "Cannot unlock a _SubTensorDict. Unlock the parent tensordict inste
 MSG_NOT_NESTED = "Expected source to be a subclass of TensorDictBase, got {}"
 MSG_REPLACED = (
     "Tried to replace a tensordict with an incompatible object of type {}: its entries "
-    "are those of the collection that this is a part of."
+    "are those of the source collection. Write a tensordict or a mapping to it."
 )
 
 MSG_SET = (
@@ -78,21 +78,21 @@ MSG_TO_INPLACE = "Cannot send a _SubTensorDict instance to device/dtype inplace"
 class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
     """The part of ``source`` at ``idx``. Nothing is copied until an entry is read.
 
-    Reading gives ``source[key][idx]``, writing does ``source[key][idx] = value``: entries
-    are read and written where they are, and new ones are made in the source, zero
-    outside the index. What is computed from it is an ordinary ``TensorDict``.
+    Reading an entry returns ``source[key][idx]``; writing does ``source[key][idx] =
+    value``. A new entry is created in the source, with zeros outside the index.
+    Operations that compute a new collection return an ordinary ``TensorDict``.
 
-    It is what ``td._get_sub_tensordict(idx)`` gives.
+    ``td._get_sub_tensordict(idx)`` returns this class.
 
     Args:
-        source: the collection of which this is a part.
-        idx: the index, as in ``source[idx]``; a list counts as a tuple.
-        batch_size: that of the part, checked if given.
+        source: the collection that holds the entries.
+        idx: the index, as in ``source[idx]``. A list means the same as a tuple.
+        batch_size: the expected batch size of the part, checked if given.
 
     Raises:
-        IndexError: the index does not fit the batch size of ``source``. That a tensor in
-            it points outside is noticed when an entry is read or written.
-        RuntimeError: ``batch_size`` is not that of the part.
+        IndexError: the index does not fit the batch size of ``source``. If a tensor in
+            the index is out of range, reading or writing an entry raises the error.
+        RuntimeError: ``batch_size`` is not the batch size of the part.
 
     Examples:
         >>> td = TensorDict({"a": torch.zeros(3, 2)}, batch_size=[3])
@@ -114,40 +114,41 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
     ) -> None:
         if isinstance(idx, list):
             idx = tuple(idx)
-        whole = source.batch_size
-        plan = _rust.index_plan(whole, idx)
+        source_size = source.batch_size
+        plan = _rust.index_plan(source_size, idx)
         if plan is None:
-            # An entry without batch dims is here whole, and takes no index of them.
+            # The index is empty: it selects the whole source.
             is_bare = isinstance(idx, tuple) and not idx
-            at: Any = () if is_bare else (_WHOLE,) * len(whole)
-            size = whole
-            dims = tuple(range(len(whole)))
+            resolved_idx: Any = () if is_bare else (_WHOLE,) * len(source_size)
+            size = source_size
+            dims = tuple(range(len(source_size)))
         else:
-            at, size, dims = plan
+            resolved_idx, size, dims = plan
         if batch_size is not None and torch.Size(batch_size) != size:
             msg = "batch_size does not match self.batch_size."
             raise RuntimeError(msg)
         self._source = source
-        self._source_ndim = len(whole)
-        # The dim of the source whose name each dim takes, -1 for none.
+        self._source_ndim = len(source_size)
+        # For each dim, the source's dim whose name it takes, or -1.
         self._source_dims = dims
-        # With masks, which in ``idx`` are positions: torch writes other values at a mask.
+        # The index as it was passed, with masks, which `idx` holds as positions: torch
+        # casts differently for a write at a mask.
         self._asked = idx
         self._batch_size = size
-        self.idx = at if isinstance(at, tuple) else (at,)
+        self.idx = resolved_idx if isinstance(resolved_idx, tuple) else (resolved_idx,)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or one of tensordict 0.15."""
+        """Restore a pickled state, also one of the published tensordict 0.15."""
         if "_asked" not in state:
-            made = type(self)(state["_source"], state["idx"], state["_batch_size"])
-            state = {**vars(made), **state}
+            part = type(self)(state["_source"], state["idx"], state["_batch_size"])
+            state = {**vars(part), **state}
         super().__setstate__(state)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        """Pickle a part of a file as its entries, another with what it is a part of.
+        """Pickle a part of a file as a copy of its entries, any other with its source.
 
-        A file may change, or be gone, before they are read there. A process that is
-        started with a part of a file gets it as one, and reads what it needs.
+        The file may change or disappear before the pickle is read. A process that is
+        started with a part of a file as argument receives the part, and reads the file.
         """
         data = self._data_to_send()
         if data is None:
@@ -166,7 +167,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
     def _of_child(
         cls, child: CollectionProtocol, parent: _SubTensorDict
     ) -> _SubTensorDict:
-        """The part of a nested container that belongs to a part of its parent."""
+        """Make the part of a nested collection that belongs to a part of its parent."""
         view = cls.__new__(cls)
         view._source = child
         ndim = len(child.batch_size)
@@ -179,10 +180,10 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         return view
 
     def get_parent_tensordict(self) -> Any:
-        """The collection of which this is a part."""
+        """Return the source, the collection that holds the entries."""
         return self._source
 
-    # State, which is that of the source -------------------------------------------
+    # State, which the source holds --------------------------------------------------
 
     @property
     def _device(self) -> torch.device | None:
@@ -191,16 +192,17 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
     @_device.setter
     def _device(self, value: object) -> None:
         if value != self._source.device:
-            msg = "the device of a part is that of the collection it belongs to."
+            msg = "the device of a part is that of its source, and cannot be changed."
             raise RuntimeError(msg)
 
     @property
     def _td_dim_names(self) -> list[str | None] | None:
         if not self._source._has_names():
             return None
-        given = self._source.names
+        source_names = self._source.names
         names = [
-            given[dim] if 0 <= dim < len(given) else None for dim in self._source_dims
+            source_names[dim] if 0 <= dim < len(source_names) else None
+            for dim in self._source_dims
         ]
         return names if any(name is not None for name in names) else None
 
@@ -218,7 +220,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
 
     @property
     def is_locked(self) -> bool:
-        """Return whether the collection of which this is a part is locked."""
+        """Return whether the source is locked."""
         return self._source.is_locked
 
     @is_locked.setter
@@ -228,13 +230,13 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         raise RuntimeError(MSG_LOCK if value else MSG_UNLOCK)
 
     def lock_(self) -> Self:
-        """Refused unless it is locked: the lock is that of the parent."""
+        """Return this part if it is locked, else raise an error."""
         if self.is_locked:
             return self
         raise RuntimeError(MSG_LOCK)
 
     def unlock_(self) -> Self:
-        """Refused if it is locked: the lock is that of the parent."""
+        """Return this part if it is unlocked, else raise an error."""
         if not self.is_locked:
             return self
         raise RuntimeError(MSG_UNLOCK)
@@ -243,20 +245,20 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         raise RuntimeError(MSG_LOCK)
 
     def _clear_device(self) -> None:
-        """No effect: the device is that of the parent."""
+        """Do nothing: the parent holds the device."""
 
     # Reading -----------------------------------------------------------------------
 
     def _view_of(self, value: CollectionProtocol | torch.Tensor) -> Any:
-        """The part of one entry of the source."""
+        """Return the part of one entry of the source."""
         if is_branch(value):
             return _SubTensorDict._of_child(value, self)
         if isinstance(value, CollectionProtocol):
-            # The index may be (), which is no way to ask one for its part.
+            # The index may be (), which `values[()]` would not accept.
             values: Any = value
             part = values._index(self.idx)
-            is_whole = _rust.index_plan(values.batch_size, self.idx) is None
-            if is_whole and values.is_locked:
+            is_everything = _rust.index_plan(values.batch_size, self.idx) is None
+            if is_everything and values.is_locked:
                 part._lock_tree()
             return part
         return value[self.idx]
@@ -282,7 +284,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         return default if value is NO_DEFAULT else self._view_of(value)
 
     def _sample_entries(self) -> dict[str, Any]:
-        # No leaf is read, so that the keys are known of a part that lies outside.
+        # No leaf is read, so the keys are available even if the index is out of range.
         return {
             key: self._sample_of(value)
             for key, value in list(self._source._sample_entries().items())
@@ -304,30 +306,30 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         return value
 
     def _get_path(self, key: NestedKeyLike) -> Any:
-        """The whole entry of the source at a nested key; None where there is none."""
+        """Return the entire entry of the source at a nested key, or None if missing."""
         return _rust.get(self._source, key, ...)
 
     def _read(self, key: NestedKeyLike, default: object) -> Any:
-        """Read an entry by key; nested collections are ordinary ones."""
+        """Read an entry by key, nested collections as ordinary ones."""
         if isinstance(self._source, PartsProtocol):
-            found = self._read_alone(key)
-            if found is not NO_DEFAULT:
-                return value_of(found)
+            part = self._read_alone(key)
+            if part is not NO_DEFAULT:
+                return value_of(part)
         value = _rust.get(self._source, key, default)
         if value is default or value is None:
             return value
         if isinstance(value, CollectionProtocol):
             if isinstance(value, _SubTensorDict):
-                # A part of a part reads what the other shows, where unbatched tensors of
-                # nested collections are whole.
+                # The source of a part of a part is read with its own rules: an
+                # unbatched tensor in a nested collection is not indexed.
                 source = self._source
-                is_part = isinstance(source, _SubTensorDict)
-                value = source._read(key, default) if is_part else value._shown()
+                source_is_part = isinstance(source, _SubTensorDict)
+                value = source._read(key, default) if source_is_part else value._shown()
             return value_of(value._get_index(self.idx))
         return value[self.idx]
 
     def _read_alone(self, key: object) -> Any:
-        """The part of a leaf, of which no more is read; NO_DEFAULT where it is none."""
+        """Read only the part of a leaf; return NO_DEFAULT if that is impossible."""
         path = _rust.unravel_key_to_tuple(key)
         holder: Any = self._source
         for name in path[:-1]:
@@ -337,7 +339,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         return holder._part_at(path[-1], self.idx) if path else NO_DEFAULT
 
     def __getitem__(self, index: Any) -> Any:
-        """The part of an entry, or a part of this part."""
+        """Return the part of the entry at a key, or a part of this part at an index."""
         if isinstance(index, str) or (
             isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
         ):
@@ -345,7 +347,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         return self._index(index)
 
     def get(self, key: NestedKeyLike, *args: object, **kwargs: object) -> Any:
-        """The part of the entry at ``key``, or a default where it is missing."""
+        """Return the part of the entry at ``key``, or a default if it is missing."""
         if len(args) > 1:
             raise TypeError(MSG_ONE_DEFAULT)
         default = args[0] if args else kwargs.get("default", NONE_IF_MISSING)
@@ -364,7 +366,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         return self._get_entry(key, default) if is_branch(found) else found
 
     def get_item_shape(self, key: NestedKeyLike) -> torch.Size:
-        """The shape of the part of the entry at ``key``, a value's being the dims here."""
+        """Return the shape of the part of the entry at ``key``."""
         entry = _rust.get(self._source, key)
         is_value = holds_values(entry)
         return (
@@ -380,13 +382,13 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         return self._index(index)
 
     def _as_dense(self) -> Any:
-        """An ordinary tensordict of the same parts; nested ones stay views."""
+        """Return an ordinary tensordict of the same parts; nested ones stay views."""
         return self._with_entries(self._entries())
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
-        """A copy as an ordinary collection. See ``TensorDict.to_tensordict``."""
+        """Return a copy as an ordinary collection. See ``TensorDict.to_tensordict``."""
         if isinstance(self._source, PartsProtocol):
-            # A part that was just read is a copy.
+            # Reading from a file or a server made a copy already.
             return self._shown()
         return super().to_tensordict(retain_none=retain_none)
 
@@ -401,11 +403,11 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         non_blocking: bool = False,
         **kwargs: object,
     ) -> Self:
-        """Store a new entry, of which this part is ``item`` and the rest zero.
+        """Store a new entry: ``item`` in this part, zeros in the rest of the source.
 
         Raises:
-            RuntimeError: there is such an entry, and ``inplace`` is false: a part of it
-                cannot be replaced, only written into.
+            RuntimeError: the entry exists and ``inplace`` is false. Part of an entry
+                can be written into, but not replaced.
         """
         path = _rust.unravel_key_to_tuple(key)
         if not inplace and path and _rust.contains(self._source, path):
@@ -413,7 +415,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         return super().set(key, item, inplace, non_blocking=non_blocking, **kwargs)
 
     def set_non_tensor(self, key: NestedKeyLike, value: object) -> Self:
-        """Store a new entry of any type; see :meth:`set` for one that is there."""
+        """Store a new entry of any type. See :meth:`set` about existing entries."""
         if isinstance(key, (str, tuple)) and not self.is_locked:
             path = _rust.unravel_key_to_tuple(key)
             if path and _rust.contains(self._source, path):
@@ -438,9 +440,10 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         elif holds_values(present):
             source._set_entry(key, present._written_at(self.idx, value))
         elif isinstance(present, CollectionProtocol):
-            is_there = isinstance(value, _SubTensorDict) and value._source is present
-            # An update that was merged into the part of the entry is there already.
-            if not (is_there and value.idx is self.idx):
+            is_own_part = isinstance(value, _SubTensorDict) and value._source is present
+            # `update` merged into this very part of the entry: nothing is left to
+            # write.
+            if not (is_own_part and value.idx is self.idx):
                 _rust.set_index(present, self.idx, value)
         elif isinstance(value, CollectionProtocol):
             raise not_a_value(key, present, value)
@@ -452,16 +455,17 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
             ):
                 value = value.to(present.dtype)
             if not source._is_dense and source._lazy_stack() is not None:
-                # One member may be there several times: those beside the index stay.
+                # A stack may hold one member several times. Its `set_at_` leaves the
+                # rows outside of the index unchanged.
                 source.set_at_(key, value, self.idx)
                 return
             present[... if _is_whole(present, value) else self.idx] = value
             if not source._is_dense:
-                # The source is a part itself, and its entry may be a copy.
+                # The source may itself be a part, whose entry may be a copy.
                 source._set_entry(key, present)
 
     def _check_entry(self, key: str, value: object) -> None:
-        # A value that does not fit is found before any entry is written.
+        # Called before any entry is written, so that an error leaves all unchanged.
         if is_branch(self._sample_entry(key)) and not is_branch(value):
             raise ValueError(MSG_REPLACED.format(type(value)))
         self._check_write(key, value)
@@ -477,7 +481,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
             value.expand(part.shape)
 
     def _write_index(self, index: BatchIndex, value: Any) -> None:
-        """Write into a part of this part: entries may be copies, so one by one."""
+        """Write into a part of this part, entry by entry: entries may be copies."""
         if not isinstance(value, (CollectionProtocol, torch.Tensor, int, float, str)):
             with contextlib.suppress(RuntimeError, TypeError, ValueError):
                 value = as_tensor(value)
@@ -486,7 +490,8 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         except IndexError:
             if isinstance(value, CollectionProtocol):
                 raise
-            # Beyond the batch dims, or an error: copies of the entries are written first.
+            # The index has more dims than the batch size, or is wrong: write to copies
+            # first, so that an error leaves the entries unchanged.
             plain = self._shown().clone()
             _rust.set_index(plain, index, value)
             self._store_tree(plain)
@@ -503,8 +508,8 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
             items = []
             source = self._source
             is_read = not isinstance(source, PartsProtocol)
-            held = source._entries() if is_read else source._sample_entries()
-            for key, entry in list(held.items()):
+            entries = source._entries() if is_read else source._sample_entries()
+            for key, entry in list(entries.items()):
                 item = value
                 if holds_values(entry):
                     is_number = isinstance(value, (int, float, complex))
@@ -519,7 +524,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         self._source._del_entry(key)
 
     def clear(self) -> Self:  # type: ignore[override]
-        """Remove all entries of the collection of which this is a part."""
+        """Remove all entries of the source."""
         self._source.clear()
         return self
 
@@ -534,7 +539,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
     ) -> None:
         present = self._source._get_entry(path[0], NO_DEFAULT)
         if len(path) == 1:
-            # Entries that exist are written in place, which a lock allows.
+            # An existing entry is written in place, which a lock allows.
             if inplace is False and present is not NO_DEFAULT:
                 ignore_lock = True
         elif present is NO_DEFAULT and inplace is None:
@@ -552,11 +557,11 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         self._set_entry(key, value)
 
     def _copy_into(self, source: Any, keys: Any, non_blocking: bool) -> None:
-        whole = self._source
-        is_stack = not whole._is_dense and whole._lazy_stack() is not None
+        target = self._source
+        is_stack = not target._is_dense and target._lazy_stack() is not None
         if is_stack and keys is None and isinstance(source, CollectionProtocol):
-            # The members that are touched may have entries that the stack does not show.
-            whole.update_at_(source, self.idx)
+            # The members at the index may have entries that the stack does not show.
+            target.update_at_(source, self.idx)
             return
         if keys is not None:
             source = restricted(source, keys)
@@ -567,7 +572,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         self._store_from(iter(_rust.leaves(plain)))
 
     def _show_whole(self, plain: CollectionProtocol, values: dict[Any, Any]) -> None:
-        """Let ``plain`` have copies of what ``values`` write whole."""
+        """Put copies of the entries that ``values`` write entirely into ``plain``."""
         for key, value in values.items():
             path = _rust.unravel_key_to_tuple(key)
             entry = self._entry_to_fit(path)
@@ -581,23 +586,23 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
     def _fitted(
         self, source: CollectionProtocol, prefix: tuple[str, ...]
     ) -> dict[Any, Any]:
-        """The entries of ``source``, without leading dims that those here lack.
+        """Return the entries of ``source`` without superfluous leading dims of size 1.
 
-        Nothing is read of the entries here: the index may point outside of them.
+        The entries of this part are not read, because the index may be out of range.
 
         Raises:
-            KeyError: there is no entry for a value.
+            KeyError: this part has no entry for a value.
             RuntimeError: a value does not fit its entry.
         """
         fitted = {}
-        # A class that shadows members may have a field of the name of a method.
+        # A tensorclass may have a field with the name of a method such as `items`.
         plain = source._tensordict if is_tensorclass(source) else source
         for key, value in list(plain.items()):
             path = _rust.unravel_key_to_tuple(key)
             if isinstance(value, dict) and not leaf_paths(value, path):
                 continue
             entry = _rust.get(self._source, path)
-            full = (*prefix, *path)
+            full_key = (*prefix, *path)
             if isinstance(entry, torch.Tensor) and isinstance(value, torch.Tensor):
                 if _is_whole(entry, value):
                     fitted[key] = value
@@ -607,18 +612,20 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
                 if spare > 0 and set(value.shape[:spare]) == {1}:
                     value = value.reshape(value.shape[spare:])
                 elif spare < 0 and set(shape[:-spare]) == {1}:
-                    # Torch refuses to copy memory onto itself if strides differ, which
-                    # those of dims of one element do where it expands a value.
+                    # Torch refuses to copy memory onto itself if the strides differ.
+                    # Expanding a value sets other strides for dims of one element.
                     value = value[(None,) * -spare]
-                check_copy(full, value, shape)
+                check_copy(full_key, value, shape)
             elif is_branch(entry) and (is_branch(value) or isinstance(value, dict)):
-                given: Any = value
-                value = _SubTensorDict._of_child(entry, self)._fitted(given, full)
+                nested_source: Any = value
+                value = _SubTensorDict._of_child(entry, self)._fitted(
+                    nested_source, full_key
+                )
             fitted[key] = value
         return fitted
 
     def _entry_to_fit(self, path: tuple[str, ...]) -> Any:
-        """The whole entry of the source, or what has its shape."""
+        """Return the entire entry of the source, or a stand-in with its shape."""
         holder: Any = self._source
         if isinstance(holder, PartsProtocol) and _rust.contains(holder, path):
             for name in path:
@@ -633,10 +640,10 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         inplace: bool = False,
         **kwargs: Any,
     ) -> Self:
-        """Merge another container or mapping into the part. See ``TensorDict.update``."""
+        """Merge a collection or mapping into the part. See ``TensorDict.update``."""
         if not inplace or input_dict_or_td is self:
             return super().update(input_dict_or_td, clone, inplace, **kwargs)
-        # A read may give a copy: it is written there, then into the parent.
+        # Reading may return a copy. Write to the copy, then store it in the parent.
         plain = self._shown()
         if self.is_locked:
             plain.lock_()
@@ -645,7 +652,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         return self
 
     def _store_tree(self, plain: CollectionProtocol) -> None:
-        """Write all entries of a collection of the same structure, or with more."""
+        """Store all entries of a collection with the same structure or more entries."""
         for key, value in list(plain._entries().items()):
             present = self._get_entry(key, NO_DEFAULT)
             if isinstance(present, _SubTensorDict):
@@ -656,8 +663,8 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
     def _store_from(self, values: Iterator[Any]) -> None:
         source = self._source
         is_read = not isinstance(source, PartsProtocol)
-        held = source._entries() if is_read else source._sample_entries()
-        for key, value in list(held.items()):
+        entries = source._entries() if is_read else source._sample_entries()
+        for key, value in list(entries.items()):
             if isinstance(value, CollectionProtocol):
                 _SubTensorDict._of_child(value, self)._store_from(values)
             else:
@@ -666,8 +673,8 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
     # Walking -----------------------------------------------------------------------
 
     def _clone_structure(self) -> Self:
-        # Entries can be added to and removed from a copy: it has a source of its own,
-        # which shares the leaves.
+        # The new part has its own source, which shares the leaves. Entries can be added
+        # to it and removed from it.
         copy = type(self).__new__(type(self))
         copy._source = _rust.clone_structure(self._source)
         copy._source_ndim = self._source_ndim
@@ -678,22 +685,22 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         return copy
 
     def entry_class(self, key: NestedKeyLike) -> type:
-        """The type of an entry; that of a nested collection is a part, too."""
+        """Return the type of an entry; for a nested collection, the class of parts."""
         value = _rust.get(self._source, key, None)
         nested = isinstance(value, CollectionProtocol)
         return _SubTensorDict if nested else type(value)
 
-    # Refusals, and what a part does in its own way ----------------------------------------
+    # Methods that a part refuses or does differently ----------------------------------
 
     memmap_: Any = refused(MSG_MEMMAP)
     share_memory_: Any = refused(MSG_SHARE)
     detach_: Any = refused(MSG_DETACH)
 
     def to(self, *args: object, **kwargs: object) -> Any:
-        """Copy what the part shows, then move it. See ``TensorDict.to``.
+        """Copy the part, then move it. See ``TensorDict.to``.
 
-        With a collection to take device and dtype from, nothing is copied that stays as
-        it is.
+        If the argument is a collection (whose device and dtype are taken), leaves that
+        need no move are not copied.
 
         Raises:
             TypeError: ``inplace`` is true: a part does not own its leaves.
@@ -715,14 +722,16 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         return self._remember(result, "to", args, kwargs)
 
     def view(self, *shape: Any, **kwargs: Any) -> Self:
-        """Read the part as another dtype; a shape has to be the one that it has.
+        """View the part as another dtype; the only shape allowed is the present one.
 
         Raises:
-            RuntimeError: the shape is another one. Use :meth:`reshape`.
+            RuntimeError: the shape is not the batch size. Use :meth:`reshape`.
         """
-        given = shape[0] if shape and isinstance(shape[0], (list, tuple)) else shape
+        shape_given = (
+            shape[0] if shape and isinstance(shape[0], (list, tuple)) else shape
+        )
         is_lazy = options_primitives.lazy_legacy()
-        if not is_lazy and -1 in (*given, *kwargs.get("size", ())):
+        if not is_lazy and -1 in (*shape_given, *kwargs.get("size", ())):
             raise Refusal(MSG_ONLY_VIEW).of(self, "view")
         return super().view(*shape, **kwargs)
 
@@ -738,21 +747,21 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         return self._remember(result, "unflatten", (dim, unflattened_size), {})
 
     def permute(self, *args: object, **kwargs: object) -> Self:
-        """Refused outside of the lazy mode: make an ordinary collection of it first."""
+        """Permute in lazy legacy mode; otherwise raise an error."""
         if not options_primitives.lazy_legacy():
             raise Refusal(MSG_SHAPE).of(self, "permute")
         return super().permute(*args, **kwargs)
 
     def atleast_1d(self) -> Self:
-        """Refused where it has fewer dims."""
+        """Return this part if it has a batch dim, else raise an error."""
         return self._with_ndim(1)
 
     def atleast_2d(self) -> Self:
-        """Refused where it has fewer dims."""
+        """Return this part if it has two batch dims or more, else raise an error."""
         return self._with_ndim(2)
 
     def atleast_3d(self) -> Self:
-        """Refused where it has fewer dims."""
+        """Return this part if it has three batch dims or more, else raise an error."""
         return self._with_ndim(3)
 
     def _with_ndim(self, ndim: int) -> Self:
@@ -763,8 +772,8 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
         """Regroup the entries. See ``TensorDict.unflatten_keys``.
 
-        The result is a part of a copy of the parent, whose leaves it has; of the parent
-        itself if ``inplace``.
+        The result is a part of a copy of the parent's structure, which shares the
+        leaves. If ``inplace`` is true, the parent itself is changed.
         """
         result = self if inplace else self._clone_structure()
         result._source.unflatten_keys(separator, True)
@@ -776,17 +785,18 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         inplace: bool = False,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """Deal the entries out. See ``TensorDict.split_keys``.
+        """Distribute the entries. See ``TensorDict.split_keys``.
 
-        The rest is a part of a copy of the structure of the parent, whose leaves it has.
+        The last result, with the remaining entries, is a part of a copy of the parent's
+        structure, which shares the leaves.
         """
-        whole = self if inplace else self._clone_structure()
-        return super(_SubTensorDict, whole).split_keys(
+        remaining = self if inplace else self._clone_structure()
+        return super(_SubTensorDict, remaining).split_keys(
             *key_sets, inplace=True, **kwargs
         )
 
     def rename_(self, *names: str | None, **rename_map: str | None) -> Self:
-        """Refused: the names are those of the parent."""
+        """Raise an error: the parent holds the names."""
         if names and names != (None,) and not rename_map:
             raise RuntimeError(MSG_NAMES)
         return super().rename_(*names, **rename_map)
@@ -794,22 +804,26 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
     def rename_key_(
         self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
     ) -> Self:
-        """Rename an entry of the collection of which this is a part."""
+        """Rename an entry of the source."""
         self._source.rename_key_(old_key, new_key, safe=safe)
         return self
 
     # Files --------------------------------------------------------------------------
 
     def is_empty(self) -> bool:
-        """Return whether the collection of which this is a part has no leaf."""
+        """Return whether the source has no leaf."""
         return self._source.is_empty()
 
     def auto_batch_size_(
         self, batch_dims: int | None = None, keep_compliant_size: bool = False
     ) -> Self:
-        """Refused unless the entries share no more dims than there are.
+        """Check that the shared leading dims of the entries equal the batch size.
 
-        Nested collections count with their batch size, which is that of the parent.
+        A nested collection counts with its batch size, which its source holds.
+
+        Raises:
+            RuntimeError: the shared dims, at most ``batch_dims`` of them, are not the
+                batch size.
         """
         shapes = [value.shape for value in self._entries().values()]
         if shapes:
@@ -837,7 +851,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         return load_part(cls, directory, options)
 
     def _take_loaded(self, loaded: CollectionProtocol) -> Self:
-        # Its entries are those of the collection it belongs to, which keeps them.
+        # The source holds the entries and keeps its own tensors: copy the values.
         return self.update_(loaded)
 
 
@@ -845,5 +859,5 @@ _SubTensorDict.__module__ = "tensordict._td"
 
 
 def _is_whole(entry: Any, value: Any) -> bool:
-    """Return whether ``value`` is what all elements share, and not the part of one."""
+    """Return whether ``value`` is unbatched, like the entry and of its shape."""
     return is_shared(entry) and is_shared(value) and value.shape == entry.shape

@@ -1,6 +1,6 @@
-"""The kinds of special entries: a file for each, and a line in the table here.
+"""The kinds of special entries: one file for each kind, registered in the table here.
 
-:mod:`tensordict.primitives.special` has the interface.
+:mod:`tensordict.primitives.special` defines the interface of a kind.
 """
 
 from tensordict.entries.ragged import Ragged

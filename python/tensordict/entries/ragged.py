@@ -1,9 +1,10 @@
 """Nested tensors: entries whose rows differ in shape.
 
-A jagged tensor ``[B, *, ...]`` has its rows side by side in one tensor of values. torch
-takes a single row of it and works on all elements; it cannot take several rows, join
-nested tensors along their first dim, or put them in a ``_foreach_`` call. One of the
-strided layout has no class of its own: walks ask for its kind where torch has refused.
+A jagged tensor ``[B, *, ...]`` stores its rows side by side in one tensor of values.
+torch can index one row of it and compute on all elements. torch cannot index several
+rows, join nested tensors along their first dim, or pass them to a ``_foreach_``
+function. A nested tensor of torch's strided layout has no class of its own, so its kind
+is looked up only after torch has refused a call.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ MSG_STACK = (
 
 
 class Ragged(EntryKind):
-    """The kind of nested tensors, of both layouts: the first dim is regular."""
+    """The kind of nested tensors of both layouts; only their first dim is regular."""
 
     name = "ragged"
     late_class: tuple[str, str] | None = (
@@ -46,18 +47,18 @@ class Ragged(EntryKind):
     in_files: Literal["tensor", "state", "refused"] = "tensor"
 
     def holds(self, entry: object) -> bool:
-        """Return whether an entry is a nested tensor: one of the old layout has no class."""
+        """Return whether an entry is a nested tensor; strided ones have no class."""
         return isinstance(entry, torch.Tensor) and entry.is_nested
 
     def leading_shape(self, entry: Any) -> torch.Size:
-        """Give the sizes that all rows have in common."""
+        """Return the sizes that all rows have in common."""
         if not _is_jagged(entry):
-            # The sizes of a part are regular only where torch says so, one by one.
+            # torch returns the regular sizes of the strided layout one dim at a time.
             return torch.Size([entry.size(0)])
         return torch.Size(list(entry.shape[: entry._ragged_idx]))
 
     def shown_shape(self, entry: Any) -> list[Any]:
-        """Give the sizes, with -1 for a dim in which rows differ."""
+        """Return the sizes, with -1 for a dim in which rows differ."""
         if _is_jagged(entry):
             return list(entry.shape)
         sizes = entry._nested_tensor_size()
@@ -68,19 +69,21 @@ class Ragged(EntryKind):
         return dims
 
     def num_bytes(self, entry: Any) -> int:
-        """Give the bytes of all elements, of a jagged tensor with its offsets."""
+        """Return the bytes of all elements and, for a jagged tensor, of its offsets."""
         parts = (entry.offsets(), entry.lengths()) if _is_jagged(entry) else ()
-        own = super().num_bytes(entry)
-        return own + sum(num_bytes(part) for part in parts if part is not None)
+        element_bytes = super().num_bytes(entry)
+        return element_bytes + sum(
+            num_bytes(part) for part in parts if part is not None
+        )
 
     def fits(self, entry: Any, size: torch.Size) -> bool:
-        """Return whether all rows have the batch dims: one of the old layout has no shape."""
+        """Return whether all rows have the batch dims of ``size``."""
         if _is_jagged(entry):
             return super().fits(entry, size)
         return not size or (entry.size(0) == size[0] and _rows_fit(entry, size))
 
     def is_like(self, entry: Any, value: Any) -> bool:
-        """Return whether a value has rows of the same shapes."""
+        """Return whether the rows of a value have the shapes of the entry's rows."""
         if not self.holds(value):
             return super().is_like(entry, value)
         try:
@@ -90,11 +93,11 @@ class Ragged(EntryKind):
         return True
 
     def rows(self, entry: Any) -> list[Any]:
-        """Give the rows, which are views."""
+        """Return the rows, as views."""
         return list(entry.unbind(0))
 
     def at(self, entry: Any, index: Any, size: torch.Size) -> Any:
-        """Take rows, of which torch takes one alone."""
+        """Return the rows at an index; torch itself can take a single row only."""
         _ = size
         rows = _indexed(entry, index)
         return entry[index] if rows is None else rows
@@ -102,14 +105,14 @@ class Ragged(EntryKind):
     def check_write(
         self, entry: Any, value: Any, index: Any, size: torch.Size, k: int
     ) -> None:
-        """Raise where a value does not fit the rows at an index."""
+        """Raise an error if a value does not fit the rows at an index."""
         _ = size, k
         _check_rows(entry, index, value)
 
     def write_at(self, entry: Any, index: Any, value: Any) -> None:
-        """Write into the rows at an index, one by one."""
-        for row, each in _row_pairs(entry, index, value):
-            row.copy_(as_tensor(each))
+        """Write into the rows at an index, row by row."""
+        for row, row_value in _row_pairs(entry, index, value):
+            row.copy_(as_tensor(row_value))
 
     def mapped(
         self,
@@ -118,7 +121,7 @@ class Ragged(EntryKind):
         args: tuple[Any, ...],
         size: torch.Size | None,
     ) -> Any:
-        """Call torch; row by row where it refuses."""
+        """Call torch, or work row by row if torch refuses."""
         return self._called(super().mapped, entry, op, args, size)
 
     def split(
@@ -128,7 +131,7 @@ class Ragged(EntryKind):
         args: tuple[Any, ...],
         sizes: Sequence[torch.Size],
     ) -> Sequence[Any]:
-        """Call torch; row by row where it refuses."""
+        """Call torch, or work row by row if torch refuses."""
         parts: Sequence[Any] = self._called(super().split, entry, op, args, sizes)
         return parts
 
@@ -136,22 +139,22 @@ class Ragged(EntryKind):
         self, call: Callable[..., Any], entry: Any, op: Any, args: Any, sizes: Any
     ) -> Any:
         if not isinstance(op, str):
-            # A function that torch would take for one of all elements.
-            made = self.instead(entry, op, args)
-            if made is not None:
-                return made
+            # torch would run a function of rows on the values of all rows at once.
+            result = self.instead(entry, op, args)
+            if result is not None:
+                return result
         try:
             return call(entry, op, args, sizes)
         except (RuntimeError, ValueError):
-            made = self.instead(entry, op, args)
-            if made is None:
+            result = self.instead(entry, op, args)
+            if result is None:
                 raise
-            return made
+            return result
 
     def instead(
         self, entry: Any, op: str | Callable[..., Any], args: tuple[Any, ...]
     ) -> Any:
-        """Do what torch refuses; None where it is not done here either."""
+        """Do an operation that torch refuses; return None if there is no substitute."""
         work = _WORK.get(op) if isinstance(op, str) else None
         if work is not None:
             return work(entry, *args)
@@ -169,14 +172,14 @@ class Ragged(EntryKind):
         size: torch.Size | None,
         join: Callable[..., Any],
     ) -> Any:
-        """Join nested tensors: torch does not along their first dim."""
+        """Join nested tensors; torch cannot join them along their first dim."""
         _ = size
         if join is torch.cat and dim == 0 and all(map(self.holds, group)):
             return _joined_rows(list(group))
         return join(list(group), dim)
 
     def in_line(self, entry: Any, operand: Any) -> Any:
-        """Let a jagged operand have the offsets of the entry, if its rows are as long."""
+        """Return a jagged operand with the entry's offsets, if its rows are as long."""
         return _in_line(entry, operand)
 
     def foreach(
@@ -186,7 +189,7 @@ class Ragged(EntryKind):
         return _foreach(op, lists, self.holds)
 
     def where(self, entry: Any, condition: torch.Tensor, other: Any) -> Any:
-        """Choose row by row."""
+        """Select between entry and other, row by row."""
         count = entry.size(0)
         is_rows = isinstance(other, torch.Tensor) and bool(other.dim())
         rows = [
@@ -210,7 +213,7 @@ class Ragged(EntryKind):
             row.masked_fill_(chosen, value)
 
     def padded(self, entry: Any, padding: float) -> torch.Tensor:
-        """Give an ordinary tensor, the rows filled up."""
+        """Return an ordinary tensor, with shorter rows padded."""
         full: torch.Tensor = torch.nested.to_padded_tensor(entry, padding)
         return full
 
@@ -220,7 +223,7 @@ def _is_jagged(leaf: object) -> bool:
 
 
 def _rows_fit(value: torch.Tensor, batch_size: torch.Size) -> bool:
-    """Return whether rows of a strided nested tensor have all later batch dims."""
+    """Return whether the rows of a strided nested tensor fit the later batch dims."""
     if value.dim() < len(batch_size):
         return False
     rows: Any = value._nested_tensor_size()[:, : len(batch_size) - 1]
@@ -232,12 +235,12 @@ def _rows_fit(value: torch.Tensor, batch_size: torch.Size) -> bool:
 
 
 def _squeezed(leaf: Any, dims: object) -> Any:
-    """A jagged leaf without some dims of size 1; None where one is none of these."""
+    """Squeeze dims of a jagged leaf; return None for another layout or a ragged dim."""
     if not _is_jagged(leaf):
         return None
     values, ragged = leaf.values(), leaf._ragged_idx
-    gone = sorted(dims if isinstance(dims, tuple) else (dims,), reverse=True)
-    for dim in gone:
+    descending_dims = sorted(dims if isinstance(dims, tuple) else (dims,), reverse=True)
+    for dim in descending_dims:
         if dim in (0, ragged):
             return None
         if leaf.size(dim) == 1:
@@ -255,14 +258,14 @@ def _rebuilt(leaf: Any, values: torch.Tensor, offsets: Any, lengths: Any) -> Any
 
 
 def _strided(leaf: torch.Tensor, positions: list[int]) -> Any:
-    """Some rows of a nested tensor of the strided layout; None for no rows."""
+    """Return some rows of a strided nested tensor; None for no rows."""
     rows = leaf.unbind()
     chosen = [rows[at] for at in positions]
     return torch.nested.as_nested_tensor(chosen) if chosen else None
 
 
 def _sliced(leaf: Any, start: int, stop: int) -> Any:
-    """Some rows that follow one another: a view of them."""
+    """Return consecutive rows: a view if the leaf is jagged."""
     if not _is_jagged(leaf):
         return _strided(leaf, list(range(start, stop)))
     offsets = leaf.offsets()[start : stop + 1]
@@ -275,7 +278,7 @@ def _sliced(leaf: Any, start: int, stop: int) -> Any:
 
 
 def _indexed(leaf: torch.Tensor, index: object) -> Any:
-    """The rows at an index of the first dim; None for any other index."""
+    """Return the rows at an index of the first dim; None for any other index."""
     items = list(index) if isinstance(index, tuple) else [index]
     while items and (
         items[-1] is Ellipsis
@@ -298,23 +301,23 @@ def _indexed(leaf: torch.Tensor, index: object) -> Any:
 
 
 def _rows(leaf: Any, positions: torch.Tensor) -> Any:
-    """The rows at some positions, copied side by side."""
+    """Return a copy of the rows at some positions."""
     if not _is_jagged(leaf):
         return _strided(leaf, positions.tolist())
     offsets, lengths = leaf.offsets(), leaf.lengths()
     if lengths is None:
         lengths = offsets.diff()
-    starts, taken = offsets[positions], lengths[positions]
-    new_offsets = torch.cat([taken.new_zeros(1), taken.cumsum(0)])
-    # For each element of the result its place among the values.
-    shift = torch.repeat_interleave(starts - new_offsets[:-1], taken)
-    places = torch.arange(len(shift), device=shift.device) + shift
-    values = leaf.values().index_select(leaf._ragged_idx - 1, places)
+    starts, row_lengths = offsets[positions], lengths[positions]
+    new_offsets = torch.cat([row_lengths.new_zeros(1), row_lengths.cumsum(0)])
+    # The position among the values for each element of the result.
+    shift = torch.repeat_interleave(starts - new_offsets[:-1], row_lengths)
+    value_positions = torch.arange(len(shift), device=shift.device) + shift
+    values = leaf.values().index_select(leaf._ragged_idx - 1, value_positions)
     return _rebuilt(leaf, values, new_offsets, None)
 
 
 def _narrowed(leaf: torch.Tensor, dim: int, start: int, length: int) -> Any:
-    """``leaf.narrow`` along the first dim; None along another one."""
+    """Do ``leaf.narrow`` along the first dim; return None for another dim."""
     return _sliced(leaf, start, start + length) if dim == 0 else None
 
 
@@ -323,31 +326,31 @@ _WORK: dict[str, Callable[..., Any]] = {
     "narrow": _narrowed,
     "squeeze": _squeezed,
 }
-"""The methods of tensors that are done here."""
+"""The tensor methods that this module replaces for nested tensors."""
 
 
 def _joined_rows(leaves: list[Any]) -> Any:
-    """``torch.cat`` of nested tensors along their first dim."""
+    """Do ``torch.cat`` of nested tensors along their first dim."""
     if not all(map(_is_jagged, leaves)):
         return torch.nested.as_nested_tensor(
             [row for leaf in leaves for row in leaf.unbind()]
         )
-    whole = [
+    gapless = [
         leaf if leaf.lengths() is None else _rows(leaf, torch.arange(leaf.size(0)))
         for leaf in leaves
     ]
-    first = whole[0]
-    values = torch.cat([leaf.values() for leaf in whole], first._ragged_idx - 1)
-    lengths = torch.cat([leaf.offsets().diff() for leaf in whole])
+    first = gapless[0]
+    values = torch.cat([leaf.values() for leaf in gapless], first._ragged_idx - 1)
+    lengths = torch.cat([leaf.offsets().diff() for leaf in gapless])
     offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     return _rebuilt(first, values, offsets, None)
 
 
 def _in_line(leaf: Any, operand: Any) -> Any:
-    """A jagged operand with the offsets of ``leaf``; itself, if its rows have other lengths.
+    """Return a jagged operand with the offsets of ``leaf``, if the rows are as long.
 
-    torch takes two jagged tensors for different in shape unless they share their
-    offsets, which tensors that come from a file, or from a copy of a buffer, do not.
+    torch treats two jagged tensors as different in shape unless they share one offsets
+    tensor. Tensors from a file, or from a copied buffer, have their own offsets.
     """
     if operand is leaf or not (_is_jagged(leaf) and _is_jagged(operand)):
         return operand
@@ -369,18 +372,23 @@ def _in_line(leaf: Any, operand: Any) -> Any:
 def _foreach(
     op: Any, lists: list[Any], is_ragged: Callable[[object], bool]
 ) -> list[Any] | None:
-    """``op``, a ``torch._foreach_*`` function, leaf by leaf.
+    """Call ``op``, a ``torch._foreach_*`` function, leaf by leaf.
 
     A function whose name ends with ``_`` writes into the first list.
     """
     leaves = lists[0]
     name = getattr(op, "__name__", "").removeprefix("_foreach_")
     lists = [
-        list(map(_in_line, leaves, each)) if isinstance(each, (list, tuple)) else each
-        for each in lists
+        list(map(_in_line, leaves, operands))
+        if isinstance(operands, (list, tuple))
+        else operands
+        for operands in lists
     ]
     rows = (
-        [each[at] if isinstance(each, (list, tuple)) else each for each in lists]
+        [
+            operands[at] if isinstance(operands, (list, tuple)) else operands
+            for operands in lists
+        ]
         for at in range(len(leaves))
     )
     if name == "copy_":
@@ -402,7 +410,10 @@ def _foreach(
 
 
 def _by_values(op: Any, lists: list[Any]) -> list[Any] | None:
-    """``op`` on the values of jagged leaves; None where operands have other rows."""
+    """Call ``op`` on the values of jagged leaves.
+
+    Return None if the rows of an operand differ from the leaf's.
+    """
     leaves = lists[0]
     flat = []
     for operands in lists:
@@ -414,7 +425,12 @@ def _by_values(op: Any, lists: list[Any]) -> list[Any] | None:
             for leaf, operand in zip(leaves, operands, strict=True)
         ):
             return None
-        flat.append([each.values() if _is_jagged(each) else each for each in operands])
+        flat.append(
+            [
+                operand.values() if _is_jagged(operand) else operand
+                for operand in operands
+            ]
+        )
     results = op(*flat)
     return [
         _rebuilt(leaf, result, leaf.offsets(), leaf.lengths())
@@ -427,7 +443,7 @@ def _by_values(op: Any, lists: list[Any]) -> list[Any] | None:
 def _row_pairs(
     leaf: torch.Tensor, index: BatchIndex, value: Any
 ) -> list[tuple[Any, Any]]:
-    """The rows of a nested leaf at an index, each with its part of a value."""
+    """Pair the rows of a nested leaf at an index with their parts of a value."""
     positions = torch.arange(leaf.size(0))[index]
     rows = leaf.unbind()
     targets = [rows[at] for at in positions.reshape(-1).tolist()]
@@ -443,11 +459,15 @@ def _row_pairs(
 
 
 def _check_rows(leaf: torch.Tensor, index: BatchIndex, value: object) -> None:
-    """Raise where a value does not fit the rows of a nested leaf at an index.
+    """Raise an error if a value does not fit the rows of a nested leaf at an index.
 
     Raises:
-        RuntimeError: there are other rows, or one has another shape.
+        RuntimeError: the number of rows differs, or the shape of a row differs.
     """
-    for row, each in _row_pairs(leaf, index, value):
-        if isinstance(each, torch.Tensor) and each.dim() and each.shape != row.shape:
-            raise RuntimeError(MSG_ROW.format(list(each.shape), list(row.shape)))
+    for row, row_value in _row_pairs(leaf, index, value):
+        if (
+            isinstance(row_value, torch.Tensor)
+            and row_value.dim()
+            and row_value.shape != row.shape
+        ):
+            raise RuntimeError(MSG_ROW.format(list(row_value.shape), list(row.shape)))

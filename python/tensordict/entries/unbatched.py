@@ -1,6 +1,6 @@
-"""A tensor that the elements of a collection share: it has no batch dims.
+"""A tensor that all rows of a collection share: it has no batch dims.
 
-Pickles name the class as ``tensordict._unbatched.UnbatchedTensor``.
+Pickles refer to the class as ``tensordict._unbatched.UnbatchedTensor``.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ _BARE = torch._C.DisableTorchFunctionSubclass
 
 
 class UnbatchedTensor(torch.Tensor):
-    """A tensor that an entry of a collection holds whole, whatever the batch size.
+    """A tensor that a collection stores without batch dims, whatever its batch size.
 
-    All elements of the collection share it, so its shape need not begin with the batch
-    size. What changes the batch size (an index, a view, a reduction, a stack) leaves the
-    data as it is, shared with the original; what changes values (arithmetic, `to`,
-    `apply`) changes it as any leaf. On its own it is an ordinary tensor, and what torch
-    makes of it is unbatched, too.
+    All rows of the collection share the tensor, so its shape need not begin with the
+    batch size. Operations that change the batch size (an index, a view, a reduction, a
+    stack) return the same data, shared with the original. Operations that change values
+    (arithmetic, `to`, `apply`) change it like any leaf. Outside of a collection it is
+    an ordinary tensor, and the tensors that torch computes from it are unbatched too.
 
-    A collection stores a wrapper of its own around the same data, with the collection's
-    batch size.
+    A collection stores a new wrapper around the same data, with the collection's batch
+    size.
 
     Args:
-        data (torch.Tensor): the data, shared; anything else is made a tensor.
-        batch_size (sequence of int, optional): that of the collection it belongs to,
-            which sets it when the tensor is stored. Defaults to that of ``data`` where
-            it is unbatched already, otherwise to no dims.
+        data (torch.Tensor): the data, which is shared. Other data is converted to a
+            tensor.
+        batch_size (sequence of int, optional): the batch size of the collection that
+            holds the tensor. The collection sets it when it stores the tensor. Default:
+            the batch size of ``data`` if that is an unbatched tensor, otherwise ``[]``.
 
     Examples:
         >>> import torch
@@ -55,23 +56,23 @@ class UnbatchedTensor(torch.Tensor):
         torch.Size([])
     """
 
-    # Set on the instance wherever it is not this.
+    # A class default; `_wrap` sets the attribute on the instance.
     _batch_size: torch.Size = _NO_DIMS
 
     def __new__(cls, data: object, batch_size: Sequence[int] | None = None) -> Self:
-        """The wrapper around ``data``."""
+        """Make a wrapper around ``data``."""
         if not isinstance(data, torch.Tensor):
             data = as_tensor(data)
         if batch_size is None:
             size = data._batch_size if isinstance(data, cls) else _NO_DIMS
         else:
             size = torch.Size(batch_size)
-        made: Self = _wrap(data, size)
-        return made
+        wrapper: Self = _wrap(data, size)
+        return wrapper
 
     @property
     def batch_size(self) -> torch.Size:
-        """The batch size of the collection that this belongs to."""
+        """The batch size of the collection that holds this tensor."""
         return self._batch_size
 
     @batch_size.setter
@@ -80,11 +81,11 @@ class UnbatchedTensor(torch.Tensor):
 
     @property
     def _data(self) -> torch.Tensor:
-        """The data as a plain tensor, shared."""
+        """The data as a plain tensor that shares memory."""
         return _bare(self)
 
     def _with_batch_size(self, size: torch.Size) -> Self:
-        """The same data in a collection of batch size ``size``."""
+        """Return the same data with the batch size ``size``."""
         return _wrap(self, size)
 
     @classmethod
@@ -95,14 +96,14 @@ class UnbatchedTensor(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call torch, and make the tensors among its results unbatched."""
+        """Call torch, and make the tensors in its result unbatched."""
         kwargs = kwargs or {}
         with _BARE():
             result = func(*args, **kwargs)
         if func in torch.overrides.get_default_nowrap_functions():
             return result
         if isinstance(result, torch.Tensor):
-            # The result of most calls: it need not be looked at more closely.
+            # Most calls return one tensor, which needs no closer look.
             if kwargs.get("out") is not None or type(result) is not torch.Tensor:
                 return result
             return _wrap(result, _batch_size_of((args, kwargs)))
@@ -118,41 +119,42 @@ class UnbatchedTensor(torch.Tensor):
             ]
         if type(result) in (list, tuple):
             return type(result)(items)
-        # A result of torch with names for its items.
+        # A named tuple of torch, such as `torch.return_types.max`.
         return type(result)(items)
 
     def copy(self) -> Self:
-        """A copy: :meth:`torch.Tensor.clone`."""
+        """Return a copy: :meth:`torch.Tensor.clone`."""
         copied: Any = self.clone()
         return copied
 
     def detach_(self) -> Self:
-        """Take it out of the graph, in place: see :meth:`torch.Tensor.detach_`."""
-        # It is a view of the data, and torch detaches none: a leaf is detached as it is.
+        """Detach this tensor in place: see :meth:`torch.Tensor.detach_`."""
+        # The wrapper is a view of the data, and torch refuses to detach views in place.
+        # A leaf of the graph is detached by clearing `requires_grad`.
         detached: Any = (
             self.requires_grad_(False) if self.is_leaf else super().detach_()
         )
         return detached
 
     def item(self) -> Any:
-        """The value of the only element, as a Python number."""
+        """Return the value of the only element, as a Python number."""
         return self._data.item()
 
     def tolist(self) -> Any:
-        """The values as nested lists of Python numbers."""
+        """Return the values as nested lists of Python numbers."""
         return self._data.tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
-        """The data as an array: see :meth:`torch.Tensor.numpy`."""
+        """Return the data as an array: see :meth:`torch.Tensor.numpy`."""
         return self._data.numpy(force=force)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A copy of the data, with the same batch size."""
+        """Return a copy of the data, with the same batch size."""
         if id(self) in memo:
             return memo[id(self)]
-        made = type(self)(deepcopy(self._data, memo), self._batch_size)
-        memo[id(self)] = made
-        return made
+        copied = type(self)(deepcopy(self._data, memo), self._batch_size)
+        memo[id(self)] = copied
+        return copied
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         """Pickle the data and the batch size."""
@@ -161,35 +163,35 @@ class UnbatchedTensor(torch.Tensor):
     def __repr__(  # type: ignore[override]
         self, *, tensor_contents: object = None
     ) -> str:
-        """The data's text in the name of the class."""
+        """Return the text of the data, with the name of the class."""
         return f"{type(self).__name__}({self._data!r})"
 
     def __str__(self) -> str:
-        """The data's text."""
+        """Return the text of the data."""
         return str(self._data)
 
     def __format__(self, spec: str) -> str:
-        """The data as ``spec`` says."""
+        """Format the data by ``spec``."""
         return format(self._data, spec)
 
 
 def _wrap(data: torch.Tensor, size: torch.Size) -> Any:
-    """An unbatched alias of a tensor."""
+    """Return an unbatched tensor that shares the memory of ``data``."""
     with _BARE():
-        # Dynamo knows the class by its name alone, not as the type of something.
-        made = data.as_subclass(UnbatchedTensor)
-    made._batch_size = size
-    return made
+        # Dynamo knows the class by this name only, not as the value of a variable.
+        wrapper = data.as_subclass(UnbatchedTensor)
+    wrapper._batch_size = size
+    return wrapper
 
 
 def _bare(data: torch.Tensor) -> torch.Tensor:
-    """A plain alias of an unbatched tensor."""
+    """Return a plain tensor that shares the memory of an unbatched tensor."""
     with _BARE():
         return data.as_subclass(torch.Tensor)
 
 
 def _batch_size_of(arguments: object) -> torch.Size:
-    """The first batch size with dims of the unbatched tensors in nested sequences."""
+    """Return the first non-empty batch size of unbatched tensors among arguments."""
     if isinstance(arguments, UnbatchedTensor):
         return arguments._batch_size
     if isinstance(arguments, dict):
@@ -204,7 +206,7 @@ def _batch_size_of(arguments: object) -> torch.Size:
 
 
 class Unbatched(EntryKind):
-    """The kind of :class:`UnbatchedTensor`: all elements share it, whatever their number."""
+    """The kind of :class:`UnbatchedTensor`: all rows share the data."""
 
     name = "unbatched"
     cls: type[torch.Tensor] | None = UnbatchedTensor
@@ -212,31 +214,31 @@ class Unbatched(EntryKind):
     in_files: Literal["tensor", "state", "refused"] = "refused"
 
     def leading_shape(self, entry: Any) -> None:
-        """No dim is a batch dim: any batch size fits."""
+        """Return None: no dim is a batch dim, so any batch size fits."""
         return
 
     def fits(self, entry: Any, size: torch.Size) -> bool:
-        """Any batch size fits."""
+        """Return True: any batch size fits."""
         _ = entry, size
         return True
 
     def resized(self, entry: Any, size: torch.Size) -> Any:
-        """Give the same data in a collection of batch size ``size``."""
+        """Return the same data with the batch size ``size``."""
         return entry._with_batch_size(size)
 
     def at(self, entry: Any, index: Any, size: torch.Size) -> Any:
-        """Give the same data: an index of the elements is none of it."""
+        """Return the same data: an index of rows does not apply to it."""
         return entry._with_batch_size(size)
 
     def check_write(
         self, entry: Any, value: Any, index: Any, size: torch.Size, k: int
     ) -> None:
-        """Raise where ``value`` cannot be written into all of the data."""
+        """Raise an error if ``value`` cannot be written into all of the data."""
         _ = index, size, k
         check_fits(value, entry, _NO_DIMS, 0)
 
     def write_at(self, entry: Any, index: Any, value: Any) -> None:
-        """Write a value into all of the data, which all elements share."""
+        """Write a value into all of the data, which all rows share."""
         _ = index
         entry[...] = value
 
@@ -247,7 +249,7 @@ class Unbatched(EntryKind):
         args: tuple[Any, ...],
         sizes: Sequence[torch.Size],
     ) -> Sequence[Any]:
-        """Give all of the data to each part."""
+        """Return all of the data for each part."""
         _ = op, args
         return [entry._with_batch_size(size) for size in sizes]
 
@@ -258,13 +260,13 @@ class Unbatched(EntryKind):
         size: torch.Size | None,
         join: Callable[..., Any],
     ) -> Any:
-        """Keep the data of the first if all are unbatched; join them as tensors if not.
+        """Keep the first entry's data if all are unbatched, else join as tensors.
 
         Raises:
-            RuntimeError: the shapes of those that are shared differ.
+            RuntimeError: all entries are unbatched and their shapes differ.
         """
-        whole = [isinstance(item, UnbatchedTensor) for item in group]
-        if not all(whole):
+        are_unbatched = [isinstance(item, UnbatchedTensor) for item in group]
+        if not all(are_unbatched):
             tensors = [
                 item._data if isinstance(item, UnbatchedTensor) else item
                 for item in group
@@ -279,8 +281,8 @@ class Unbatched(EntryKind):
                 )
                 raise RuntimeError(msg)
         if size is None:
-            own = first._batch_size
-            size = torch.Size([*own[:dim], len(group), *own[dim:]])
+            old_size = first._batch_size
+            size = torch.Size([*old_size[:dim], len(group), *old_size[dim:]])
         return first._with_batch_size(size)
 
     def like(self, entry: Any, result: Any) -> Any:
@@ -288,11 +290,11 @@ class Unbatched(EntryKind):
         return _wrap(result, entry._batch_size)
 
     def plain(self, entry: Any) -> torch.Tensor:
-        """Give the data as a plain tensor."""
+        """Return the data as a plain tensor."""
         return _bare(entry)
 
     def of_plain(self, data: torch.Tensor, size: torch.Size) -> Any:
-        """Make data unbatched, in a collection of batch size ``size``."""
+        """Make data unbatched, with the batch size ``size``."""
         return UnbatchedTensor(data, size)
 
 
