@@ -321,7 +321,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         return self._remember(result, "unflatten", args, kwargs)
 
     def split_keys(self, *args: Any, **kwargs: Any) -> Any:
-        """Split off ordinary collections by keys; the last result is a view of the rest."""
+        """Split entries off by keys into ordinary collections; the rest is a view."""
         if kwargs.get("inplace"):
             return super().split_keys(*args, **kwargs)
         parts = _rust.clone_structure(self._shown()).split_keys(*args, **kwargs)

@@ -49,8 +49,8 @@ def _opening(method: F) -> F:
 
 
 MSG_LOAD = (
-    "{name} loads a state dict with the names and shapes of its entries, {keys}. Pass such "
-    "a state dict, or pass strict=False to load only the names that both have."
+    "{name} loads a state dict with the names and shapes of its entries, {keys}. Pass "
+    "these, or load only the names that both have with strict=False."
 )
 
 NOTHING: dict[str, Any] = {}
@@ -352,7 +352,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[None]:
-        """Unlock a content that is locked alone, for changes through this collection."""
+        """Unlock the content for a change, unless this collection is locked itself."""
         content = self._param_td
         if not content.is_locked or self._is_locked:
             yield
@@ -364,20 +364,20 @@ class TensorDictParams(TensorDictBase, nn.Module):
             content.lock_()
 
     def exclude(self, *keys: Any, inplace: bool = False) -> Any:
-        """See :meth:`TensorDict.exclude`. Return a plain collection unless ``inplace``."""
+        """See :meth:`TensorDict.exclude`. The result is plain unless ``inplace``."""
         if not inplace:
             return (self._param_td.exclude if keys else self._param_td.copy)(*keys)
         with self._opened():
             return super().exclude(*keys, inplace=True)
 
     def select(self, *keys: object, inplace: bool = False, **kwargs: object) -> Any:
-        """See :meth:`TensorDict.select`. Return a plain collection unless ``inplace``."""
+        """See :meth:`TensorDict.select`. The result is plain unless ``inplace``."""
         with self._opened():
             result = self._param_td.select(*keys, inplace=inplace, **kwargs)
         return self if inplace else result
 
     def where(self, *args: object, **kwargs: object) -> Any:
-        """See :meth:`TensorDict.where`. Return a plain collection."""
+        """See :meth:`TensorDict.where`. The result is a plain collection."""
         return self._param_td.where(*args, **kwargs)
 
     flatten_keys: Any = _opening(TensorDictBase.flatten_keys)
@@ -465,7 +465,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         return self._like(result)
 
     def split_keys(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """See :meth:`TensorDict.split_keys`. The last result is a ``TensorDictParams``."""
+        """See :meth:`TensorDict.split_keys`. The last result holds parameters."""
         with self._opened():
             *parts, rest = super().split_keys(*args, **kwargs)
         if rest is not self:
@@ -504,7 +504,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
     # ----------------------------------------------------------------------------
 
     def clone(self, recurse: bool = True, **kwargs: object) -> Self:
-        """Copy the tensors; new parameters have no history, and tied ones stay tied."""
+        """Copy to new parameters, without autograd history; tied ones stay tied."""
         if not recurse:
             return self._clone_structure()
         return self._like(_rust.map_leaves(self._param_td, _tied(_clone_leaf)))
@@ -855,7 +855,7 @@ def _set_device(td: CollectionProtocol, device: torch.device | None) -> None:
 def _nested_state(
     td: CollectionProtocol, flat: Mapping[str, Any], prefix: str
 ) -> OrderedDict[str, Any]:
-    """Return the state of ``td`` as nested dictionaries, empty ones for non-tensor data.
+    """Return the state of ``td`` nested; non-tensor data is an empty dictionary.
 
     Args:
         td: the collection of the parameters.
@@ -955,7 +955,7 @@ def _as_kind_of(value: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
 
 
 def _tied(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Wrap ``fn`` so that it is called once for each object and its result is reused."""
+    """Wrap ``fn`` to be called once for each object; its result is reused."""
     results: dict[int, Any] = {}
 
     def once_per_leaf(leaf: object) -> Any:
