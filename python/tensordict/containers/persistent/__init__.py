@@ -1,8 +1,8 @@
-"""A collection whose entries are in a file of HDF5 or Zarr.
+"""A collection whose entries are in an HDF5 file or a Zarr store.
 
-Start with :mod:`.collection`; :mod:`.state` is what it knows, :mod:`.reading` and
-:mod:`.writing` what it does with the file, :mod:`.differences` what it does otherwise than
-other collections, and :mod:`.files` what files say of collections.
+:mod:`.collection` defines the class, :mod:`.state` its attributes, :mod:`.reading` and
+:mod:`.writing` its access to the file, and :mod:`.files` the translation between
+collections and the contents of files.
 """
 
 from tensordict.containers.persistent.collection import PersistentTensorDict

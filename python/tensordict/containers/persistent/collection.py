@@ -1,4 +1,4 @@
-"""A collection whose entries are in a file of HDF5 or Zarr."""
+"""A collection whose entries are in an HDF5 file or a Zarr store."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ __all__ = ["PersistentTensorDict"]
 
 MSG_SOURCE = "Either group or filename must be provided, and not both. Got group={} and filename={}."
 MSG_VALUE_ALONE = (
-    "A {} alone is not written: a file is of a collection. Set it as an entry of a "
+    "A {} alone cannot be written: a file holds a collection. Set it as an entry of a "
     "TensorDict, and write that."
 )
-MSG_FILENAME = "storage={0!r} makes a file: give its path, filename='data.{0}'."
+MSG_FILENAME = "storage={0!r} writes a file. Pass its path, filename='data.{0}'."
 MSG_PICKLE = (
     "Cannot pickle a PersistentTensorDict of {}: it has no path that another process could "
     "open. Call to_tensordict() first."
@@ -53,42 +53,51 @@ MSG_PICKLE = (
 
 @classes.provided
 class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
-    """A collection whose entries are in a file of HDF5 or in a store of Zarr.
+    """A collection whose entries are in an HDF5 file or a Zarr store.
 
-    Reading an entry reads it from the file into a new tensor, and reading a part of it,
-    ``ptd[10:20]["a"]`` or ``ptd.get_at("a", 3)``, reads that part. What is set is written
-    to the file; so is what methods do in place (``ptd.add_(1)``), while a tensor that was
-    read is a copy. What is computed from it is an ordinary :class:`TensorDict`.
+    Reading an entry reads it from the file into a new tensor. Reading a part of an
+    entry, ``ptd[10:20]["a"]`` or ``ptd.get_at("a", 3)``, reads only that part from the
+    file. Setting an entry writes it to the file, and so do methods in place
+    (``ptd.add_(1)``). A tensor that was read is a copy: writing to it leaves the file
+    unchanged. Operations that compute a new collection return an ordinary
+    :class:`TensorDict`.
 
-    A group of the file is a nested collection, an array an entry. Values that are no
-    tensors are kept, too; see the guide on HDF5 and Zarr for which and how.
+    A group of the file is a nested collection, an array is a leaf. The file can also
+    hold non-tensor data; the guide on HDF5 and Zarr says which types, and in which
+    form.
 
     HDF5 needs ``h5py``, Zarr needs ``zarr`` 3.1.1 or newer.
 
     Args:
-        batch_size: the leading dims that all entries share. Default: ``[]``; see
-            :func:`from_h5` and :func:`from_zarr` for what the file says.
-        filename: the path of the file; for Zarr a directory, or a ``zarr.abc.store.Store``.
-        group: an open file or group, in place of ``filename``. Who opened it closes it.
-        mode: ``"r"`` reads, ``"r+"`` changes a file that is there, ``"w"`` makes a new one,
-            ``"w-"`` and ``"x"`` as well, where there is none, and ``"a"`` changes one or
-            makes it.
+        batch_size: the leading dims that all entries share. Default: ``[]``. To infer
+            the batch size from the file, use :func:`from_h5` or :func:`from_zarr`.
+        filename: the path of the file; for Zarr a directory, or a
+            ``zarr.abc.store.Store``.
+        group: an open file or group, in place of ``filename``. :meth:`close` does not
+            close it.
+        mode: ``"r"`` reads an existing file. ``"r+"`` changes an existing file. ``"w"``
+            creates a file and replaces an existing one. ``"w-"`` and ``"x"`` create a
+            file, and raise an error if it exists. ``"a"`` changes an existing file or
+            creates one.
         backend: ``"h5"`` or ``"zarr"``.
-        device: where entries are moved that are read.
-        validate_batch_size: whether the shapes of all arrays are compared with the batch
-            size at once.
-        non_tensor_as_stack: whether an array of texts that others wrote is a value for each
-            row, where its leading dims are the batch size, and not one array.
-        allow_pickle: whether pickles, which only Zarr has, are read. They can run code of
-            whoever wrote them. Default: they are, with a warning.
-        **kwargs: how arrays are made: what ``h5py.Group.create_dataset`` and
-            ``zarr.Group.create_array`` take. ``chunks`` are the sizes of the leading dims.
+        device: the device to which entries are moved when they are read.
+        validate_batch_size: whether the shapes of all arrays are compared with the
+            batch size when the file is opened.
+        non_tensor_as_stack: how to read an array of strings that another program wrote,
+            if its leading dims are the batch size. True: one string for each row.
+            False: one array for all rows.
+        allow_pickle: whether pickled values, which only Zarr can hold, are unpickled.
+            Unpickling can run code of the file's author. Default: unpickle, with a
+            warning.
+        **kwargs: options of new arrays, passed to ``h5py.Group.create_dataset`` or
+            ``zarr.Group.create_array``. ``chunks`` may give the sizes of leading dims
+            only.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ImportError: the library is not installed.
-        OSError: the file is of another kind, is cut, or is open elsewhere.
-        ValueError: the batch size is not that of an array.
+        FileNotFoundError: the file does not exist.
+        ImportError: ``h5py`` or ``zarr`` is not installed.
+        OSError: the file has another format, is truncated, or is open elsewhere.
+        ValueError: the shape of an array does not begin with the batch size.
 
     Examples:
         >>> import os, tempfile
@@ -133,13 +142,13 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
         root = file.root
         size = as_size(batch_size)
         try:
-            known = metadata_of(root)
+            metadata = metadata_of(root)
             self._take(
                 file,
                 root,
                 size,
                 None if device is None else torch.device(device),
-                names_of(known, size),
+                names_of(metadata, size),
                 kwargs,
                 non_tensor_as_stack,
             )
@@ -164,27 +173,28 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
         allow_pickle: bool | None = None,
         **kwargs: object,
     ) -> Self:
-        """Write a mapping or a collection to a new file, and give what is in it, opened.
+        """Write a mapping or a collection to a new file, and return the file opened.
 
-        A file that is there is replaced once the new one is written: a call that fails
-        leaves it as it was.
+        An existing file is replaced only when the new one is complete. If the call
+        fails, the existing file is unchanged.
 
         Args:
             input_dict: the entries.
             filename: the path of the file; for Zarr a directory or a store.
-            auto_batch_size: accepted for the sake of other classes: the batch size of a
-                mapping is inferred in any case.
-            batch_size: the batch size. Default: that of a collection, and of a mapping the
-                leading dims that all entries share.
-            device: where entries are moved that are read.
+            auto_batch_size: ignored: the batch size of a mapping is always inferred.
+                Other classes use it.
+            batch_size: the batch size. Default: the batch size of a collection; for a
+                mapping, the leading dims that all entries share.
+            device: the device to which entries are moved when they are read.
             backend: ``"h5"`` or ``"zarr"``.
-            batch_dims: of a mapping, at most this many of these dims.
-            allow_pickle: whether pickled values can be read from the result.
-            **kwargs: how arrays are made, see :class:`PersistentTensorDict`.
+            batch_dims: the largest number of batch dims to infer for a mapping.
+            allow_pickle: whether pickled values are unpickled when the result is read.
+                Default: True.
+            **kwargs: options of new arrays, see :class:`PersistentTensorDict`.
 
         Raises:
-            TypeError: an entry has a dtype or a type that the format does not have.
-            ValueError: a key cannot be a name in the file.
+            TypeError: the format cannot hold the dtype or type of an entry.
+            ValueError: a key is not a valid name in the file.
         """
         source: Any = input_dict
         if not isinstance(source, CollectionProtocol):
@@ -207,13 +217,13 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
         )
         may_read = True if allow_pickle is None else allow_pickle
         file = kind.open(filename, "r+", {"allow_pickle": may_read})
-        made = cls.__new__(cls)
+        persistent = cls.__new__(cls)
         device = None if device is None else torch.device(device)
         root = file.root
         size = source.batch_size
         names = names_of(metadata_of(root), size)
-        made._take(file, root, size, device, names, kwargs, False)
-        return made
+        persistent._take(file, root, size, device, names, kwargs, False)
+        return persistent
 
     @classmethod
     def from_schema(
@@ -225,18 +235,18 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
         device: torch.device | str | int | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Make a file of zeros: see :meth:`TensorDict.from_schema`.
+        """Create a file of zeros. See :meth:`TensorDict.from_schema`.
 
         Raises:
-            TypeError: there is no ``filename``.
+            TypeError: ``filename`` is missing.
         """
         backend = storage or "h5"
         if "filename" not in kwargs:
             raise TypeError(MSG_FILENAME.format(backend))
-        # A new file is open for writing, whatever else was asked.
+        # A new file is always open for writing.
         kwargs.pop("mode", None)
         size = torch.Size(() if batch_size is None else batch_size)
-        # One zero for each leaf, seen as often as the shape says.
+        # A leaf is a single zero, expanded to its shape.
         zeros = {
             key: torch.zeros((), dtype=dtype).expand(*size, *shape)
             for key, (shape, dtype) in schema.items()
@@ -257,7 +267,7 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
         allow_pickle: bool | None,
     ) -> Self:
         """See :func:`tensordict.from_h5`."""
-        made = cls(
+        persistent = cls(
             filename=filename,
             backend=backend,
             mode=mode,
@@ -268,13 +278,13 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
         )
         try:
             if size is None:
-                # The arrays say what the file does not.
-                made._take_common_size(dims if is_auto else None, not is_auto)
-                made._check_sizes(())
+                # The file records no batch size: infer it from the arrays.
+                persistent._take_common_size(dims if is_auto else None, not is_auto)
+                persistent._check_sizes(())
         except BaseException:
-            made.close()
+            persistent.close()
             raise
-        return made
+        return persistent
 
     def _take_common_size(self, limit: int | None, keep_noted: bool) -> None:
         for td, size in common_sizes(self, limit, keep_noted):
@@ -282,17 +292,17 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
             td._td_dim_names = names_of(metadata_of(td._group), size)
 
     def __enter__(self) -> Self:
-        """Open a block. At its end the file is closed, or a lock undone: see ``lock_``."""
+        """Open a block. The end of the block closes the file, or undoes ``lock_``."""
         return super().__enter__()
 
     def __exit__(
         self, exc_type: object, exc_val: BaseException | None, exc_tb: object
     ) -> Any:
-        """Undo the lock that the block is of; close the file where it is of none."""
+        """Undo the lock that opened the block, or else close the file."""
         queue: Any = self._last_op_queue
-        is_file = queue[-1] is None
+        closes_file = queue[-1] is None
         result = super().__exit__(exc_type, exc_val, exc_tb)
-        if is_file:
+        if closes_file:
             self.close()
         return result
 
@@ -301,7 +311,7 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
         self._note()
 
     def get_at(self, key: NestedKeyLike, *args: Any, **kwargs: object) -> Any:
-        """A part of the entry at ``key``, of which no more is read."""
+        """Return a part of the entry at ``key``; only that part is read."""
         if not args and "index" not in kwargs:
             raise TypeError(MSG_NO_INDEX)
         index, *rest = args or (kwargs["index"],)
@@ -318,7 +328,7 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
         return holder._part_at(path[-1], () if plan is None else plan[0])
 
     def get_item_shape(self, key: NestedKeyLike) -> torch.Size:
-        """The shape of the entry at ``key``, which is not read."""
+        """Return the shape of the entry at ``key`` without reading it."""
         path = _rust.unravel_key_to_tuple(key)
         holder = self._holder_of(path)
         sample = NO_DEFAULT if holder is None else holder._sample_entry(path[-1])
@@ -327,7 +337,7 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
         return sample.shape
 
     def entry_class(self, key: NestedKeyLike) -> type:
-        """The type of an entry, which is not read."""
+        """Return the type of an entry without reading it."""
         path = _rust.unravel_key_to_tuple(key)
         holder = self._holder_of(path)
         sample = NO_DEFAULT if holder is None else holder._sample_entry(path[-1])
@@ -343,9 +353,9 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
             super()._write_into(key, present, value, non_blocking)
             return
         if isinstance(present, CollectionProtocol):
-            held = self._get_entry(key, NO_DEFAULT)
-            super()._write_into(key, held, value, non_blocking)
-            self._set_entry(key, held)
+            stored = self._get_entry(key, NO_DEFAULT)
+            super()._write_into(key, stored, value, non_blocking)
+            self._set_entry(key, stored)
             return
         self._file.check_writable(key)
         value = _rust.fit_inplace(self, key, value, present)
@@ -354,9 +364,9 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
         array.write(..., content_of(self._file, key, value).data)
 
     def clone(self, recurse: bool = True, **kwargs: object) -> Self:
-        """Copy the file to a temporary one; without ``recurse`` this one is shared.
+        """Copy the file to a temporary one; if ``recurse`` is false, share this file.
 
-        The temporary file goes with the last collection of it.
+        The temporary file is removed together with the last collection that uses it.
         """
         if kwargs:
             msg = f"clone() got an unexpected keyword argument {next(iter(kwargs))!r}"
@@ -365,28 +375,28 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
             return self._clone_structure()
         directory = tempfile.TemporaryDirectory(prefix="tensordict-")
         path = Path(directory.name) / f"clone.{self.backend}"
-        made = self.from_dict(
+        copied = self.from_dict(
             self, path, device=self._device, backend=self.backend, **self._options
         )
-        made._file.allow_pickle = self._file.allow_pickle
-        made._non_tensor_as_stack = self._non_tensor_as_stack
-        weakref.finalize(made._file, _remove, made._file.handle, directory)
-        return made
+        copied._file.allow_pickle = self._file.allow_pickle
+        copied._non_tensor_as_stack = self._non_tensor_as_stack
+        weakref.finalize(copied._file, _remove, copied._file.handle, directory)
+        return copied
 
     def __copy__(self) -> Self:
-        """Another collection of the same file."""
+        """Return another collection of the same file."""
         return self._clone_structure()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A copy in a temporary file."""
-        made = memo[id(self)] = self.clone()
-        return made
+        """Return a copy in a temporary file."""
+        copied = memo[id(self)] = self.clone()
+        return copied
 
     def __getstate__(self) -> dict[str, Any]:
-        """Keep the path of the file: what is unpickled opens it again, for reading.
+        """Return the path and settings, with which unpickling reopens the file to read.
 
         Raises:
-            TypeError: it has no path.
+            TypeError: the file has no path.
         """
         self._file.check_open()
         filename = self._file.filename
@@ -407,7 +417,7 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open the file that a pickle names, for reading."""
+        """Open the file of a pickled collection, for reading."""
         kind = backend_of(state["backend"])
         options = {"allow_pickle": state["allow_pickle"]}
         file = kind.open(state["filename"], "r", options)
@@ -430,7 +440,7 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
             self.lock_()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        """Make it again from its state; a worker of a ``DataLoader`` sends its entries."""
+        """Pickle the path and state; in a ``DataLoader`` worker, pickle the entries."""
         data = self._data_to_send()
         if data is not None:
             return data.__reduce_ex__(protocol)
@@ -443,20 +453,21 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
         return self.to_tensordict()
 
     def to(self, *args: object, **kwargs: object) -> Any:
-        """To another device: the same file, whose entries are read to there.
+        """Move to another device: a collection of the same file that reads to there.
 
-        With a dtype all entries are read: the result is an ordinary collection.
+        If a dtype is given, all entries are read and the result is an ordinary
+        collection.
         """
-        asked = args[0] if len(args) == 1 else kwargs.get("device")
+        target = args[0] if len(args) == 1 else kwargs.get("device")
         rest = kwargs.keys() - {"device", "non_blocking"}
         if (
             len(args) > 1
             or rest
-            or not isinstance(asked, (str, int, torch.device))
+            or not isinstance(target, (str, int, torch.device))
             or (args and "device" in kwargs)
         ):
             return self._shown().to(*args, **kwargs)
-        device = torch.device(asked)
+        device = torch.device(target)
         if device == self._device:
             return self
         return self._remember(self._again(device), "to", args, kwargs)
@@ -464,7 +475,7 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
     def auto_batch_size_(
         self, batch_dims: int | None = None, keep_compliant_size: bool = False
     ) -> Self:
-        """Set the largest batch size that all entries share, here and in nested ones."""
+        """Set the largest batch size that entries share, in nested collections too."""
         plain = self._sampled().auto_batch_size_(batch_dims, keep_compliant_size)
         self._take_sizes(plain)
         return self
@@ -478,7 +489,10 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
     def rename_key_(
         self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
     ) -> Self:
-        """Rename an entry in the file: no data is moved. See ``TensorDict.rename_key_``."""
+        """Rename an entry in the file, without moving its data.
+
+        See ``TensorDict.rename_key_``.
+        """
         old, new = map(_rust.unravel_key_to_tuple, (old_key, new_key))
         source, target = self._holder_of(old), self._holder_of(new)
         if (
@@ -498,7 +512,7 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
         return self
 
     def __repr__(self) -> str:
-        """Show what is in the file; of a closed one, which it is."""
+        """Show the entries, or the name of the file if it is closed."""
         if not self._file.is_open:
             return f"{type(self).__name__}(closed file {self._file.name})"
         return super().__repr__()
@@ -514,7 +528,7 @@ def _new(cls: type[PersistentTensorDict]) -> PersistentTensorDict:
 
 
 def _remove(handle: object, directory: Any) -> None:
-    """Remove the temporary file of a copy, which is closed first where it can be."""
+    """Close the temporary file of a copy, if possible, and remove it."""
     if hasattr(handle, "close"):
         handle.close()
     directory.cleanup()

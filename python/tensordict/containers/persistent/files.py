@@ -1,4 +1,4 @@
-"""Translate between collections and files of arrays."""
+"""Translation between collections and files of arrays."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def noted(size: torch.Size, names: Sequence[str | None] | None) -> dict[str, Any]:
-    """Read what a file notes of a collection."""
+    """Return the metadata of a collection in the form that a file stores."""
     metadata: dict[str, Any] = {"batch_size": list(size), "version": 1}
     if names is not None and any(name is not None for name in names):
         metadata["names"] = list(names)
@@ -43,16 +43,16 @@ def noted(size: torch.Size, names: Sequence[str | None] | None) -> dict[str, Any
 
 
 def metadata_to_write(source: CollectionProtocol) -> dict[str, Any]:
-    """Give the notes of a collection that is written to a file."""
+    """Return the metadata to write for a collection."""
     return noted(source.batch_size, source.names if source._has_names() else None)
 
 
 def metadata_of(group: Group) -> tuple[torch.Size, list[str | None] | None] | None:
-    """The batch size and the names that a file notes; None where it does not."""
-    found = group.metadata()
-    if not isinstance(found, dict):
+    """Return the batch size and names that a group records, or None."""
+    metadata = group.metadata()
+    if not isinstance(metadata, dict):
         return None
-    size, names = found.get("batch_size"), found.get("names")
+    size, names = metadata.get("batch_size"), metadata.get("names")
     if not isinstance(size, (list, tuple)) or not all(
         isinstance(length, int) and length >= 0 for length in size
     ):
@@ -63,44 +63,44 @@ def metadata_of(group: Group) -> tuple[torch.Size, list[str | None] | None] | No
 
 
 def names_of(
-    known: tuple[torch.Size, list[str | None] | None] | None, size: torch.Size
+    recorded: tuple[torch.Size, list[str | None] | None] | None, size: torch.Size
 ) -> list[str | None] | None:
-    """The names of the dims of a batch size, of which a file notes some, or more."""
-    if known is None or known[1] is None:
+    """Return the recorded dim names for a batch size, if the recorded sizes agree."""
+    if recorded is None or recorded[1] is None:
         return None
-    common = min(len(size), len(known[0]))
-    if known[0][:common] != size[:common]:
+    common = min(len(size), len(recorded[0]))
+    if recorded[0][:common] != size[:common]:
         return None
-    names = [*known[1][:common], *[None] * (len(size) - common)]
+    names = [*recorded[1][:common], *[None] * (len(size) - common)]
     return names if any(name is not None for name in names) else None
 
 
 def own_size(
     group: Group, size: torch.Size, names: list[str | None] | None
 ) -> tuple[torch.Size, list[str | None] | None]:
-    """The batch size and the names of a nested group, whose parent has these."""
-    known = metadata_of(group)
-    if known is None or known[0][: len(size)] != size:
+    """Return the batch size and names of a nested group, given its parent's."""
+    recorded = metadata_of(group)
+    if recorded is None or recorded[0][: len(size)] != size:
         return size, None if names is None else list(names)
-    own = names_of(known, known[0])
+    own_names = names_of(recorded, recorded[0])
     if names is not None:
-        own = [*names, *(own or [None] * len(known[0]))[len(names) :]]
-    return known[0], own
+        own_names = [*names, *(own_names or [None] * len(recorded[0]))[len(names) :]]
+    return recorded[0], own_names
 
 
 def common_sizes(
     td: CollectionProtocol, limit: int | None, keep_noted: bool
 ) -> list[tuple[Any, torch.Size]]:
-    """Each collection of a file with the leading dims that its arrays share.
+    """Return each collection of a file with the leading dims that its arrays share.
 
-    Values do not count, unless there is one for each row. With ``keep_noted`` what the
-    file notes of a nested group goes before.
+    Non-tensor data does not count, unless it is one value for each row. If
+    ``keep_noted`` is true, the recorded batch size of a nested group takes precedence.
     """
     found: list[tuple[Any, torch.Size]] = []
     _common(td, limit, keep_noted, found)
-    sizes = {id(held): size for held, size in found}
+    sizes = {id(nested): size for nested, size in found}
     _cap(td, sizes, ())
-    return [(held, sizes[id(held)]) for held, _ in found]
+    return [(nested, sizes[id(nested)]) for nested, _ in found]
 
 
 def _common(
@@ -124,43 +124,43 @@ def _common(
             shape = None if array.is_value else array.shape
         if shape is not None:
             shared = shape if shared is None else _shared(shared, shape)
-    known = metadata_of(td._group) if keep else None
-    size = tuple(shared or ()) if known is None else tuple(known[0])
+    recorded = metadata_of(td._group) if keep else None
+    size = tuple(shared or ()) if recorded is None else tuple(recorded[0])
     if limit is not None:
         size = size[:limit]
     found.append((td, torch.Size(size)))
-    return shared if known is None else known[0]
+    return shared if recorded is None else recorded[0]
 
 
 def _cap(
     td: CollectionProtocol, sizes: dict[int, torch.Size], least: Sequence[int]
 ) -> None:
-    """Give collections without arrays the batch size of what they are in."""
-    own = sizes[id(td)]
-    if own[: len(least)] != torch.Size(least):
-        own = sizes[id(td)] = torch.Size(least)
+    """Give a collection the batch size of its parent, unless its own begins with it."""
+    size = sizes[id(td)]
+    if size[: len(least)] != torch.Size(least):
+        size = sizes[id(td)] = torch.Size(least)
     for child in td._children():
-        _cap(child, sizes, own)
+        _cap(child, sizes, size)
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> Sequence[int]:
-    for at, (one, other) in enumerate(zip(first, second, strict=False)):
-        if one != other:
+    for at, (size, other_size) in enumerate(zip(first, second, strict=False)):
+        if size != other_size:
             return first[:at]
     return first[: min(len(first), len(second))]
 
 
 def content_of(file: ArrayFile, key: Any, value: object) -> Content:
-    """Give the content of the array of an entry.
+    """Return the content of an entry's array.
 
     Raises:
-        TypeError: the format does not have it; the error names the key.
+        TypeError: the format cannot hold the entry. The message names the key.
     """
     if isinstance(value, CollectionProtocol):
-        held: Any = value
-        if held._is_one:
-            return file.encode(key, held.data)
-        return file.encode(key, Stack(list(held._flat()), tuple(held.batch_size)))
+        data: Any = value
+        if data._is_one:
+            return file.encode(key, data.data)
+        return file.encode(key, Stack(list(data._flat()), tuple(data.batch_size)))
     if not isinstance(value, torch.Tensor):
         return file.encode(key, value)
     content = numpy_of(key, value, file.kind)
@@ -176,18 +176,18 @@ def fill_group(
     options: dict[str, Any],
     path: tuple[str, ...] = (),
 ) -> None:
-    """Write a collection to a group that is new and empty.
+    """Write a collection to a new, empty group.
 
     Raises:
         RuntimeError: a tensor requires grad.
-        TypeError: the format does not have an entry.
-        ValueError: a key cannot be a name.
+        TypeError: the format cannot hold an entry.
+        ValueError: a key is not a valid name in the file.
     """
     for key, value in list(source._entries().items()):
-        whole = (*path, key)
+        full_key = (*path, key)
         if is_branch(value):
-            made = group.create_group(key, metadata_to_write(value))
-            fill_group(made, value, options, whole)
+            nested = group.create_group(key, metadata_to_write(value))
+            fill_group(nested, value, options, full_key)
         else:
-            label = whole if path else key
+            label = full_key if path else key
             group.create(key, content_of(group.file, label, value), options)

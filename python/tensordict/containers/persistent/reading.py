@@ -1,4 +1,4 @@
-"""Reading the entries of a file: whole, a part of them, or only their shapes."""
+"""Reading entries of a file: entire entries, parts of them, or only their shapes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ __all__ = ["Reading"]
 MSG_SIZE = "batch size and array size mismatch: array.shape={}, batch_size={}{}."
 MSG_KEYS = (
     "Cannot call {} in place on a PersistentTensorDict: it would remove entries from the "
-    "file. Call del_() on these, or {}() without inplace, which reads what it gives."
+    "file. Remove them with del_(), or call {}() without inplace to read the entries."
 )
 
 
 class _Unread:
-    """A stand-in for a value that is in the file."""
+    """A stand-in for a value that was not read from the file."""
 
     def __repr__(self) -> str:
         return "<in the file>"
@@ -46,27 +46,27 @@ UNREAD = _Unread()
 
 
 def _rows_of_stack(array: Array, index: object) -> slice | None:
-    """Give the rows of a stack of values that an index reads; None where it reads all.
+    """Return the rows of stacked non-tensor data to read, or None to read all.
 
-    A stack that is one text of JSON, or one pickle, has no rows in the file.
+    Data that the file stores as one JSON text, or as one pickle, has no separate rows.
     """
     items = index if isinstance(index, tuple) else (index,)
-    notes = array.attributes
-    if len(items) != 1 or STACK not in notes or ENCODING in notes:
+    attributes = array.attributes
+    if len(items) != 1 or STACK not in attributes or ENCODING in attributes:
         return None
     rows = items[0]
-    has_rows = tuple(notes[STACK]) == tuple(array.shape) != ()
+    has_rows = tuple(attributes[STACK]) == tuple(array.shape) != ()
     return rows if has_rows and isinstance(rows, slice) else None
 
 
 class Reading(PersistentState):
-    """Reading the entries of a file: whole, a part of them, or only their shapes."""
+    """The part of a persistent collection that reads entries."""
 
     def _check_sizes(self, path: tuple[str, ...]) -> None:
-        """Raise where an array does not begin with the batch size.
+        """Check that the shape of each array begins with the batch size.
 
         Raises:
-            ValueError: it does not.
+            ValueError: the shape of an array does not.
         """
         size = self._batch_size
         if not size:
@@ -87,8 +87,8 @@ class Reading(PersistentState):
 
     def _entries(self) -> dict[str, Any]:
         keys = self._group.names()
-        found = {key: self._get_entry(key, NO_DEFAULT) for key in keys}
-        return {key: value for key, value in found.items() if value is not NO_DEFAULT}
+        entries = {key: self._get_entry(key, NO_DEFAULT) for key in keys}
+        return {key: value for key, value in entries.items() if value is not NO_DEFAULT}
 
     def _get_entry(self, key: str, default: object) -> Any:
         array = self._group.array(key)
@@ -108,43 +108,43 @@ class Reading(PersistentState):
         return self._entry_of(array, leaf)
 
     def _entry_of(self, array: Array, leaf: torch.Tensor) -> Any:
-        """Make the entry that an array holds of all of its tensor."""
+        """Make the entry from the tensor of an array, with the class of its kind."""
         kind = array.kind
         return leaf if kind is None else kind.of_plain(leaf, self._batch_size)
 
     def _value_of(self, key: str, array: Array, rows: slice | None = None) -> Any:
-        """Read the value that an array holds, or the stack of those, or ``rows`` of it."""
-        held = self._file.decode(key, array, rows)
+        """Read the non-tensor data of an array, or only ``rows`` of it."""
+        value = self._file.decode(key, array, rows)
         size = self._batch_size
-        if not isinstance(held, Stack) and self._non_tensor_as_stack:
-            shape = getattr(held, "shape", ())
+        if not isinstance(value, Stack) and self._non_tensor_as_stack:
+            shape = getattr(value, "shape", ())
             is_foreign = not {STACK, TEXT, NUMBER} & array.attributes.keys()
             if size and is_foreign and torch.Size(shape[: len(size)]) == size:
-                held = Stack(
-                    list(held.reshape(size.numel(), *shape[len(size) :])), size
+                value = Stack(
+                    list(value.reshape(size.numel(), *shape[len(size) :])), size
                 )
-        if isinstance(held, Stack):
+        if isinstance(value, Stack):
             kind = self._non_tensor_stack_type
-            entry = kind._of_cells(list(held.values), torch.Size(held.shape))
+            entry = kind._of_cells(list(value.values), torch.Size(value.shape))
             if self._device is not None:
                 entry = entry.to(self._device)
         else:
-            entry = self._non_tensor_type._of([held], 0, size, self._device)
+            entry = self._non_tensor_type._of([value], 0, size, self._device)
         names = self._td_dim_names
         return entry if names is None else entry._refined(list(names), True)
 
     def _unread_value(self, array: Array) -> Any:
-        """Make a stand-in for a value that is not read, of its type, size and names."""
+        """Make a stand-in for non-tensor data, with its type, size and names."""
         size = self._batch_size
         if STACK in array.attributes:
             shape = torch.Size(array.attributes[STACK])
-            made = self._non_tensor_stack_type._of_cells(
+            stand_in = self._non_tensor_stack_type._of_cells(
                 [UNREAD] * shape.numel(), shape
             )
         else:
-            made = self._non_tensor_type._of([UNREAD], 0, size, self._device)
+            stand_in = self._non_tensor_type._of([UNREAD], 0, size, self._device)
         names = self._td_dim_names
-        return made if names is None else made._refined(list(names), True)
+        return stand_in if names is None else stand_in._refined(list(names), True)
 
     def _part_at(self, key: str, index: object) -> Any:
         array = self._group.array(key)
@@ -154,8 +154,8 @@ class Reading(PersistentState):
             rows = _rows_of_stack(array, index)
             return NO_DEFAULT if rows is None else self._value_of(key, array, rows)
         if array.kind is not None:
-            whole = self._read_array(key, array, ())
-            return special.at(whole, index, _rust.index_shape(self._batch_size, index))
+            entry = self._read_array(key, array, ())
+            return special.at(entry, index, _rust.index_shape(self._batch_size, index))
         return self._read_array(key, array, index)
 
     def _sample_entries(self) -> dict[str, Any]:
@@ -163,7 +163,8 @@ class Reading(PersistentState):
         return {key: value for key, value in samples.items() if value is not NO_DEFAULT}
 
     def _sample_entry(self, key: str) -> Any:
-        # The sample has the shape and dtype of an array and next to no memory.
+        # An expanded empty tensor has the array's shape and dtype, and almost no
+        # memory.
         array = self._group.array(key)
         if array is None:
             child = self._child(key)
@@ -181,11 +182,11 @@ class Reading(PersistentState):
         return self._index(index)
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
-        """Read all that the file holds, to an ordinary collection."""
+        """Read the entire file to an ordinary collection."""
         return self._shown()
 
     def _sampled(self) -> Any:
-        """An ordinary tensordict of the same entries, of which nothing is read."""
+        """Return an ordinary tensordict of stand-ins, without reading values."""
         return self._with_entries(
             {
                 key: value._sampled() if isinstance(value, PersistentState) else value
@@ -194,7 +195,7 @@ class Reading(PersistentState):
         )
 
     def _chosen(self, choose: Callable[[Any], Any]) -> Any:
-        """Read what ``choose`` leaves of an ordinary tensordict."""
+        """Read the entries that ``choose`` keeps from a tensordict of stand-ins."""
         return self._filled(choose(self._sampled()))
 
     def _filled(self, chosen: CollectionProtocol) -> Any:
@@ -213,21 +214,21 @@ class Reading(PersistentState):
         strict: bool = True,
         as_tensordict: bool = False,
     ) -> Any:
-        """Read the entries at ``keys``, and no others, to an ordinary collection."""
+        """Read only the entries at ``keys``, to an ordinary collection."""
         if inplace:
             raise NotImplementedError(MSG_KEYS.format("select", "select"))
         return self._chosen(lambda td: td.select(*keys, strict=strict))
 
     def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Any:
-        """Read all entries but those at ``keys`` to an ordinary collection."""
+        """Read all entries except those at ``keys``, to an ordinary collection."""
         if inplace:
             raise NotImplementedError(MSG_KEYS.format("exclude", "exclude"))
         return self._chosen(lambda td: td.exclude(*keys))
 
     def is_empty(self) -> bool:
-        """Tell whether there is no tensor in the file."""
+        """Return whether the file contains no tensor."""
         return self._sampled().is_empty()
 
     def _repr_entries(self) -> list[tuple[str, Any]]:
-        # Nothing is read for a text.
+        # Printing does not read values.
         return sorted(self._sample_entries().items())

@@ -1,4 +1,4 @@
-"""The state of a collection of a file, and the collections that are nested in it."""
+"""The state of a collection in a file, and its nested collections."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["PersistentState"]
 
 
 class PersistentState(KeptOutside, PartsProtocol):  # type: ignore[misc]
-    """The state of a collection of a file, and the collections that are nested in it."""
+    """The state of a collection in a file, and its nested collections."""
 
     filename: Any
-    """The path of the file, or the store that was given."""
+    """The path of the file, or the store that was passed."""
     mode: str
-    """The mode that it was opened with."""
+    """The mode with which the file was opened."""
     backend: str
     """``"h5"`` or ``"zarr"``."""
 
@@ -71,26 +71,26 @@ class PersistentState(KeptOutside, PartsProtocol):  # type: ignore[misc]
         size: torch.Size,
         names: list[str | None] | None,
     ) -> Self:
-        """Another collection of a file, with the settings of ``like``."""
-        made = cls.__new__(cls)
+        """Make another collection of a file, with the settings of ``like``."""
+        persistent = cls.__new__(cls)
         options, as_stack = like._options, like._non_tensor_as_stack
-        made._take(file, group, size, like._device, names, options, as_stack)
-        return made
+        persistent._take(file, group, size, like._device, names, options, as_stack)
+        return persistent
 
     @property
     def file(self) -> Any:
-        """The file, or the group in it, as the library has it open."""
+        """The open file, or the group in it, as an object of ``h5py`` or ``zarr``."""
         return self._group.handle
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        """The options of new arrays, as given."""
+        """The options of new arrays, as they were passed."""
         return self._options
 
     def close(self) -> None:
-        """Close the file. Everything in it that is still read is an error from then on.
+        """Close the file. Later reads and writes raise an error.
 
-        What was given open is left open.
+        A file or group that was passed as ``group`` stays open.
         """
         if self._file.is_own:
             self._file.close()
@@ -100,23 +100,23 @@ class PersistentState(KeptOutside, PartsProtocol):  # type: ignore[misc]
             self._group.note(noted(self._batch_size, self._td_dim_names))
 
     def _child(self, key: str) -> Any:
-        """The nested collection of a group; None where there is no group."""
+        """Return the nested collection of a group; None if the group is missing."""
         group = self._group.group(key)
         if group is None:
             self._nested.pop(key, None)
             return None
-        found = self._nested.get(key)
-        if found is None:
+        child = self._nested.get(key)
+        if child is None:
             size, names = own_size(group, self._batch_size, self._td_dim_names)
-            found = self._of_group(self._file, group, self, size, names)
+            child = self._of_group(self._file, group, self, size, names)
             if self._is_locked:
                 parents = [*self._lock_parents_weakrefs, weakref.ref(self)]
-                _rust.lock_tree(found, tuple(parents))
-            self._nested[key] = found
-        return found
+                _rust.lock_tree(child, tuple(parents))
+            self._nested[key] = child
+        return child
 
     def _holder_of(self, path: tuple[str, ...]) -> Any:
-        """The collection in which the last key of a path is; None where it is not here."""
+        """Return the collection that holds the last key of a path, or None."""
         holder: Any = self if path else None
         for name in path[:-1]:
             holder = holder._child(name)
@@ -125,21 +125,23 @@ class PersistentState(KeptOutside, PartsProtocol):  # type: ignore[misc]
         return holder
 
     def _children(self) -> list[Any]:
-        found = [self._child(key) for key in self._group.names()]
-        return [child for child in found if child is not None]
+        children = [self._child(key) for key in self._group.names()]
+        return [child for child in children if child is not None]
 
     def _held_keys(self) -> dict[str, Any]:
         return dict.fromkeys(self._group.names())
 
     def _again(self, device: torch.device | None) -> Self:
-        """Another collection of the same group, whose entries are read to ``device``."""
+        """Make another collection of the same group that reads to ``device``."""
         names = self._td_dim_names
         names = None if names is None else list(names)
-        made = self._of_group(self._file, self._group, self, self._batch_size, names)
-        made._device = device
+        persistent = self._of_group(
+            self._file, self._group, self, self._batch_size, names
+        )
+        persistent._device = device
         for key, child in self._nested.items():
-            made._nested[key] = child._again(device)
-        return made
+            persistent._nested[key] = child._again(device)
+        return persistent
 
     def _clone_structure(self) -> Self:
         return self._again(self._device)

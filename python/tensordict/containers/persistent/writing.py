@@ -30,7 +30,7 @@ __all__ = ["Writing"]
 
 
 class Writing(PersistentState):
-    """Writing entries to a file."""
+    """The part of a persistent collection that writes entries."""
 
     def _set_entry(self, key: str, value: object) -> None:
         group = self._group
@@ -40,7 +40,7 @@ class Writing(PersistentState):
             if value is self._nested.get(key):
                 return
             if isinstance(value, PersistentState):
-                # It may be the very group that is replaced.
+                # The value may be the very group that is replaced, so read it first.
                 value = value._shown()
             self._replace(key, lambda name: self._fill(name, value))
             return
@@ -57,15 +57,15 @@ class Writing(PersistentState):
         self._replace(key, lambda name: group.create(name, content, self._options))
 
     def _fill(self, name: str, value: Any) -> None:
-        made = self._group.create_group(name, metadata_to_write(value))
+        nested = self._group.create_group(name, metadata_to_write(value))
         try:
-            fill_group(made, value, self._options)
+            fill_group(nested, value, self._options)
         except BaseException:
             self._group.delete(name)
             raise
 
     def _replace(self, key: str, make: Callable[[str], Any]) -> None:
-        """Make an entry; one that is there goes when the new one is whole."""
+        """Write an entry; an old one is deleted only when the new one is complete."""
         group = self._group
         self._nested.pop(key, None)
         if group.group(key) is None and group.array(key) is None:
@@ -92,9 +92,9 @@ class Writing(PersistentState):
         self._file.check_writable(key)
         array: Any = self._group.array(key)
         if array.kind is not None:
-            whole = self._get_entry(key, NO_DEFAULT)
-            whole[... if is_shared(value) else index] = value
-            self._set_entry(key, whole)
+            entry = self._get_entry(key, NO_DEFAULT)
+            entry[... if is_shared(value) else index] = value
+            self._set_entry(key, entry)
             return
         if not isinstance(value, torch.Tensor):
             value = as_tensor(value)
@@ -119,7 +119,7 @@ class Writing(PersistentState):
             for key, item in items:
                 part._set_entry(key, item)
             return
-        # A number says nothing of values that are no tensors.
+        # A number is written to tensors only, not to non-tensor data.
         for key, sample in self._sample_entries().items():
             if isinstance(sample, PersistentState):
                 _rust.set_index(sample, index, value)
@@ -141,14 +141,15 @@ class Writing(PersistentState):
             if array is not None and not array.is_value:
                 self._set_entry(key, next(values))
 
-    # Saves elsewhere -------------------------------------------------------------------
+    # Saves elsewhere
+    # -------------------------------------------------------------------
 
     def memmap_like(self, *args: object, **kwargs: object) -> Any:
-        """Make files of zeros of the shapes that are here, as an ordinary collection."""
+        """Create memory-mapped zeros with the shapes of the entries."""
         return self._sampled().memmap_like(*args, **kwargs)
 
     def _save_plan(self, plan: object, level: int) -> None:
-        # The planned entries are those that are saved.
+        # Keep the entries that were planned, so that `_saved` uses the same ones.
         self._planned = self._shown()
         self._planned._save_plan(plan, level)
 

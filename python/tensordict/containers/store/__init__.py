@@ -1,10 +1,10 @@
 """Collections whose entries are on a Redis server.
 
-``server`` talks to it, by ``scripts`` where one command is not enough, and a ``tree`` tells
-the entries that are there; ``encoding`` and ``stacked`` say what an entry is there, ``ranges``
-which bytes of it an index means, and ``writes`` what of a collection is to be written.
-``dense`` and ``lazy`` are the two collections over them, ``element`` is a member of the
-second; ``common`` has what all of them do.
+``dense`` and ``lazy`` define the two collections; ``common`` holds the methods that
+they share, and ``element`` is a member of the lazy one. ``server`` talks to the server,
+with ``scripts`` for operations that need several commands. A ``tree`` describes the
+entries on the server. ``encoding`` and ``stacked`` convert entries to bytes, ``ranges``
+finds the bytes of an index, and ``writes`` collects the changes to send.
 """
 
 from __future__ import annotations

@@ -33,30 +33,30 @@ MSG_UNSUPPORTED = Refusal(
 
 
 def device_of(device: Any) -> torch.device | None:
-    """Find the device that an argument means."""
+    """Convert an argument to a ``torch.device`` or None."""
     return None if device is None else torch.device(device)
 
 
 class StoreBase(KeptOutside):
-    """A collection that reads its entries from a server, and writes them there.
+    """A collection that reads its entries from a server and writes them there.
 
-    What is read is a copy. Operations in place write their results to the server; all
-    others give ordinary collections.
+    An entry that is read is a copy. Operations in place write their results to the
+    server; other operations return ordinary collections.
     """
 
     _is_dense: ClassVar[bool] = False
 
     _server: Server
     _lock_of: Any = None
-    """The store whose lock holds for this nested collection, too."""
+    """The store whose lock also locks this nested collection."""
 
     # Locks ---------------------------------------------------------------------------
 
     @property
     def _is_locked(self) -> bool:
-        held = self._lock_of
+        parent = self._lock_of
         return self.__dict__.get("_locked", False) or (
-            held is not None and held._is_locked
+            parent is not None and parent._is_locked
         )
 
     @_is_locked.setter
@@ -65,8 +65,8 @@ class StoreBase(KeptOutside):
 
     @property
     def _lock_parents_weakrefs(self) -> tuple[Any, ...]:  # type: ignore[override]
-        held = self._lock_of
-        return () if held is None or not held._is_locked else (weakref.ref(held),)
+        parent = self._lock_of
+        return () if parent is None or not parent._is_locked else (weakref.ref(parent),)
 
     def _lock_tree(self, parents: object = ()) -> None:
         self._is_locked = True
@@ -75,32 +75,33 @@ class StoreBase(KeptOutside):
         self._is_locked = False
 
     def _containers(self, out: list[Any]) -> None:
-        # Nested collections are made when they are read, and have the lock of this one.
+        # Nested collections are made at each read, and share the lock of this one.
         out.append(self)
 
     def _children(self) -> list[Any]:
         return []
 
-    # Reading and writing ---------------------------------------------------------------
+    # Reading and writing
+    # ---------------------------------------------------------------
 
     def _blank(self) -> Any:
-        """Show the entries as :meth:`_shown_as_is`, with tensors whose values are not read."""
+        """Return the entries like :meth:`_shown_as_is`, with uninitialized tensors."""
         raise NotImplementedError
 
     def _snapshot(self, plain: CollectionProtocol) -> Any:
-        """Note a plain collection of the entries, to tell later what was changed in it."""
+        """Record a plain collection of the entries, to find later changes in it."""
         return Snapshot(plain)
 
     def _store_snapshot(self, snapshot: Any) -> None:
-        """Write what was changed in a plain collection of the entries."""
+        """Write the changes of a recorded plain collection to the server."""
         raise NotImplementedError
 
     @contextlib.contextmanager
     def _rewriting(self, blank: bool = False) -> Iterator[Any]:
-        """Give a plain collection of the entries; what is changed in it is then written.
+        """Yield a plain collection of the entries, and write its changes at the end.
 
-        Nothing is after an error. With ``blank`` tensors have no values: for operations
-        that only write whole ones.
+        An error in the block writes nothing. If ``blank`` is true, tensors are not
+        read: for operations that overwrite entire tensors.
         """
         plain = self._blank() if blank else self._shown_as_is()
         snapshot = self._snapshot(plain)
@@ -129,7 +130,7 @@ class StoreBase(KeptOutside):
             with self._rewriting(blank=True) as plain:
                 _rust.copy_into(plain, source, keys, non_blocking)
         except KeyError:
-            # Another process may have made the entry that is missing.
+            # Another process may have added the missing entry: read the tree again.
             self._server.tree()
             with self._rewriting(blank=True) as plain:
                 _rust.copy_into(plain, source, keys, non_blocking)
@@ -143,7 +144,7 @@ class StoreBase(KeptOutside):
     ) -> Self:
         """Merge another collection or a mapping. See ``TensorDict.update``.
 
-        All entries are written at once: another process sees all of them or none.
+        All entries are written in one transaction: another process sees all or none.
         """
         if input_dict_or_td is self:
             return self
@@ -152,19 +153,19 @@ class StoreBase(KeptOutside):
         return self
 
     def update_at_(self, *args: object, **kwargs: object) -> Self:
-        """Write values where an index points. See ``TensorDict.update_at_``."""
+        """Write values at an index. See ``TensorDict.update_at_``."""
         with self._rewriting() as plain:
             plain.update_at_(*args, **kwargs)
         return self
 
     def clear(self) -> Self:  # type: ignore[override]
-        """Remove all entries. The store itself stays on the server."""
+        """Remove all entries. The empty store stays on the server."""
         with self._server.batch():
             super().clear()
         return self
 
     def del_(self, key: NestedKeyLike) -> Self:
-        """Remove an entry; one that is not there is gone already.
+        """Remove an entry, if it exists.
 
         See ``TensorDict.del_``.
         """
@@ -174,7 +175,7 @@ class StoreBase(KeptOutside):
             return self
 
     def popitem(self) -> Any:
-        """Remove the last entry; its key and value."""
+        """Remove the last entry, and return its key and value."""
         with self._server.batch():
             return super().popitem()
 
@@ -182,22 +183,23 @@ class StoreBase(KeptOutside):
         name = "an operation that replaces tensors in place"
         raise MSG_UNSUPPORTED.of(self, name)
 
-    # Copies ----------------------------------------------------------------------------
+    # Copies
+    # ----------------------------------------------------------------------------
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
-        """Copy all that the server holds, read at once, to a plain collection."""
+        """Copy all entries, read in one transaction, to a plain collection."""
         return self._shown_as_is().to_tensordict(retain_none=retain_none)
 
     def to_dict(self, **kwargs: object) -> Any:
-        """Nested dictionaries of copies of the entries. See ``TensorDict.to_dict``."""
+        """Return nested dictionaries of copies. See ``TensorDict.to_dict``."""
         return self._shown_as_is().to_dict(**kwargs)
 
     def to_local(self) -> Any:
-        """Make a plain copy: :meth:`to_tensordict`, which it is to be called."""
+        """Return a plain copy. Use :meth:`to_tensordict`, which does the same."""
         return self.to_tensordict()
 
     def contiguous(self, *args: object, **kwargs: object) -> Any:
-        """Copy all that the server holds to a plain collection."""
+        """Copy all entries to a plain collection."""
         return self._shown()
 
     select: Any = on_a_copy(inplace=MSG_UNSUPPORTED)
@@ -226,15 +228,15 @@ class StoreBase(KeptOutside):
         if not inplace:
             return super()._apply_with(fn, others, *options, **kwargs)
         with self._rewriting() as plain:
-            found = plain._apply_with(fn, others, *options, **kwargs)
-        return None if found is None else self
+            result = plain._apply_with(fn, others, *options, **kwargs)
+        return None if result is None else self
 
     def _write_index(self, index: object, value: object) -> None:
         with self._rewriting() as plain:
             _rust.set_index(plain, index, value)
 
     def view(self, *shape: Any, **kwargs: Any) -> Any:
-        """Read the entries as another dtype.
+        """View the entries as another dtype.
 
         Raises:
             RuntimeError: a shape is given. Use :meth:`reshape`.
@@ -244,11 +246,11 @@ class StoreBase(KeptOutside):
         raise Refusal(MSG_ONLY_VIEW).of(self, "view")
 
     def is_memmap(self) -> bool:
-        """Return False: nothing is memory-mapped."""
+        """Return False: a server's entries are not memory-mapped."""
         return False
 
     def is_shared(self) -> bool:
-        """Return False: nothing is in shared memory."""
+        """Return False: a server's entries are not in shared memory."""
         return False
 
     def _save_plan(self, plan: object, level: int) -> None:
@@ -259,18 +261,18 @@ class StoreBase(KeptOutside):
     def close(self) -> None:
         """Close the connection to the server. The entries stay there.
 
-        After it this object can neither read nor write; ``from_store`` opens the store
-        again. A client that was given as ``client`` stays open.
+        Later reads and writes of this object raise an error; ``from_store`` opens the
+        store again. A client that was passed as ``client`` stays open.
         """
         self._server.close()
 
     def clear_redis(self) -> None:
-        """Delete the store from the server; of a nested collection, its entries.
+        """Delete the store from the server. A nested collection deletes its entries.
 
         The connection stays open, so that new entries can be written.
         """
         raise NotImplementedError
 
     def __reduce_ex__(self, protocol: object) -> str | tuple[Any, ...]:
-        """Pickle how the store is opened, and not its entries."""
+        """Pickle the arguments that reopen the store, not its entries."""
         return self.__reduce__()

@@ -1,4 +1,4 @@
-"""Make stores of collections, mappings and schemas; open those that others made."""
+"""Making stores from collections, mappings and schemas, and opening existing stores."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ __all__ = ["MSG_NO_STORE", "StoreConstructors"]
 
 MSG_NO_STORE = "No {} with td_id={!r} found at {} (prefix={!r})."
 MSG_SCHEMA = (
-    "The schema gives the entry {!r} as {!r}: give a pair of the shape after the batch "
-    "dims and the dtype."
+    "The schema gives the entry {!r} as {!r}. Pass a pair: the shape after the batch "
+    "dims, and the dtype."
 )
 
 
 class StoreConstructors(OpenedStore):
-    """The class methods that make a store, or open one."""
+    """The class methods that make or open a store."""
 
     if TYPE_CHECKING:
 
@@ -63,16 +63,16 @@ class StoreConstructors(OpenedStore):
         """Copy a collection to a new store, in one round trip.
 
         Args:
-            td: the collection. Of a tensorclass the server keeps the class, too, which
-                :meth:`from_store` gives back.
+            td: the collection. The server also records the class of a tensorclass, and
+                :meth:`from_store` returns that class.
             backend: see the class.
             host: see the class.
             port: see the class.
             db: see the class.
             unix_socket_path: see the class.
             prefix: see the class.
-            device: where tensors are read to. Default: the device of ``td``.
-            **kwargs: what else the class takes, such as ``client`` and ``td_id``.
+            device: the device to which tensors are read. Default: the device of ``td``.
+            **kwargs: further arguments of the class, such as ``client`` and ``td_id``.
 
         Returns:
             A store, or a :class:`LazyStackedTensorDictStore` for a lazy stack.
@@ -97,16 +97,16 @@ class StoreConstructors(OpenedStore):
 
     @classmethod
     def _uploaded(cls, server: Server, td: Any, device: torch.device | None) -> Self:
-        """Make a store of copies of the entries of a collection."""
+        """Make a store with copies of a collection's entries."""
         kind = type(td) if is_tensorclass(td) else None
         plain = td._tensordict if kind is not None else td
         names = list(td.names) if td._has_names() else None
-        made = cls._opened(server, td.batch_size, device, names=names)
+        store = cls._opened(server, td.batch_size, device, names=names)
         entries: dict[str, Any] = {}
         extra: dict[str, Any] = {} if names is None else {"": {"names": names}}
         collect("", plain, (td.batch_size, names), entries, extra)
-        made._write(entries, (), extra, made._header(kind))
-        return made
+        store._write(entries, (), extra, store._header(kind))
+        return store
 
     @classmethod
     def from_dict(  # type: ignore[override]
@@ -161,11 +161,11 @@ class StoreConstructors(OpenedStore):
         device: torch.device | str | int | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Make a store of zeros, which the server allocates.
+        """Make a store of zeros. The server allocates them.
 
         Args:
-            schema: for each key, which may be nested, the shape ``[*F]`` and the dtype of
-                an entry of shape ``[*B, *F]``.
+            schema: a pair of shape ``[*F]`` and dtype for each key. Keys may be nested.
+                An entry has the shape ``[*B, *F]``.
             batch_size: the batch size ``[*B]``.
             backend: see the class.
             host: see the class.
@@ -174,10 +174,10 @@ class StoreConstructors(OpenedStore):
             unix_socket_path: see the class.
             prefix: see the class.
             device: see the class.
-            **kwargs: what else the class takes, such as ``client`` and ``td_id``.
+            **kwargs: further arguments of the class, such as ``client`` and ``td_id``.
 
         Raises:
-            TypeError: an item of the schema is no pair of a shape and a dtype.
+            TypeError: an item of the schema is not a pair of a shape and a dtype.
         """
         server = Server(
             backend=backend,
@@ -189,8 +189,8 @@ class StoreConstructors(OpenedStore):
             **kwargs,
         )
         size = torch.Size(batch_size or ())
-        made = cls._opened(server, size, device_of(device))
-        commands = made._header()
+        store = cls._opened(server, size, device_of(device))
+        commands = store._header()
         for key, item in schema.items():
             path = server.path_to("", _rust.unravel_key_to_tuple(key))
             try:
@@ -207,7 +207,7 @@ class StoreConstructors(OpenedStore):
             commands.append(("HSET", meta, *flat))
             commands.append(("SADD", server.key("__keys__"), path))
         server.write({}, commands=commands)
-        return made
+        return store
 
     @classmethod
     def from_store(
@@ -224,7 +224,7 @@ class StoreConstructors(OpenedStore):
         tensorclass_cls: type | str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Open what another store, of any process, has written to the server.
+        """Open a store that any process has written to the server.
 
         Args:
             backend: see the class.
@@ -233,17 +233,18 @@ class StoreConstructors(OpenedStore):
             db: see the class.
             unix_socket_path: see the class.
             prefix: see the class.
-            td_id: which store: the attribute ``_td_id`` of the other one.
-            device: where tensors are read to. Default: what the other one gave.
+            td_id: the name of the store: the attribute ``_td_id`` of its creator.
+            device: the device to which tensors are read. Default: the creator's device.
             tensorclass_cls: the tensorclass to wrap the store in, or its path
-                ``"module.ClassName"``. Default: the one that the server names, if any.
-            **kwargs: what else the class takes, such as ``client``.
+                ``"module.ClassName"``. Default: the class that the server records, if
+                any.
+            **kwargs: further arguments of the class, such as ``client``.
 
         Returns:
             A store, or a tensorclass around it.
 
         Raises:
-            KeyError: there is no such store.
+            KeyError: the server has no store with this name.
         """
         server = Server(
             backend=backend,
@@ -256,18 +257,18 @@ class StoreConstructors(OpenedStore):
             **kwargs,
         )
         header = ("__batch_size__", "__device__", "__tensorclass__")
-        tree, size, found, kind = server.read_header(*header)
+        tree, size, device_name, kind = server.read_header(*header)
         if size is None:
             where = (cls.__name__, td_id, server.address, prefix)
             raise KeyMessageError(MSG_NO_STORE.format(*where))
-        if device is None and found:
-            device = found.decode()
+        if device is None and device_name:
+            device = device_name.decode()
         names = tree.extra.get("", {}).get("names")
-        made = cls._opened(
+        store = cls._opened(
             server, torch.Size(json.loads(size)), device_of(device), names=names
         )
         if tensorclass_cls is None and kind is not None:
             tensorclass_cls = kind.decode()
         if tensorclass_cls is None:
-            return made
-        return class_named(tensorclass_cls)._from_tensordict(made)
+            return store
+        return class_named(tensorclass_cls)._from_tensordict(store)

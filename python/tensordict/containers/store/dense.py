@@ -19,8 +19,8 @@ from tensordict.containers.store.writes import (
     Snapshot,
     build,
     collect,
+    keys_below,
     nested_names,
-    without,
 )
 from tensordict.primitives.checks import is_branch
 from tensordict.primitives.common import MSG_INPLACE, _InplaceWriteError
@@ -35,41 +35,44 @@ __all__ = ["TensorDictStore"]
 
 
 class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
-    """A collection whose entries are on a Redis server, or one that speaks as it does.
+    """A collection whose entries are on a Redis server, or on a compatible server.
 
-    Each tensor is one string of bytes on the server, beside its shape and dtype. What is
-    read is a copy, each call asks the server once, and what one call writes appears at
-    once: another process sees all of it or none. Nested collections are stores, too, that
-    read and write the same server. An index of the batch dims reads, and writes, only the
-    bytes that it means. Results of operations are ordinary collections.
+    The server holds each tensor as one string of bytes, and its shape and dtype. An
+    entry that is read is a copy. Each call asks the server once. The writes of one call
+    are one
+    transaction: another process sees all of them or none. A nested collection is a
+        store that reads and writes on the same server. An index of the batch dims reads
+        or writes only the bytes of its rows. Operations return ordinary collections.
 
-    The data stays on the server after :meth:`close` and after the process ends, until
-    :meth:`clear_redis`. Another process opens it by :meth:`from_store`.
+    The data stays on the server after :meth:`close`, and after the process ends, until
+    :meth:`clear_redis`. Another process opens it with :meth:`from_store`.
 
-    Non-tensor values are stored as JSON, where that gives back the same value, and as
-    pickles otherwise, which each read unpickles: connect to a server that you trust, or
-    give ``allow_pickle=False``.
+    Non-tensor data is stored as JSON if JSON reproduces the same value, and otherwise
+    as a pickle, which each read unpickles. Connect only to a server that you trust, or
+    pass ``allow_pickle=False``.
 
     Args:
-        backend: what texts call the server: ``"redis"``, ``"dragonfly"`` or the like.
+        backend: the name of the server software in texts: ``"redis"``, ``"dragonfly"``.
         host: the name of the server.
-        port: its port.
+        port: the port of the server.
         db: the number of the database.
-        unix_socket_path: a socket of this machine, instead of host and port.
-        prefix: what all keys on the server start with.
+        unix_socket_path: a local socket, instead of host and port.
+        prefix: the beginning of all keys on the server.
         batch_size: the leading dims ``[*B]`` that all entries share.
-        device: where tensors are read to; None for the CPU, without a device.
-        client: a ``redis.Redis`` to use, or a ``redis.asyncio.Redis`` whose settings
-            are used, instead of an address.
-        td_id: which store on the server. Default: a new one.
-        cache_metadata: whether shapes and dtypes are remembered, with which an entry is
-            read in one round trip. They are compared with those of the server each time.
-        **redis_kwargs: what else ``redis.Redis`` takes, such as ``password``, ``ssl`` and
-            ``ssl_ca_certs``; and ``allow_pickle``.
+        device: the device to which tensors are read. None: the CPU, and the collection
+            has no device.
+        client: a ``redis.Redis`` to use instead of an address, or a
+            ``redis.asyncio.Redis`` whose settings are used.
+        td_id: the name of the store on the server. Default: a new one.
+        cache_metadata: whether shapes and dtypes are cached, so that an entry is read
+            in one round trip. Each read compares the cache with the server.
+        **redis_kwargs: further arguments of ``redis.Redis``, such as ``password``,
+            ``ssl`` and ``ssl_ca_certs``; and ``allow_pickle``.
 
     Raises:
         ModuleNotFoundError: the package ``redis`` is not installed.
-        redis.exceptions.ConnectionError: the server cannot be reached; it is named.
+        redis.exceptions.ConnectionError: the server, which the message names, cannot be
+            reached.
 
     ``docs/guide/stores.md`` has examples::
 
@@ -129,7 +132,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
         return self
 
     def _header(self, cls: type | None = None) -> list[tuple[Any, ...]]:
-        """Make the commands that write what is known of the whole store."""
+        """Make the commands that write the metadata of the entire store."""
         server = self._server
         device = "" if self._reads_to is None else str(self._reads_to)
         commands: list[tuple[Any, ...]] = [
@@ -142,7 +145,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
         return commands
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle how the store is opened, and not its entries."""
+        """Pickle the arguments that reopen the store, not its entries."""
         state = (self._size, self._reads_to, self._prefix, self._names)
         return _reopen, (type(self), self._server.opening(), state, self._is_locked)
 
@@ -151,7 +154,8 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
             self._server, self._size, self._reads_to, self._prefix, self._names
         )
 
-    # State -----------------------------------------------------------------------------
+    # State
+    # -----------------------------------------------------------------------------
 
     @property
     def _batch_size(self) -> torch.Size:
@@ -185,14 +189,15 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
         self._record(names=names)
 
     def _record(self, **fields: object) -> None:
-        """Keep what is known of this collection on the server."""
-        known = self._server.tree().extra.get(self._prefix, {})
-        self._server.write({}, extra={self._prefix: {**known, **fields}})
+        """Write fields to the record of this collection on the server."""
+        record = self._server.tree().extra.get(self._prefix, {})
+        self._server.write({}, extra={self._prefix: {**record, **fields}})
 
     def _inside(self) -> tuple[torch.Size, list[str | None] | None]:
         return self._size, self._names
 
-    # Reading ---------------------------------------------------------------------------
+    # Reading
+    # ---------------------------------------------------------------------------
 
     def _path(self, *key: str) -> str:
         return self._server.path_to(self._prefix, key)
@@ -201,7 +206,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
         return decode(path, meta, data, self, self._server.allow_pickle)
 
     def _child(self, key: str, tree: Tree) -> Self:
-        """Make the nested collection at a key."""
+        """Make the nested store at a key."""
         path = self._path(key)
         record = tree.extra.get(path, {})
         size = torch.Size(record.get("batch_size", self._size))
@@ -215,7 +220,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
         choose: Callable[[dict[str, Meta]], Iterable[str]],
         is_fresh: bool = True,
     ) -> tuple[Any, Any]:
-        """Read all descriptions below, and the values of the paths that ``choose`` names."""
+        """Read all descriptions below, and the values at the paths of ``choose``."""
         prefix = self._prefix
 
         def wanted(tree: Tree) -> list[str]:
@@ -225,7 +230,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
         metas = tree.below(prefix)
         return tree, {
             key: self._decoded_below(path, metas[path], data, tree)
-            for key, path in without(prefix, metas).items()
+            for key, path in keys_below(prefix, metas).items()
             if path in data
         }
 
@@ -234,7 +239,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
     ) -> Any:
         if meta.has_rows:
             return self._decoded(path, meta, data[path])
-        # Non-tensor data has the batch size of the collection that it is an entry of.
+        # Non-tensor data has the batch size of the nested collection that holds it.
         parent = path.rpartition(KEY_SEPARATOR)[0]
         owner = self
         start = len(self._prefix) + 1 if self._prefix else 0
@@ -244,7 +249,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
         return owner._decoded(path, meta, data[path])
 
     def _built(self, leaves: dict[tuple[str, ...], Any], tree: Tree) -> Any:
-        records = without(self._prefix, tree.records_below(self._prefix))
+        records = keys_below(self._prefix, tree.records_below(self._prefix))
         extra = {key: tree.extra[path] for key, path in records.items()}
         return build(leaves, extra, (self._size, self._reads_to, self._names))
 
@@ -262,9 +267,9 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
         return self._sampled(expanded)
 
     def _sampled(self, make: Callable[..., torch.Tensor], is_fresh: bool = True) -> Any:
-        """Make a plain collection with tensors that ``make`` makes; others are read."""
+        """Make a plain collection with tensors from ``make``; read other entries."""
         tree, leaves = self._loaded(_not_tensors, is_fresh)
-        for key, path in without(self._prefix, tree.below(self._prefix)).items():
+        for key, path in keys_below(self._prefix, tree.below(self._prefix)).items():
             if key not in leaves:
                 leaves[key] = sample(tree.metas[path], make, self)
         return self._built(dict(sorted(leaves.items())), tree)
@@ -278,31 +283,31 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
     def _direct(
         self, choose: Callable[[dict[str, Meta]], Iterable[str]]
     ) -> dict[Any, Any]:
-        """Find the direct entries: values, samples of tensors, and nested stores."""
+        """Return the direct entries: values, tensor stand-ins and nested stores."""
         start = len(self._prefix) + 1 if self._prefix else 0
 
         def direct(metas: dict[str, Meta]) -> list[str]:
-            own = {
+            direct_metas = {
                 path: meta
                 for path, meta in metas.items()
                 if KEY_SEPARATOR not in path[start:]
             }
-            return list(choose(own))
+            return list(choose(direct_metas))
 
         tree, values = self._loaded(direct)
-        found: dict[str, Any] = {}
-        for key, path in without(self._prefix, tree.below(self._prefix)).items():
+        entries: dict[str, Any] = {}
+        for key, path in keys_below(self._prefix, tree.below(self._prefix)).items():
             if len(key) > 1:
-                found.setdefault(key[0], None)
+                entries.setdefault(key[0], None)
             elif key in values:
-                found[key[0]] = values[key]
+                entries[key[0]] = values[key]
             else:
-                found[key[0]] = sample(tree.metas[path], expanded, self)
-        for key in without(self._prefix, tree.records_below(self._prefix)):
-            found.setdefault(key[0], None)
+                entries[key[0]] = sample(tree.metas[path], expanded, self)
+        for key in keys_below(self._prefix, tree.records_below(self._prefix)):
+            entries.setdefault(key[0], None)
         return {
             key: self._child(key, tree) if value is None else value
-            for key, value in sorted(found.items())
+            for key, value in sorted(entries.items())
         }
 
     def _get_entry(self, key: str, default: object) -> Any:
@@ -312,16 +317,17 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
         return self._look_up(key, NO_DEFAULT, False)
 
     def _look_up(self, key: str, default: object, reads: bool) -> Any:
-        """Find one entry, and of a tensor the values only if ``reads``.
+        """Return one entry; read the values of a tensor only if ``reads`` is true.
 
-        What is known here is tried first: an entry that is not known is asked for.
+        The cached descriptions are tried first. The server is asked for an entry that
+        is not among them.
         """
         try:
             path = self._path(key)
         except KeyError:
             return default
         server = self._server
-        for tree in (server.known, server.tree):
+        for tree in (server.last_tree, server.tree):
             found = tree()
             meta = found.metas.get(path)
             if meta is None:
@@ -337,7 +343,8 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
                 return self._decoded(path, found.metas[path], data[path])
         return default
 
-    # Writing ---------------------------------------------------------------------------
+    # Writing
+    # ---------------------------------------------------------------------------
 
     def _write(
         self,
@@ -347,7 +354,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
         commands: Sequence[tuple[Any, ...]] = (),
     ) -> None:
         for path in entries:
-            # A key with the separator in it is a nested one here.
+            # A key that contains the separator becomes a nested key on the server.
             self._server.path_to("", path.split(KEY_SEPARATOR))
         encoded = {path: encode(path, value) for path, value in entries.items()}
         self._server.write(encoded, list(removed), extra, commands)
@@ -357,21 +364,31 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
         entries: dict[str, Any] = {}
         extra: dict[str, Any] = {}
         collect(path, value, self._inside(), entries, extra)
-        tree = self._server.known()
+        tree = self._server.last_tree()
         below = [path, *tree.below(path)]
-        known = dict.fromkeys([path, *tree.records_below(path)])
-        known = {each: None for each in known if each in tree.extra}
-        removed = [each for each in below if each in tree.metas and each not in entries]
-        self._write(entries, removed, {**known, **extra})
+        old_records = dict.fromkeys([path, *tree.records_below(path)])
+        old_records = {
+            record_path: None
+            for record_path in old_records
+            if record_path in tree.extra
+        }
+        removed = [
+            old_path
+            for old_path in below
+            if old_path in tree.metas and old_path not in entries
+        ]
+        self._write(entries, removed, {**old_records, **extra})
 
     def _del_entry(self, key: str) -> None:
         path = self._path(key)
-        tree = self._server.known()
+        tree = self._server.last_tree()
         removed = [path, *tree.below(path)]
-        known = [
-            each for each in (path, *tree.records_below(path)) if each in tree.extra
+        records = [
+            record_path
+            for record_path in (path, *tree.records_below(path))
+            if record_path in tree.extra
         ]
-        self._server.write({}, removed, dict.fromkeys(known))
+        self._server.write({}, removed, dict.fromkeys(records))
 
     def _set_path(
         self,
@@ -426,8 +443,8 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
         self._set_entry(key, written)
 
     def _store_leaves(self, values: list[Any]) -> None:
-        tree = self._server.known()
-        metas = without(self._prefix, tree.below(self._prefix))
+        tree = self._server.last_tree()
+        metas = keys_below(self._prefix, tree.below(self._prefix))
         paths = [path for path in metas.values() if tree.metas[path].is_tensor]
         self._write(dict(zip(paths, values, strict=True)), (), {})
 
@@ -445,21 +462,21 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
             self._write(entries, [self._path(key) for key in gone], extra)
 
     def empty(self, *args: object, **kwargs: object) -> Any:
-        """Make an ordinary collection like this one without leaves."""
+        """Return an ordinary collection like this one, without leaves."""
         return self._sampled(expanded).empty(*args, **kwargs)
 
     def clear_redis(self) -> None:
-        """Delete the store from the server; of a nested collection, its entries.
+        """Delete the store from the server. A nested collection deletes its entries.
 
         The connection stays open, so that new entries can be written.
         """
         tree = self._server.tree()
         removed = list(tree.below(self._prefix))
-        known = dict.fromkeys(tree.records_below(self._prefix))
+        records = dict.fromkeys(tree.records_below(self._prefix))
         commands: list[tuple[Any, ...]] = []
         if not self._prefix:
             commands = [("DEL", *map(self._server.key, HEADER))]
-        self._server.write({}, removed, known, commands)
+        self._server.write({}, removed, records, commands)
 
     def __repr__(self) -> str:
         return (
@@ -481,7 +498,7 @@ HEADER = (
     "__nested__",
     "__tensorclass__",
 )
-"""The keys that the server has beside the entries."""
+"""The keys of a store on the server that do not belong to an entry."""
 
 
 def _reopen(

@@ -1,4 +1,4 @@
-"""One member of a stack on a server: a view that reads and writes there."""
+"""A member of a lazy stack on a server: a view that reads and writes there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensordict.containers.store.common import StoreBase
 from tensordict.containers.store.encoding import Meta, bytes_of, tensor_of_bytes
 from tensordict.containers.store.scripts import get_pieces
 from tensordict.containers.store.stacked import Leaf, encode_members
-from tensordict.containers.store.writes import build, collect, without
+from tensordict.containers.store.writes import build, collect, keys_below
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
@@ -27,20 +27,20 @@ MSG_DELETE = (
     "LazyStackedTensorDictStore instead."
 )
 MSG_STATE = (
-    "The {} of a stack element view is that of the members of the stack. Set it on the "
+    "The {} of a stack element view belongs to all members of the stack. Set it on the "
     "parent LazyStackedTensorDictStore instead."
 )
 
 
 class _StoreStackElementView(StoreBase):
-    """A member of a stack on a server. Nothing is read until an entry is.
+    """A member of a lazy stack on a server. An entry is read only when it is asked for.
 
-    It takes new entries, which are zeros in the other members, unless the stack is
-    locked. Its own entries keep their shapes.
+    A new entry becomes zeros in the other members; a locked stack refuses it. Existing
+    entries keep their shapes.
 
     Args:
         stack: the store.
-        number: which of its members.
+        number: the index of the member in the stack.
     """
 
     def __init__(self, stack: LazyStackedTensorDictStore, number: int) -> None:
@@ -80,13 +80,14 @@ class _StoreStackElementView(StoreBase):
         if names != self._td_dim_names:
             raise RuntimeError(MSG_STATE.format("names"))
 
-    # Reading ---------------------------------------------------------------------------
+    # Reading
+    # ---------------------------------------------------------------------------
 
     def _leaf(self, path: str, meta: Meta) -> Leaf:
         return self._stack._leaf(path, meta)
 
     def _read(self, paths: Any) -> tuple[Tree, dict[str, Any]]:
-        """Read the values of the entries at the paths that a function chooses."""
+        """Read the entries at the paths that the function ``paths`` chooses."""
         number = self._number
 
         def plan(tree: Tree) -> list[tuple[Any, ...]]:
@@ -107,8 +108,8 @@ class _StoreStackElementView(StoreBase):
         for path, data in zip(paths(tree), answers, strict=True):
             meta = tree.metas[path]
             if not meta.is_tensor:
-                whole = self._stack._value(path, meta, data)
-                values[path] = whole.unbind(self._stack._stack_dim)[number]
+                stacked = self._stack._value(path, meta, data)
+                values[path] = stacked.unbind(self._stack._stack_dim)[number]
                 continue
             leaf = self._leaf(path, meta)
             if leaf.piece(number) is None:
@@ -120,7 +121,7 @@ class _StoreStackElementView(StoreBase):
         return tree, values
 
     def _built(self, values: dict[str, Any], prefix: str = "") -> Any:
-        leaves = {key: values[path] for key, path in without(prefix, values).items()}
+        leaves = {key: values[path] for key, path in keys_below(prefix, values).items()}
         state = (self._batch_size, self._device, self._td_dim_names)
         return build(leaves, {}, state)
 
@@ -145,7 +146,8 @@ class _StoreStackElementView(StoreBase):
             return values[key]
         return self._built(values, key) if values else default
 
-    # Writing ---------------------------------------------------------------------------
+    # Writing
+    # ---------------------------------------------------------------------------
 
     def _take(self, source: CollectionProtocol) -> None:
         """Write the entries of a collection into this member."""
@@ -154,26 +156,26 @@ class _StoreStackElementView(StoreBase):
         self._write(entries)
 
     def _write(self, entries: dict[str, Any]) -> None:
-        """Write leaves by path: those that there are in place, others anew."""
+        """Write leaves by path: existing ones in place, new ones for all members."""
         tree = self._server.tree()
         new = {path: value for path, value in entries.items() if path not in tree.metas}
         if new and self._stack.is_locked:
             raise locked_error(self._stack)
-        whole: dict[str, Any] = {}
+        replaced: dict[str, Any] = {}
         parts: dict[str, torch.Tensor] = {}
         for path, value in entries.items():
             if path in new:
-                whole[path] = self._new(path, value)
+                replaced[path] = self._new(path, value)
             elif type(value) is torch.Tensor and tree.metas[path].is_tensor:
                 leaf = self._leaf(path, tree.metas[path])
                 value.expand(leaf.shape_of(self._number))
                 parts[path] = value
             else:
-                whole[path] = self._replaced(path, value)
+                replaced[path] = self._replaced(path, value)
         if parts:
             self._server.write_pieces(lambda tree: self._pieces(tree, parts))
-        if whole:
-            self._server.write(whole)
+        if replaced:
+            self._server.write(replaced)
 
     def _pieces(self, tree: Tree, parts: dict[str, Any]) -> list[tuple[str, int, Any]]:
         pieces: list[tuple[str, int, Any]] = []
@@ -200,8 +202,8 @@ class _StoreStackElementView(StoreBase):
         return encode_members(path, values)
 
     def _replaced(self, path: str, value: object) -> Any:
-        whole = self._stack._get_entry(path, NO_DEFAULT)
-        values = list(whole.unbind(self._stack._stack_dim))
+        stacked = self._stack._get_entry(path, NO_DEFAULT)
+        values = list(stacked.unbind(self._stack._stack_dim))
         values[self._number] = value
         return encode_members(path, values)
 
@@ -232,8 +234,8 @@ class _StoreStackElementView(StoreBase):
             plain._set_path(path, value, inplace, non_blocking, validated, ignore_lock)
 
     def _store_leaves(self, values: list[Any]) -> None:
-        tree = self._server.known()
-        keys = without("", tree.metas).values()
+        tree = self._server.last_tree()
+        keys = keys_below("", tree.metas).values()
         paths = [path for path in keys if tree.metas[path].is_tensor]
         self._write(dict(zip(paths, values, strict=True)))
 
@@ -241,11 +243,11 @@ class _StoreStackElementView(StoreBase):
         raise RuntimeError(MSG_DELETE)
 
     def rename_key_(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refused: all members have the same keys."""
+        """Raise an error: all members have the same keys."""
         raise RuntimeError(MSG_DELETE)
 
     def entry_class(self, key: Any) -> type:
-        """Tell the type of an entry as it is read: a copy in memory, if it is a collection."""
+        """Return the type of an entry as it is read; nested collections are copies."""
         return type(_rust.get(self, key))
 
     def clone(self, recurse: bool = True, **kwargs: object) -> Any:
@@ -256,18 +258,18 @@ class _StoreStackElementView(StoreBase):
         return self._shown()
 
     def empty(self, *args: object, **kwargs: object) -> Any:
-        """Make an ordinary collection like this one without leaves."""
+        """Return an ordinary collection like this one, without leaves."""
         return self._built({}).empty(*args, **kwargs)
 
     def close(self) -> None:
-        """No effect: the connection is that of the stack."""
+        """Do nothing: the stack owns the connection."""
 
     def clear_redis(self) -> NoReturn:
-        """Refused: all members have the same keys."""
+        """Raise an error: all members have the same keys."""
         raise RuntimeError(MSG_DELETE)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the store and the number of the member."""
+        """Pickle the store and the index of the member."""
         return _StoreStackElementView, (self._stack, self._number)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Entries as they are on the server: a string of bytes, and a hash that describes it."""
+"""Entries in the form of the server: bytes, and a hash that describes them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Encoded", "Meta", "decode", "encode", "tensor_of_bytes"]
 
-MSG_DTYPE = "The server holds the entry {!r} with the dtype {!r}, which torch has not."
+MSG_DTYPE = "The server holds the entry {!r} with the dtype {!r}, which torch lacks."
 MSG_META = (
-    "The server holds the entry {!r} with the metadata {}, which is neither that of a "
-    "tensor nor of a non-tensor value."
+    "The server holds the entry {!r} with the metadata {}, which describes neither a "
+    "tensor nor non-tensor data."
 )
 MSG_LENGTH = (
-    "The server holds {} bytes for the entry {!r} of shape {} and dtype {}, which has {} "
-    "bytes. Another process may be replacing it, or has written it only in part."
+    "The server holds {} bytes for the entry {!r} of shape {} and dtype {}, which needs "
+    "{} bytes. Another process may be replacing it, or has written only a part of it."
 )
 MSG_PICKLE = (
     "The entry {!r} is stored as a pickle, and the store was opened with "
@@ -39,8 +39,8 @@ MSG_PICKLING = (
     "The value of the entry {!r} can be stored neither as JSON nor as a pickle: {}"
 )
 MSG_LAYOUT = (
-    "The entry {!r} is a tensor of layout {}: a store keeps dense tensors only. Convert "
-    "it with to_dense() or to_padded_tensor()."
+    "The entry {!r} is a tensor of layout {}, but a store holds dense tensors only. "
+    "Convert it with to_dense() or to_padded_tensor()."
 )
 
 
@@ -65,7 +65,7 @@ class Meta:
 
     @property
     def is_tensor(self) -> bool:
-        """True if the entry is a tensor, and no other value."""
+        """True if the entry is a tensor, not non-tensor data."""
         return self.shape is not None
 
     @property
@@ -75,21 +75,21 @@ class Meta:
 
     @property
     def has_rows(self) -> bool:
-        """True if it is a plain tensor, whose rows are read and written alone."""
+        """True for a plain tensor, whose rows can be read and written separately."""
         return self.shape is not None and self.kind is None
 
 
 class Encoded(NamedTuple):
-    """An entry as it is written: its fields and its bytes."""
+    """An entry to write: its description and its bytes."""
 
     fields: dict[str, str]
     data: bytes | memoryview
     offsets: bytes | None = None
-    """Starts of the tensors of a stack whose members differ in shape."""
+    """The start of each member's tensor, if the members of a stack differ in shape."""
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """View the memory of a tensor on the CPU, which lives as long as the view does."""
+    """Return the bytes of a tensor as a view, or as a view of a contiguous CPU copy."""
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if not flat.numel():
         return memoryview(b"")
@@ -98,11 +98,11 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def encode(path: str, value: Any) -> Encoded:
-    """Make the bytes and the description of a tensor or of non-tensor data.
+    """Encode a tensor or non-tensor data as bytes and a description.
 
     Raises:
-        TypeError: neither JSON nor pickle can write the value, or the tensor has no
-            strides.
+        TypeError: neither JSON nor pickle can encode the value, or the tensor's layout
+            is not strided.
     """
     kind = kind_of(value)
     if kind is not None:
@@ -138,10 +138,10 @@ def _is_stack(value: CollectionProtocol) -> bool:
 
 
 def tensor_fields(path: str, tensor: torch.Tensor) -> dict[str, str]:
-    """Describe a tensor.
+    """Return the description of a tensor.
 
     Raises:
-        TypeError: it has no strides, or rows of different lengths.
+        TypeError: the tensor's layout is not strided.
     """
     if not is_strided(tensor):
         layout = "jagged" if rows(tensor) is not None else tensor.layout
@@ -150,17 +150,17 @@ def tensor_fields(path: str, tensor: torch.Tensor) -> dict[str, str]:
 
 
 def fields_of(shape: Sequence[int], dtype: torch.dtype) -> dict[str, str]:
-    """Describe a tensor of a shape and dtype."""
+    """Return the description of a tensor with a shape and dtype."""
     return {"shape": json.dumps(list(shape)), "dtype": str(dtype)}
 
 
 def is_json(value: Any, depth: int = 32) -> bool:
-    """Tell whether JSON gives back the very same value, types included."""
+    """Return whether JSON reproduces the same value, types included."""
     kind = type(value)
     if value is None or kind in (bool, int, float):
         return kind is not int or abs(value) < 1 << 63
     if kind is str:
-        # A lone surrogate is no text that UTF-8 can have.
+        # UTF-8 cannot encode a lone surrogate.
         return value.isascii() or value.encode(errors="replace").decode() == value
     if not depth:
         return False
@@ -178,10 +178,10 @@ def tensor_of_bytes(
     dtype: torch.dtype,
     device: torch.device | None,
 ) -> torch.Tensor:
-    """Make the tensor of a shape and dtype that ``data`` is, in memory of its own.
+    """Make a tensor from bytes, in new memory.
 
     Raises:
-        RuntimeError: there are more or fewer bytes than it has.
+        RuntimeError: the number of bytes does not fit the shape and dtype.
     """
     shape = torch.Size(shape)
     expected = shape.numel() * dtype.itemsize
@@ -202,17 +202,17 @@ def decode(
     owner: CollectionProtocol,
     allow_pickle: bool,
 ) -> Any:
-    """Make the tensor or the non-tensor entry that a description and bytes stand for.
+    """Decode an entry: a tensor or non-tensor data.
 
     Args:
-        path: the name of the entry, for errors.
-        meta: its description.
-        data: its bytes; None where the server has none.
-        owner: the collection of which it is an entry.
+        path: the path of the entry, for errors.
+        meta: the description.
+        data: the bytes; None if the server has no such key.
+        owner: the collection that holds the entry.
         allow_pickle: whether values may be unpickled.
 
     Raises:
-        RuntimeError: the bytes are not those of the description.
+        RuntimeError: the bytes do not fit the description.
     """
     device = owner.device
     if meta.dtype is not None:
@@ -232,14 +232,14 @@ def decode(
 
 
 def entry_of(plain: object, meta: Meta, owner: CollectionProtocol) -> Any:
-    """Non-tensor data of ``owner`` that has a value, or one for each element."""
+    """Make non-tensor data of ``owner``, with one value or one value for each row."""
     size = owner.batch_size
     stacked = meta.fields.get("batch_size")
     if stacked is not None:
-        # Written with the dims that it had, which may be more than those of its owner.
+        # The recorded dims of the data may be more than the batch dims of the owner.
         entry = owner._non_tensor_stack_type._from_nested(plain, json.loads(stacked))
     elif meta.fields.get("encoding") == "json_array" and isinstance(plain, list):
-        # tensordict 0.15 does not say how many dims it has: those of its owner.
+        # The published package records no dims: the data has the owner's batch size.
         entry = owner._non_tensor_stack_type._from_nested(plain, list(size))
     else:
         entry = owner._non_tensor_type(plain, batch_size=size)

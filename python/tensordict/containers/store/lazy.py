@@ -1,4 +1,4 @@
-"""A stack of collections whose entries are on a Redis server."""
+"""A lazy stack whose entries are on a Redis server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensordict.containers.store.encoding import Encoded, Meta, decode
 from tensordict.containers.store.opened import OpenedStore
 from tensordict.containers.store.server import Server
 from tensordict.containers.store.stacked import Leaf, encode_members, encode_whole
-from tensordict.containers.store.writes import build, collect, without
+from tensordict.containers.store.writes import build, collect, keys_below
 from tensordict.primitives.checks import is_branch
 from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -35,12 +35,12 @@ MSG_NO_DICT = (
     "LazyStackedTensorDictStore.from_lazy_stack(lazy_td, ...) instead."
 )
 MSG_KEYS = (
-    "The members of the stack do not all have the entries {}: a store keeps entries that "
-    "all of them have. Remove them first, or add them to the others."
+    "Some members of the stack lack the entries {}, but a store holds only entries of "
+    "all members. Remove these entries, or add them to the other members."
 )
 MSG_SIZE = (
-    "The batch size of a stack in a store is that of its {} members of batch size {}; it "
-    "cannot become {}."
+    "The batch size of a stack in a store follows from its {} members of batch size {}. "
+    "It cannot become {}."
 )
 
 STACK_HEADER = (
@@ -53,30 +53,33 @@ STACK_HEADER = (
 
 
 class LazyStackedTensorDictStore(OpenedStore):
-    """A stack of collections whose entries are on a Redis server.
+    """A lazy stack whose entries are on a Redis server.
 
-    The members may have entries of different shapes. Each leaf is one string on the
-    server for all of them. ``store[i]`` is a view of one member that reads and writes
-    there; what else is read is a copy, and a nested collection, too: write with the full
-    key. What is computed is an ordinary collection, a lazy stack where members differ.
+    An entry may differ in shape between the members. The server holds each leaf as one
+    string for all members. ``store[i]`` is a view of one member that reads and writes
+    on the server. Any other read returns a copy, also of a nested collection: write
+    with the full key. Operations return ordinary collections, or lazy stacks if members
+    differ in shape.
 
-    The server, its data and ``close`` are as for :class:`TensorDictStore`.
+    :class:`TensorDictStore` describes the server, the lifetime of the data, and
+    ``close``.
 
     Args:
-        backend: what texts call the server.
+        backend: the name of the server software in texts.
         host: the name of the server.
-        port: its port.
+        port: the port of the server.
         db: the number of the database.
-        unix_socket_path: a socket of this machine, instead of host and port.
-        prefix: what all keys on the server start with.
+        unix_socket_path: a local socket, instead of host and port.
+        prefix: the beginning of all keys on the server.
         count: the number of members.
-        stack_dim: the dim of the batch size along which they are stacked.
+        stack_dim: the dim of the batch size along which the members are stacked.
         inner_batch_size: the batch size of each member.
-        device: where tensors are read to; None for the CPU, without a device.
+        device: the device to which tensors are read. None: the CPU, and the collection
+            has no device.
         client: a client of ``redis`` to use instead of an address.
-        td_id: which store on the server. Default: a new one.
+        td_id: the name of the store on the server. Default: a new one.
         cache_metadata: see :class:`TensorDictStore`.
-        **redis_kwargs: what else ``redis.Redis`` takes, and ``allow_pickle``.
+        **redis_kwargs: further arguments of ``redis.Redis``, and ``allow_pickle``.
 
     ``docs/guide/stores.md`` has examples::
 
@@ -148,7 +151,8 @@ class LazyStackedTensorDictStore(OpenedStore):
         }
         return [("SET", self._server.key(k), v) for k, v in values.items()]
 
-    # Making one ------------------------------------------------------------------------
+    # Constructors
+    # ----------------------------------------------------------------------
 
     @classmethod
     def from_lazy_stack(
@@ -167,19 +171,19 @@ class LazyStackedTensorDictStore(OpenedStore):
         """Copy a lazy stack to a new store, in one round trip.
 
         Args:
-            lazy_td: the stack.
+            lazy_td: the lazy stack.
             backend: see the class.
             host: see the class.
             port: see the class.
             db: see the class.
             unix_socket_path: see the class.
             prefix: see the class.
-            device: where tensors are read to. Default: the device of the stack.
-            **kwargs: what else the class takes, such as ``client`` and ``td_id``.
+            device: the device to which tensors are read. Default: the stack's device.
+            **kwargs: further arguments of the class, such as ``client`` and ``td_id``.
 
         Raises:
             RuntimeError: some members lack entries that others have.
-            TypeError: ``lazy_td`` is no lazy stack, or an entry has several dtypes.
+            TypeError: ``lazy_td`` is not a lazy stack, or an entry has several dtypes.
         """
         if not isinstance(lazy_td, LazyStackedTensorDict):
             raise TypeError(MSG_NOT_LAZY.format(type(lazy_td)))
@@ -200,22 +204,22 @@ class LazyStackedTensorDictStore(OpenedStore):
         size = list(stack.batch_size)
         count = size.pop(stack.stack_dim)
         names = list(stack.names) if stack._has_names() else None
-        made = cls._opened(
+        store = cls._opened(
             server, count, stack.stack_dim, torch.Size(size), device, names
         )
         extra = {} if names is None else {"": {"names": names}}
         entries, more = _of_members(list(stack.tensordicts))
-        server.write(entries, (), {**extra, **more}, made._header())
-        return made
+        server.write(entries, (), {**extra, **more}, store._header())
+        return store
 
     @classmethod
     def from_tensordict(cls, td: Any, **kwargs: Any) -> Self:
-        """Copy a lazy stack to a new store: :meth:`from_lazy_stack`."""
+        """Copy a lazy stack to a new store, like :meth:`from_lazy_stack`."""
         return cls.from_lazy_stack(td, **kwargs)
 
     @classmethod
     def from_dict(cls, input_dict: object, **kwargs: object) -> NoReturn:
-        """Refused: a mapping has no members. Use :meth:`from_lazy_stack`."""
+        """Raise an error: a mapping has no members. Use :meth:`from_lazy_stack`."""
         raise NotImplementedError(MSG_NO_DICT)
 
     @classmethod
@@ -232,7 +236,7 @@ class LazyStackedTensorDictStore(OpenedStore):
         device: torch.device | str | int | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Open what another store, of any process, has written to the server.
+        """Open a store that any process has written to the server.
 
         Args:
             backend: see the class.
@@ -241,12 +245,12 @@ class LazyStackedTensorDictStore(OpenedStore):
             db: see the class.
             unix_socket_path: see the class.
             prefix: see the class.
-            td_id: which store: the attribute ``_td_id`` of the other one.
-            device: where tensors are read to. Default: what the other one gave.
-            **kwargs: what else the class takes, such as ``client``.
+            td_id: the name of the store: the attribute ``_td_id`` of its creator.
+            device: the device to which tensors are read. Default: the creator's device.
+            **kwargs: further arguments of the class, such as ``client``.
 
         Raises:
-            KeyError: there is no such store.
+            KeyError: the server has no store with this name.
         """
         server = Server(
             backend=backend,
@@ -259,18 +263,18 @@ class LazyStackedTensorDictStore(OpenedStore):
             **kwargs,
         )
         header = ("__count__", "__stack_dim__", "__inner_batch_size__", "__device__")
-        tree, count, dim, inner, found = server.read_header(*header)
+        tree, count, dim, inner, device_name = server.read_header(*header)
         if count is None or dim is None or inner is None:
             where = (cls.__name__, td_id, server.address, prefix)
             raise KeyMessageError(MSG_NO_STORE.format(*where))
-        if device is None and found:
-            device = found.decode()
+        if device is None and device_name:
+            device = device_name.decode()
         size = torch.Size(json.loads(inner))
         names = tree.extra.get("", {}).get("names")
         return cls._opened(server, int(count), int(dim), size, device_of(device), names)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle how the store is opened, and not its entries."""
+        """Pickle the arguments that reopen the store, not its entries."""
         state = (
             self._count,
             self._stack_dim,
@@ -290,7 +294,8 @@ class LazyStackedTensorDictStore(OpenedStore):
             self._names,
         )
 
-    # State -----------------------------------------------------------------------------
+    # State
+    # -----------------------------------------------------------------------------
 
     @property
     def _batch_size(self) -> torch.Size:
@@ -331,7 +336,8 @@ class LazyStackedTensorDictStore(OpenedStore):
         self._names = names
         self._server.write({}, extra={"": {"names": names}})
 
-    # Reading ---------------------------------------------------------------------------
+    # Reading
+    # ---------------------------------------------------------------------------
 
     def _leaf(self, path: str, meta: Meta) -> Leaf:
         return Leaf(path, meta, self._count, self._stack_dim)
@@ -342,16 +348,16 @@ class LazyStackedTensorDictStore(OpenedStore):
     def _value(  # type: ignore[override]
         self, path: str, meta: Meta, data: bytes | None
     ) -> Any:
-        """Read the whole of one entry: a stacked tensor or non-tensor data."""
+        """Decode one entry of all members: a stacked tensor or non-tensor data."""
         if meta.is_tensor:
             return self._leaf(path, meta).whole(data, self._reads_to)
         return decode(path, meta, data, self, self._server.allow_pickle)
 
     def _stack(self) -> LazyStackedTensorDict:
-        """Read all that the server holds, as a lazy stack in memory."""
+        """Read the entire store as a lazy stack in memory."""
         tree, data = self._read_all()
         members: list[dict[tuple[str, ...], Any]] = [{} for _ in range(self._count)]
-        for key, path in without("", tree.metas).items():
+        for key, path in keys_below("", tree.metas).items():
             meta = tree.metas[path]
             parts: list[Any]
             if meta.is_tensor:
@@ -366,23 +372,23 @@ class LazyStackedTensorDictStore(OpenedStore):
         if names is not None:
             names = list(names)
             name = names.pop(self._stack_dim)
-        extra = {key: tree.extra[p] for key, p in without("", tree.extra).items()}
+        extra = {key: tree.extra[p] for key, p in keys_below("", tree.extra).items()}
         state = (self._inner_batch_size, self._reads_to, names)
-        made = [build(member, extra, state) for member in members]
+        stacked_members = [build(member, extra, state) for member in members]
         return LazyStackedTensorDict(
-            *made, stack_dim=self._stack_dim, stack_dim_name=name
+            *stacked_members, stack_dim=self._stack_dim, stack_dim_name=name
         )
 
     def _shown_as_is(self) -> Any:
-        """Make an ordinary collection, or a lazy stack where members differ in shape."""
+        """Make an ordinary collection, or a lazy stack if members differ in shape."""
         tree, data = self._read_all()
         if not all(self._leaf(p, m).is_even for p, m in tree.metas.items()):
             return self._stack()
         leaves = {
             key: self._value(path, tree.metas[path], data[path])
-            for key, path in without("", tree.metas).items()
+            for key, path in keys_below("", tree.metas).items()
         }
-        extra = {k: tree.extra[p] for k, p in without("", tree.extra).items() if p}
+        extra = {k: tree.extra[p] for k, p in keys_below("", tree.extra).items() if p}
         return build(leaves, _with_stack(extra, self), self._state())
 
     def _state(self) -> tuple[Any, Any, Any]:
@@ -407,7 +413,7 @@ class LazyStackedTensorDictStore(OpenedStore):
         tree = self._server.tree()
         leaves = {
             key: _sampled(self._leaf(path, tree.metas[path]), self)
-            for key, path in without("", tree.metas).items()
+            for key, path in keys_below("", tree.metas).items()
         }
         return build(leaves, {}, self._state())
 
@@ -422,7 +428,7 @@ class LazyStackedTensorDictStore(OpenedStore):
             return self._value(key, tree.metas[key], data[key])
         leaves = {
             below: self._value(path, tree.metas[path], data[path])
-            for below, path in without(key, tree.below(key)).items()
+            for below, path in keys_below(key, tree.below(key)).items()
         }
         if not leaves:
             return default
@@ -432,7 +438,7 @@ class LazyStackedTensorDictStore(OpenedStore):
         return self._sample_entries().get(key, NO_DEFAULT)
 
     def _element(self, index: object) -> Any:
-        """View the member that an index means; None if it means no single one."""
+        """Return a view of the member at an index, or None for any other index."""
         if isinstance(index, tuple) and len(index) == 1:
             index = index[0]
         if type(index) is not int or self._stack_dim:
@@ -443,10 +449,11 @@ class LazyStackedTensorDictStore(OpenedStore):
         return _StoreStackElementView(self, index % self._count)
 
     def _get_index(self, index: object) -> Any:
-        found = self._element(index)
-        return self._shown()[index] if found is None else found
+        element = self._element(index)
+        return self._shown()[index] if element is None else element
 
-    # Writing ---------------------------------------------------------------------------
+    # Writing
+    # ---------------------------------------------------------------------------
 
     def _write_index(self, index: object, value: object) -> None:
         element = self._element(index)
@@ -475,16 +482,22 @@ class LazyStackedTensorDictStore(OpenedStore):
 
     def _store(self, path: str, value: object) -> None:
         entries = _entries_of(path, value)
-        tree = self._server.known()
+        tree = self._server.last_tree()
         below = [path, *tree.below(path)]
-        removed = [each for each in below if each in tree.metas and each not in entries]
+        removed = [
+            old_path
+            for old_path in below
+            if old_path in tree.metas and old_path not in entries
+        ]
         self._server.write(entries, removed)
 
     def _del_entry(self, key: str) -> None:
         path = self._server.path_to("", (key,))
         tree = self._server.tree()
         below = [path, *tree.below(path)]
-        self._server.write({}, [each for each in below if each in tree.metas])
+        self._server.write(
+            {}, [old_path for old_path in below if old_path in tree.metas]
+        )
 
     def _set_path(
         self,
@@ -501,14 +514,17 @@ class LazyStackedTensorDictStore(OpenedStore):
             plain._set_path(path, value, inplace, non_blocking, validated, ignore_lock)
 
     def _store_leaves(self, values: list[Any]) -> None:
-        tree = self._server.known()
-        tensors = [p for p, m in without_values(tree) if m.is_tensor]
+        tree = self._server.last_tree()
+        tensors = [p for p, m in sorted_metas(tree) if m.is_tensor]
         if all(self._leaf(path, tree.metas[path]).is_even for path in tensors):
             pairs = zip(tensors, values, strict=True)
             self._server.write({path: encode_whole(path, v) for path, v in pairs})
             return
-        each = len(tensors)
-        rows = [values[start : start + each] for start in range(0, len(values), each)]
+        leaf_count = len(tensors)
+        rows = [
+            values[start : start + leaf_count]
+            for start in range(0, len(values), leaf_count)
+        ]
         self._server.write(
             {
                 path: encode_members(path, [row[at] for row in rows])
@@ -517,7 +533,7 @@ class LazyStackedTensorDictStore(OpenedStore):
         )
 
     def empty(self, *args: object, **kwargs: object) -> Any:
-        """Make an ordinary collection like this one without leaves."""
+        """Return an ordinary collection like this one, without leaves."""
         return build({}, {}, self._state()).empty(*args, **kwargs)
 
     def clear_redis(self) -> None:
@@ -550,27 +566,31 @@ def _reopen(
     return made
 
 
-def without_values(tree: Tree) -> list[tuple[str, Meta]]:
-    """List the entries in the order of nested keys."""
-    return [(path, tree.metas[path]) for path in without("", tree.metas).values()]
+def sorted_metas(tree: Tree) -> list[tuple[str, Meta]]:
+    """Return the path and description of each entry, sorted by nested key."""
+    return [(path, tree.metas[path]) for path in keys_below("", tree.metas).values()]
 
 
 def _of_members(members: list[Any]) -> tuple[dict[str, Encoded], dict[str, Any]]:
-    """Join the entries of all members, and what is known of their collections."""
-    found: list[dict[str, Any]] = []
+    """Encode the entries of all members; also return the records of collections."""
+    entries_of_members: list[dict[str, Any]] = []
     extra: dict[str, Any] = {}
     for member in members:
         entries: dict[str, Any] = {}
         extra = {}
         names = list(member.names) if member._has_names() else None
         collect("", member, (member.batch_size, names), entries, extra)
-        found.append(entries)
-    paths = {path: None for entries in found for path in entries}
-    lacking = [path for path in paths if not all(path in each for each in found)]
+        entries_of_members.append(entries)
+    paths = {path: None for entries in entries_of_members for path in entries}
+    lacking = [
+        path
+        for path in paths
+        if not all(path in entries for entries in entries_of_members)
+    ]
     if lacking:
         raise RuntimeError(MSG_KEYS.format(lacking))
     return {
-        path: encode_members(path, [entries[path] for entries in found])
+        path: encode_members(path, [entries[path] for entries in entries_of_members])
         for path in paths
     }, extra
 
@@ -580,18 +600,23 @@ def _entries_of(path: str, value: Any) -> dict[str, Encoded]:
     entries: dict[str, Any] = {}
     size = value.batch_size if is_branch(value) else torch.Size([])
     collect(path, value, (size, None), entries, {})
-    return {each: encode_whole(each, item) for each, item in entries.items()}
+    return {
+        entry_path: encode_whole(entry_path, item)
+        for entry_path, item in entries.items()
+    }
 
 
 def _encoded(plain: CollectionProtocol) -> dict[str, Encoded]:
-    """Encode the entries of an ordinary collection of all that a store holds."""
+    """Encode the entries of an ordinary collection with a store's content."""
     if isinstance(plain, LazyStackedTensorDict):
         return _of_members(list(plain.tensordicts))[0]
     entries: dict[str, Any] = {}
     collect("", plain, (plain.batch_size, None), entries, {})
-    # Encoded entries share the memory of the tensors, which are about to be written to.
-    found = {path: encode_whole(path, value) for path, value in entries.items()}
-    return {path: each._replace(data=bytes(each.data)) for path, each in found.items()}
+    # The data shares memory with the tensors, which the caller may overwrite: copy it.
+    encoded = {path: encode_whole(path, value) for path, value in entries.items()}
+    return {
+        path: entry._replace(data=bytes(entry.data)) for path, entry in encoded.items()
+    }
 
 
 def _is_other(entry: Encoded, before: Encoded | None) -> bool:
@@ -601,7 +626,7 @@ def _is_other(entry: Encoded, before: Encoded | None) -> bool:
 
 
 def _sampled(leaf: Leaf, owner: CollectionProtocol) -> Any:
-    """Show an entry without its values."""
+    """Return a stand-in for an entry, without its values."""
     meta = leaf.meta
     if not meta.is_tensor:
         return owner._non_tensor_type(None, batch_size=owner.batch_size)
@@ -613,19 +638,19 @@ def _sampled(leaf: Leaf, owner: CollectionProtocol) -> Any:
 def _with_stack(
     extra: dict[tuple[str, ...], Any], store: LazyStackedTensorDictStore
 ) -> dict[Any, Any]:
-    """Batch sizes of nested collections of the members, with the dim of the stack."""
-    found = {}
+    """Insert the stack dim into the recorded batch sizes of nested collections."""
+    records = {}
     for key, record in extra.items():
         size = record.get("batch_size")
         if size is not None:
             size = list(size)
             size.insert(store._stack_dim, store._count)
             record = {**record, "batch_size": size}
-        found[key] = record
-    return found
+        records[key] = record
+    return records
 
 
 def _checked_size(store: LazyStackedTensorDictStore, size: torch.Size) -> None:
-    """Raise where an entry does not start with a batch size."""
+    """Raise an error if the shape of an entry does not begin with ``size``."""
     shown = store._shown_as_is()
     shown.batch_size = size

@@ -1,4 +1,4 @@
-"""Open, copy and rename the entries of stores of both kinds."""
+"""Opening, copying and renaming, for stores of both kinds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["OpenedStore"]
 
 
 class OpenedStore(StoreBase):
-    """A store that is opened by its address, not a view of a part of another one."""
+    """A store with its own address, which is not a view of another store."""
 
     _reads_to: torch.device | None
 
@@ -32,18 +32,19 @@ class OpenedStore(StoreBase):
         def _path(self, *key: str) -> str: ...
 
     def _in_memory(self) -> Any:
-        """Read all that the store holds, as a collection in memory of its kind."""
+        """Read the entire store to a collection in memory of the matching kind."""
         raise NotImplementedError
 
     def _sampled_whole(self) -> Any:
-        """Show the entries without their values, as a plain collection."""
+        """Return a plain collection of stand-ins for the entries, without values."""
         raise NotImplementedError
 
     def entry_class(self, key: NestedKeyLike) -> type:
-        """Tell the type of an entry.
+        """Return the type of an entry.
 
-        A nested collection of a dense store is a store, too; of a stack it is a copy in
-        memory, as it is read.
+        A nested collection of a :class:`TensorDictStore` is a store. A nested
+        collection of a stack is read as a copy in memory, and has the type of that
+        copy.
         """
         value: Any = self
         for part in _rust.unravel_key_to_tuple(key):
@@ -59,18 +60,19 @@ class OpenedStore(StoreBase):
 
     @property
     def _td_id(self) -> str:
-        """The name of the store on its server: :meth:`from_store` takes it."""
+        """The name of the store on its server, for :meth:`from_store`."""
         return self._server.td_id
 
     def _clear_device(self) -> None:
         self._device = None
 
     def clone(self, recurse: bool = True, **kwargs: object) -> Any:
-        """Copy the store to a new one on the same server; or open it once more.
+        """Copy the store to a new one on the same server.
 
         Args:
-            recurse: whether the entries are copied. If false the copy is the same store.
-            **kwargs: refused.
+            recurse: whether the entries are copied. If false, the result is another
+                object of the same store.
+            **kwargs: none are supported.
         """
         if kwargs:
             msg = f"clone() got an unexpected keyword argument {next(iter(kwargs))!r}"
@@ -82,7 +84,7 @@ class OpenedStore(StoreBase):
     def rename_key_(
         self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
     ) -> Self:
-        """Rename an entry, or all below a nested key, on the server.
+        """Rename an entry, or all entries below a nested key, on the server.
 
         See ``TensorDict.rename_key_``.
         """

@@ -1,4 +1,4 @@
-"""Reading and writing the bytes that an index means, and no others."""
+"""Reading and writing only the bytes of the rows at an index."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensordict.containers.store.common import StoreBase
 from tensordict.containers.store.ranges import Rows
 from tensordict.containers.store.scripts import get_pieces
 from tensordict.containers.store.tree import KEY_SEPARATOR, Tree
-from tensordict.containers.store.writes import collect, without
+from tensordict.containers.store.writes import collect, keys_below
 from tensordict.primitives.checks import is_branch
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ __all__ = ["PartialReads", "expanded", "sample"]
 
 
 class PartialReads(StoreBase):
-    """Read and write the part of a store at an index of its batch dims."""
+    """The part of a store that reads and writes rows at an index of the batch dims."""
 
     _size: torch.Size
     _prefix: str
@@ -39,7 +39,7 @@ class PartialReads(StoreBase):
         ) -> Any: ...
 
     def _rows(self, index: object) -> Rows | None:
-        """Find the rows that an index means; None where it goes beyond the batch dims."""
+        """Return the rows at an index, or None if the index exceeds the batch dims."""
         try:
             return Rows(self._size, index)
         except (IndexError, TypeError, ValueError):
@@ -68,17 +68,17 @@ class PartialReads(StoreBase):
         tree, answers = self._server.read(plan)
         metas = tree.below(prefix)
         data = dict(zip(metas, answers, strict=True))
-        whole: dict[tuple[str, ...], Any] = {}
+        leaves_by_key: dict[tuple[str, ...], Any] = {}
         parts = []
-        for key, path in without(prefix, metas).items():
+        for key, path in keys_below(prefix, metas).items():
             meta = metas[path]
             if not meta.has_rows:
-                whole[key] = self._decoded_below(path, meta, data, tree)
+                leaves_by_key[key] = self._decoded_below(path, meta, data, tree)
             else:
-                whole[key] = sample(meta, expanded, self)
+                leaves_by_key[key] = sample(meta, expanded, self)
                 parts.append(rows.read(path, data[path], meta, ndim, self._reads_to))
-        # The rest of the result, and errors of the index, are those of a plain collection.
-        shown = self._built(whole, tree)[index]
+        # Indexing a plain collection gives the result's structure and the index errors.
+        shown = self._built(leaves_by_key, tree)[index]
         values = iter(parts)
         leaves = [
             leaf if type(leaf) is not torch.Tensor else next(values)
@@ -87,18 +87,18 @@ class PartialReads(StoreBase):
         return _rust.rebuild(shown, leaves, True, False)
 
     def get_at(self, key: NestedKeyLike, *args: object, **kwargs: object) -> Any:
-        """Read the part of an entry at an index, and no more of it.
+        """Read the part of an entry at an index, and nothing else of it.
 
         See ``TensorDict.get_at``.
         """
         if len(args) == 1 and not kwargs:
-            found = self._part(key, args[0])
-            if found is not None:
-                return found
+            part = self._part(key, args[0])
+            if part is not None:
+                return part
         return super().get_at(key, *args, **kwargs)
 
     def _part(self, key: object, index: object) -> torch.Tensor | None:
-        """Read the part of a tensor; None where it is not read alone."""
+        """Read only the part of a tensor; return None if that is impossible."""
         keys = _rust.unravel_key_to_tuple(key)
         rows = self._rows(index)
         if not keys or rows is None or self._server.in_batch:
@@ -123,7 +123,7 @@ class PartialReads(StoreBase):
             super()._write_index(index, value)
 
     def _write_rows(self, index: object, value: Any) -> bool:
-        """Write tensors into the rows at an index; whether that is all of the value."""
+        """Write tensors into the rows at an index; return whether that was possible."""
         rows = self._rows(index)
         if rows is None or self._server.in_batch or not is_branch(value):
             return False
@@ -131,12 +131,12 @@ class PartialReads(StoreBase):
         if value.batch_size != rows.shape:
             return False
         collect("", value, (value.batch_size, None), entries, {})
-        if not all(type(each) is torch.Tensor for each in entries.values()):
+        if not all(type(tensor) is torch.Tensor for tensor in entries.values()):
             return False
         return self._write_parts(rows, entries)
 
     def _write_parts(self, rows: Rows, entries: dict[str, torch.Tensor]) -> bool:
-        """Write tensors into rows of entries that there are; whether that was done."""
+        """Write tensors into rows of existing entries; return whether it was done."""
         ndim = len(self._size)
         done = True
 
@@ -149,8 +149,8 @@ class PartialReads(StoreBase):
                 if meta is None or not meta.has_rows:
                     done = False
                     return []
-                own: Any = meta.shape
-                shape = torch.Size([*rows.shape, *own[ndim:]])
+                stored_shape: Any = meta.shape
+                shape = torch.Size([*rows.shape, *stored_shape[ndim:]])
                 pieces += rows.written(path, value.expand(shape), meta, ndim)
             return pieces
 
@@ -165,7 +165,7 @@ class PartialReads(StoreBase):
         *,
         non_blocking: bool = False,
     ) -> Self:
-        """Write a tensor into a part of an entry, of which only that is sent.
+        """Write a tensor into a part of an entry, and send only that part.
 
         See ``TensorDict.set_at_``.
         """
@@ -187,7 +187,7 @@ class PartialReads(StoreBase):
 def sample(
     meta: Meta, make: Callable[..., torch.Tensor], owner: CollectionProtocol
 ) -> Any:
-    """Let ``make`` make a tensor of the shape and dtype of an entry."""
+    """Call ``make`` with the shape and dtype of an entry."""
     shape: Any = meta.shape
     tensor = make(torch.Size(shape), dtype=meta.dtype, device=owner.device)
     kind = meta.kind
@@ -195,7 +195,7 @@ def sample(
 
 
 def expanded(shape: torch.Size, **options: Any) -> torch.Tensor:
-    """Make a tensor of a shape that takes the memory of one element."""
+    """Make a tensor of a shape that uses the memory of one element."""
     return torch.zeros((), **options).expand(shape)
 
 

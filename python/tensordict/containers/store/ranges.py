@@ -1,4 +1,4 @@
-"""Find the bytes of an entry that an index of the batch dims means."""
+"""The bytes of an entry at an index of the batch dims."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ if TYPE_CHECKING:
 __all__ = ["Rows"]
 
 _WASTE = 4
-"""The most that may be read to have one piece, in multiples of what is asked for."""
+"""The most bytes that one larger piece may read, as a multiple of the bytes needed."""
 
 
 class Rows:
-    """The rows that an index chooses from batch dims, in the order of the result.
+    """The rows that an index selects from the batch dims, in the order of the result.
 
-    A row is what an entry has for one element of the batch dims: its bytes lie side by
-    side on the server.
+    A row is the part of an entry at one position of the batch dims. The bytes of a row
+    are contiguous on the server.
 
     Args:
         batch_size: the batch size ``[*B]`` that is indexed.
         index: the index.
 
     Attributes:
-        shape: what the index makes of the batch dims.
-        numbers: the rows, flat.
-        runs: the rows as pieces of neighbours: pairs of first row and count.
+        shape: the batch size of the result.
+        numbers: the row numbers, flat.
+        runs: runs of consecutive rows: pairs of first row and count.
 
     Raises:
-        IndexError: the index goes beyond the batch dims, or points outside of them.
+        IndexError: the index exceeds the batch dims, or is out of range.
     """
 
     def __init__(self, batch_size: torch.Size, index: Any) -> None:
-        whole = torch.arange(batch_size.numel()).reshape(batch_size)
-        chosen = whole[index]
+        all_numbers = torch.arange(batch_size.numel()).reshape(batch_size)
+        chosen = all_numbers[index]
         self.shape: torch.Size = chosen.shape
         self.numbers: torch.Tensor = chosen.reshape(-1)
         self.count: int = self.numbers.numel()
         self.runs: list[tuple[int, int]] = _runs(self.numbers)
 
     def pieces(self, row_bytes: int) -> list[tuple[int, int]]:
-        """List what is read of an entry: pairs of first byte and count of bytes.
+        """Return the pieces of an entry to read: pairs of first byte and byte count.
 
-        One piece where that is not much more than what is asked for.
+        One larger piece is read if it is not much larger than the rows.
         """
         if not self.count or not row_bytes:
             return []
@@ -70,8 +70,8 @@ class Rows:
         first = self._bounds()[0] if self.count else 0
         pieces = self.pieces(row_bytes)
         is_wider = len(pieces) == 1 and len(self.runs) > 1
-        held = sum(count for _, count in pieces) // row_bytes if row_bytes else 0
-        count = held if is_wider else self.count
+        rows_read = sum(count for _, count in pieces) // row_bytes if row_bytes else 0
+        count = rows_read if is_wider else self.count
         tensor = tensor_of_bytes(path, data or b"", [count, *features], dtype, None)
         if is_wider:
             tensor = tensor[self.numbers - first]
@@ -81,7 +81,7 @@ class Rows:
     def written(
         self, path: str, value: torch.Tensor, meta: Meta, ndim: int
     ) -> list[tuple[str, int, Any]]:
-        """Tell where a tensor ``[*rows, *F]`` goes: path, first byte, and the bytes."""
+        """Return the pieces of a tensor ``[*rows, *F]``: path, first byte, bytes."""
         shape: Any = meta.shape
         dtype: Any = meta.dtype
         data = bytes_of(value.to(dtype))

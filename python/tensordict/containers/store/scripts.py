@@ -1,4 +1,4 @@
-"""The scripts in Lua that a Redis server runs, each of them as one command."""
+"""Lua scripts, each of which a Redis server runs as one atomic command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ local function describe()
 end
 """
 DESCRIBE = _DESCRIBE + "return describe()"
-"""Tells what the entries are: their hashes, read where they are, as one text."""
+"""The script that describes all entries: their hashes, as one JSON text."""
 
 WRITE_PIECES = (
     _DESCRIBE
@@ -30,7 +30,7 @@ end
 return 0
 """
 )
-"""Writes pieces of entries if these are still what the caller knows of them."""
+"""The script that writes pieces of entries if the entries are as the caller expects."""
 
 GET_PIECES = """--!df flags=allow-undeclared-keys
 local parts = {}
@@ -40,7 +40,7 @@ for i = 1, #ARGV, 2 do
 end
 return table.concat(parts)
 """
-"""Reads several pieces of one entry as one string."""
+"""The script that reads several pieces of one entry as one string."""
 
 RENAME = """--!df flags=allow-undeclared-keys
 for i = 1, #ARGV, 2 do
@@ -50,7 +50,7 @@ for i = 1, #ARGV, 2 do
 end
 return 0
 """
-"""Renames what is there, so that a second try after a lost answer changes nothing."""
+"""The script that renames existing keys. Running it twice is the same as once."""
 
 
 def get_pieces(key: str, pieces: list[tuple[int, int]]) -> tuple[Any, ...]:

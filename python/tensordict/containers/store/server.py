@@ -1,7 +1,7 @@
-"""The connection to a Redis server, and one store's keys on it.
+"""The connection to a Redis server, and the keys of one store on it.
 
-Every call sends its commands in one message. Reads are of one moment (``MULTI``), and so
-are writes: another process sees all entries of an update or none.
+Each call sends its commands in one message. Its reads and its writes are transactions
+(``MULTI``): another process sees all entries of an update or none.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ MSG_NO_REDIS = (
     "`pip install redis`."
 )
 MSG_LOST = (
-    "The connection to the {} server at {} is lost, and a second try failed, too: {} "
-    "(of what this call writes, the server has nothing or all)"
+    "The connection to the {} server at {} was lost, and a second try failed: {} (the "
+    "server has done all writes of this call, or none of them)"
 )
 MSG_CLOSED = (
     "This store was closed with close(). Open it again with from_store(td_id={!r})."
 )
 MSG_TEXT = (
     "The client decodes answers to text (decode_responses=True), but entries are bytes. "
-    "Give a client without it."
+    "Pass a client without decode_responses."
 )
-MSG_KEY = "A store needs keys that are not empty, got {!r}."
+MSG_KEY = "The key {!r} has an empty part. A store needs keys without empty parts."
 MSG_CHANGING = (
-    "The entries of the store {!r} at {} change faster than they can be read: {} tries "
-    "found others each time."
+    "The entries of the store {!r} at {} change faster than they can be read: in each of "
+    "{} tries, another process had changed them."
 )
 
 _TRIES = 100
-"""The most times that a call starts again because another process has changed entries."""
+"""The largest number of tries of a call while other processes change the entries."""
 
 
 class Server:
     """One store on one server.
 
     Args:
-        backend: what the server is called in texts.
-        host: its name.
-        port: its port.
+        backend: the name of the server software in texts.
+        host: the name of the server.
+        port: the port of the server.
         db: the number of the database.
-        unix_socket_path: a socket of this machine, instead of host and port.
-        prefix: what the keys of all stores start with.
+        unix_socket_path: a local socket, instead of host and port.
+        prefix: the beginning of the keys of all stores.
         client: a client of ``redis`` to use, or one of ``redis.asyncio`` whose settings
             are used.
-        td_id: which store.
-        cache_metadata: whether the descriptions of entries are kept here.
+        td_id: the name of the store.
+        cache_metadata: whether the descriptions of entries are cached.
         allow_pickle: whether values may be unpickled.
-        options: what else ``redis.Redis`` takes: ``password``, ``ssl`` and the like.
+        options: further arguments of ``redis.Redis``: ``password``, ``ssl`` and others.
 
     Attributes:
-        address: how errors name the server.
-        is_stack: whether entries are of a stack, and may have offsets.
+        address: the name of the server in errors.
+        is_stack: whether the store is a lazy stack, whose entries may have offsets.
     """
 
     is_stack = False
@@ -93,33 +93,36 @@ class Server:
         self.td_id: str = uuid.uuid4().hex if td_id is None else td_id
         self.cache_metadata: bool = cache_metadata
         self.allow_pickle: bool = allow_pickle
-        where: dict[str, Any] = {"host": host, "port": port}
+        address: dict[str, Any] = {"host": host, "port": port}
         if unix_socket_path is not None:
-            where = {"unix_socket_path": unix_socket_path}
-        self.settings: dict[str, Any] = {**where, "db": db, **options}
+            address = {"unix_socket_path": unix_socket_path}
+        self.settings: dict[str, Any] = {**address, "db": db, **options}
         self._client = _client_of(client, self.settings)
         self._is_own = client is None
-        found = self._client.connection_pool.connection_kwargs
+        connection = self._client.connection_pool.connection_kwargs
         if client is not None:
-            self.settings = _settings_of(found)
-        if found.get("decode_responses"):
+            self.settings = _settings_of(connection)
+        if connection.get("decode_responses"):
             raise ValueError(MSG_TEXT)
-        place = found.get("path") or f"{found.get('host')}:{found.get('port')}"
-        self.address: str = f"{place} db={found.get('db', 0)}"
-        self._known: Tree | None = None
+        location = (
+            connection.get("path")
+            or f"{connection.get('host')}:{connection.get('port')}"
+        )
+        self.address: str = f"{location} db={connection.get('db', 0)}"
+        self._last_tree: Tree | None = None
         self._local = threading.local()
 
     def sibling(self, td_id: str | None = None) -> Server:
-        """Another store on the same server, over the same connections."""
-        made = Server.__new__(Server)
-        made.__dict__.update(self.__dict__)
-        made.td_id = uuid.uuid4().hex if td_id is None else td_id
-        made._known = None
-        made._local = threading.local()
-        return made
+        """Make another store on the same server, with the same connections."""
+        server = Server.__new__(Server)
+        server.__dict__.update(self.__dict__)
+        server.td_id = uuid.uuid4().hex if td_id is None else td_id
+        server._last_tree = None
+        server._local = threading.local()
+        return server
 
     def opening(self) -> dict[str, Any]:
-        """Give the arguments that open the store again."""
+        """Return the arguments that reopen the store."""
         return {
             **self.settings,
             "backend": self.backend,
@@ -130,7 +133,7 @@ class Server:
         }
 
     def close(self) -> None:
-        """Close the connections that were opened for this store."""
+        """Close the connections, unless the caller passed a client."""
         client, self._client = self._client, None
         if client is not None and self._is_own:
             client.close()
@@ -139,19 +142,19 @@ class Server:
     # Names -------------------------------------------------------------------------
 
     def key(self, suffix: str) -> str:
-        """Make a key of this store on the server."""
+        """Return a key of this store on the server."""
         return f"{self.prefix}:{{{self.td_id}}}:{suffix}"
 
     def data_key(self, path: str) -> str:
-        """Make the key of the bytes of an entry."""
+        """Return the key of an entry's bytes."""
         return self.key(f"d:{path}")
 
     def meta_key(self, path: str) -> str:
-        """Make the key of the description of an entry."""
+        """Return the key of an entry's description."""
         return self.key(f"m:{path}")
 
     def _keys_of(self, paths: Iterable[str], data: bool) -> Iterator[str]:
-        """List the keys on the server of entries, or all but those of their bytes."""
+        """Yield the keys of entries on the server; keys of bytes only if ``data``."""
         for path in paths:
             yield self.meta_key(path)
             if data:
@@ -160,10 +163,10 @@ class Server:
                 yield self.data_key(f"{path}:idx")
 
     def path_to(self, prefix: str, parts: Sequence[str]) -> str:
-        """Make the path of an entry on the server.
+        """Return the path of an entry on the server.
 
         Raises:
-            KeyError: a part is empty.
+            KeyError: a part of the key is empty.
         """
         path = KEY_SEPARATOR.join(parts)
         if "" in path.split(KEY_SEPARATOR):
@@ -173,13 +176,14 @@ class Server:
     # Commands ------------------------------------------------------------------------
 
     def run(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """Send commands in one message, to be done in one piece; their answers.
+        """Send commands in one message and one transaction, and return the answers.
 
-        All of them are such that doing them twice is doing them once: a connection that
-        is lost is opened again, and they are sent once more.
+        If the connection is lost, it is reopened and the commands are sent once more.
+        So doing a command twice must be the same as doing it once.
 
         Raises:
-            redis.exceptions.ConnectionError: the server cannot be reached; it is named.
+            redis.exceptions.ConnectionError: the server, which the message names,
+                cannot be reached.
             redis.exceptions.ResponseError: the server refuses a command.
         """
         import redis
@@ -210,61 +214,62 @@ class Server:
         keys = (self.key("__keys__"), self.key("__nested__"), self.meta_key(""))
         return ("EVAL", DESCRIBE, 3, *keys)
 
-    def _learn(self, text: bytes) -> Tree:
-        known = self._known
-        tree = known if known is not None and known.text == text else Tree.parse(text)
-        self._known = tree
+    def _update_tree(self, text: bytes) -> Tree:
+        last = self._last_tree
+        tree = last if last is not None and last.text == text else Tree.parse(text)
+        self._last_tree = tree
         return tree
 
     def tree(self) -> Tree:
-        """Read what the entries are now; in a batch, with what it is going to write."""
+        """Read the tree of entries; in a batch, the tree after the batch's writes."""
         batch = self._batch
         if batch is not None:
-            return batch.tree(self.known())
-        return self._learn(self.run(self._describing())[0])
+            return batch.tree(self.last_tree())
+        return self._update_tree(self.run(self._describing())[0])
 
-    def known(self) -> Tree:
-        """Give what the entries were when they were last read or written."""
-        known = self._known
-        if known is None or not self.cache_metadata:
-            known = self._learn(self.run(self._describing())[0])
-        return known
+    def last_tree(self) -> Tree:
+        """Return the tree of the last read or write, without asking the server."""
+        tree = self._last_tree
+        if tree is None or not self.cache_metadata:
+            tree = self._update_tree(self.run(self._describing())[0])
+        return tree
 
     def read(
         self, plan: Callable[[Tree], list[tuple[Any, ...]]]
     ) -> tuple[Tree, list[Any]]:
-        """Send the commands that ``plan`` gives for what the entries are.
+        """Send the commands that ``plan`` makes for the tree of entries.
 
-        They are sent with what is known and the question whether that still holds, so
-        one message is enough but for the first.
+        The commands are sent together with a request for the present tree. If the
+        cached tree is still valid, one message is enough; otherwise ``plan`` is called
+        again.
 
         Raises:
-            RuntimeError: the entries change all the time.
+            RuntimeError: other processes change the entries during each try.
         """
-        tree = self._known if self.cache_metadata else None
+        tree = self._last_tree if self.cache_metadata else None
         for _ in range(_TRIES):
             commands = [] if tree is None else plan(tree)
             text, *answers = self.run(self._describing(), *commands)
             if tree is not None and text == tree.text:
                 return tree, answers
-            tree = self._learn(text)
+            tree = self._update_tree(text)
             if not plan(tree):
                 return tree, []
         raise RuntimeError(MSG_CHANGING.format(self.td_id, self.address, _TRIES))
 
     def read_header(self, *names: str) -> tuple[Any, ...]:
-        """Read what the entries are, and strings that are there for the whole store."""
+        """Read the tree of entries and the named values of the entire store."""
         keys = map(self.key, names)
-        text, found = self.run(self._describing(), ("MGET", *keys))
-        return self._learn(text), *found
+        text, values = self.run(self._describing(), ("MGET", *keys))
+        return self._update_tree(text), *values
 
     def read_data(
         self, choose: Callable[[Tree], list[str]], is_fresh: bool = True
     ) -> tuple[Tree, dict[str, bytes | None]]:
-        """Read the descriptions of all entries, and the bytes of those that ``choose`` names.
+        """Read all descriptions, and the bytes of the entries that ``choose`` returns.
 
-        Where nothing is chosen of what is known, and ``is_fresh`` is false, the server is
-        not asked.
+        If ``is_fresh`` is false and ``choose`` needs no bytes for the cached tree, the
+        server is not asked.
         """
         batch = self._batch
 
@@ -279,20 +284,20 @@ class Server:
             return [("MGET", *map(self.data_key, paths))] if paths else []
 
         answers: list[Any] = []
-        known = None if is_fresh else self.known()
-        if known is not None and not missing(known):
-            tree = known
+        last_tree = None if is_fresh else self.last_tree()
+        if last_tree is not None and not missing(last_tree):
+            tree = last_tree
         else:
             tree, answers = self.read(plan)
         paths = missing(tree)
-        found = dict(zip(paths, answers[0], strict=True)) if paths else {}
+        data = dict(zip(paths, answers[0], strict=True)) if paths else {}
         if batch is None:
-            return tree, found
+            return tree, data
         shown = batch.tree(tree)
         for path in choose(shown):
             if path in batch.writes:
-                found[path] = bytes(batch.writes[path].data)
-        return shown, found
+                data[path] = bytes(batch.writes[path].data)
+        return shown, data
 
     # Writing -------------------------------------------------------------------------
 
@@ -303,51 +308,51 @@ class Server:
         extra: dict[str, Any] | None = None,
         commands: Sequence[tuple[Any, ...]] = (),
     ) -> None:
-        """Write and remove entries, all at once.
+        """Write and remove entries in one transaction.
 
         Args:
             entries: the new entries by path.
-            removed: the paths that are to be gone.
-            extra: what is known of collections; None for what is no longer.
-            commands: what else is done at the same time.
+            removed: the paths to remove.
+            extra: the records of nested collections by path, None to remove a record.
+            commands: further commands of the same transaction.
         """
         extra = {} if extra is None else extra
         batch = self._batch
         if batch is not None:
             batch.add(entries, removed, extra, commands)
             return
-        gone = [path for path in removed if path not in entries]
-        todo: list[tuple[Any, ...]] = []
-        if gone:
-            todo.append(("DEL", *self._keys_of(gone, True)))
-            todo.append(("SREM", self.key("__keys__"), *gone))
+        removed_paths = [path for path in removed if path not in entries]
+        all_commands: list[tuple[Any, ...]] = []
+        if removed_paths:
+            all_commands.append(("DEL", *self._keys_of(removed_paths, True)))
+            all_commands.append(("SREM", self.key("__keys__"), *removed_paths))
         if entries:
-            # Fields that only the old entry had would be left.
-            todo.append(("DEL", *self._keys_of(entries, False)))
+            # Remove the old description, which may have other fields.
+            all_commands.append(("DEL", *self._keys_of(entries, False)))
             flat: list[Any] = []
             for path, entry in entries.items():
                 flat += [self.data_key(path), entry.data]
                 if entry.offsets is not None:
                     flat += [self.data_key(f"{path}:idx"), entry.offsets]
-            todo.append(("MSET", *flat))
-            todo += [
+            all_commands.append(("MSET", *flat))
+            all_commands += [
                 ("HSET", self.meta_key(path), *_flat(entry.fields))
                 for path, entry in entries.items()
             ]
-            todo.append(("SADD", self.key("__keys__"), *entries))
+            all_commands.append(("SADD", self.key("__keys__"), *entries))
         nested = self.key("__nested__")
         dropped = [path for path, value in extra.items() if value is None]
         if dropped:
-            todo.append(("HDEL", nested, *dropped))
+            all_commands.append(("HDEL", nested, *dropped))
         kept = {path: json.dumps(v) for path, v in extra.items() if v is not None}
         if kept:
-            todo.append(("HSET", nested, *_flat(kept)))
-        todo += commands
-        if todo:
-            self._learn(self.run(*todo, self._describing())[-1])
+            all_commands.append(("HSET", nested, *_flat(kept)))
+        all_commands += commands
+        if all_commands:
+            self._update_tree(self.run(*all_commands, self._describing())[-1])
 
     def rename(self, old: str, new: str) -> None:
-        """Give an entry, and all below it, another path; what is at that one is gone."""
+        """Move an entry, and all entries below it, to another path; replace entries."""
         tree = self.tree()
         paths = [path for path in (old, *tree.below(old)) if path in tree.metas]
         moved = {path: new + path[len(old) :] for path in paths}
@@ -359,9 +364,9 @@ class Server:
             if self.is_stack:
                 offsets = f"{before}:idx", f"{after}:idx"
                 names += map(self.data_key, offsets)
-        known = [p for p in (old, *tree.records_below(old)) if p in tree.extra]
-        extra: dict[str, Any] = dict.fromkeys(known)
-        extra.update({new + path[len(old) :]: tree.extra[path] for path in known})
+        records = [p for p in (old, *tree.records_below(old)) if p in tree.extra]
+        extra: dict[str, Any] = dict.fromkeys(records)
+        extra.update({new + path[len(old) :]: tree.extra[path] for path in records})
         keys = self.key("__keys__")
         commands: list[tuple[Any, ...]] = []
         if moved:
@@ -370,19 +375,19 @@ class Server:
                 ("SREM", keys, *moved),
                 ("SADD", keys, *moved.values()),
             ]
-        gone = [path for path in replaced if path not in moved]
-        self.write({}, gone, extra, commands)
+        overwritten = [path for path in replaced if path not in moved]
+        self.write({}, overwritten, extra, commands)
 
     def write_pieces(self, plan: Callable[[Tree], list[tuple[str, int, Any]]]) -> None:
-        """Write pieces of entries: pairs of path and first byte, and the bytes.
+        """Write pieces of entries: path, first byte, and bytes.
 
-        The server compares what the entries are with what ``plan`` was told, and
-        writes nothing where another process has changed it; then it is planned again.
+        The server compares the present tree with the tree that ``plan`` received. If
+        another process has changed it, nothing is written and ``plan`` is called again.
 
         Raises:
-            RuntimeError: the entries change all the time.
+            RuntimeError: other processes change the entries during each try.
         """
-        tree = self.known()
+        tree = self.last_tree()
         for _ in range(_TRIES):
             flat: list[Any] = []
             for path, first, data in plan(tree):
@@ -391,10 +396,10 @@ class Server:
             if not flat:
                 return
             keys = (self.key("__keys__"), self.key("__nested__"), self.meta_key(""))
-            found = self.run(("EVAL", WRITE_PIECES, 3, *keys, tree.text, *flat))[0]
-            if not isinstance(found, bytes):
+            answer = self.run(("EVAL", WRITE_PIECES, 3, *keys, tree.text, *flat))[0]
+            if not isinstance(answer, bytes):
                 return
-            tree = self._learn(found)
+            tree = self._update_tree(answer)
         raise RuntimeError(MSG_CHANGING.format(self.td_id, self.address, _TRIES))
 
     # Batches -------------------------------------------------------------------------
@@ -405,14 +410,14 @@ class Server:
 
     @property
     def in_batch(self) -> bool:
-        """Return whether writes of this thread wait for the end of a block."""
+        """Return whether this thread collects its writes in a :meth:`batch`."""
         return self._batch is not None
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
         """Collect the writes of a block and send them at its end; none after an error.
 
-        Reads in the block see them.
+        Reads in the block see the collected writes.
         """
         if self._batch is not None:
             yield
@@ -426,7 +431,7 @@ class Server:
 
 
 class _Batch:
-    """Writes that wait."""
+    """The collected writes of a block."""
 
     def __init__(self) -> None:
         self.writes: dict[str, Encoded] = {}
@@ -451,17 +456,19 @@ class _Batch:
         self.commands += commands
 
     def tree(self, tree: Tree) -> Tree:
-        """Tell what the entries are going to be."""
+        """Return the tree after the collected writes."""
         if not (self.writes or self.removed or self.extra):
             return tree
-        made = Tree.__new__(Tree)
-        made.text = b""
+        changed = Tree.__new__(Tree)
+        changed.text = b""
         metas = {p: m for p, m in tree.metas.items() if p not in self.removed}
         metas.update({p: Meta(p, e.fields) for p, e in self.writes.items()})
-        made.metas = dict(sorted(metas.items()))
+        changed.metas = dict(sorted(metas.items()))
         extra = {**tree.extra, **self.extra}
-        made.extra = {path: value for path, value in extra.items() if value is not None}
-        return made
+        changed.extra = {
+            path: value for path, value in extra.items() if value is not None
+        }
+        return changed
 
 
 def _flat(fields: dict[str, Any]) -> list[Any]:
@@ -471,17 +478,21 @@ def _flat(fields: dict[str, Any]) -> list[Any]:
 _OF_SETTINGS = ("host", "port", "db", "username", "password")
 
 
-def _settings_of(found: dict[str, Any]) -> dict[str, Any]:
-    """Find the arguments of the client of which a pool has these settings, for pickles."""
-    kept = {name: found[name] for name in _OF_SETTINGS if found.get(name) is not None}
-    if found.get("path") is not None:
-        kept["unix_socket_path"] = found["path"]
-    secure = {n: v for n, v in found.items() if n.startswith("ssl_")}
+def _settings_of(pool_settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the constructor arguments of a client, from the settings of its pool."""
+    kept = {
+        name: pool_settings[name]
+        for name in _OF_SETTINGS
+        if pool_settings.get(name) is not None
+    }
+    if pool_settings.get("path") is not None:
+        kept["unix_socket_path"] = pool_settings["path"]
+    secure = {n: v for n, v in pool_settings.items() if n.startswith("ssl_")}
     return {**kept, **({"ssl": True, **secure} if secure else {})}
 
 
 def _client_of(client: object, settings: dict[str, Any]) -> Any:
-    """Make a client that waits for answers, and leaves trying again to :class:`Server`."""
+    """Make a synchronous client without retries: :class:`Server` tries again itself."""
     try:
         import redis
     except ImportError:
@@ -496,7 +507,7 @@ def _client_of(client: object, settings: dict[str, Any]) -> Any:
     pool = client.connection_pool
     name = getattr(pool.connection_class, "__name__", "Connection")
     kind = getattr(redis, name, redis.Connection)
-    given = {**pool.connection_kwargs, "retry": Retry(NoBackoff(), 0)}
+    pool_settings = {**pool.connection_kwargs, "retry": Retry(NoBackoff(), 0)}
     return redis.Redis(
-        connection_pool=redis.ConnectionPool(connection_class=kind, **given)
+        connection_pool=redis.ConnectionPool(connection_class=kind, **pool_settings)
     )

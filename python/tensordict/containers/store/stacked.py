@@ -1,4 +1,4 @@
-"""Leaves of a stack of collections on the server: all of the members together."""
+"""Leaves of a lazy stack on the server, which stores all members together."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ __all__ = ["Leaf", "_HeterogeneousKeyError", "encode_members", "encode_whole"]
 
 MSG_DIFFER = (
     "Failed to stack the elements of the entry {!r}: they differ in shape or dtype. Read "
-    "or write each element instead, for example store[i][key]."
+    "or write each member instead, for example store[i][key]."
 )
 MSG_DTYPES = (
-    "The members of the stack have the dtypes {1} for the entry {0!r}: a store keeps one "
-    "dtype for all of them. Convert them first, for example by stack.to(dtype)."
+    "The members of the stack have the dtypes {1} for the entry {0!r}, but a store "
+    "holds one dtype for all. Convert them first, for example by stack.to(dtype)."
 )
 MSG_MIXED = (
-    "The members of the stack have values of different kinds for the entry {!r}: all of "
-    "them must be tensors, or none."
+    "The members of the stack have values of different kinds for the entry {!r}. Set "
+    "tensors in all members, or non-tensor data in all members."
 )
 
 
 class _HeterogeneousKeyError(RuntimeError):
-    """An entry of a stack was read as one tensor, and its members differ in shape."""
+    """An entry of a stack was read as one tensor, but its members differ in shape."""
 
 
 class Leaf:
-    """An entry as its description says it is.
+    """A stacked entry, as its description on the server defines it.
 
     Args:
-        path: its name, for errors.
-        meta: its description.
+        path: the path of the entry, for errors.
+        meta: the description.
         count: the number of members of the stack.
-        dim: the dim along which they are stacked.
+        dim: the stack dim.
     """
 
     def __init__(self, path: str, meta: Meta, count: int, dim: int) -> None:
@@ -57,7 +57,8 @@ class Leaf:
         self.dim: int = dim
         fields = meta.fields
         self.is_even: bool = fields.get("homogeneous", "1") == "1"
-        # In the order of the batch dims, or with that of the stack first.
+        # "batch": stored in the order of the batch dims. Else the stack dim comes
+        # first.
         self.is_batch: bool = fields.get("layout") == "batch"
         self.shapes: list[list[int]] = []
         if not self.is_even:
@@ -68,7 +69,7 @@ class Leaf:
         return self.meta.shape
 
     def shape_of(self, number: int) -> torch.Size:
-        """Find the shape of one member's tensor."""
+        """Return the shape of one member's tensor."""
         if not self.is_even:
             return torch.Size(self.shapes[number])
         shape = list(self._stored)
@@ -76,7 +77,7 @@ class Leaf:
         return torch.Size(shape)
 
     def piece(self, number: int) -> tuple[int, int] | None:
-        """First byte and count of one member's bytes; None where they do not lie together."""
+        """Return first byte and count of a member's bytes; None if scattered."""
         dtype: Any = self.meta.dtype
         size = dtype.itemsize
         if not self.is_even:
@@ -88,32 +89,32 @@ class Leaf:
         return number * count, count
 
     def rows_of(self, number: int) -> Rows:
-        """Find the rows of one member among those of the batch dims up to that of the stack."""
+        """Return a member's rows among the batch dims up to the stack dim."""
         leading = torch.Size(self._stored[: self.dim + 1])
         return Rows(leading, (slice(None),) * self.dim + (number,))
 
     def members(
         self, data: bytes | None, device: torch.device | None
     ) -> list[torch.Tensor]:
-        """Make the tensor of each member."""
+        """Return the tensor of each member."""
         dtype: Any = self.meta.dtype
         if self.is_even:
             return list(self.whole(data, device).unbind(self.dim))
-        found = []
+        tensors = []
         counts = [torch.Size(shape).numel() * dtype.itemsize for shape in self.shapes]
         flat = tensor_of_bytes(
             self.path, data, [sum(counts) // dtype.itemsize], dtype, device
         )
         parts = flat.split([count // dtype.itemsize for count in counts])
         for part, shape in zip(parts, self.shapes, strict=True):
-            found.append(part.reshape(shape))
-        return found
+            tensors.append(part.reshape(shape))
+        return tensors
 
     def whole(self, data: bytes | None, device: torch.device | None) -> torch.Tensor:
-        """Stack the tensors of all members.
+        """Return the tensors of all members as one stacked tensor.
 
         Raises:
-            _HeterogeneousKeyError: they differ in shape.
+            _HeterogeneousKeyError: the members differ in shape.
         """
         if not self.is_even:
             raise _HeterogeneousKeyError(MSG_DIFFER.format(self.path))
@@ -125,7 +126,7 @@ class Leaf:
 
 
 def encode_whole(path: str, value: object) -> Encoded:
-    """Encode a tensor that has the batch dims of the stack, or non-tensor data."""
+    """Encode a tensor with the batch dims of the stack, or non-tensor data."""
     written = encode(path, value)
     if written.fields.get("is_non_tensor") == "1":
         return written
@@ -137,7 +138,7 @@ def encode_members(path: str, values: list[Any]) -> Encoded:
     """Encode one value for each member of the stack.
 
     Raises:
-        TypeError: they are of different dtypes or kinds.
+        TypeError: the values differ in dtype or kind.
     """
     if not all(type(value) is torch.Tensor for value in values):
         if all(isinstance(value, CollectionProtocol) for value in values):

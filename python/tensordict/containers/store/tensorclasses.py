@@ -1,4 +1,4 @@
-"""The tensorclass that a store is of."""
+"""The tensorclass of a store, by name."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from tensordict.primitives.checks import is_tensorclass
 __all__ = ["class_named", "name_of_class"]
 
 MSG_NO_CLASS = (
-    "The store is one of the tensorclass {!r}, which cannot be imported: {}. Import the "
-    "module that defines it and pass tensorclass_cls=."
+    "The store holds the tensorclass {!r}, which cannot be imported: {}. Import the module "
+    "that defines it and pass tensorclass_cls=."
 )
-MSG_NO_TENSORCLASS = "{!r} is no tensorclass."
+MSG_NO_TENSORCLASS = "{!r} is not a tensorclass. Pass one as tensorclass_cls=."
 
 
 def name_of_class(cls: type) -> str:
-    """Name a class as the server does."""
+    """Return the name of a class as the server records it."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def class_named(name: type | str) -> Any:
-    """Find the tensorclass of a name ``module.ClassName``.
+    """Return the tensorclass with a name ``module.ClassName``.
 
     Raises:
-        ImportError: there is no such class.
-        TypeError: it is no tensorclass.
+        ImportError: the class cannot be imported.
+        TypeError: the class is not a tensorclass.
     """
     found: Any = name
     if isinstance(name, str):

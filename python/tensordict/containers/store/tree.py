@@ -1,4 +1,4 @@
-"""The entries of a store: a description of each, by the path that its nested key makes."""
+"""The descriptions of all entries of a store, by path."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ KEY_SEPARATOR = "."
 
 
 class Tree:
-    """Describe the entries of a store: a description for each path.
+    """The descriptions of all entries of a store.
 
     Attributes:
-        text: the description as the server gave it.
-        metas: the leaves, sorted by path.
-        extra: what is known of collections: batch sizes, names and empty ones by path.
+        text: the descriptions as one JSON text of the server.
+        metas: the description of each leaf, sorted by path.
+        extra: the records of nested collections by path: batch sizes and names.
     """
 
     __slots__ = ("extra", "metas", "text")
@@ -30,20 +30,20 @@ class Tree:
         self.metas: dict[str, Meta] = {
             path: Meta(path, _fields(flat)) for path, flat in sorted(pairs, key=_first)
         }
-        found = _fields(extra)
+        records = _fields(extra)
         self.extra: dict[str, Any] = {
-            path: json.loads(value) for path, value in found.items()
+            path: json.loads(value) for path, value in records.items()
         }
 
     @classmethod
     def parse(cls, text: bytes) -> Tree:
-        """Read the description that the server gave."""
-        # An empty table of Lua is an empty object of JSON.
+        """Parse the JSON text of the server."""
+        # Lua encodes an empty table as an empty JSON object.
         entries, extra = json.loads(text)
         return cls(text, list(entries), list(extra))
 
     def below(self, prefix: str) -> dict[str, Meta]:
-        """List the leaves below a nested key, all for the empty one."""
+        """Return the leaves below a nested key, or all leaves for an empty key."""
         if not prefix:
             return self.metas
         start = prefix + KEY_SEPARATOR
@@ -52,12 +52,12 @@ class Tree:
         }
 
     def records_below(self, prefix: str) -> list[str]:
-        """List the collections below a nested key of which more is known than their leaves."""
+        """Return the paths of the recorded collections below a nested key."""
         start = prefix + KEY_SEPARATOR if prefix else ""
         return [path for path in self.extra if path and path.startswith(start)]
 
     def has_below(self, prefix: str) -> bool:
-        """Tell whether there is a collection at a nested key."""
+        """Return whether there is a collection at a nested key."""
         start = prefix + KEY_SEPARATOR
         return prefix in self.extra or any(
             path.startswith(start) for path in (*self.metas, *self.extra)

@@ -1,4 +1,4 @@
-"""From collections to entries on the server, and back."""
+"""Conversion of collections to entries on the server, and back."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ def collect(
     entries: dict[str, Any],
     extra: dict[str, Any],
 ) -> None:
-    """Add the leaves of a value by path, and what is to be known of its collections.
+    """Add the leaves of a value by path, and the records of its nested collections.
 
     Args:
-        path: that of the value; the empty one for a whole store.
-        value: an entry, or a collection of them.
-        above: batch size and names of the collection that the value is an entry of.
-        entries: takes the leaves.
-        extra: takes batch sizes and names that a reader would not know.
+        path: the path of the value; empty for an entire store.
+        value: an entry or a collection.
+        above: batch size and names of the collection that holds the value.
+        entries: receives the leaves.
+        extra: receives a record of each nested collection whose batch size or names
+            differ from its parent's, or that is empty.
     """
     if not is_branch(value):
         entries[path] = value
@@ -45,20 +46,22 @@ def collect(
         value = value._tensordict
     size = value.batch_size
     names = list(value.names) if value._has_names() else None
-    held = list(value._entries().items())
+    items = list(value._entries().items())
     if path:
-        known = above[1]
+        parent_names = above[1]
         inherited = (
-            None if known is None else [*known, *[None] * len(size)][: len(size)]
+            None
+            if parent_names is None
+            else [*parent_names, *[None] * len(size)][: len(size)]
         )
         record: dict[str, Any] = {}
         if size != above[0]:
             record["batch_size"] = list(size)
         if names != inherited:
             record["names"] = names
-        if record or not held:
+        if record or not items:
             extra[path] = record
-    for key, item in held:
+    for key, item in items:
         below = f"{path}{KEY_SEPARATOR}{key}" if path else key
         collect(below, item, (size, names), entries, extra)
 
@@ -68,7 +71,7 @@ def build(
     extra: dict[tuple[str, ...], Any],
     state: tuple[torch.Size, torch.device | None, list[str | None] | None],
 ) -> Any:
-    """Make the plain collection of leaves by path, with what is known of its collections."""
+    """Make a plain collection from leaves by path and records of nested collections."""
     size, device, names = state
     entries: dict[str, Any] = {}
     below: dict[str, dict[tuple[str, ...], Any]] = {}
@@ -83,16 +86,16 @@ def build(
         if path:
             records.setdefault(path[0], {})[path[1:]] = record
     for key in records:
-        # One that has no leaves.
+        # A nested collection without leaves.
         if key not in entries:
             entries[key] = None
             below[key] = {}
     for key, inner in below.items():
-        known = records.get(key, {})
-        own = known.get((), {})
-        child_size = torch.Size(own.get("batch_size", size))
-        child_names = nested_names(own, names, len(child_size))
-        entries[key] = build(inner, known, (child_size, device, child_names))
+        child_records = records.get(key, {})
+        record = child_records.get((), {})
+        child_size = torch.Size(record.get("batch_size", size))
+        child_names = nested_names(record, names, len(child_size))
+        entries[key] = build(inner, child_records, (child_size, device, child_names))
     ordered = dict(sorted(entries.items()))
     return _rust.new(TensorDict, ordered, size, device, names)
 
@@ -100,7 +103,7 @@ def build(
 def nested_names(
     record: dict[str, Any], names: list[str | None] | None, ndim: int
 ) -> list[str | None] | None:
-    """Name the dims of a nested collection: its own names, or those above it."""
+    """Return the dim names of a nested collection: its own, or its parent's."""
     if "names" in record:
         return record["names"]
     if names is None:
@@ -109,10 +112,10 @@ def nested_names(
 
 
 class Snapshot:
-    """A plain collection of what a store holds, and what of it was changed since.
+    """A plain collection of a store's entries that can find its later changes.
 
     Args:
-        plain: the collection, which may be written to.
+        plain: the collection, which the caller may write to.
     """
 
     def __init__(self, plain: CollectionProtocol) -> None:
@@ -138,20 +141,22 @@ class Snapshot:
         return entries, extra
 
     def changes(self) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
-        """Tell what is to be written.
+        """Find the changes since the snapshot was made.
 
         Returns:
-            The leaves that are new, written or replaced; the paths that are gone; and
-            what is newly, or no longer, known of collections.
+            The leaves that are new, written or replaced; the paths that were removed;
+            and the changed records of nested collections, None for a removed record.
         """
         after, extra = self._collected()
         changed = {
             path: value for path, value in after.items() if self._is_new(path, value)
         }
         gone = [path for path in self._before if path not in after]
-        news = {p: r for p, r in extra.items() if self._extra.get(p) != r}
-        news.update({path: None for path in self._extra if path not in extra})
-        return changed, gone, news
+        changed_records = {p: r for p, r in extra.items() if self._extra.get(p) != r}
+        changed_records.update(
+            {path: None for path in self._extra if path not in extra}
+        )
+        return changed, gone, changed_records
 
     def _is_new(self, path: str, value: object) -> bool:
         before: Any = self._before.get(path)
@@ -170,17 +175,17 @@ def _differ(first: Encoded, second: Encoded) -> bool:
 def encoded(
     entries: dict[str, Any], write: Callable[[str, Any], Encoded]
 ) -> dict[str, Encoded]:
-    """Encode the entries as they are written."""
+    """Encode each entry with ``write``."""
     return {path: write(path, value) for path, value in entries.items()}
 
 
 def split(path: str) -> tuple[str, ...]:
-    """Split a path into the nested key that it is."""
+    """Split a path into the parts of its nested key."""
     return tuple(path.split(KEY_SEPARATOR))
 
 
-def without(prefix: str, paths: Iterable[str]) -> dict[tuple[str, ...], str]:
-    """Find the nested keys below a prefix, of the paths that go on from there."""
+def keys_below(prefix: str, paths: Iterable[str]) -> dict[tuple[str, ...], str]:
+    """Return the nested keys below a prefix, for paths that begin with it."""
     start = len(prefix) + 1 if prefix else 0
     keys = {split(path[start:]): path for path in paths}
     return dict(sorted(keys.items()))
