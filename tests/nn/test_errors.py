@@ -108,8 +108,8 @@ PARAMETERS = [
 ]
 LOAD = ["TensorDictParams", "['a']", "load what both have with strict=False"]
 UNLIKE = [
-    "module 0 (Linear) and module 1 (Linear)",
-    "make them alike",
+    "Module 0 (Linear) and module 1 (Linear) differ",
+    "Make the modules alike",
     "lazy_stack=True",
 ]
 
@@ -410,19 +410,19 @@ CASES = {
     "shapes_of_modules": (
         lambda: from_modules(nn.Linear(3, 2), nn.Linear(3, 4)),
         RuntimeError,
-        ["'weight' is of shape [2, 3] and [4, 3]", *UNLIKE],
+        ["'weight' has the shapes [2, 3] and [4, 3]", *UNLIKE],
     ),
     "names_of_modules": (
         lambda: from_modules(nn.Linear(3, 2), nn.Linear(3, 2, bias=False)),
         RuntimeError,
-        ["module 0 alone has 'bias'", *UNLIKE],
+        ["only module 0 has 'bias'", *UNLIKE],
     ),
     "names_of_expanded_modules": (
         lambda: from_modules(
             nn.Linear(3, 2, bias=False), nn.Linear(3, 2), expand_identical=True
         ),
         ValueError,
-        ["module 1 alone has 'bias'", *UNLIKE],
+        ["only module 1 has 'bias'", *UNLIKE],
     ),
 }
 

@@ -45,13 +45,13 @@ class AutogradOps(CollectionProtocol):
 
     @property
     def data(self) -> Self:
-        """The leaves' data: they share memory with the leaves, and autograd does not see them.
+        """The data of the leaves: shares their memory and is hidden from autograd.
 
-        Assigning a collection replaces the data of the leaves at its keys; the leaves
-        stay the tensors that they are.
+        Assign a tensordict to replace the data of the leaves at its keys. The leaves
+        stay the same tensors.
 
         Raises:
-            KeyError: what is assigned has keys that this tensordict has not.
+            KeyError: an assigned tensordict has a key that this tensordict lacks.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(2)).requires_grad_()
@@ -69,11 +69,11 @@ class AutogradOps(CollectionProtocol):
 
     @property
     def grad(self) -> Self | None:
-        """The leaves' gradients, or None where no leaf has one.
+        """The gradients of the leaves, or None if no leaf has a gradient.
 
-        A leaf without a gradient is left out. Values that are no tensors stay, also
-        where no leaf has a gradient. Assigning a collection sets the gradients
-        of all leaves from its entries, assigning None drops them.
+        A leaf without a gradient is left out; non-tensor data is included. Assign a
+        tensordict to set the gradients of all leaves from its entries, or None to drop
+        them.
 
         Examples:
             >>> td = TensorDict(a=torch.ones(2)).requires_grad_()
@@ -84,7 +84,7 @@ class AutogradOps(CollectionProtocol):
             tensor([2., 2.])
         """
         leaves = _rust.leaves(self)
-        # torch gives plain tensors here.
+        # Gradients of mapped or shared leaves are plain tensors.
         grads = results_as_sources([leaf.grad for leaf in leaves], leaves)
         result = _without_none(_rust.rebuild(self, grads))
         if all(grad is None for grad in grads) and result.is_empty():
@@ -100,7 +100,7 @@ class AutogradOps(CollectionProtocol):
                 leaf.grad = None
             return
         if not isinstance(value, CollectionProtocol):
-            msg = f"grad can be set to a collection only, got {type(value).__name__}."
+            msg = f"grad takes a tensordict or None, got {type(value).__name__}."
             raise TypeError(msg)
         pairs = _rust.walk(self, 2, True, True)
         grads = [_rust.get(value, key) for key, _ in pairs]
@@ -109,25 +109,26 @@ class AutogradOps(CollectionProtocol):
 
     @property
     def requires_grad(self) -> bool:
-        """Return whether any leaf requires a gradient."""
-        # A loop of its own: a generator costs as much as the attributes.
+        """Whether any leaf requires grad."""
+        # A plain loop: a generator would cost as much as the attribute reads.
         for leaf in _rust.leaves(self):  # noqa: SIM110
             if leaf.requires_grad:
                 return True
         return False
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Say whether gradients of the leaves are wanted, in place.
+        """Set whether the leaves require grad, in place.
 
         Args:
-            requires_grad: whether they are.
+            requires_grad: True to record gradients.
 
         Raises:
-            RuntimeError: a leaf is neither of floats nor complex. No leaf is changed.
+            RuntimeError: a leaf's dtype is neither floating point nor complex. No leaf
+                is changed.
         """
         leaves = _rust.leaves(self)
         if requires_grad:
-            # The leaf that refuses goes first, before any other has changed.
+            # A leaf that refuses goes first, so that no other leaf has changed.
             leaves.sort(key=lambda leaf: leaf.is_floating_point() or leaf.is_complex())
         for leaf in leaves:
             leaf.requires_grad_(requires_grad)
@@ -135,13 +136,13 @@ class AutogradOps(CollectionProtocol):
 
     @mapping("detach")
     def detach(self) -> Self:  # type: ignore[empty-body]
-        """Share the leaves' memory in leaves that autograd does not follow."""
+        """Return new leaves that share the memory and are outside of the graph."""
 
     def detach_(self) -> Self:
-        """Take the leaves out of their graphs, in place.
+        """Detach the leaves from their graphs, in place.
 
         Raises:
-            RuntimeError: a leaf is a view of a tensor that requires a gradient.
+            RuntimeError: a leaf is a view of a tensor that requires grad.
         """
         for leaf in _rust.leaves(self):
             leaf.detach_()
@@ -151,7 +152,7 @@ class AutogradOps(CollectionProtocol):
         """Drop the leaves' gradients, or fill them with zeros.
 
         Args:
-            set_to_none: whether they are dropped.
+            set_to_none: drop the gradients instead of filling them.
         """
         for leaf in _rust.leaves(self):
             if set_to_none:
@@ -167,20 +168,20 @@ class AutogradOps(CollectionProtocol):
         create_graph: bool = False,
         inputs: object = None,
     ) -> None:
-        """Compute the gradients of all leaves that require one, in one pass.
+        """Compute the gradients of all leaves that require grad, in one pass.
 
         Args:
-            gradient: the gradients of these leaves: a collection with their keys. Not
-                needed where every leaf has one element.
-            retain_graph: whether the graph is kept.
-            create_graph: whether the gradients can be differentiated again.
-            inputs: where gradients are accumulated: tensors, or a collection of them.
-                Default: all leaves of the graph.
+            gradient: a tensordict with the gradient of each leaf. Not needed if every
+                leaf has one element.
+            retain_graph: keep the graph.
+            create_graph: make the gradients differentiable again.
+            inputs: the tensors, or a tensordict of tensors, whose gradients are
+                accumulated. Default: all leaves of the graph.
 
         Raises:
-            RuntimeError: no leaf requires a gradient, a leaf has more than one element
-                and there is no ``gradient``, or shapes differ.
-            TypeError: ``gradient`` is no collection.
+            RuntimeError: no leaf requires grad; a leaf has more than one element and
+                ``gradient`` is missing; or shapes differ.
+            TypeError: ``gradient`` is no tensordict.
 
         Examples:
             >>> td = TensorDict(a=torch.ones(2)).requires_grad_()
@@ -220,10 +221,10 @@ class AutogradOps(CollectionProtocol):
     # Flags of leaves ---------------------------------------------------------------
 
     def data_ptr(self, *, storage: bool = False) -> Any:
-        """The addresses of the leaves, as a plain collection of integers on the CPU.
+        """Return the addresses of the leaves, as a tensordict of integers on the CPU.
 
         Args:
-            storage: whether the addresses of their storages are given instead.
+            storage: return the addresses of the storages instead.
         """
         pointers = [
             leaf.untyped_storage().data_ptr() if storage else leaf.data_ptr()
@@ -235,13 +236,13 @@ class AutogradOps(CollectionProtocol):
         result = result.filter_non_tensor_data()
         for collection in _rust.containers(result):
             collection._device = torch.device("cpu")
-        # Neither empty collections nor values have addresses: they are left out.
+        # Empty tensordicts and non-tensor data have no addresses: leave them out.
         filtered = result.filter_non_tensor_data()._fast_apply(
             lambda pointer: pointer, filter_empty=True
         )
         if filtered is None:
             return result.empty()
-        # The addresses of the root come before those of nested tensordicts.
+        # Put the leaves of the root before the nested tensordicts.
         for key, value in list(filtered._entries().items()):
             if isinstance(value, CollectionProtocol):
                 filtered._del_entry(key)
@@ -252,7 +253,7 @@ class AutogradOps(CollectionProtocol):
         """Count the elements of all leaves.
 
         Args:
-            count_duplicates: whether a tensor that is at several keys counts each time.
+            count_duplicates: count a tensor at several keys several times.
         """
         leaves = _rust.leaves(self)
         if not count_duplicates:
@@ -261,7 +262,7 @@ class AutogradOps(CollectionProtocol):
 
 
 def _tensors(inputs: Any) -> Sequence[torch.Tensor] | None:
-    """The tensors that ``inputs`` of ``backward`` names."""
+    """Return the tensors that ``inputs`` of ``backward`` names."""
     if inputs is None or isinstance(inputs, torch.Tensor):
         return inputs if inputs is None else [inputs]
     if isinstance(inputs, CollectionProtocol):
@@ -272,7 +273,7 @@ def _tensors(inputs: Any) -> Sequence[torch.Tensor] | None:
 def _assign_data(td: CollectionProtocol, source: object) -> None:
     """Set ``leaf.data`` of every leaf for which ``source`` has an entry."""
     if not isinstance(source, CollectionProtocol):
-        msg = f"data can be set to a collection only, got {type(source).__name__}."
+        msg = f"data takes a tensordict, got {type(source).__name__}."
         raise TypeError(msg)
     if source.batch_size != td.batch_size:
         msg = f"Cannot assign .data: batch sizes differ: {source.batch_size} and {td.batch_size}."
@@ -287,7 +288,7 @@ def _assign_data(td: CollectionProtocol, source: object) -> None:
 
 
 def _without_none(td: CollectionProtocol) -> Any:
-    """A result just made without entries that are None, and what they leave empty."""
+    """Remove entries that are None from a new result, and nested ones left empty."""
     stack = as_stack(td)
     if stack is not None:
         return stack._like([_without_none(member) for member in stack.tensordicts])

@@ -1,4 +1,4 @@
-"""Comparisons and the logical operators, elementwise."""
+"""Elementwise comparisons and logical operators."""
 
 # The bodies are filled by decorators; see families.py.
 # mypy: disable-error-code="empty-body,override"
@@ -29,7 +29,7 @@ MSG_BOOL = (
 
 
 class Equality(Protocol[R_co]):
-    """The type of ``==`` and ``!=`` to checkers, of a collection that declares them."""
+    """The type of ``==`` and ``!=`` for type checkers."""
 
     if TYPE_CHECKING:
 
@@ -42,7 +42,7 @@ class Equality(Protocol[R_co]):
 
 
 class Order(Protocol[R_co]):
-    """The type of ``<`` and its like to checkers."""
+    """The type of ``<``, ``<=``, ``>`` and ``>=`` for type checkers."""
 
     if TYPE_CHECKING:
 
@@ -51,15 +51,15 @@ class Order(Protocol[R_co]):
 
 
 class ComparisonOps(CollectionProtocol):
-    """Comparisons, elementwise.
+    """Elementwise comparisons.
 
     The operand may be a number, a tensor that broadcasts from the left over the batch
-    dims, or a collection or dictionary with the same keys, in any order. The result is
-    a plain ``TensorDict`` of truth values, without names and never locked; compared
-    with a tensor it keeps class and names. Anything else compares as unequal.
+    dimensions, or a tensordict or dictionary with the same keys in any order. The
+    result is a plain ``TensorDict`` of booleans, unlocked and without names; if the
+    operand is a tensor, the result keeps class and names. Any other operand is unequal.
 
     Raises:
-        KeyError: the operand is a collection with other keys.
+        KeyError: the operand is a tensordict with other keys.
 
     Examples:
         >>> td = TensorDict(a=torch.tensor([1, 2]), batch_size=[2])
@@ -75,44 +75,44 @@ class ComparisonOps(CollectionProtocol):
 
     @comparing(torch.eq, operator.eq, otherwise=False)
     def __eq__(self, other: object) -> Any:
-        """Say for every element whether it equals that of ``other``."""
+        """Return for every element whether it equals the element of ``other``."""
 
     @comparing(torch.ne, operator.ne, otherwise=True)
     def __ne__(self, other: object) -> Any:
-        """Say for every element whether it differs from that of ``other``."""
+        """Return for every element whether it differs from the element of ``other``."""
 
     @comparing(torch.lt, operator.lt, otherwise=False)
     def __lt__(self, other: object) -> Any:
-        """Say for every element whether it is less than that of ``other``."""
+        """Return for every element whether it is less than ``other``."""
 
     @comparing(torch.le, operator.le, otherwise=False)
     def __le__(self, other: object) -> Any:
-        """Say for every element whether it is at most that of ``other``."""
+        """Return for every element whether it is less than or equal to ``other``."""
 
     @comparing(torch.gt, operator.gt, otherwise=False)
     def __gt__(self, other: object) -> Any:
-        """Say for every element whether it is greater than that of ``other``."""
+        """Return for every element whether it is greater than ``other``."""
 
     @comparing(torch.ge, operator.ge, otherwise=False)
     def __ge__(self, other: object) -> Any:
-        """Say for every element whether it is at least that of ``other``."""
+        """Return for every element whether it is greater than or equal to ``other``."""
 
     @comparing(torch.bitwise_or, operator.or_, otherwise=False)
     def __or__(self, other: object) -> Any:
-        """Set the bits that are set in the element or in that of ``other``."""
+        """Return the bits that are set in the element or in ``other``."""
 
     @comparing(torch.bitwise_or, operator.or_, otherwise=False)
     def __ror__(self, other: object) -> Any:
-        """Set the bits that are set in the element or in that of ``other``."""
+        """Return the bits that are set in the element or in ``other``."""
 
     @comparing(torch.bitwise_xor, operator.xor, otherwise=True)
     def __xor__(self, other: object) -> Any:
-        """Set the bits in which the element and that of ``other`` differ."""
+        """Return the bits in which the element and ``other`` differ."""
 
     @comparing(torch.bitwise_xor, operator.xor, otherwise=True)
     def __rxor__(self, other: object) -> Any:
-        """Set the bits in which the element and that of ``other`` differ."""
+        """Return the bits in which the element and ``other`` differ."""
 
     def __bool__(self) -> NoReturn:
-        """Refuse: neither emptiness nor truth of all elements is meant for sure."""
+        """Raise an error: the truth of a tensordict has no clear meaning."""
         raise RuntimeError(MSG_BOOL)

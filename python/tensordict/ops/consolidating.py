@@ -1,4 +1,4 @@
-"""All leaves in one buffer: a file, shared memory, pinned memory, a device."""
+"""All leaves in one buffer: in a file, shared memory, pinned memory or on a device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ConsolidatingOps"]
 
 
 class ConsolidatingOps(CollectionProtocol):
-    """All leaves in one buffer: a file, shared memory, pinned memory, a device."""
+    """All leaves in one buffer: a file, shared memory, pinned memory or on a device."""
 
     def consolidate(
         self,
@@ -39,43 +39,45 @@ class ConsolidatingOps(CollectionProtocol):
         checks: bool = True,
         pbar: bool = False,
     ) -> Self:
-        """Copy all leaves into one buffer, and return a locked collection over it.
+        """Copy all leaves into one buffer and return a locked tensordict over it.
 
-        It is moved to a device, sent to a process and pickled in one piece. A collection
-        that is consolidated already is returned as it is, unless another ``filename``
-        is asked for. Replacing or removing an entry, or unlocking, ends it.
+        A consolidated tensordict moves to a device, is sent to a process and is pickled
+        in one piece. If this tensordict is consolidated already, it is returned as it
+        is, unless another ``filename`` is passed. Replacing or removing an entry, or
+        unlocking, ends the consolidated state.
 
-        With ``filename`` the buffer is that file, mapped: what is stored into a leaf
-        reaches it. The file is written beside and renamed: a process that is killed
-        leaves the old one or the new. :meth:`from_consolidated` reads it.
+        With ``filename``, the buffer is the mapped file: writes into a leaf reach it.
+        The file is written under another name and renamed: after a kill, either the old
+        file or the new one exists. :meth:`from_consolidated` reads it.
 
         Args:
-            filename: the file. Default: memory.
-            num_threads: above 1, ``return_early`` is heeded; the copy is parallel anyway.
-            device: where the buffer is. Default: that of the leaves, if they have one.
-                Not together with ``filename``.
-            non_blocking: whether copies from a device may overlap.
-            inplace: whether the leaves of this tensordict are replaced, and it returned.
-            return_early: with ``num_threads`` above 1, return a future at once, whose
-                ``result()`` is the tensordict. The leaves must not change until then.
-            use_buffer: with ``filename``, whether the leaves are in memory, and the file
-                is a copy of it.
-            share_memory: whether the buffer is in shared memory.
-            pin_memory: whether the buffer is in pinned memory.
-            metadata: taken for compatibility: the description is always made.
-            durable: with ``filename``, whether the file is on the disk when this returns.
-            checks: with ``filename``, whether checksums are kept in it. See
+            filename: the path of the file. Default: a buffer in memory.
+            num_threads: above 1, allows ``return_early``. The copy always uses several
+                threads.
+            device: the device of the buffer. Default: the device of the leaves if they
+                share one. Not allowed with ``filename``.
+            non_blocking: allow copies from a device to overlap.
+            inplace: replace the leaves of this tensordict and return it.
+            return_early: with ``num_threads`` above 1, return a future at once. Its
+                ``result()`` is the tensordict. Do not change the leaves before that.
+            use_buffer: with ``filename``, keep the leaves in memory, and write the file
+                as a copy.
+            share_memory: put the buffer into shared memory.
+            pin_memory: put the buffer into pinned memory.
+            metadata: accepted for compatibility: the metadata is always made.
+            durable: with ``filename``, return only when the file is on the disk.
+            checks: with ``filename``, store checksums in it. See
                 :func:`tensordict.storage.verify`.
-            pbar: with ``filename``, whether a progress bar is shown.
+            pbar: with ``filename``, show a progress bar.
 
         Returns:
-            A collection of the same structure. A jagged tensor stays one.
+            A tensordict of the same structure. A jagged tensor stays jagged.
 
         Raises:
-            RuntimeError: ``device`` and ``filename`` are both given; ``inplace`` on a
-                locked collection; a sparse tensor; with ``filename``, a value that is no
-                tensor and that JSON cannot hold.
-            NotImplementedError: a nested tensor that is not jagged, or a quantized one.
+            RuntimeError: both ``device`` and ``filename`` were passed; ``inplace`` is
+                set and the tensordict is locked; a leaf is sparse; or, with
+                ``filename``, JSON cannot store a piece of non-tensor data.
+            NotImplementedError: a leaf is quantized, or nested and not jagged.
             OSError: the file cannot be written.
 
         Examples:
@@ -110,29 +112,29 @@ class ConsolidatingOps(CollectionProtocol):
 
     @classmethod
     def from_consolidated(cls, filename: Path | str) -> Self:
-        """Load a file of :meth:`consolidate`: a collection over it, mapped once.
+        """Load a file of :meth:`consolidate` as a tensordict over the mapped file.
 
-        Stores into its leaves stay in this process.
+        Writes into its leaves stay in this process.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            RuntimeError: it is damaged or was cut.
-            ValueError: it is not a consolidated file.
+            FileNotFoundError: the file is missing.
+            RuntimeError: the file is damaged or truncated.
+            ValueError: the file is no consolidated file.
         """
         return _consolidated.load(filename, cls)
 
     def is_consolidated(self) -> bool:
-        """Return whether all leaves are in the one buffer of :meth:`consolidate`."""
+        """Return whether all leaves lie in the one buffer of :meth:`consolidate`."""
         return _consolidated.state_of(self) is not None
 
-    # Calls of the engine: dense collections; others override ------------------------
+    # Calls of the engine for dense tensordicts. Other classes override them. ---------
 
     def _describe(self, rows: Iterator[Any]) -> Any:
         """Describe this tensordict. See :mod:`tensordict.storage.layouts.consolidated`."""
         return describing.describe_dense(self, rows)
 
     def _described_child(self, name: str) -> Any:
-        """The tensordict of a nested level."""
+        """Return the tensordict of a nested level."""
         return self._entries()[name]
 
     @classmethod
@@ -145,15 +147,15 @@ class ConsolidatingOps(CollectionProtocol):
         _consolidated.put_leaves(self, leaves)
 
     def _consolidated_home(self) -> Self:
-        """The tensordict that knows of the buffer."""
+        """Return the tensordict that keeps the reference to the buffer."""
         return self
 
     def _to_level(self, writer: Any, path: tuple[str, ...]) -> dict[str, Any]:
-        """The level of this tensordict. See :mod:`tensordict.storage.safetensors_levels`."""
+        """Return this level. See :mod:`tensordict.storage.safetensors_levels`."""
         return _safetensors.dense_to_level(self, writer, path)
 
     def _to_entry(self, writer: object, path: tuple[str, ...]) -> dict[str, Any]:
-        """The entry of this tensordict in the level of another."""
+        """Return this tensordict as an entry of its parent's level."""
         return {"td": self._to_level(writer, path)}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Devices: moving there and back, and what is known of them."""
+"""Devices: moves between them, and the device of a tensordict."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _COMPLETE: dict[str | torch.device, torch.device] = {
     "meta": torch.device("meta"),
     torch.device("meta"): torch.device("meta"),
 }
-"""Devices of which there is one, by name and as they are."""
+"""Device types with one device only, by name and as ``torch.device``."""
 
 
 def normalize_device(device: Any) -> torch.device:
-    """The device that ``device`` names, with the index of the current one where it has none.
+    """Return a ``torch.device`` with an index: by default that of the current device.
 
-    A tensor on ``"cuda"`` says that it is on ``cuda:0``: without an index the two would
-    not compare equal.
+    A tensor on ``"cuda"`` reports ``cuda:0``. Without an index the two would compare
+    unequal.
     """
     if isinstance(device, (str, torch.device)) and device in _COMPLETE:
         return _COMPLETE[device]
@@ -69,16 +69,16 @@ def normalize_device(device: Any) -> torch.device:
 class DeviceOps(CollectionProtocol):
     """Devices.
 
-    A collection has a device or none. One with a device keeps all entries there: what is
-    set is moved. One without takes entries from anywhere.
+    A tensordict may have a device. If it does, new entries are moved there; if not,
+    entries may be on any device.
     """
 
     @property
     @_rust.call_natively
     def device(self) -> torch.device | None:
-        """The device of every entry, or None where that is not restricted.
+        """The device of every entry, or None if entries may be on any device.
 
-        It cannot be set: use :meth:`to`.
+        Read-only: use :meth:`to` to move.
         """
         return self._device
 
@@ -107,30 +107,31 @@ class DeviceOps(CollectionProtocol):
     # Moving ----------------------------------------------------------------------
 
     def to(self, *args: object, **kwargs: Any) -> Self:
-        """Move to a device, or cast to a dtype, or both.
+        """Move to a device, cast to a dtype, or both.
 
         Forms: ``to(device)``, ``to(dtype)``, ``to(device, dtype, non_blocking)``,
-        ``to(tensor)`` (its device and dtype), ``to(collection)`` (its device),
-        ``to(other=collection)`` (its device, and the dtype if all of its leaves have one).
-        Leaves that need no change are shared. Where nothing at all changes the result is this
-        collection; a cast always makes a new one. Lock and names are kept.
+        ``to(tensor)`` (its device and dtype), ``to(tensordict)`` (its device),
+        ``to(other=tensordict)`` (its device, and its dtype if all its leaves have the
+        same one). Leaves that need no change are shared. If nothing changes, the result
+        is this tensordict; a cast always makes a new one. Lock and names are kept.
 
-        In a ``with`` statement, changes to the result are written back at its end.
+        At the end of a ``with`` statement, changes of the result are written back.
 
         Args:
-            *args: device and dtype, in the forms above.
-            **kwargs: ``device``, ``dtype``, ``memory_format`` and ``other`` by name, and
+            *args: device and dtype, in one of these forms.
+            **kwargs: ``device``, ``dtype``, ``memory_format`` and ``other`` by name,
+                and
 
-                - ``non_blocking``: whether copies may return before they are done. By
-                  default they overlap, and are done when the call returns.
-                - ``non_blocking_pin``: whether leaves are put into pinned memory first.
-                - ``num_threads``: taken for compatibility; torch copies in parallel.
-                - ``inplace``: put the moved leaves into this tensordict and return it.
+                - ``non_blocking``: True to return before the copies are complete.
+                  Default: copies overlap, and are complete when the call returns.
+                - ``non_blocking_pin``: copy the leaves to pinned memory first.
+                - ``num_threads``: accepted for compatibility; torch copies in parallel.
+                - ``inplace``: store the moved leaves in this tensordict and return it.
                 - ``batch_size``: a new batch size.
 
         Raises:
-            RuntimeError: ``inplace`` is true and the tensordict is locked, or ``copy`` is
-                asked for.
+            RuntimeError: ``inplace`` is True and the tensordict is locked; or ``copy``
+                was passed.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(2), batch_size=[2])
@@ -167,7 +168,7 @@ class DeviceOps(CollectionProtocol):
         num_threads: int | None = None,
         **kwargs: Any,
     ) -> Self:
-        """:meth:`to`, without what a ``with`` statement needs."""
+        """Do :meth:`to` without the bookkeeping for ``with`` statements."""
         anew = len(args) > 0 and isinstance(args[0], CollectionProtocol)
         if anew:
             other, *rest = args
@@ -229,20 +230,20 @@ class DeviceOps(CollectionProtocol):
         return result
 
     def cpu(self, **kwargs: object) -> Self:
-        """Move to the CPU. The keywords are those of :meth:`to`."""
+        """Move to the CPU. Takes the keyword arguments of :meth:`to`."""
         return self.to("cpu", **kwargs)
 
     def cuda(
         self, device: torch.device | str | int | None = None, **kwargs: object
     ) -> Self:
-        """Move to a GPU. The keywords are those of :meth:`to`.
+        """Move to a GPU.
 
         Args:
-            device: which one: a number, a name or a device. Default: the current one.
-            **kwargs: as in :meth:`to`.
+            device: a number, a name or a device. Default: the current GPU.
+            **kwargs: keyword arguments of :meth:`to`.
 
         Raises:
-            RuntimeError: it is no GPU.
+            RuntimeError: ``device`` is no GPU.
         """
         if device is None:
             return self.to(torch.device("cuda"), **kwargs)
@@ -253,13 +254,13 @@ class DeviceOps(CollectionProtocol):
         return self.to(device, **kwargs)
 
     def clear_device_(self) -> Self:
-        """Forget the device, here and in all that is nested; nothing is moved."""
+        """Remove the device, also from nested tensordicts, without moving a leaf."""
         for collection in _rust.containers(self):
             collection._clear_device()
         return self
 
     def auto_device_(self) -> Self:
-        """Take the device on which all leaves are, if there is one; nothing is moved.
+        """Set the device to the one that all leaves share, or None, without a move.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(2))
@@ -269,13 +270,13 @@ class DeviceOps(CollectionProtocol):
         devices = {leaf.device for leaf in _rust.leaves(self)}
         device = devices.pop() if len(devices) == 1 else None
         for collection in _rust.containers(self):
-            # A part has the device of what it is a part of.
+            # A view's device comes from its parent.
             if collection._is_dense or collection._is_non_tensor:
                 collection._device = device
         return self
 
     def _clear_device(self) -> None:
-        """Forget the device of this tensordict alone."""
+        """Remove the device of this tensordict alone."""
         self._device = None
 
     # Memory for transfers ------------------------------------------------------------
@@ -285,14 +286,15 @@ class DeviceOps(CollectionProtocol):
         num_threads: int | None = None,
         inplace: bool = False,
     ) -> Self:
-        """Put the leaves into pinned memory, from which copies to a GPU can overlap.
+        """Copy the leaves to pinned memory, from which copies to a GPU can overlap.
 
         Args:
-            num_threads: taken for compatibility.
-            inplace: whether the leaves of this tensordict are replaced, and it returned.
+            num_threads: accepted for compatibility.
+            inplace: replace the leaves of this tensordict and return it.
 
         Raises:
-            RuntimeError: there is no accelerator, or ``inplace`` on a locked collection.
+            RuntimeError: there is no accelerator; or ``inplace`` is True and the
+                tensordict is locked.
         """
         if not inplace:
             return map_leaves(self, _pinned, (), None, True, 0, True)
@@ -302,12 +304,12 @@ class DeviceOps(CollectionProtocol):
         return self
 
     def pin_memory_(self, num_threads: int = 0) -> Self:
-        """Put the leaves into pinned memory. Deprecated: ``pin_memory(inplace=True)``."""
+        """Copy the leaves to pinned memory. Deprecated: use ``pin_memory``."""
         warn_caller(MSG_PIN_MEMORY_, DeprecationWarning)
         return self.pin_memory(num_threads, inplace=True)
 
     def record_stream(self, stream: object) -> Self:
-        """Tell the allocator that a stream uses the leaves. As :meth:`torch.Tensor.record_stream`.
+        """Call :meth:`torch.Tensor.record_stream` on every leaf.
 
         Args:
             stream: a ``torch.cuda.Stream``.
@@ -317,7 +319,7 @@ class DeviceOps(CollectionProtocol):
         return self
 
     def _sync_all(self) -> None:
-        """Wait for the copies that this process has started."""
+        """Wait for the asynchronous copies of this process."""
         for module in (torch.cuda, torch.xpu):
             if module.is_initialized():
                 module.synchronize()
@@ -330,7 +332,7 @@ class DeviceOps(CollectionProtocol):
         """Count the bytes of all elements.
 
         Args:
-            count_duplicates: whether a tensor that is at several keys counts each time.
+            count_duplicates: count a tensor at several keys several times.
 
         Examples:
             >>> TensorDict(a=torch.zeros(2), b=torch.zeros(3)).bytes()
@@ -342,16 +344,17 @@ class DeviceOps(CollectionProtocol):
         return sum(map(num_bytes, leaves))
 
     def as_tensor(self) -> Self:
-        """Give the leaves as plain tensors where they offer it (``as_tensor``)."""
+        """Call ``as_tensor()`` on every leaf that has the method; share the others."""
         return map_leaves(self, _as_tensor, (), None, True, 0, True)
 
 
 def _by_name(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of :meth:`DeviceOps.to` with all but the first, or all, by name.
+    """Return the arguments of :meth:`to` by name where possible.
 
-    That is how the compiler can read them. What torch refuses stays as it is.
+    The compiler can read them in this form. Arguments that torch refuses stay as they
+    are.
     """
     first, *rest = args
     is_device = first is None or isinstance(first, (str, int, torch.device))
@@ -384,7 +387,7 @@ def _transfer(
     dtype: torch.dtype | None,
     non_blocking: bool | None,
 ) -> Any:
-    """A copy of ``td`` whose leaves are on ``device``, in ``dtype``; either may be None."""
+    """Return a copy of ``td`` on ``device`` and in ``dtype``; either may be None."""
     if device is None:
         return cast_leaves(td, dtype)  # type: ignore[arg-type]
     if dtype is None and td._consolidated is not None:
@@ -405,7 +408,7 @@ def _transfer(
 
 
 def _crosses(leaves: list[torch.Tensor], device: torch.device) -> bool:
-    """Return whether a leaf is copied between host and accelerator: may overlap."""
+    """Return whether a leaf moves between CPU and accelerator: copies can overlap."""
     if device == _CPU:
         return not _rust.on_host(leaves)
     if device.type == "meta":
@@ -430,10 +433,10 @@ def _moved(
     non_blocking: bool | None,
     pin: bool,
 ) -> list[torch.Tensor]:
-    """The leaves, moved and cast.
+    """Move and cast the leaves.
 
-    Without a word on blocking, copies between a device and the host overlap, and are
-    waited for once, after the last one.
+    If ``non_blocking`` is None, copies between the CPU and a device overlap, and one
+    wait follows the last copy.
     """
     if pin:
         leaves = [leaf.pin_memory() for leaf in leaves]
@@ -457,17 +460,17 @@ def _moved(
 
 
 _DIMS_OF_FORMAT = {torch.channels_last: (4,), torch.channels_last_3d: (5,)}
-"""The formats of images and volumes say nothing of leaves with other numbers of dims."""
+"""The memory formats of images and volumes apply to leaves of this many dims only."""
 
 
 def _set_device(td: CollectionProtocol, device: torch.device | None) -> None:
-    """Write down where the leaves of a fresh result are."""
+    """Set the device attribute of a new result to the device of its leaves."""
     for collection in _rust.containers(td):
         collection._device = device
 
 
 def _put(td: Any, values: Any, device: torch.device | None) -> None:
-    """Replace the leaves of ``td``, in their order, and note their device."""
+    """Replace the leaves of ``td`` in order, and set its device attribute."""
     for key, value in list(td._entries().items()):
         if isinstance(value, CollectionProtocol):
             _put(value, values, device)

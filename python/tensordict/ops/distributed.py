@@ -1,6 +1,6 @@
-"""Sending and receiving collections, and reducing them over processes.
+"""Sending and receiving of tensordicts, and their reduction over ranks.
 
-The work is done in :mod:`tensordict.distributed`, which is imported when it is used.
+:mod:`tensordict.distributed` does the work. It is imported on first use.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ MSG_WIRE = "wire must be None or '0.15', got {!r}."
 
 
 class DistributedOps(CollectionProtocol):
-    """Sending and receiving collections, and reducing them over processes."""
+    """Sending and receiving of tensordicts, and their reduction over ranks."""
 
-    # From one to another, in place -----------------------------------------------------
+    # Between two ranks, in place
+    # --------------------------------------------------------
 
     def send(
         self,
@@ -36,34 +37,35 @@ class DistributedOps(CollectionProtocol):
         consolidated: bool = False,
         wire: Wire | None = None,
     ) -> None:
-        """Send the leaves to a process that calls :meth:`recv` or :meth:`irecv`.
+        """Send the leaves to a rank that calls :meth:`recv` or :meth:`irecv`.
 
-        The receiver has a collection of the same keys, shapes and dtypes: where they
-        differ, both sides raise an error that names the first key. Small leaves go
-        together in one message, large ones as they are. Values that are no tensors go
-        along, where they are plain data, and replace those under the same keys.
+        The receiver's tensordict must have the same keys, shapes and dtypes. If they
+        differ, both sides raise an error that names the first different key. Small
+        leaves are sent together in one message, large leaves one by one. Non-tensor
+        data is sent too if it is plain data, and replaces the receiver's.
 
         Args:
             dst: the global rank of the receiver, or a :class:`TensorDictPipe`.
             group: the process group.
-            group_dst: the rank of the receiver in ``group``, in the place of ``dst``. The
-                group may be one that ``torch.distributed`` does not know.
-            init_tag: the tag of the transfer. Two at the same time have different ones,
-                or are received in the order in which they were sent.
-            pseudo_rand: whether the tag is one of another range. With ``wire="0.15"`` each
-                leaf has a tag that follows from the one before, as there.
-            consolidated: whether the buffer of a consolidated collection is sent, to a
-                receiver that has one, too.
+            group_dst: the rank of the receiver in ``group``; pass it instead of
+                ``dst``. The group may be unknown to ``torch.distributed``.
+            init_tag: the tag of the transfer. Transfers at the same time need different
+                tags, or must be received in the order in which they were sent.
+            pseudo_rand: derive the tag from ``init_tag`` in another range. With
+                ``wire="0.15"``, derive the tag of each leaf from the one before, as
+                tensordict 0.15 does.
+            consolidated: send the buffer of a consolidated tensordict. The receiver
+                must be consolidated, too.
             wire: ``"0.15"`` for a receiver that runs tensordict 0.15: one message for
                 each leaf, with tags that count up from ``init_tag``.
 
         Raises:
-            ValueError: not exactly one of ``dst`` and ``group_dst`` is given, the
-                latter without ``group``; the rank is not in the group or that of this
-                process; the group was destroyed, or this process is not in it; or the
-                structures of the sides differ.
+            ValueError: not exactly one of ``dst`` and ``group_dst`` was passed, or
+                ``group_dst`` without ``group``; the rank is not in the group, or is
+                this process; the group was destroyed, or lacks this process; or the
+                structures of the two sides differ.
             TypeError: a value can only be pickled, or a leaf is neither dense nor
-                jagged. The receiver raises, too.
+                jagged. The receiver raises an error, too.
             RuntimeError: the receiver is gone, or did not call within the timeout.
         """
         if _is_pipe(dst):
@@ -85,23 +87,24 @@ class DistributedOps(CollectionProtocol):
         consolidated: bool = False,
         wire: Wire | None = None,
     ) -> int:
-        """Receive the leaves that :meth:`send` or :meth:`isend` sends, into those of this.
+        """Receive the leaves that :meth:`send` or :meth:`isend` sends, in place.
 
         Args:
             src: the global rank of the sender, or a :class:`TensorDictPipe`.
-            group: as the sender gave it.
-            group_src: the rank of the sender in ``group``, in the place of ``src``.
-            init_tag: as the sender gave it.
-            pseudo_rand: as the sender gave it.
-            consolidated: as the sender gave it.
+            group: the sender's ``group``.
+            group_src: the rank of the sender in ``group``; pass it instead of ``src``.
+            init_tag: the sender's ``init_tag``.
+            pseudo_rand: the sender's ``pseudo_rand``.
+            consolidated: the sender's ``consolidated``.
             wire: ``"0.15"`` for a sender that runs tensordict 0.15.
 
         Returns:
-            The tag behind which the next transfer can begin: ``init_tag`` and one for each
-            leaf, less one. None with ``consolidated``; from a pipe, what came.
+            ``init_tag`` plus the number of leaves, less one: start the next transfer at a
+            higher tag. None with ``consolidated``. For a pipe, the received tensordict.
 
         Raises:
-            AttributeError: ``consolidated``, and this tensordict is not.
+            AttributeError: ``consolidated`` is set, and this tensordict is not
+                consolidated.
             ValueError: as in :meth:`send`.
             RuntimeError: the sender could not send, is gone, or did not call within the
                 timeout.
@@ -125,7 +128,7 @@ class DistributedOps(CollectionProtocol):
         consolidated: bool = False,
         wire: Wire | None = None,
     ) -> Any:
-        """Send the leaves, in the background if asked to. See :meth:`send`.
+        """Send the leaves, optionally in the background. See :meth:`send`.
 
         Args:
             dst: as in :meth:`send`.
@@ -133,17 +136,17 @@ class DistributedOps(CollectionProtocol):
             group_dst: as in :meth:`send`.
             init_tag: as in :meth:`send`.
             pseudo_rand: as in :meth:`send`.
-            return_early: whether to return at once. Nothing is to be written to the
-                leaves before the transfer is over.
+            return_early: return at once. Do not write to the leaves before the transfer
+                is complete.
             consolidated: as in :meth:`send`.
             wire: as in :meth:`send`.
 
         Returns:
-            With ``return_early`` a list of what is to be waited for, ``work.wait()``.
-            Otherwise as :meth:`recv`.
+            With ``return_early``, a list of works; call ``wait()`` on each. Otherwise
+            as :meth:`recv`.
 
         Raises:
-            ValueError: as in :meth:`send`; with ``return_early`` when it is waited for.
+            ValueError: as in :meth:`send`; with ``return_early``, ``wait()`` raises it.
             RuntimeError: as in :meth:`send`.
         """
         from tensordict.distributed import calls
@@ -163,22 +166,22 @@ class DistributedOps(CollectionProtocol):
         consolidated: bool = False,
         wire: Wire | None = None,
     ) -> Any:
-        """Receive into the leaves, in the background if asked to. See :meth:`recv`.
+        """Receive into the leaves, optionally in the background. See :meth:`recv`.
 
         Args:
             src: as in :meth:`recv`.
             group: as in :meth:`recv`.
             group_src: as in :meth:`recv`.
-            return_premature: whether to return at once. The leaves are not to be read
-                before the transfer is over.
+            return_premature: return at once. Do not read the leaves before the transfer
+                is complete.
             init_tag: as in :meth:`recv`.
             pseudo_rand: as in :meth:`recv`.
             consolidated: as in :meth:`recv`.
             wire: as in :meth:`recv`.
 
         Returns:
-            With ``return_premature`` a list of what is to be waited for,
-            ``work.wait()``. Otherwise None.
+            With ``return_premature``, a list of works; call ``wait()`` on each.
+            Otherwise None.
 
         Raises:
             AttributeError: as in :meth:`recv`.
@@ -193,7 +196,7 @@ class DistributedOps(CollectionProtocol):
         )
         return found if return_premature else None
 
-    # Whole collections -------------------------------------------------------------------
+    # Tensordicts with their structure -------------------------------------------------
 
     def init_remote(
         self,
@@ -205,23 +208,23 @@ class DistributedOps(CollectionProtocol):
         *,
         wire: Wire | None = None,
     ) -> None:
-        """Send this tensordict to a process that calls :meth:`from_remote_init`.
+        """Send this tensordict to a rank that calls :meth:`from_remote_init`.
 
-        The receiver need not know anything of it. Values that are no tensors go along
-        without pickles: numbers, text, bytes, dicts, lists, tuples, sets, arrays.
+        The receiver needs no tensordict of its own. Non-tensor data is sent without
+        pickles: numbers, strings, bytes, dicts, lists, tuples, sets and arrays.
 
         Args:
             dst: the global rank of the receiver. Not needed with ``use_broadcast``.
             group: the process group.
-            device: with ``use_broadcast``, where the result of this process is.
-            use_broadcast: whether all processes of the group receive it.
-            wire: ``"0.15"`` for a receiver that runs tensordict 0.15, to which all values
-                are pickled.
+            device: with ``use_broadcast``, the device of this process's result.
+            use_broadcast: send to all ranks of the group.
+            wire: ``"0.15"`` for a receiver that runs tensordict 0.15; then all
+                non-tensor data is pickled.
 
         Raises:
-            ValueError: there is no receiver, or the rank or the group is none, as in
+            ValueError: no receiver was passed, or the rank or the group is wrong, as in
                 :meth:`send`.
-            TypeError: a value can only be pickled. The receiver raises, too.
+            TypeError: a value can only be pickled. The receiver raises an error, too.
             RuntimeError: the receiver is gone, or did not call within the timeout.
         """
         from tensordict.distributed import calls
@@ -238,23 +241,23 @@ class DistributedOps(CollectionProtocol):
         *,
         wire: Wire | None = None,
     ) -> Self:
-        """Receive the tensordict that another process sends by :meth:`init_remote`.
+        """Receive a tensordict that another rank sends by :meth:`init_remote`.
 
         Args:
             src: the global rank of the sender.
             group: the process group.
-            device: where the leaves of the result are. Default: where they are received.
-            use_broadcast: whether the sender gave ``use_broadcast``.
+            device: the device of the result's leaves. Default: where they are received.
+            use_broadcast: the sender's ``use_broadcast``.
             wire: ``"0.15"`` for a sender that runs tensordict 0.15.
 
         Returns:
-            A consolidated collection of the class that was sent, into which
-            ``recv(consolidated=True)`` receives the next ones.
+            A consolidated tensordict of the sender's class. Call its
+            ``recv(consolidated=True)`` to receive the next ones.
 
         Raises:
-            ValueError: the rank or the group is none, as in :meth:`send`.
-            RuntimeError: the sender could not send it, is gone, or did not call within
-                the timeout; or its class is not known in this process.
+            ValueError: the rank or the group is wrong, as in :meth:`send`.
+            RuntimeError: the sender could not send, is gone, or did not call within the
+                timeout; or this process does not know the class.
         """
         from tensordict.distributed import calls
 
@@ -270,23 +273,24 @@ class DistributedOps(CollectionProtocol):
         device: torch.device | str | None = None,
         _tensorclass_type: str | None = None,
     ) -> Self:
-        """Send the tensordict of one process to all of a group.
+        """Send the tensordict of one rank to all ranks of a group.
 
-        All of them call it. What the others call it on does not matter.
+        All ranks call this method. Only the tensordict of rank ``src`` is used.
 
         Args:
-            src: the global rank of the process whose collection it is.
+            src: the global rank of the sender.
             group: the process group.
-            device: where the leaves of the result are.
+            device: the device of the result's leaves.
 
         Returns:
-            In each process a consolidated collection. In that of rank ``src`` it is this
-            one, if it is consolidated.
+            A consolidated tensordict in each process. On rank ``src`` this tensordict
+            itself, if it is consolidated.
 
         Raises:
-            ValueError: in all processes, ``src`` is not in the group.
-            TypeError: in ``src``, a value can only be pickled.
-            RuntimeError: in the others, ``src`` could not send it; a process is gone.
+            ValueError: ``src`` is not in the group; all ranks raise it.
+            TypeError: on ``src``, a value can only be pickled.
+            RuntimeError: on the other ranks, ``src`` could not send; or a process is
+                gone.
         """
         from tensordict.distributed import whole
 
@@ -300,43 +304,46 @@ class DistributedOps(CollectionProtocol):
         group: ProcessGroup | None = None,
         device: torch.device | str | None = None,
     ) -> Self:
-        """Receive this process's share of a list that one process holds.
+        """Send each rank of a group one tensordict from a list, and return this rank's.
 
-        All processes of the group call it. What they call it on does not matter, and the
-        shares may differ in everything.
+        All ranks call this method; the tensordicts that they call it on are not used.
+        The tensordicts in the list may differ in structure.
 
         Args:
-            src: the global rank of the process that holds the list.
-            tensordicts: there, one collection per process, in the order of the ranks.
+            src: the global rank that passes the list.
+            tensordicts: on ``src``, one tensordict for each rank, in the order of the
+                ranks.
             group: the process group.
-            device: where the leaves of the result are.
+            device: the device of the result's leaves.
 
         Returns:
-            A consolidated collection.
+            A consolidated tensordict.
 
         Raises:
-            ValueError: in all processes, ``src`` is not in the group; in ``src``, the
-                list is missing, or has not one collection for each process.
-            RuntimeError: in the others, ``src`` could not send; a process is gone.
+            ValueError: ``src`` is not in the group; all ranks raise it. Or on ``src``,
+                the list is missing or of another length.
+            RuntimeError: on the other ranks, ``src`` could not send; or a process is
+                gone.
         """
         from tensordict.distributed import whole
 
         return whole.scatter(src, tensordicts, group, device)
 
     def all_gather(self, *, group: ProcessGroup | None = None) -> list[Any]:
-        """Give each process of a group the tensordicts of all of them.
+        """Send the tensordict of each rank to all ranks of a group.
 
-        All call it, each with its own collection, which may differ in everything.
+        All ranks call this method, each on its own tensordict. The tensordicts may
+        differ in structure.
 
         Args:
             group: the process group.
 
         Returns:
-            A consolidated collection for each process, in the order of the ranks.
+            One consolidated tensordict for each rank, in the order of the ranks.
 
         Raises:
             TypeError: a value can only be pickled.
-            RuntimeError: another process could not send its own, or is gone.
+            RuntimeError: another rank could not send its tensordict, or is gone.
         """
         from tensordict.distributed import whole
 
@@ -345,22 +352,22 @@ class DistributedOps(CollectionProtocol):
     def gather_and_stack(
         self, dst: int, group: ProcessGroup | None = None
     ) -> Self | None:
-        """Write the tensordicts of all other processes to the rows of one collection.
+        """Receive the tensordicts of all other ranks as the rows of this one.
 
-        All processes of the group call it. In that of rank ``dst`` the first dim has a
-        row for each of the others, in the order of their ranks.
+        All ranks of the group call this method. On rank ``dst``, the first batch
+        dimension has one row for each other rank, in the order of the ranks.
 
         Args:
-            dst: the global rank of the process that has the rows.
+            dst: the global rank that receives the rows.
             group: the process group.
 
         Returns:
-            In ``dst`` this tensordict, in the others None.
+            On ``dst`` this tensordict, on the other ranks None.
 
         Raises:
-            ValueError: in all processes, ``dst`` is not in the group.
-            RuntimeError: there are not world size - 1 rows, or they do not fit, which is
-                an error in all processes; one is gone.
+            ValueError: ``dst`` is not in the group; all ranks raise it.
+            RuntimeError: the number of rows is not the world size - 1, or a row does
+                not fit; all ranks raise it. Or a process is gone.
         """
         from tensordict.distributed import whole
 
@@ -378,29 +385,30 @@ class DistributedOps(CollectionProtocol):
         *,
         bucket_bytes: int | None = None,
     ) -> Any:
-        """Reduce the leaves over all processes of a group, into those of rank ``dst``.
+        """Reduce the leaves over all ranks of a group, into the leaves of rank ``dst``.
 
-        All call it with collections of the same keys, shapes and dtypes: where they
-        differ, all raise an error that names the first key, and nothing is reduced.
+        All ranks call this method, with the same keys, shapes and dtypes. If they
+        differ, all ranks raise an error that names the first different key, and nothing
+        is reduced.
 
         Args:
-            dst: the global rank of the process that has the result. What the others have
-                afterwards is not defined.
+            dst: the global rank that gets the result. The leaves of the other ranks are
+                undefined afterwards.
             op: a ``torch.distributed.ReduceOp``. Default: the sum.
-            async_op: whether the reductions run at the same time. They do anyway.
-            return_premature: with ``async_op``, return what is to be waited for.
+            async_op: run the reductions at the same time. They always do.
+            return_premature: with ``async_op``, return the works without waiting.
             group: the process group.
-            bucket_bytes: small leaves of a dtype are reduced together, at most so many
-                bytes. Default: leaves below 256 KiB, 32 MiB together.
+            bucket_bytes: the most bytes of small leaves of one dtype that are reduced
+                together. Default: 32 MiB, of leaves below 256 KiB.
 
         Returns:
-            With ``async_op`` and ``return_premature`` a list of what is to be waited for,
-            ``work.wait()``. Otherwise None.
+            With ``async_op`` and ``return_premature``, a list of works; call ``wait()``
+            on each. Otherwise None.
 
         Raises:
             ValueError: the structures differ, or ``dst`` is not in the group.
-            RuntimeError: a process is gone, or the backend does not know the operation
-                for a dtype.
+            RuntimeError: a process is gone, or the backend does not support the
+                operation for a dtype.
         """
         from tensordict.distributed import reducing
 
@@ -417,20 +425,19 @@ class DistributedOps(CollectionProtocol):
         async_op: bool = False,
         bucket_bytes: int | None = None,
     ) -> Any:
-        """Reduce the leaves over all processes of a group, in place in all of them.
+        """Reduce the leaves over all ranks of a group, in place on all of them.
 
         See :meth:`reduce`.
 
         Args:
             op: a ``torch.distributed.ReduceOp``. Default: the sum.
             group: the process group.
-            async_op: return what is to be waited for. The call itself waits until all
-                processes have compared their structures.
+            async_op: return works instead of waiting for the reductions. The call still
+                waits until all ranks have compared their structures.
             bucket_bytes: as in :meth:`reduce`.
 
         Returns:
-            With ``async_op`` a list of what is to be waited for, ``work.wait()``.
-            Otherwise None.
+            With ``async_op``, a list of works; call ``wait()`` on each. Otherwise None.
 
         Raises:
             ValueError: the structures differ.
@@ -444,15 +451,15 @@ class DistributedOps(CollectionProtocol):
 
 
 def _is_pipe(peer: object) -> bool:
-    """Return whether a partner is a connection rather than a rank."""
+    """Return whether a peer is a connection, not a rank."""
     return peer is not None and hasattr(peer, "send") and hasattr(peer, "recv")
 
 
 def _known(wire: str | None) -> bool:
-    """Return whether messages are those of tensordict 0.15.
+    """Return whether messages use the wire format of tensordict 0.15.
 
     Raises:
-        ValueError: there is no such wire.
+        ValueError: ``wire`` is another string.
     """
     if wire not in (None, "0.15"):
         raise ValueError(MSG_WIRE.format(wire))

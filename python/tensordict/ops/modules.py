@@ -1,4 +1,4 @@
-"""The parameters of modules as collections, and putting them back."""
+"""Parameters of modules as tensordicts, and tensordicts as parameters of modules."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ MSG_LAZY_MODULES = (
 )
 MSG_NAMES = "All key sets must match."
 MSG_DIFFERENCE = (
-    "from_modules stacks the parameters of modules of one structure, and of {who} {what}: "
-    "make them alike, or keep each module's own with lazy_stack=True."
+    "from_modules stacks the parameters of modules of one structure. {pair} differ: "
+    "{difference}. Make the modules alike, or keep their own parameters with lazy_stack=True."
 )
 MSG_SHAPES = (
     "In the block of to_module, {module} has parameters of another shape than its own: "
@@ -46,7 +46,7 @@ MSG_INPLACE_STATE_DICT = "inplace argument cannot be passed when use_state_dict=
 
 
 class ModulesOps(CollectionProtocol):
-    """The parameters of modules as collections, and putting them back."""
+    """Parameters of modules as tensordicts, and tensordicts as their parameters."""
 
     @classmethod
     def from_module(
@@ -57,18 +57,19 @@ class ModulesOps(CollectionProtocol):
         use_state_dict: bool = False,
         filter_empty: bool = True,
     ) -> Self:
-        """The parameters and buffers of ``module``, nested as its submodules are.
+        """Return the parameters and buffers of ``module``, nested as its submodules.
 
-        The tensordict holds the module's own tensors: nothing is copied, and tied
-        parameters stay the same object.
+        The tensordict contains the module's own tensors: nothing is copied, and a tied
+        parameter stays one object.
 
         Args:
-            module: where they are taken from.
-            as_module: give a :class:`TensorDictParams`, which is a module itself.
+            module: the module.
+            as_module: return a :class:`TensorDictParams`, which is a module itself.
             lock: lock the result.
-            use_state_dict: take what ``module.state_dict()`` gives, so that its hooks
-                run: detached tensors, and no buffers that are not persistent.
-            filter_empty: leave out submodules that have no parameters and buffers.
+            use_state_dict: read ``module.state_dict()`` instead, so that its hooks run:
+                the tensors are detached, and buffers that are not persistent are
+                missing.
+            filter_empty: leave out submodules without parameters and buffers.
 
         Examples:
             >>> params = TensorDict.from_module(nn.Linear(3, 2))
@@ -76,7 +77,7 @@ class ModulesOps(CollectionProtocol):
             torch.Size([2, 3])
         """
         if isinstance(module, CollectionProtocol):
-            # It is what is asked for already.
+            # A TensorDictParams is a tensordict of parameters already.
             return _finished(module, False, lock)
         kind: Any = cls if cls._is_dense else cls._plain_type
         try:
@@ -104,26 +105,27 @@ class ModulesOps(CollectionProtocol):
         lazy_stack: bool = False,
         expand_identical: bool = False,
     ) -> Self:
-        """The parameters of several modules of one structure, stacked: an ensemble.
+        """Stack the parameters of several modules of one structure: an ensemble.
 
-        Leaves go from ``[*F]`` to ``[N, *F]``, where ``N`` is the number of modules;
-        parameters become new parameters that share no memory with the modules.
+        Leaves go from ``[*F]`` to ``[N, *F]``, where ``N`` is the number of modules.
+        Parameters become new parameters that share no memory with the modules.
 
         Args:
             *modules: modules with the same parameter names and shapes.
-            as_module: give a :class:`TensorDictParams`, which is a module itself.
+            as_module: return a :class:`TensorDictParams`, which is a module itself.
             lock: lock the result.
             use_state_dict: see :meth:`from_module`.
-            lazy_stack: do not copy: keep each module's own parameters in a lazy stack.
-            expand_identical: a parameter that all modules share is expanded, not copied.
+            lazy_stack: return a lazy stack of each module's own parameters, not copied.
+            expand_identical: expand a parameter that all modules share instead of
+                copying it.
 
-        Parameters of lazy modules get their shapes, and their values, when a module is
-        called with them under :func:`torch.vmap`, which must allow random numbers.
+        Parameters of lazy modules get their shapes and values when a module is called
+        with them under :func:`torch.vmap`, which must allow random numbers.
 
         Raises:
-            RuntimeError: no modules are given, their parameters differ in name or shape,
-                or some of them alone have none yet.
-            ValueError: with ``expand_identical``, their parameters differ in name.
+            RuntimeError: no module was passed, the parameters differ in name or shape,
+                or only some of them are uninitialized.
+            ValueError: with ``expand_identical``, the parameters differ in name.
 
         Examples:
             >>> params = TensorDict.from_modules(nn.Linear(3, 2), nn.Linear(3, 2))
@@ -159,45 +161,48 @@ class ModulesOps(CollectionProtocol):
         memo: object = None,
         strict: bool | None = None,
     ) -> Any:
-        """Put the entries in the place of the parameters and buffers of ``module``.
+        """Replace the parameters and buffers of ``module`` by the entries.
 
-        In a ``with`` statement the module has its own ones back at the end, and a
-        parameter that the block gave the module is written to this tensordict.
+        At the end of a ``with`` statement, the module gets its own tensors back. A
+        parameter that the block assigned to the module is then stored in this
+        tensordict.
 
-        What the module has at several places (tied weights) stays one tensor where there is
-        one value for it: an entry of one place is for all that have none.
+        A tensor that the module has at several places (tied weights) stays one tensor
+        if this tensordict has one value for it; the entry may be at any of the places.
 
-        The module shares the memory of the entries. Those that
-        :meth:`load_memmap` has loaded are files: training the module then writes into
-        the checkpoint, unless it was loaded with ``mode="r"``.
+        The module shares the memory of the entries. If :meth:`load_memmap` loaded them,
+        training the module overwrites the checkpoint, unless it was loaded with
+        ``mode="r"``.
 
         Args:
-            module: it must have every entry; those that are not here stay.
+            module: a module that has every entry. Its other tensors do not change.
             inplace: copy the values into the module's tensors.
-            return_swap: whether the result is wanted. If false it is None.
-            swap_dest: the tensordict that takes what the module had.
-            use_state_dict: go through ``module.load_state_dict``, so that its hooks run.
-            non_blocking: as in :meth:`torch.Tensor.copy_`, with ``inplace``.
-            preserve_module_state: wrap tensors without gradient in a
-                :class:`torch.nn.Parameter` where the module has one. It shares their
+            return_swap: return the module's previous tensors. If False, return None.
+            swap_dest: the tensordict to store the previous tensors in.
+            use_state_dict: call ``module.load_state_dict``, so that its hooks run.
+            non_blocking: with ``inplace``, as in :meth:`torch.Tensor.copy_`.
+            preserve_module_state: wrap a tensor that requires no grad in a
+                :class:`torch.nn.Parameter` if it replaces a parameter. It shares the
                 memory.
-            memo: refused.
-            strict: whether all parameters and persistent buffers must be here, with one
-                value for each tensor that is at several places. Default: if this
-                collection was loaded from a file. If not, what is missing stays, and values
-                that differ untie the module, which has two tensors then. Equal values are
-                one tensor, unless it is false or they want gradients of their own.
+            memo: not allowed.
+            strict: require an entry for every parameter and persistent buffer, and one
+                value for tensors at several places. Default: True if this tensordict
+                was loaded from a file. If False, tensors without an entry stay, and
+                different values for one tensor untie the module: it then has two
+                tensors. With the default, equal values are one tensor, unless they
+                require separate gradients.
 
         Returns:
-            What the module had before, under the same keys (with ``inplace``, a copy).
+            The previous tensors of the module under the same keys (with ``inplace``, a
+            copy).
 
         Raises:
-            KeyError: the module lacks an entry. It has not been changed then.
-            RuntimeError: an entry has another shape than what it replaces. Dims in front
-                may be there, as stacked parameters have, and any shape where the module
-                has a tensor of a lazy module, of the meta device or without elements.
-                Or something is missing or in two values, see ``strict``. The module has
-                not been changed.
+            KeyError: the module lacks an entry. The module is unchanged.
+            RuntimeError: an entry has another shape than the tensor that it replaces.
+                Additional leading dimensions are allowed, as stacked parameters have
+                them. Any shape is allowed if the module's tensor is uninitialized, on
+                the meta device or without elements. Or ``strict`` finds a missing entry
+                or two values. The module is unchanged.
 
         Examples:
             >>> module = nn.Linear(3, 1, bias=False)
@@ -206,7 +211,7 @@ class ModulesOps(CollectionProtocol):
             ...     module(torch.ones(3)).item()
             3.0
 
-            A checkpoint that stays as it is while the module is trained:
+            Train a module without changing its checkpoint:
 
             >>> import tempfile
             >>> path = tempfile.mkdtemp()
@@ -224,7 +229,7 @@ class ModulesOps(CollectionProtocol):
         if use_state_dict and inplace is not None:
             raise RuntimeError(MSG_INPLACE_STATE_DICT)
         if isinstance(module, CollectionProtocol) and use_state_dict:
-            # Its state has the names of its entries already.
+            # A TensorDictParams' state dict has the same names as its entries.
             inplace, use_state_dict = True, False
         copies = bool(inplace or use_state_dict)
         tied: list[ModuleSlot] = []
@@ -246,8 +251,8 @@ class ModulesOps(CollectionProtocol):
         kwargs: dict[str, Any] = {"inplace": True} if inplace else {}
         if tied and not inplace:
             kwargs["tied"] = [(*place, current_tensor(*place[:2])) for place in tied]
-        # Not weakly, as elsewhere: the module must get its tensors back even where
-        # nobody else holds this tensordict.
+        # A strong reference, unlike in other operations: the module must get its
+        # tensors back even if no one else refers to this tensordict.
         swapped._last_op = ("to_module", (module,), kwargs, lambda: self)
         return swapped
 
@@ -258,9 +263,9 @@ class ModulesOps(CollectionProtocol):
         inplace: bool = False,
         tied: Sequence[tuple[Any, str, torch.Tensor, Any]] = (),
     ) -> None:
-        """The end of ``with source.to_module(module) as self``.
+        """Undo ``with source.to_module(module) as self`` at its end.
 
-        ``tied`` are places that had another value than ``source`` has, if it has one.
+        ``tied`` are places whose value was not that of ``source``.
         """
         current = _rust.restore_module(self, module, source, inplace, bool(tied))
         if inplace:
@@ -274,19 +279,21 @@ class ModulesOps(CollectionProtocol):
         inplace: bool = False,
         **others: object,
     ) -> str | None:
-        """Explain an error of the block by parameters of another shape, if any."""
+        """Explain an error of the block if a parameter has another shape."""
         if inplace:
             return None
         found = []
-        for key, own in self.items(True, True):
+        for key, module_tensor in self.items(True, True):
             given = source.get(key, None)
-            if not (isinstance(own, torch.Tensor) and isinstance(given, torch.Tensor)):
+            if not (
+                isinstance(module_tensor, torch.Tensor)
+                and isinstance(given, torch.Tensor)
+            ):
                 continue
-            if _differ(given, own):
+            if _differ(given, module_tensor):
                 name = key if isinstance(key, str) else ".".join(key)
-                found.append(
-                    f"{name} {list(given.shape)} in place of {list(own.shape)}"
-                )
+                shapes = f"{list(given.shape)} in place of {list(module_tensor.shape)}"
+                found.append(f"{name} {shapes}")
         if not found:
             return None
         shapes = ", ".join(found[:8]) + (", ..." if len(found) > 8 else "")
@@ -300,9 +307,9 @@ def from_module(
     use_state_dict: bool = False,
     filter_empty: bool = True,
 ) -> Any:
-    """The parameters of a module as a locked :class:`TensorDict`.
+    """Return the parameters of a module as a locked :class:`TensorDict`.
 
-    As :meth:`TensorDict.from_module`, with ``lock`` true by default.
+    As :meth:`TensorDict.from_module`, but ``lock`` is True by default.
 
     Examples:
         >>> from_module(nn.Linear(3, 2)).is_locked
@@ -321,7 +328,7 @@ def from_modules(
     lazy_stack: bool = False,
     expand_identical: bool = False,
 ) -> Any:
-    """The stacked parameters of several modules: see :meth:`TensorDict.from_modules`.
+    """Stack the parameters of several modules: see :meth:`TensorDict.from_modules`.
 
     Examples:
         >>> from_modules(nn.Linear(3, 2), nn.Linear(3, 2))["bias"].shape
@@ -340,7 +347,7 @@ def from_modules(
 from_module.__module__ = from_modules.__module__ = "tensordict._td"
 
 
-# Taking --------------------------------------------------------------------------
+# Modules to tensordicts -----------------------------------------------------------
 
 
 _NO_DIMS = torch.Size([])
@@ -397,7 +404,7 @@ def _stacked(parts: list[Any], expand_identical: bool) -> Any:
         if any(set(part.keys(True, True)) != names for part in parts):
             raise ValueError(MSG_NAMES)
     else:
-        # The stack of the data alone has torch's checks, and the errors that name the key.
+        # This stack is only for torch's checks and for errors that name the key.
         torch.stack([part.data for part in parts])
     result = parts[0]._fast_apply(
         stack, *parts[1:], batch_size=torch.Size([len(parts)]), filter_empty=False
@@ -409,30 +416,30 @@ def _stacked(parts: list[Any], expand_identical: bool) -> Any:
 
 
 def _differ(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Return whether the shapes of two tensors, which both have one, differ."""
+    """Return whether the shapes of two tensors differ; uninitialized ones never do."""
     return not has_uninitialized((first, second)) and first.shape != second.shape
 
 
 def _explain_difference(
     modules: tuple[nn.Module, ...], parts: list[Any], error: BaseException
 ) -> None:
-    """Add to the error of a stack which parameter of which module differs."""
+    """Add a note to the error of a stack: which parameter of which module differs."""
     leaves = [dict(part.flatten_keys(".").items()) for part in parts]
     for number, other in enumerate(leaves[1:], 1):
-        who = (
-            f"module 0 ({type(modules[0]).__name__}) and module {number} "
+        pair = (
+            f"Module 0 ({type(modules[0]).__name__}) and module {number} "
             f"({type(modules[number]).__name__})"
         )
         for name in dict.fromkeys([*leaves[0], *other]):
             if name not in other or name not in leaves[0]:
                 owner = 0 if name in leaves[0] else number
-                what = f"module {owner} alone has {name!r}"
+                difference = f"only module {owner} has {name!r}"
             elif _differ(leaves[0][name], other[name]):
                 shapes = [list(leaf[name].shape) for leaf in (leaves[0], other)]
-                what = f"{name!r} is of shape {shapes[0]} and {shapes[1]}"
+                difference = f"{name!r} has the shapes {shapes[0]} and {shapes[1]}"
             else:
                 continue
-            error.add_note(MSG_DIFFERENCE.format(who=who, what=what))
+            error.add_note(MSG_DIFFERENCE.format(pair=pair, difference=difference))
             return
 
 
@@ -444,13 +451,13 @@ def _finished(td: Any, as_module: bool, lock: bool) -> Any:
     return td
 
 
-# Putting back ----------------------------------------------------------------------
+# Tensordicts to modules -----------------------------------------------------------
 
 
 def _check_sizes(
     target: CollectionProtocol, source: CollectionProtocol, module: nn.Module
 ) -> None:
-    """Raise where a leaf of ``source`` cannot be copied into that of ``target``."""
+    """Raise an error if a leaf of ``source`` cannot be copied into ``target``."""
 
     def check(key: object, old: torch.Tensor, new: torch.Tensor) -> None:
         try:
@@ -469,9 +476,9 @@ def _check_sizes(
 
 
 def _keep_graphs(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
-    """Put tensors that require gradients in the place of the parameters made of them.
+    """Replace parameters made by ``load_state_dict`` by the tensors that require grad.
 
-    Loading a state makes a parameter of each, which is a leaf of its own.
+    Loading a state makes a new parameter of each tensor, which cuts its graph.
     """
     for key, value in state.items():
         if not value.requires_grad or isinstance(value, nn.Parameter):
@@ -479,7 +486,7 @@ def _keep_graphs(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
         path, _, name = key.rpartition(".")
         held: Any = module.get_submodule(path)._parameters
         made = held.get(name)
-        # A hook may have loaded something else.
+        # A hook may have loaded another tensor.
         if made is not None and torch._C._is_alias_of(made, value):  # type: ignore[attr-defined]
             held[name] = value
 
@@ -487,9 +494,9 @@ def _keep_graphs(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
 def _load_state(
     td: Any, module: nn.Module, preserve: bool, strict: bool | None
 ) -> None:
-    """Put the entries into a module by its ``load_state_dict``: hooks run."""
+    """Load the entries by the module's ``load_state_dict``, so that its hooks run."""
     state = {
-        # A parameter is of the class that `detach` gives: the plain one for a mapped tensor.
+        # A parameter takes the class of its tensor: `detach` makes a mapped one plain.
         key: value
         if type(value) is torch.Tensor or value.requires_grad
         else value.detach()
@@ -504,7 +511,7 @@ def _load_state(
     _keep_graphs(module, state)
     others = {key: state[key] for key in found.unexpected_keys if key in state}
     if others:
-        # Buffers that are no part of the module's state.
+        # Buffers that are not part of the module's state.
         kind: Any = td.__class__ if td._is_dense else td._dense_type()
         rest: Any = _rust.new(kind, others, _NO_DIMS, None, None)
         _rust.swap_module(rest.unflatten_keys("."), module, preserve, False, False)
@@ -514,8 +521,8 @@ def _load_state(
 def _write_inplace(
     target: CollectionProtocol, source: CollectionProtocol, non_blocking: bool
 ) -> Any:
-    """Copy the leaves of ``source`` into those of ``target``; give their old values."""
-    # A tensor that is at two places had one value.
+    """Copy the leaves of ``source`` into ``target``; return the previous values."""
+    # A tensor at two places must be saved only once, before the first write.
     before: dict[torch.Tensor, torch.Tensor] = {}
 
     def write(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""Tables: data frames, and files of CSV, JSON and Parquet.
+"""Tables: data frames, and CSV, JSON and Parquet files.
 
-The engines are in :mod:`tensordict.interop.tables`, on a floor above, and are imported
-when they are first used.
+:mod:`tensordict.interop.tables` does the work. It lies above this package in the order
+of imports, so it is imported on first use.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def _engine(name: str) -> Any:
 
 
 def table_options(method: str, **arguments: object) -> Any:
-    """Check the options of a reader of tables, which all readers share."""
+    """Check the options that all readers of tables share."""
     return _engine("columns").Asked(method, **arguments)
 
 
 class TablesOps(CollectionProtocol):
-    """Tables as collections with a row for each element, and the other way round."""
+    """Conversion between tables and tensordicts with the same rows."""
 
     @classmethod
     def from_pandas(
@@ -51,37 +51,39 @@ class TablesOps(CollectionProtocol):
         nulls: Nulls | None = None,
         mask_key: NestedKeyLike | None = None,
     ) -> Self:
-        """Make a collection of a data frame of pandas: an entry for each column.
+        """Make a tensordict from a pandas data frame: one entry for each column.
 
-        Numbers and truth values become tensors ``[N]``, timestamps without a time zone
-        int64 nanoseconds. Categories become what they stand for. Columns of Arrow become
-        what :func:`from_arrow` makes of them. Everything else (texts, bytes, decimals,
-        durations, times with a zone, objects) is non-tensor data with a value for each
-        row. Named levels of the index are columns, too, after the others. Nothing shares
-        memory with the frame.
+        Numbers and booleans become tensors of shape ``[N]``. Timestamps without a time
+        zone become int64 nanoseconds. A categorical column becomes its categories'
+        values. Arrow columns convert as in :func:`from_arrow`. All other columns
+        (strings, bytes, decimals, durations, times with a zone, objects) become
+        non-tensor data with one value for each row. Named index levels are added after
+        the columns. The result shares no memory with the frame.
 
         Args:
-            dataframe: the frame, of ``N`` rows.
-            auto_batch_size: whether the batch size is the leading dims that all entries
-                share.
-            batch_dims: with ``auto_batch_size``, at most this many dims of them.
-            device: where all entries are moved.
-            batch_size: the batch size. Default: ``[N]``, the number of rows.
-            separator: splits names of columns into nested keys: with ``"."``, the column
-                ``"obs.x"`` is the entry ``("obs", "x")``. Default: names are keys.
-            dtype: the dtype of the columns of numbers and truth values. Default: their
-                own.
-            nulls: what becomes of missing values. ``"raise"``: an error; ``"fill"``: NaN,
-                0, False, an empty list or None in their place; ``"mask"``: the same, and
-                a mask for each column that has some, true where there is a value.
-                Default: NaN, for which integers become float64 if that holds all of
-                them; None for texts and truth values; an error for timestamps and lists.
-            mask_key: where the masks go, under the keys of their columns. Default:
-                ``"_mask"``.
+            dataframe: a frame of ``N`` rows.
+            auto_batch_size: use the leading dimensions that all entries share as the
+                batch size.
+            batch_dims: the most dimensions that ``auto_batch_size`` uses.
+            device: the device to move all entries to.
+            batch_size: the batch size. Default: ``[N]``.
+            separator: the string at which column names are split into nested keys: with
+                ``"."``, the column ``"obs.x"`` becomes ``("obs", "x")``. Default: names
+                are not split.
+            dtype: the dtype of numeric and boolean columns. Default: the column's
+                dtype.
+            nulls: the treatment of missing values. ``"raise"``: raise an error;
+                ``"fill"``: store NaN, 0, False, an empty list or None; ``"mask"``:
+                fill, and add a mask for each column with missing values, True at
+                present values. Default: NaN for numbers (integers become float64 if it
+                represents all of them exactly), None for strings and booleans, and an
+                error for timestamps and lists.
+            mask_key: the key of the masks, which lie below it under the keys of their
+                columns. Default: ``"_mask"``.
 
         Raises:
-            ValueError: there are missing values that no tensor holds; two columns have
-                one name; a column has the name of a group of nested ones.
+            ValueError: no tensor can represent a missing value; two columns have the
+                same name; or a column has the name of a group of nested columns.
             ImportError: pandas is not installed.
 
         Examples:
@@ -121,14 +123,14 @@ class TablesOps(CollectionProtocol):
         nulls: Nulls | None = None,
         mask_key: NestedKeyLike | None = None,
     ) -> Self:
-        """Make a collection of a data frame of polars: an entry for each column.
+        """Make a tensordict from a polars data frame: one entry for each column.
 
-        Columns become what :func:`from_arrow` makes of them: numbers tensors ``[N]``,
-        arrays tensors ``[N, *F]``, lists of numbers jagged tensors, structs nested
-        collections, everything else non-tensor data with a value for each row.
+        Columns convert as in :func:`from_arrow`: numbers become tensors ``[N]``, arrays
+        tensors ``[N, *F]``, lists of numbers jagged tensors, structs nested
+        tensordicts, and all other columns non-tensor data with one value for each row.
 
         Args:
-            dataframe: the frame, of ``N`` rows; a lazy one is collected.
+            dataframe: a frame of ``N`` rows; a lazy frame is collected.
             auto_batch_size: see :meth:`from_pandas`.
             batch_dims: see :meth:`from_pandas`.
             device: see :meth:`from_pandas`.
@@ -175,15 +177,15 @@ class TablesOps(CollectionProtocol):
         mask_key: NestedKeyLike | None = None,
         **kwargs: object,
     ) -> Self:
-        """Read a file of comma-separated values: an entry for each column.
+        """Read a CSV file: one entry for each column.
 
-        A column is of numbers if all of its texts are plain numbers; one with leading
-        zeros, such as ``007``, is text. Texts stay as they are written, whatever they look
-        like; an empty cell is a missing value. With an option of pandas that says what
-        texts mean (``na_values``, ``parse_dates``, ``converters`` ...) pandas decides.
+        A column is numeric if all its cells are plain numbers; leading zeros, as in
+        ``007``, make it a column of strings. Strings are kept exactly as written; an
+        empty cell is a missing value. If you pass a pandas option that interprets cells
+        (``na_values``, ``parse_dates``, ``converters``, ...), pandas decides instead.
 
         Args:
-            path: the path of the file, an address, or an open file.
+            path: the path of the file, a URL, or an open file.
             auto_batch_size: see :meth:`from_pandas`.
             batch_dims: see :meth:`from_pandas`.
             device: see :meth:`from_pandas`.
@@ -192,12 +194,12 @@ class TablesOps(CollectionProtocol):
             dtype: see :meth:`from_pandas`.
             nulls: see :meth:`from_pandas`.
             mask_key: see :meth:`from_pandas`.
-            **kwargs: for :func:`pandas.read_csv`, or ``pyarrow.csv.read_csv`` where
-                pandas is not installed.
+            **kwargs: arguments of :func:`pandas.read_csv`, or of
+                ``pyarrow.csv.read_csv`` if pandas is not installed.
 
         Raises:
-            ValueError: as :meth:`from_pandas`.
-            FileNotFoundError: there is no such file.
+            ValueError: as for :meth:`from_pandas`.
+            FileNotFoundError: the file is missing.
             ImportError: neither pandas nor pyarrow is installed.
 
         Examples:
@@ -237,28 +239,31 @@ class TablesOps(CollectionProtocol):
         mask_key: NestedKeyLike | None = None,
         **kwargs: object,
     ) -> Self:
-        """Read a file of JSON, an array of records: an entry for each field.
+        """Read a JSON file, an array of records: one entry for each field.
 
-        Numbers and truth values become tensors ``[N]``, lists of numbers of one shape
-        tensors ``[N, *F]``, everything else non-tensor data with a value for each row, as
-        it stands in the file. A field that a record lacks is missing in its row.
+        Numbers and booleans become tensors ``[N]``, and lists of numbers of one shape
+        become tensors ``[N, *F]``. All other fields become non-tensor data with one
+        value for each row, as in the file. A field that a record lacks is a missing
+        value.
 
         Args:
-            path: the path of the file, an address, or an open file.
+            path: the path of the file, a URL, or an open file.
             auto_batch_size: see :meth:`from_pandas`.
             batch_dims: see :meth:`from_pandas`.
             device: see :meth:`from_pandas`.
             batch_size: see :meth:`from_pandas`.
             separator: see :meth:`from_pandas`.
             dtype: see :meth:`from_pandas`.
-            lines: whether the file has a record in each line.
+            lines: read one record from each line instead of an array.
             nulls: see :meth:`from_pandas`.
             mask_key: see :meth:`from_pandas`.
-            **kwargs: for :func:`pandas.read_json`, which reads the file then.
+            **kwargs: arguments of :func:`pandas.read_json`. If any is passed, pandas
+                reads the file.
 
         Raises:
-            ValueError: as :meth:`from_pandas`; the file is no such JSON.
-            FileNotFoundError: there is no such file.
+            ValueError: as for :meth:`from_pandas`; or the file is not JSON of this
+                form.
+            FileNotFoundError: the file is missing.
 
         Examples:
             >>> import os, tempfile
@@ -298,27 +303,27 @@ class TablesOps(CollectionProtocol):
         mask_key: NestedKeyLike | None = None,
         **kwargs: object,
     ) -> Self:
-        """Read a file of Parquet: an entry for each column.
+        """Read a Parquet file: one entry for each column.
 
-        Columns become what :func:`from_arrow` makes of them; timestamps without a time
-        zone become int64 nanoseconds, unless :meth:`to_parquet` wrote them.
+        Columns convert as in :func:`from_arrow`. Timestamps without a time zone become
+        int64 nanoseconds, unless :meth:`to_parquet` wrote them.
 
         Args:
-            path: the path of the file or of a folder of them, or an open file.
+            path: the path of a file or of a folder of files, or an open file.
             auto_batch_size: see :meth:`from_pandas`.
             batch_dims: see :meth:`from_pandas`.
             device: see :meth:`from_pandas`.
             batch_size: see :meth:`from_pandas`.
             separator: see :meth:`from_pandas`.
             dtype: see :meth:`from_pandas`.
-            columns: which columns, in which order. Default: all.
+            columns: the columns to read, in this order. Default: all columns.
             nulls: see :meth:`from_pandas`.
             mask_key: see :meth:`from_pandas`.
-            **kwargs: for ``pyarrow.parquet.read_table``, such as ``filters``.
+            **kwargs: arguments of ``pyarrow.parquet.read_table``, such as ``filters``.
 
         Raises:
-            ValueError: as :meth:`from_pandas`.
-            FileNotFoundError: there is no such file.
+            ValueError: as for :meth:`from_pandas`.
+            FileNotFoundError: the file is missing.
             ImportError: neither pyarrow nor pandas is installed.
 
         Examples:
@@ -343,19 +348,19 @@ class TablesOps(CollectionProtocol):
         return _engine("parquet").read(cls, asked, path, columns, kwargs)
 
     def to_pandas(self, *, separator: str | None = None) -> pd.DataFrame:
-        """Make a data frame of pandas: a column for each leaf, a row for each element.
+        """Make a pandas data frame with one column for each leaf.
 
-        Tensors are ``[N]``, and copied. Values of non-tensor data are those of the rows,
-        or the one of all.
+        Tensors must have the shape ``[N]``; they are copied. Non-tensor data gives one
+        value for each row.
 
         Args:
-            separator: joins nested keys to names of columns: with ``"."``, the entry
-                ``("obs", "x")`` is the column ``"obs.x"``. Without it a nested
-                tensorclass is a column of objects.
+            separator: the string that joins nested keys to column names: with ``"."``,
+                the entry ``("obs", "x")`` becomes the column ``"obs.x"``. Without it, a
+                nested tensorclass becomes a column of objects.
 
         Raises:
             ValueError: there are nested tensordicts and no separator; a tensor has more
-                dims; two entries have one name.
+                than one dimension; or two entries give the same column name.
             TypeError: NumPy lacks the dtype of a tensor.
             ImportError: pandas is not installed.
 
@@ -369,17 +374,17 @@ class TablesOps(CollectionProtocol):
         return _engine("pandas").to_pandas(self, separator)
 
     def to_polars(self, *, separator: str | None = None) -> pl.DataFrame:
-        """Make a data frame of polars: a column for each leaf, a row for each element.
+        """Make a polars data frame with one column for each leaf.
 
-        Leaves with dims of features, ``[N, *F]``, become arrays, jagged ones lists. The
-        frame shares the memory of tensors that are contiguous.
+        Leaves with feature dimensions, ``[N, *F]``, become arrays, and jagged tensors
+        become lists. The frame shares the memory of contiguous tensors.
 
         Args:
             separator: see :meth:`to_pandas`.
 
         Raises:
-            ValueError: there are nested tensordicts and no separator; two entries have
-                one name.
+            ValueError: there are nested tensordicts and no separator, or two entries
+                give the same column name.
             TypeError: Arrow lacks a dtype.
             ImportError: polars or pyarrow is not installed.
 
@@ -393,19 +398,20 @@ class TablesOps(CollectionProtocol):
     def to_csv(
         self, path: object, *, separator: str | None = None, **kwargs: object
     ) -> None:
-        """Write a file of comma-separated values: a column for each leaf.
+        """Write a CSV file with one column for each leaf.
 
-        The columns are those of :meth:`to_pandas`. The file appears whole, or stays as it
-        was.
+        The columns are those of :meth:`to_pandas`. If the call fails, an existing file
+        stays as it was.
 
         Args:
             path: the path of the file, or an open file.
             separator: see :meth:`to_pandas`.
-            **kwargs: for :meth:`pandas.DataFrame.to_csv`.
+            **kwargs: arguments of :meth:`pandas.DataFrame.to_csv`.
 
         Raises:
-            ValueError: as :meth:`to_pandas`; texts would be read as numbers or as missing.
-            TypeError: values are of a kind that no text in a file is read as.
+            ValueError: as for :meth:`to_pandas`; or strings would be read back as
+                numbers or as missing values.
+            TypeError: a value's type cannot be read back from text.
             ImportError: pandas is not installed.
 
         Examples:
@@ -428,20 +434,21 @@ class TablesOps(CollectionProtocol):
         lines: bool = False,
         **kwargs: object,
     ) -> None:
-        """Write a file of JSON, an array of records: a field for each leaf.
+        """Write a JSON file, an array of records with one field for each leaf.
 
-        Numbers are exact; NaN and None are null. The file appears whole, or stays as it
-        was.
+        Numbers are exact; NaN and None become null. If the call fails, an existing file
+        stays as it was.
 
         Args:
             path: the path of the file, or an open file.
             separator: see :meth:`to_pandas`.
-            lines: whether a record is a line, and there is no array.
-            **kwargs: for :meth:`pandas.DataFrame.to_json`, which writes the file then.
+            lines: write one record to each line instead of an array.
+            **kwargs: arguments of :meth:`pandas.DataFrame.to_json`. If any is passed,
+                pandas writes the file.
 
         Raises:
-            ValueError: as :meth:`to_pandas`; a number is infinite.
-            TypeError: JSON lacks a dtype, or the class of a value.
+            ValueError: as for :meth:`to_pandas`; or a number is infinite.
+            TypeError: JSON lacks the dtype of a leaf or the type of a value.
 
         Examples:
             >>> import pathlib, tempfile
@@ -456,20 +463,21 @@ class TablesOps(CollectionProtocol):
     def to_parquet(
         self, path: object, *, separator: str | None = None, **kwargs: object
     ) -> None:
-        """Write a file of Parquet: a column for each leaf.
+        """Write a Parquet file with one column for each leaf.
 
-        Leaves with dims of features, ``[N, *F]``, are tensors of Arrow, jagged ones lists.
-        The file appears whole, or stays as it was.
+        Leaves with feature dimensions, ``[N, *F]``, become Arrow tensors, and jagged
+        tensors become lists. If the call fails, an existing file stays as it was.
 
         Args:
             path: the path of the file, or an open file.
             separator: see :meth:`to_pandas`.
-            **kwargs: for ``pyarrow.parquet.write_table``, such as ``compression``.
+            **kwargs: arguments of ``pyarrow.parquet.write_table``, such as
+                ``compression``.
 
         Raises:
-            ValueError: there are nested tensordicts and no separator; two entries have
-                one name.
-            TypeError: Arrow lacks a dtype, or a type for values.
+            ValueError: there are nested tensordicts and no separator, or two entries
+                give the same column name.
+            TypeError: Arrow lacks the dtype of a leaf or a type for a value.
             ImportError: neither pyarrow nor pandas is installed.
 
         Examples:
@@ -482,13 +490,13 @@ class TablesOps(CollectionProtocol):
         _engine("parquet").write(self, path, separator, kwargs)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
-        """Give the rows to a package that reads Arrow's C stream, such as polars.
+        """Pass the rows to a library that reads Arrow's C stream, such as polars.
 
-        The columns are those of :func:`to_arrow`, which share the memory of tensors that
-        are contiguous.
+        The columns are those of :func:`to_arrow`: they share the memory of contiguous
+        tensors.
 
         Raises:
-            ValueError: there is not one batch dim.
+            ValueError: the number of batch dimensions is not one.
             ImportError: pyarrow is not installed.
 
         Examples:
