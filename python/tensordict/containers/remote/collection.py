@@ -12,13 +12,8 @@ from tensordict.containers.elsewhere import KeptOutside, on_a_copy, refused
 from tensordict.containers.lazy.column_stack import ColumnStack
 from tensordict.containers.lazy.ragged_column import RaggedColumn
 from tensordict.containers.lazy.stack import LazyStackedTensorDict
-from tensordict.containers.remote.taking import (
-    RemoteCells,
-    memory_for,
-    remote_leaves,
-    take,
-    take_into,
-)
+from tensordict.containers.remote.row_filler import RowFiller
+from tensordict.containers.remote.taking import RemoteCells, remote_leaves, take
 from tensordict.primitives import classes
 from tensordict.primitives.checks import is_branch
 from tensordict.primitives.common import more_refs
@@ -27,7 +22,7 @@ from tensordict.storage.remote.rows import rows_of_index
 from tensordict.storage.remote.tensor import READ_LIMIT, check_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import numpy as np
 
@@ -303,19 +298,12 @@ class RemoteTensorDict(KeptOutside):
         """Read rows to a collection of the kind of the save."""
         return take(self._template, rows)
 
-    def _row_filler(self) -> tuple[Any, Callable[[torch.Tensor, Any], None]] | None:
-        """Return memory for one row, and what reads rows into memory for several.
+    def _row_filler(self) -> RowFiller | None:
+        """Return the reader of rows into memory that is used again.
 
         None if there is more in it than tensors in tensordicts.
         """
-        row = memory_for(self._template)
-        if row is None:
-            return None
-
-        def fill(rows: torch.Tensor, out: Any) -> None:
-            take_into(self._template, rows.numpy(), out)
-
-        return row, fill
+        return RowFiller.of(self._template)
 
     def _get_index(self, index: object) -> Any:
         return self._index(index)

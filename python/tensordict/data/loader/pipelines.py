@@ -20,7 +20,9 @@ from tensordict.primitives.protocol import CollectionProtocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tensordict.containers.remote.row_filler import RowFiller
     from tensordict.data.loader.source import Dense, Source
+    from tensordict.storage.remote.mapped_rows import RowCopy
 
 __all__ = [
     "DirectPipeline",
@@ -92,7 +94,7 @@ class ThreadsPipeline:
     def __init__(self, make: Callable[..., Any], num_threads: int) -> None:
         self._make = make
         self._threads = ThreadPoolExecutor(num_threads, "tensordict-loader")
-        self._begun: deque[Future[Any]] = deque()
+        self._begun: deque[Future[Any] | RowCopy] = deque()
 
     def put(self, rows: torch.Tensor) -> None:
         """Begin a batch."""
@@ -112,12 +114,14 @@ class WaitingPipeline(ThreadsPipeline):
     """Makes batches whose rows come over a network, as many at a time as hide the waiting.
 
     A batch that has to be waited for says that too few are begun: from then on there are
-    twice as many, as long as they are not too large together.
+    twice as many, as long as they are not too large together. If a cache on the local disk
+    has all rows of a batch, native code copies them as those of local files.
 
     Args:
         make: makes the batch of some rows.
         num_prefetched: how many are begun at first.
         buffers: memory that is used again, which ``make`` then gets as well.
+        filler: reads rows into that memory.
     """
 
     def __init__(
@@ -125,8 +129,11 @@ class WaitingPipeline(ThreadsPipeline):
         make: Callable[..., Any],
         num_prefetched: int,
         buffers: Buffers | None = None,
+        filler: RowFiller | None = None,
     ) -> None:
         super().__init__(make, _MOST_WAITING)
+        self._filler = filler
+        self._prefetcher = _rust.GatherPrefetcher(_num_threads(num_prefetched))
         self.depth: int = min(num_prefetched, _MOST_WAITING - 1)
         """The number of batches to begin before the one that is taken."""
         self._buffers = buffers
@@ -147,22 +154,23 @@ class WaitingPipeline(ThreadsPipeline):
         """A pipeline over a source, which writes into memory that is used again if it can."""
         collections = source.collections()
         is_plain = len(collections) == 1 and getattr(source, "form", None) is None
-        filler = getattr(collections[0], "_row_filler", None)
-        found = filler() if is_plain and filler is not None else None
-        if found is None:
+        make_filler = getattr(collections[0], "_row_filler", None)
+        filler = make_filler() if is_plain and make_filler is not None else None
+        if filler is None:
             return cls(source.take, num_prefetched)
-        row, fill = found
-        return cls(fill, num_prefetched, Buffers(row, batch_size, recycle, pin))
+        buffers = Buffers(filler.row, batch_size, recycle, pin)
+        return cls(filler.fill, num_prefetched, buffers, filler)
 
     def put(self, rows: torch.Tensor) -> None:
         """Begin a batch."""
-        if self._buffers is None:
+        if self._buffers is None or self._filler is None:
             super().put(rows)
             return
         buffer = self._buffers.take()
         count = rows.numel()
         out = buffer.place(count)
-        self._begun.append(self._threads.submit(self._make, rows, out))
+        copy = self._filler.submit(self._prefetcher, rows, out)
+        self._begun.append(copy or self._threads.submit(self._make, rows, out))
         self._filled.append((buffer, count))
 
     def get(self) -> Any:

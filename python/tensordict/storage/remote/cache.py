@@ -26,6 +26,7 @@ from tensordict.storage.remote.mapped_blocks import (
     TAIL,
     WORK,
     MappedBlocks,
+    blocks_between,
     tail_of,
 )
 from tensordict.storage.remote.segments import Segments
@@ -77,6 +78,7 @@ class BlockCache:
         self._mapped: dict[str, MappedBlocks] = {}
         self._watch: Watch | None = None
         self._watched: dict[int, list[MappedBlocks]] = {}
+        self._generation = object()
         self._process = os.getpid()
 
     def __reduce__(self) -> Any:
@@ -100,7 +102,7 @@ class BlockCache:
             return [wanted]
         source.require(int((wanted.starts + wanted.lengths).max()))
         name = _name_of(source)
-        blocks = _blocks_of(wanted)
+        blocks = blocks_between(wanted.starts, wanted.lengths)
         try:
             mapped = self._mapped_of(name, source.size or 0)
         except OSError:
@@ -149,10 +151,30 @@ class BlockCache:
             if sum(map(len, self._mapped.values())) > _MAPPED:
                 self._mapped.clear()
                 self._watched.clear()
+                self._generation = object()
             found = self._mapped.get(name)
             if found is None:
                 found = self._mapped[name] = self._newly_mapped(name, size)
             return found
+
+    def refreshed(self) -> object:
+        """Have changed blocks checked anew before they are used.
+
+        Returns:
+            Another object whenever the blocks of all objects were unmapped.
+        """
+        if self._process != os.getpid():
+            self._forget()
+        with self._lock:
+            self._note_changes()
+            return self._generation
+
+    def mapped_now(self, source: RemoteObject) -> MappedBlocks | None:
+        """Return the blocks of an object if this process has mapped some."""
+        if source.e_tag is None or not source.size:
+            return None
+        with self._lock:
+            return self._mapped.get(_name_of(source))
 
     def _newly_mapped(self, name: str, size: int) -> MappedBlocks:
         folder = self.folder / name[:2]
@@ -340,16 +362,6 @@ def _token_of(store: Any) -> str:
 _OF_STORE: Final = frozenset(
     ["endpoint", "bucket", "account_name", "container_name", "region"]
 )
-
-
-def _blocks_of(wanted: Segments) -> np.ndarray[Any, Any]:
-    """Return the numbers of the blocks that segments are in, in their order."""
-    first = wanted.starts // BLOCK
-    last = (wanted.starts + wanted.lengths - 1) // BLOCK
-    is_wanted = np.zeros(int(last.max()) + 1, bool)
-    for step in range(int((last - first).max()) + 1):
-        is_wanted[np.minimum(first + step, last)] = True
-    return np.flatnonzero(is_wanted)
 
 
 _caches: dict[tuple[str, int], BlockCache] = {}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tensordict.storage.remote.segments import Segments
 
-__all__ = ["BLOCK", "TAIL", "WORK", "MappedBlocks", "tail_of"]
+__all__ = ["BLOCK", "TAIL", "WORK", "MappedBlocks", "blocks_between", "tail_of"]
 
 BLOCK: Final = 1 << 20
 
@@ -41,6 +41,27 @@ _NOTE_S: Final = 10.0
 """The use of a block is noted in its file once in so many seconds, and when some have to go."""
 
 _Identity = tuple[int, int, int]
+
+
+def blocks_between(
+    starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any] | int
+) -> np.ndarray[Any, Any]:
+    """Return the numbers of the blocks that runs of bytes are in, in their order.
+
+    Args:
+        starts: the first byte of each run, one run at least.
+        lengths: the bytes of each, 1 at least.
+
+    Examples:
+        >>> blocks_between(np.array([0, 5 * BLOCK - 1]), 2)
+        array([0, 4, 5])
+    """
+    first = starts // BLOCK
+    last = (starts + lengths - 1) // BLOCK
+    is_wanted = np.zeros(int(last.max()) + 1, bool)
+    for step in range(int((last - first).max()) + 1):
+        is_wanted[np.minimum(first + step, last)] = True
+    return np.flatnonzero(is_wanted)
 
 
 def tail_of(data: np.ndarray[Any, Any]) -> bytes:
@@ -77,6 +98,8 @@ class MappedBlocks:
         # Pages that are touched nowhere else take no memory.
         self._region = mmap.mmap(-1, max(size, 1), flags=_FREE)
         self._memory: np.ndarray[Any, Any] = np.frombuffer(self._region, np.uint8)
+        self.version: int = 0
+        """Another number whenever a block that was mapped has changed, or is unmapped."""
         self._known: dict[int, _Identity] = {}
         """The files of the blocks that are mapped and were good."""
         self._is_watched = is_watched
@@ -87,6 +110,19 @@ class MappedBlocks:
 
     def __len__(self) -> int:
         return len(self._known)
+
+    def is_complete(self) -> bool:
+        """Return whether all blocks are mapped, and will be told of if they change."""
+        return self._is_watched and bool(self._is_good.all())
+
+    def has(self, blocks: np.ndarray[Any, Any]) -> bool:
+        """Return the same of some blocks."""
+        with self.lock:
+            return self._is_watched and bool(self._is_good[blocks].all())
+
+    def window(self, start: int, size: int) -> np.ndarray[Any, Any]:
+        """Return the memory of some bytes. Those of blocks that are not mapped are 0."""
+        return self._memory[start : start + size]
 
     def missing(self, blocks: np.ndarray[Any, Any]) -> list[int]:
         """Map blocks, and return those that are not there, or damaged."""
@@ -111,16 +147,20 @@ class MappedBlocks:
     def note_change(self, file: str | None = None) -> None:
         """Note that somebody wrote to a file, or to any."""
         if file is None:
+            self.version += 1
             self._is_good[:] = False
         elif file.startswith(self._name) and not file.endswith(WORK):
             block = int(file.removeprefix(self._name), 16)
             if block < len(self._is_good):
+                self.version += 1
                 self._is_good[block] = False
 
     def forget(self, block: int) -> None:
         """Unmap a block, so that its file takes no space once it is deleted."""
         self._is_good[block] = False
         if self._known.pop(block, None) is not None:
+            # First of all: a copy that goes on sees zeros from now on.
+            self.version += 1
             self._place(block, -1)
 
     def note_use(self, blocks: np.ndarray[Any, Any]) -> None:
