@@ -1,19 +1,21 @@
-"""One function, many rows, several workers: the engine of ``map`` and ``map_iter``.
+"""The engine of ``map`` and ``map_iter``: one function, many rows, several workers.
 
-- :mod:`~tensordict.parallel.calling` is what the two methods call; start there;
-- :mod:`~tensordict.parallel.chunks` says which rows are in which chunk;
-- :mod:`~tensordict.parallel.jobs` has a call (:class:`~tensordict.parallel.jobs.Job`) and the
-  interface of what runs it (:class:`~tensordict.parallel.jobs.Backend`);
+Start with :mod:`~tensordict.parallel.calling`: the two methods call this module.
+
+- :mod:`~tensordict.parallel.chunks` divides rows into chunks.
+- :mod:`~tensordict.parallel.jobs` defines a call (:class:`~tensordict.parallel.jobs.Job`) and
+  the interface of backends (:class:`~tensordict.parallel.jobs.Backend`).
 - :mod:`~tensordict.parallel.serial`, ``threads``, ``processes``, ``pool``, ``executors``
-  and ``cluster`` are the backends, :mod:`~tensordict.parallel.worker` is what runs in a process;
-- :mod:`~tensordict.parallel.results` has the shared block that processes write to;
-- :mod:`~tensordict.parallel.folder` has the new folder that results may go to instead;
-- :mod:`~tensordict.parallel.transport` is how everything else gets there and back,
-  :mod:`~tensordict.parallel.descriptors` how descriptors do;
-- :mod:`~tensordict.parallel.parent` ends a process whose parent is gone;
-- :mod:`~tensordict.parallel.errors` and ``journal`` are for what goes wrong.
+  and ``cluster`` are the backends. :mod:`~tensordict.parallel.worker` runs in a worker process.
+- :mod:`~tensordict.parallel.results` joins results. Its shared block takes results of workers.
+- :mod:`~tensordict.parallel.folder` writes results to a new memory-mapped folder.
+- :mod:`~tensordict.parallel.transport` pickles everything else that is sent to workers and back;
+  :mod:`~tensordict.parallel.descriptors` sends file descriptors.
+- :mod:`~tensordict.parallel.parent` ends a worker process whose parent has ended.
+- :mod:`~tensordict.parallel.errors` describes errors of workers; ``journal`` keeps finished
+  chunks on disk.
 
-Which process takes which chunk is decided in ``tensordict-core/src/schedule.rs``.
+``tensordict-core/src/schedule.rs`` decides which process takes which chunk.
 """
 
 from __future__ import annotations

@@ -44,12 +44,20 @@ MSG_NO_WORKERS = (
     "Number of processes must be at least 1, got num_workers={}. backend='serial' calls the "
     "function in this process."
 )
+MSG_TIMEOUT = (
+    "timeout needs worker processes: only a process can be stopped during a chunk. Pass no "
+    "timeout, or backend='processes', or a tensordict.parallel.WorkerPool."
+)
+MSG_SEED = (
+    "seed_per_chunk needs processes: threads share one random generator. Pass "
+    "backend='processes', or seed_per_chunk=False."
+)
 BACKENDS = ("processes", "ray", "serial", "threads")
 
 
 @dataclass(kw_only=True)
 class Options:
-    """The options of both methods, which are explained in their docstrings."""
+    """The options of ``map`` and ``map_iter``. The docstrings of the two methods explain them."""
 
     name: str
     dim: int
@@ -73,9 +81,9 @@ class Options:
 
     @classmethod
     def of(cls, name: str, arguments: Mapping[str, Any]) -> Self:
-        """Those of a call, whose arguments may be more than the options."""
-        names = {field.name for field in fields(cls)}.intersection(arguments)
-        return cls(name=name, **{each: arguments[each] for each in names})
+        """Take the options from the arguments of a method call; ignore other arguments."""
+        options = {field.name for field in fields(cls)}.intersection(arguments)
+        return cls(name=name, **{option: arguments[option] for option in options})
 
 
 def map_chunks(
@@ -139,7 +147,7 @@ def _mapped(job: Job, backend: Backend, out: object, options: Options) -> Any:
 def map_chunks_iter(
     source: CollectionProtocol, function: Callable[..., Any], options: Options
 ) -> Iterator[Any]:
-    """Call a function with each chunk and give the results in the order of the chunks."""
+    """Call a function with each chunk and yield the results in the order of the chunks."""
     backend = _backend(options)
     job = _job(source, function, options, backend)
     num_workers = getattr(backend, "num_workers", options.num_workers) or num_cpus()
@@ -161,7 +169,7 @@ def _results(job: Job, backend: Backend, options: Options) -> Iterator[Any]:
                 continue
             while chunk not in waiting:
                 outcome = next(outcomes)
-                # The first error wins, even one of a later chunk.
+                # The earliest error is raised, even if its chunk is a later one.
                 if outcome.error is not None and options.on_error == "raise":
                     raise outcome.error
                 waiting[outcome.chunk] = outcome
@@ -172,7 +180,7 @@ def _results(job: Job, backend: Backend, options: Options) -> Iterator[Any]:
                 yield from values([outcome.result])
             else:
                 errors.append(outcome.error)
-        # Processes of a pool that are at the end of their work stay for the next call.
+        # Let the workers of a pool finish, so that the pool keeps them for the next call.
         for _ in outcomes:
             pass
     if errors and options.on_error == "collect":
@@ -180,11 +188,11 @@ def _results(job: Job, backend: Backend, options: Options) -> Iterator[Any]:
 
 
 def _backend(options: Options) -> Backend:
-    given = options.pool
-    if given is not None and not isinstance(given, (ProcessesBackend, RayPool)):
-        return ExecutorBackend(given)
-    if given is not None:
-        return given
+    pool = options.pool
+    if pool is not None and not isinstance(pool, (ProcessesBackend, RayPool)):
+        return ExecutorBackend(pool)
+    if pool is not None:
+        return pool
     name = options.backend
     if name is not None and name not in BACKENDS:
         found = ", ".join(map(repr, BACKENDS))
@@ -223,11 +231,9 @@ def _job(
     is_forked = isinstance(backend, ProcessesBackend)
     is_in_processes = is_forked or isinstance(backend, RayPool)
     if options.timeout is not None and not is_in_processes:
-        msg = "timeout needs worker processes: only these can be stopped during a task."
-        raise ValueError(msg)
+        raise ValueError(MSG_TIMEOUT)
     if options.seed_per_chunk and isinstance(backend, ThreadsBackend):
-        msg = "seed_per_chunk needs processes: threads share one generator."
-        raise ValueError(msg)
+        raise ValueError(MSG_SEED)
     if is_in_processes and options.worker_threads < 1:
         msg = "set_num_threads expects a positive integer"
         raise RuntimeError(msg)
@@ -253,7 +259,7 @@ def _job(
         todo = [chunk for chunk in todo if chunk not in done]
     if is_forked and todo:
         share_memory(source)
-    # Without a generator every call has the same seeds, as in the release.
+    # Without a generator, every call uses the same seeds, as in the published package.
     generator = torch.Generator() if options.generator is None else options.generator
     seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator))
     return Job(
@@ -273,9 +279,9 @@ def _job(
 
 
 def _reaches_workers(out: Any, backend: Backend) -> bool:
-    """Return whether each result can be written to a collection when it is there."""
+    """Return whether the backend can write each result to ``out`` as soon as it arrives."""
     if isinstance(backend, RayPool):
-        # This process writes.
+        # The calling process writes the results of Ray's workers.
         return True
     if not isinstance(backend, ProcessesBackend):
         return False
@@ -286,7 +292,7 @@ def _reaches_workers(out: Any, backend: Backend) -> bool:
 def _progress(
     job: Job, options: Options, backend: Backend
 ) -> Iterator[Callable[[int], None]]:
-    """Show a bar of rows; the function that is given is told of each chunk that is done."""
+    """Show a progress bar of rows, and yield a function that takes each finished chunk."""
     if not options.pbar:
         yield lambda _: None
         return

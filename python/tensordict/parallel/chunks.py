@@ -17,22 +17,26 @@ __all__ = ["ChunkPlan"]
 
 
 class ChunkPlan:
-    """The chunks of a call: which rows along which dim, in which order.
+    """The chunks of a call: the rows of each chunk along one batch dimension.
 
     Args:
-        batch_size: that of the collection.
-        dim: the batch dim along which the rows are.
-        chunksize: how many rows a chunk has, 0 for single rows without the dim.
-        num_chunks: how many chunks there should be. There may be fewer, since all but the
-            last one have the same number of rows.
-        num_workers: how many chunks there are where neither of the two is given.
-        order: the rows in the order in which chunks take them, if that is another one.
-        is_locked: whether chunks are locked, as pieces of a locked collection are.
+        batch_size: the batch size of the collection.
+        dim: the batch dimension to divide.
+        chunksize: the number of rows in a chunk. With 0, a chunk is a single row without
+            the dimension.
+        num_chunks: the number of chunks. All chunks but the last have the same number of
+            rows, so there may be fewer.
+        num_workers: the number of chunks if neither ``chunksize`` nor ``num_chunks`` is
+            given.
+        order: the index of each row, in the order in which chunks take rows. ``None``
+            keeps the order of the collection.
+        is_locked: whether to lock the chunks, as slices of a locked collection are.
 
     Raises:
-        IndexError: ``dim`` is no batch dim.
-        ValueError: both a chunk size and a number of chunks were given, or one that is
-            not positive.
+        IndexError: ``dim`` is not a batch dimension.
+        ValueError: both ``chunksize`` and ``num_chunks`` are given, ``num_chunks`` is not
+            positive, or ``chunksize`` is negative.
+        TypeError: ``chunksize`` or ``num_chunks`` is not an integer.
     """
 
     def __init__(
@@ -63,8 +67,8 @@ class ChunkPlan:
                 msg = f"num_chunks must be an int, got {type(num_chunks).__name__}."
                 raise TypeError(msg)
             wanted = num_workers if num_chunks is None else num_chunks
-            # There are at most as many chunks as rows, so none without rows, as in the
-            # release.
+            # At most one chunk for each row. Without rows this is an error, as in the
+            # published package.
             wanted = min(wanted, self.num_rows)
             if wanted <= 0:
                 name = "chunks" if num_chunks is None else "num_chunks"
@@ -91,16 +95,16 @@ class ChunkPlan:
         return (self.num_rows + self.size - 1) // self.size
 
     def rows(self, chunk: int) -> tuple[int, int]:
-        """The first row of a chunk and the one after its last."""
+        """Return the first row of a chunk and the row after its last."""
         start = chunk * self.size
         return start, min(start + self.size, self.num_rows)
 
     def named(self, chunk: int) -> str:
-        """A chunk and its rows, for people."""
+        """Describe a chunk and its rows for a message."""
         return f"chunk {chunk} ({self.named_rows(chunk)})"
 
     def named_rows(self, chunk: int) -> str:
-        """The rows of a chunk, for people."""
+        """Describe the rows of a chunk for a message."""
         start, stop = self.rows(chunk)
         if self.order is not None:
             rows = self.order[start:stop].tolist()
@@ -108,7 +112,7 @@ class ChunkPlan:
         return f"row {start}" if stop - start == 1 else f"rows {start} to {stop - 1}"
 
     def take(self, source: CollectionProtocol, chunk: int) -> Any:
-        """A chunk of a collection. A view, except of rows in another order."""
+        """Return the rows of a chunk: a view, or a copy if ``order`` is given."""
         start, stop = self.rows(chunk)
         index: Any
         if self.order is not None:
@@ -122,11 +126,11 @@ class ChunkPlan:
         return rows
 
     def put(self, target: CollectionProtocol, chunk: int, rows: object) -> None:
-        """Assign the rows of a chunk."""
+        """Assign values to the rows of a chunk."""
         start, stop = self.rows(chunk)
         index: Any = start if self.drops_dim else slice(start, stop)
         target[(*self._prefix, index)] = rows
 
     def place(self, source: CollectionProtocol, start: int, stop: int) -> Any:
-        """A view of some rows of a collection."""
+        """Return a view of the rows from ``start`` to ``stop``."""
         return source[(*self._prefix, slice(start, stop))]

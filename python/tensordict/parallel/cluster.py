@@ -1,7 +1,7 @@
-"""The backend of Ray: workers on this machine, or on those of a cluster.
+"""The Ray backend: workers on this machine, or on the machines of a cluster.
 
-The job of a call is put into Ray's object store once. Each worker is an actor, which has
-a chunk and the next one. Which machines they are on is decided by Ray.
+A call puts its job into Ray's object store once. Each worker is a Ray actor, and holds at most
+two chunks: the current chunk and the next. Ray decides on which machine an actor runs.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 __all__ = ["RayBackend", "RayPool"]
 
-MSG_NOT_BEGUN = "the worker could not read the collection, or the function"
+MSG_NOT_BEGUN = "the worker could not unpickle the tensordict or the function"
 MSG_MISSING = "backend='ray' needs Ray: pip install tensordict-rs[ray]"
 
 _DEPTH = 2
-"""The chunks that a worker has at once: the one that it is at, and the next."""
+"""The number of chunks that a worker holds at once: the current chunk and the next."""
 
 _numbers = itertools.count()
-"""Tell the jobs of the workers apart."""
+"""The numbers of jobs: an actor knows by them for which job a chunk is."""
 
 _GRACE_S = 0.1
 _LISTEN_S = 1.0
@@ -39,7 +39,7 @@ _LOOK_EVERY_S = 0.1
 
 
 def _ray() -> Any:
-    """Ray, connected to a cluster: the one that is in use, or a new one here."""
+    """Return the ``ray`` module; start Ray unless the process is connected already."""
     try:
         import ray
     except ImportError:
@@ -57,7 +57,7 @@ class _Actor:
         self._number = -1
 
     def begin(self, job: Job, place: int, number: int) -> None:
-        """Take another job: which worker of it this is, and how the caller calls it."""
+        """Receive a job. The number of the job comes again with each chunk; ``place`` seeds."""
         torch.set_num_threads(job.num_threads)
         seed_worker(job.seed, place)
         self._job = job
@@ -66,16 +66,16 @@ class _Actor:
     def run(self, chunk: int, number: int) -> tuple[bool, Any]:
         """Call the function; return True and the result, or False and the error."""
         if number != self._number:
-            # The error of `begin` says why.
+            # `begin` has failed. The caller raises the error of `begin` instead.
             raise RuntimeError(MSG_NOT_BEGUN)
         try:
             return True, self._job.run(chunk)
-        except BaseException as error:  # noqa: BLE001 # also what would end the process
+        except BaseException as error:  # noqa: BLE001 # SystemExit is an error of the chunk
             return False, describe(error)
 
 
 class _Worker:
-    """An actor and the chunks that it has, in their order."""
+    """An actor and its chunks, in the order in which it works on them."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -90,22 +90,21 @@ class _Worker:
 
 
 class RayPool(Closing):
-    """Workers of Ray that do one :meth:`~tensordict.TensorDict.map` after the other.
+    """Ray workers that stay alive between calls of :meth:`~tensordict.TensorDict.map`.
 
-    Each chunk is a copy, unless it is memory-mapped: what a function writes to it in place
-    is not written to the collection. Results, and what a journal keeps, are written by
-    this process. Files of memory-mapped collections have to be there on every machine.
+    Each chunk is a copy, unless the tensordict is memory-mapped: writes of the function into a
+    chunk do not reach the tensordict. The calling process writes the results and the journal.
+    The files of a memory-mapped tensordict have to exist on every machine.
 
-    Ray is connected to its cluster when it is not connected yet: to the one that
-    ``RAY_ADDRESS`` names, or to a new one on this machine.
+    If Ray is not connected, the pool connects it to the cluster that ``RAY_ADDRESS`` names, or
+    starts Ray on this machine.
 
     Args:
-        num_workers: how many workers there are, by default one for each processor of the
-            cluster.
+        num_workers: the number of workers. The default is one for each CPU of the cluster.
 
     Raises:
         ImportError: Ray is not installed.
-        ValueError: there would be no worker.
+        ValueError: ``num_workers`` is less than 1.
     """
 
     def __init__(self, num_workers: int | None = None) -> None:
@@ -116,14 +115,14 @@ class RayPool(Closing):
         if num_workers is None:
             num_workers = max(1, int(self.ray.cluster_resources().get("CPU", 1)))
         self.num_workers: int = num_workers
-        # Without a processor of its own, no worker waits for one forever.
+        # The actors reserve no CPU: an actor that does might wait for a CPU forever.
         self._actor = self.ray.remote(_Actor).options(scheduling_strategy="SPREAD")
         self._idle: list[Any] = []
 
     def run(
         self, job: Job, num_taken: Callable[[], int]
     ) -> Generator[Outcome, None, None]:
-        """Give outcomes as they come."""
+        """Run the chunks of a job and yield each outcome as soon as it arrives."""
         call = _Call(self, job, min(self.num_workers, len(job.todo)), num_taken)
         try:
             yield from call.outcomes()
@@ -131,31 +130,31 @@ class RayPool(Closing):
             call.close()
 
     def hire(self) -> tuple[Any, bool]:
-        """Give an idle worker, or a new one, and whether it is new."""
+        """Return an idle or a new worker, and whether it is new."""
         if self._idle:
             return self._idle.pop(), False
         return self._actor.remote(), True
 
     def leave(self, actor: object, is_idle: bool) -> None:
-        """Keep a worker that has done its work, end one that has not."""
+        """Keep an idle worker for the next call; kill a busy worker."""
         if is_idle:
             self._idle.append(actor)
         else:
             self.ray.kill(actor)
 
     def close(self) -> None:
-        """End the workers. The cluster stays."""
+        """Kill the workers. Ray stays connected."""
         while self._idle:
             self.ray.kill(self._idle.pop())
 
 
 class RayBackend(RayPool):
-    """A pool for one call."""
+    """A Ray pool that serves one call."""
 
     def run(
         self, job: Job, num_taken: Callable[[], int]
     ) -> Generator[Outcome, None, None]:
-        """Run the job as every backend does; the workers end with the call."""
+        """Run the chunks of a job, then kill the workers."""
         try:
             yield from super().run(job, num_taken)
         finally:
@@ -163,7 +162,7 @@ class RayBackend(RayPool):
 
 
 class _Call:
-    """One job in actors, as its caller sees it."""
+    """The caller's side of one job in actors."""
 
     def __init__(
         self, pool: RayPool, job: Job, num_workers: int, num_taken: Callable[[], int]
@@ -173,7 +172,7 @@ class _Call:
         self._job = job
         self._num_workers = num_workers
         self._num_taken = num_taken
-        # Ray gives memory of its store, which nobody may write to.
+        # Tensors that Ray unpickles are views of its object store, which is read-only.
         copies_rows = not job.source.is_memmap()
         sent = dataclasses.replace(
             job,
@@ -186,7 +185,7 @@ class _Call:
         try:
             self._packed = ray.put(sent)
         except TypeError as error:
-            # That of the pickle says it without the report of Ray.
+            # The cause is the error of pickle, without Ray's report around it.
             raise error.__cause__ or error from None
         self._workers: list[_Worker] = []
         self._num_hired = 0
@@ -195,10 +194,10 @@ class _Call:
         self._attempts: collections.Counter[int] = collections.Counter()
 
     def close(self) -> None:
-        """End all work."""
-        left = [reference for one in self._workers for _, reference in one.chunks]
+        """Take the workers back into the pool; kill busy workers."""
+        left = [reference for worker in self._workers for _, reference in worker.chunks]
         if left:
-            # The start of another worker takes seconds, and most chunks are short.
+            # Waiting a moment is cheaper than starting a worker, which takes seconds.
             done, _ = self._ray.wait(left, num_returns=len(left), timeout=_GRACE_S)
             left = [reference for reference in left if reference not in done]
         for worker in self._workers:
@@ -211,13 +210,13 @@ class _Call:
         self._workers.clear()
 
     def outcomes(self) -> Iterator[Outcome]:
-        """Give what becomes of each chunk."""
+        """Yield the outcome of each chunk."""
         for number in range(self._num_workers):
             worker = _Worker(number)
             self._workers.append(worker)
             self._hire(worker)
         for worker in self._workers:
-            self._see_that_it_lives(worker)
+            self._replace_if_dead(worker)
         while True:
             self._feed()
             heads = {
@@ -242,10 +241,10 @@ class _Call:
         self._num_hired += 1
         worker.count = 0
 
-    def _see_that_it_lives(self, worker: _Worker) -> None:
-        """Replace an idle worker that died since the last call, before it has a chunk.
+    def _replace_if_dead(self, worker: _Worker) -> None:
+        """Replace a worker that died while it was idle, before it receives a chunk.
 
-        Later nobody could tell whether it had begun with one.
+        After it has received a chunk, nobody can tell whether it began to work on it.
         """
         while not worker.is_new:
             try:
@@ -253,13 +252,13 @@ class _Call:
             except self._ray.exceptions.RayActorError:
                 self._pool.leave(worker.actor, is_idle=False)
                 self._hire(worker)
-            except Exception:  # noqa: BLE001 # it is raised with the first chunk
+            except Exception:  # noqa: BLE001 # `_take` raises it with the first chunk
                 return
             else:
                 return
 
     def _feed(self) -> None:
-        """Give each worker chunks, no further than the window reaches."""
+        """Give each worker up to two chunks, within the window of the job."""
         window = self._job.window
         for _ in range(_DEPTH):
             for worker in self._workers:
@@ -285,19 +284,21 @@ class _Call:
         where = f"{self._job.plan.named(chunk)} in worker {worker.number}"
         try:
             if worker.beginning is not None:
-                # That it cannot read the job is told first.
+                # If the worker cannot unpickle the job, this error comes first.
                 self._ray.get(worker.beginning)
             is_result, value = self._ray.get(reference)
         except self._ray.exceptions.RayActorError as error:
-            # The answer to an earlier chunk may have been lost with it.
-            given = " or ".join(self._job.plan.named(one) for one, _ in worker.chunks)
-            where = f"{given} in worker {worker.number}"
-            died = DeadWorkerError(f"a worker of Ray died while it worked on {where}")
+            # The worker may have finished its first chunk: that result is lost as well.
+            chunks = " or ".join(
+                self._job.plan.named(held) for held, _ in worker.chunks
+            )
+            where = f"{chunks} in worker {worker.number}"
+            died = DeadWorkerError(f"a Ray worker died while it worked on {where}")
             died.__cause__ = error
-            yield from self._given_up(worker, died)
+            yield from self._retry_or_fail(worker, died)
             return
-        except Exception as error:  # noqa: BLE001 # it is raised where results are taken
-            # The function, the collection or the result could not be pickled, or read.
+        except Exception as error:  # noqa: BLE001 # the caller raises it
+            # The function, the tensordict or the result could not be (un)pickled.
             note(error, f"raised on {where}")
             outcome = Outcome(chunk, error=error)
         else:
@@ -309,8 +310,10 @@ class _Call:
         worker.since = time.monotonic()
         yield outcome
 
-    def _given_up(self, worker: _Worker, error: BaseException) -> Iterator[Outcome]:
-        """Let a new worker do the chunks of one that died or takes too long."""
+    def _retry_or_fail(
+        self, worker: _Worker, error: BaseException
+    ) -> Iterator[Outcome]:
+        """Replace a worker that died or takes too long, and run its chunks again."""
         chunk, _ = worker.chunks[0]
         worker.is_lost = True
         self._attempts[chunk] += 1
@@ -330,7 +333,7 @@ class _Call:
     def _replace(self, worker: _Worker) -> None:
         self._pool.leave(worker.actor, is_idle=False)
         self._hire(worker)
-        self._see_that_it_lives(worker)
+        self._replace_if_dead(worker)
 
     def _has_begun(self, worker: _Worker) -> bool:
         done, _ = self._ray.wait([worker.beginning], timeout=0)
@@ -342,13 +345,13 @@ class _Call:
             return
         for worker in self._workers:
             if worker.beginning is not None:
-                # The start of a process takes seconds, which are not those of a chunk.
+                # The seconds in which the process starts do not count as its first chunk's.
                 if self._has_begun(worker):
                     worker.beginning = None
                 worker.since = time.monotonic()
             elif worker.chunks and time.monotonic() - worker.since > limit:
                 chunk, _ = worker.chunks[0]
                 where = f"{self._job.plan.named(chunk)} in worker {worker.number}"
-                yield from self._given_up(
+                yield from self._retry_or_fail(
                     worker, TimeoutError(f"no result after {limit} s of {where}")
                 )

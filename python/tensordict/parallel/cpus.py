@@ -10,10 +10,10 @@ __all__ = ["num_cpus"]
 
 
 def num_cpus() -> int:
-    """Return the number of processors that this process may use at once.
+    """Return the number of CPUs that this process may use at once, at least 1.
 
-    That is the smallest of what its affinity and the limits of its control group
-    (``cpu.max``, ``cpu.cfs_quota_us``) leave, and at least one.
+    The number is the smaller of the process's CPU affinity and the CPU quota of its control
+    groups (``cpu.max``, ``cpu.cfs_quota_us``), rounded up.
     """
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
@@ -24,7 +24,7 @@ def num_cpus() -> int:
 
 
 def _group_limit(membership: Path, root: Path) -> int | None:
-    """The processors that the control groups of a process leave, rounded up."""
+    """Return the smallest CPU quota of a process's control groups, rounded up."""
     limits: list[int | None] = []
     for line in _lines(membership):
         _, controllers, path = line.split(":", 2)

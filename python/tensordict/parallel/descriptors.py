@@ -1,8 +1,8 @@
-"""Descriptors of files, sent to another process through the pipe that messages go through.
+"""File descriptors, sent to another process through a pipe that also carries messages.
 
-``multiprocessing.reduction.send_handle`` waits, from Python 3.14 on, for a byte that the receiver
-sends back. Who waits for a byte cannot be sent a message through the same pipe, and a
-receiver that first has to be told that something is there would never look.
+From Python 3.14 on, ``multiprocessing.reduction.send_handle`` waits for a byte that the receiver
+sends back. The receiver of this package reads the descriptor after the next message of the same
+pipe, so that the sender must not wait.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def _socket_of(connection: Connection) -> socket.socket:
-    """Return a socket over a duplex pipe, with a descriptor of its own."""
+    """Return a socket over a duplex pipe, with its own descriptor."""
     return socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
 
 
 def send_descriptor(connection: Connection, descriptor: int) -> None:
-    """Send a descriptor, and wait for nobody: it may be closed at once."""
+    """Send a descriptor without waiting for the receiver. It may be closed at once."""
     with _socket_of(connection) as stream:
         socket.send_fds(stream, [b"\0"], [descriptor])
 
@@ -30,8 +30,8 @@ def receive_descriptor(connection: Connection) -> int:
     """Receive a descriptor that :func:`send_descriptor` sent.
 
     Raises:
-        EOFError: the other side has closed the pipe.
-        RuntimeError: this process may open no further file.
+        EOFError: the sender has closed the pipe.
+        RuntimeError: this process has reached its limit of open files.
     """
     with _socket_of(connection) as stream:
         message, descriptors, _, _ = socket.recv_fds(stream, 1, 1)
@@ -39,8 +39,8 @@ def receive_descriptor(connection: Connection) -> int:
         raise EOFError
     if not descriptors:
         raise RuntimeError(
-            "A descriptor was sent to this process, which cannot have a further one: "
-            "its limit of open files (`ulimit -n`) is reached."
+            "This process was sent a file descriptor, but has reached its limit of open "
+            "files. Raise the limit (`ulimit -n`), or close files."
         )
     os.set_inheritable(descriptors[0], False)
     return descriptors[0]

@@ -1,6 +1,6 @@
-"""Errors of workers, told with the rows that the worker was at."""
+"""Errors of workers, with the chunk and the rows on which they happened."""
 
-# ruff: noqa: S301 (what is unpickled was pickled by a process of this call)
+# ruff: noqa: S301 (a process of the same call has pickled these bytes)
 from __future__ import annotations
 
 import pickle
@@ -12,19 +12,19 @@ __all__ = ["ChunkError", "DeadWorkerError", "MapError", "describe", "rebuild"]
 
 
 class ChunkError(RuntimeError):
-    """A function failed with something that cannot be raised where the results are."""
+    """An error of a function in a worker that cannot be raised as it is in the caller."""
 
 
 class DeadWorkerError(ChunkError):
-    """A worker process ended in the middle of its work."""
+    """A worker process ended while it worked on a chunk."""
 
 
 class MapError(RuntimeError):
-    """Some chunks failed, and all others were done (``on_error="collect"``).
+    """The errors of the chunks that failed in a call with ``on_error="collect"``.
 
     Attributes:
         errors: the errors, in the order of the chunks.
-        result: what the other chunks gave.
+        result: the result of the other chunks.
     """
 
     def __init__(self, errors: list[BaseException], result: Any = None) -> None:
@@ -36,7 +36,10 @@ class MapError(RuntimeError):
 
 
 def describe(error: BaseException) -> tuple[bytes | None, str, str]:
-    """An error as bytes if it can be sent, in one line, and its traceback."""
+    """Return an error as a pickle, as one line, and its traceback.
+
+    The pickle is ``None`` if the error cannot be unpickled as the same class.
+    """
     text = "".join(traceback.format_exception(error))
     line = traceback.format_exception_only(error)[-1].strip()
     if not isinstance(error, Exception):
@@ -44,21 +47,21 @@ def describe(error: BaseException) -> tuple[bytes | None, str, str]:
     pickled: bytes | None = None
     try:
         pickled = content = pickle.dumps(error)
-        # Some are pickled and cannot be made again: better to learn that here.
-        is_whole = type(pickle.loads(content)) is type(error)
-    except Exception:  # noqa: BLE001 # it is the class of a user, who may raise anything
-        is_whole = False
-    return pickled if is_whole else None, line, text
+        # Some errors can be pickled, but not unpickled. The caller could not raise these.
+        can_be_raised = type(pickle.loads(content)) is type(error)
+    except Exception:  # noqa: BLE001 # a user's class may raise anything
+        can_be_raised = False
+    return pickled if can_be_raised else None, line, text
 
 
 def rebuild(described: tuple[bytes | None, str, str], where: str) -> BaseException:
-    """The error again, with a note that says where it was raised."""
+    """Return the described error again, with a note on the chunk that raised it."""
     sent, line, text = described
     error: BaseException | None = None
     if sent is not None:
         try:
             error = pickle.loads(sent)
-        except Exception:  # noqa: BLE001 # as above
+        except Exception:  # noqa: BLE001 # a user's class may raise anything
             error = None
     if error is None:
         error = ChunkError(f"the function failed on {where}: {line}")
@@ -67,13 +70,13 @@ def rebuild(described: tuple[bytes | None, str, str], where: str) -> BaseExcepti
 
 
 def note(error: BaseException, *notes: str) -> None:
-    """Add what a traceback shows below an error."""
+    """Add notes to an error. A traceback shows them below the error."""
     for text in notes:
         error.add_note(text)
 
 
 def died(exit_code: int | None, where: str) -> DeadWorkerError:
-    """The error for a process that has ended."""
+    """Return the error for a worker process that has ended."""
     if exit_code is not None and exit_code < 0:
         try:
             how = f"was killed by {signal.Signals(-exit_code).name}"

@@ -1,4 +1,4 @@
-"""The backend over somebody else's workers: pools and executors that were given."""
+"""The backend for a pool or an executor that the caller passes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["ExecutorBackend"]
 class ExecutorBackend:
     """Runs chunks in a :class:`multiprocessing.Pool` or :mod:`concurrent.futures` executor.
 
-    Each chunk is sent, since nothing is known of the workers.
+    Each task sends the function and the rows, because the workers may be any processes.
 
     Args:
-        executor: has ``submit``, or ``apply_async`` as pools have.
+        executor: an object with ``submit``, or with ``apply_async`` as pools have.
     """
 
     def __init__(self, executor: Any) -> None:
@@ -35,15 +35,14 @@ class ExecutorBackend:
             raise TypeError(msg)
         self._executor = executor
         workers = getattr(executor, "_max_workers", None)
-        found = (
-            workers if isinstance(workers, int) else getattr(executor, "_processes", 1)
-        )
-        self.num_workers: int = found if isinstance(found, int) else 1
+        if not isinstance(workers, int):
+            workers = getattr(executor, "_processes", 1)
+        self.num_workers: int = workers if isinstance(workers, int) else 1
 
     def run(
         self, job: Job, num_taken: Callable[[], int]
     ) -> Generator[Outcome, None, None]:
-        """Give outcomes as they come, with few chunks waiting."""
+        """Yield each outcome as soon as it arrives, and submit only a few chunks ahead."""
         function = _Call(
             job.function, job.seed if job.seed_per_chunk else None, job.retries
         )
@@ -54,8 +53,8 @@ class ExecutorBackend:
         num_begun = 0
         try:
             while todo or waiting:
-                # A result that is not taken keeps others from being begun, and a heavy
-                # chunk does not.
+                # With a window, results that nobody has taken yet count against the limit.
+                # Without a window only unfinished chunks count.
                 limit = 4 * self.num_workers if job.window is None else job.window
                 while todo and limit > (
                     len(waiting) if job.window is None else num_begun - num_taken()
@@ -79,7 +78,10 @@ class ExecutorBackend:
         done: queue.SimpleQueue[int],
         futures: dict[int, Any],
     ) -> Callable[[], Any]:
-        """Begin a chunk, which is put into ``done`` later: what then gives its result."""
+        """Submit a chunk, and return a function that gives its result.
+
+        The executor puts the chunk into ``done`` as soon as the result is there.
+        """
 
         def tell(_: object) -> None:
             done.put(chunk)
@@ -97,16 +99,16 @@ class ExecutorBackend:
 
 
 def _outcome(job: Job, chunk: int, get: Callable[[], Any]) -> Outcome:
-    """Take a result; an error is part of the outcome."""
+    """Return the outcome of a chunk: the result, or the error that was raised."""
     try:
         return Outcome(chunk, kept(job, chunk, get()))
-    except Exception as error:  # noqa: BLE001 # it is raised where results are taken
+    except Exception as error:  # noqa: BLE001 # the caller raises it
         note(error, f"raised on {job.plan.named(chunk)} in the pool")
         return Outcome(chunk, error=error)
 
 
 class _Call:
-    """The function of a job, which travels even where pickle refuses it."""
+    """The function of a job. It is pickled by cloudpickle if pickle refuses it."""
 
     def __init__(
         self, function: Callable[..., Any], seed: int | None, retries: int
@@ -131,7 +133,7 @@ class _Call:
         return self._function(rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Once for all chunks.
+        # The function is pickled once for all chunks.
         if self._content is None:
             self._content = dumps(self._function)
         return _call_of, (self._content, self._seed, self._retries)

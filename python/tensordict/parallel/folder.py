@@ -1,4 +1,4 @@
-"""Results that go to a new folder: a memory-mapped dataset, which appears when it is whole."""
+"""Results in a new folder: a memory-mapped dataset that appears when it is complete."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ if TYPE_CHECKING:
 __all__ = ["Folder"]
 
 MSG_EXISTS = (
-    "map was to write its results to the new folder {}, which is there already. Delete it, "
-    "or give another one, or load it and give that as out to write to its rows."
+    "map writes its results to a new folder, but {} exists. Delete it, or pass another path. "
+    "To write into its rows, pass TensorDict.load_memmap(path) as out."
 )
 MSG_OTHER = (
-    "the result of {} does not fit to the first one, whose keys, shapes and dtypes all rows "
-    "of {} have. Give no out, or let the function give results that are alike."
+    "the result of {} differs from the first result in its keys, shapes or dtypes, but all "
+    "rows of {} need the same ones. Let the function return results that are alike, or pass "
+    "no out."
 )
 
 
 class Folder:
     """A memory-mapped collection of all rows, in a work folder until :meth:`commit`.
 
-    The first result says what a row looks like. Rows without a result are zero.
+    The first result decides the keys, shapes and dtypes. Rows without a result are zero.
 
     Args:
-        path: where it will be. Nothing may be there.
-        plan: which rows are in which chunk.
+        path: the path of the new folder.
+        plan: the rows of each chunk.
 
     Raises:
-        FileExistsError: there is something.
+        FileExistsError: ``path`` exists.
     """
 
     def __init__(self, path: str | os.PathLike[str], plan: ChunkPlan) -> None:
@@ -51,7 +52,7 @@ class Folder:
         self._sweep()
 
     def prepare(self, result: CollectionProtocol) -> None:
-        """Make the files, for results like this one, unless they are there."""
+        """Create the files for results like this one, unless they exist."""
         if self.mapped is not None:
             return
         plan = self.plan
@@ -66,14 +67,14 @@ class Folder:
         """Write the result of a chunk to its rows.
 
         Raises:
-            ValueError: it does not fit.
+            ValueError: its keys, shapes or dtypes differ from the first result's.
         """
         self.prepare(result)
         rows = self.plan.take(self.mapped, chunk)
         try:
             fits = rows.batch_size == result.batch_size and _look(rows) == _look(result)
             if fits:
-                # The index says which of a column of values are meant.
+                # Non-tensor data is assigned by index: the rows above may be a copy of it.
                 self.plan.put(self.mapped, chunk, result)
         except Exception as error:
             note(error, f"raised on {self.plan.named(chunk)}")
@@ -83,11 +84,15 @@ class Folder:
             raise ValueError(MSG_OTHER.format(self.plan.named(chunk), self.path))
 
     def files(self, signature: object) -> list[str]:
-        """The files of the leaves, in the order of a layout of results."""
+        """Return the files of the leaves, in the order of a layout's signature."""
         return [leaf.filename for leaf in _leaves(self.mapped, signature)]
 
     def commit(self) -> Any:
-        """Let the folder appear, and load it: ``None`` if there was no result."""
+        """Rename the work folder to ``path`` and load it.
+
+        Returns:
+            The memory-mapped collection, or ``None`` if no chunk had a result.
+        """
         if self.mapped is None:
             return None
         cls = type(self.mapped)
@@ -95,7 +100,7 @@ class Folder:
         return cls.load_memmap(self.path)
 
     def discard(self) -> None:
-        """Leave nothing of a call that failed."""
+        """Remove the work folder of a call that failed."""
         shutil.rmtree(self._work, ignore_errors=True)
 
     def _sweep(self) -> None:
@@ -107,7 +112,7 @@ class Folder:
 
 
 def _look(result: CollectionProtocol) -> dict[Any, Any]:
-    """The shape and the dtype of each leaf, in any order."""
+    """Return the shape and the dtype of each leaf by its key."""
     return {
         key: (value.shape, value.dtype) if isinstance(value, torch.Tensor) else None
         for key, value in result.items(include_nested=True, leaves_only=True)

@@ -1,4 +1,4 @@
-"""One call of ``map``: what its workers have to know, and what they do with a chunk."""
+"""One call of ``map``: the data that its workers need, and their work on a chunk."""
 
 from __future__ import annotations
 
@@ -20,33 +20,34 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "Job", "Outcome", "kept"]
 
 MSG_RESULT = (
-    "map: the function returned {} for {}. Return a tensordict, a tensor, or None to leave "
-    "them out; map_iter takes results of any kind."
+    "map: the function returned {} for {}. Return a tensordict or a tensor, or None to leave "
+    "out these rows. map_iter takes results of any type."
 )
 
 
 @dataclass
 class Job:
-    """A function and the chunks that it is called with.
+    """A function and the chunks of a collection with which it is called.
 
     Args:
-        function: is called with each chunk.
+        function: the function to call with each chunk.
         source: the collection.
-        plan: says which rows are in which chunk.
-        todo: the chunks, without those that an earlier call has done.
-        seed: worker ``i`` starts with ``seed + i``.
-        seed_per_chunk: whether chunk ``i`` starts with ``seed + i`` instead.
-        num_threads: the threads that torch has in a worker.
-        retries: how often a chunk is tried again.
+        plan: the rows of each chunk.
+        todo: the chunks to run, without the chunks that the journal holds.
+        seed: worker ``i`` starts with the seed ``seed + i``.
+        seed_per_chunk: whether chunk ``i`` starts with the seed ``seed + i`` instead.
+        num_threads: the number of torch threads in a worker.
+        retries: the number of further attempts for a chunk that fails.
         fails_fast: whether the first error ends the call.
-        timeout_s: how long one chunk may take.
-        max_chunks: after how many chunks a worker process is replaced.
-        window: how many results may wait to be taken, where they are taken in order.
-        target: the collection in shared memory whose rows workers write.
-        folder: where results go, if that is a new folder. The caller alone has it.
-        journal: keeps the results of chunks on disk.
-        copies_rows: whether a chunk is copied, since its memory must not be written to.
-        on_progress: is called with the number of rows that have been done since.
+        timeout_s: the time that one chunk may take.
+        max_chunks: the number of chunks after which a worker process is replaced.
+        window: the number of chunks that may run ahead of the results taken, if results
+            are taken in order.
+        target: the collection in shared memory into whose rows workers write.
+        folder: the new folder for the results. Only the calling process has it.
+        journal: the folder that keeps the results of chunks on disk.
+        copies_rows: whether to copy a chunk, because its memory is read-only.
+        on_progress: a function to call with the number of rows done since its last call.
     """
 
     function: Callable[[Any], Any]
@@ -68,7 +69,7 @@ class Job:
     on_progress: Callable[[int], None] | None = None
 
     def run(self, chunk: int) -> Any:
-        """Call the function with a chunk, again if it fails and may be tried again."""
+        """Call the function with a chunk; try again up to ``retries`` times if it fails."""
         for _ in range(self.retries):
             try:
                 return self._run_once(chunk)
@@ -89,13 +90,13 @@ class Job:
 
 
 def kept(job: Job, chunk: int, result: object) -> Any:
-    """Write a result to its rows of the target, if there is one, and to the journal.
+    """Write a result to its rows of the target, if there is a target, and to the journal.
 
     Returns:
-        What is left of the result.
+        The result, or ``None`` if it was written to the target.
 
     Raises:
-        TypeError: it is nothing that results can be joined to.
+        TypeError: ``map`` cannot join results of this type.
     """
     if job.window is None and not _is_joined(result):
         rows = job.plan.named_rows(chunk)
@@ -109,7 +110,7 @@ def kept(job: Job, chunk: int, result: object) -> Any:
 
 
 def _is_joined(result: object) -> bool:
-    """Return whether results such as this one are joined to one collection or tensor."""
+    """Return whether ``map`` can join results of this type."""
     return (
         result is None
         or is_tensor_collection(result)
@@ -127,14 +128,14 @@ class Outcome(NamedTuple):
 
 
 class Backend(Protocol):
-    """Calls the function of a job with its chunks, somewhere."""
+    """The interface of backends: a backend calls the function of a job with its chunks."""
 
     def run(
         self, job: Job, num_taken: Callable[[], int]
     ) -> Generator[Outcome, None, None]:
-        """Give the outcome of each chunk as soon as there is one, in any order.
+        """Yield the outcome of each chunk as soon as it arrives, in any order.
 
-        Closing the iterator ends the work at once. Where the job has a window, no chunk is
-        begun that is further than that from the ``num_taken()`` results taken so far.
+        Closing the iterator ends the work at once. If the job has a window, at most
+        ``num_taken() + window`` chunks are begun: ``num_taken()`` results are taken so far.
         """
         ...  # pragma: no cover

@@ -1,4 +1,4 @@
-"""Results of chunks on disk, so that a second call does only what is missing."""
+"""Results of chunks on disk: a second call runs only the chunks that are missing."""
 
 from __future__ import annotations
 
@@ -18,10 +18,18 @@ __all__ = ["Journal"]
 
 
 class Journal:
-    """A folder with one file for each chunk that is done.
+    """A folder with one file for each finished chunk.
 
-    A file appears under its name in one step, so a call that was killed leaves whole results
-    only. The plan of the chunks lies beside them: a call with other chunks is refused.
+    Each file is renamed to its name when it is complete: after a kill, every file is complete.
+    ``journal.json`` in the folder holds the number of rows, the dimension, the chunk size and
+    the order of the call.
+
+    Args:
+        folder: the folder. It is created if it does not exist.
+        plan: the rows of each chunk.
+
+    Raises:
+        ValueError: the folder was written by a call with other chunks.
     """
 
     def __init__(self, folder: str | os.PathLike[str], plan: ChunkPlan) -> None:
@@ -38,24 +46,24 @@ class Journal:
             found = json.loads(path.read_text())
             if found != wanted:
                 msg = (
-                    f"the journal in {self.folder} is of a call with other chunks: it has "
-                    f"{found}, and this call {wanted}. Delete the folder or give another."
+                    f"the journal in {self.folder} was written by a call with other chunks: "
+                    f"{found}. This call has {wanted}. Delete the folder, or pass another."
                 )
                 raise ValueError(msg)
         else:
             self._put(path, json.dumps(wanted).encode())
 
     def done(self, num_chunks: int) -> list[int]:
-        """The chunks that need not be run again."""
+        """Return the chunks whose results are on disk."""
         names = {entry.name for entry in os.scandir(self.folder)}
         return [chunk for chunk in range(num_chunks) if f"{chunk}.chunk" in names]
 
     def write(self, chunk: int, result: object) -> None:
-        """Keep a result."""
+        """Write the result of a chunk."""
         self._put(self.folder / f"{chunk}.chunk", dumps(result, is_result=True))
 
     def read(self, chunk: int) -> Any:
-        """A result that an earlier call has kept."""
+        """Read the result of a chunk."""
         return loads((self.folder / f"{chunk}.chunk").read_bytes())
 
     def _put(self, path: Path, content: bytes) -> None:

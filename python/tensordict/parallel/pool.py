@@ -1,4 +1,4 @@
-"""Worker processes that stay: warm from one call to the next."""
+"""Worker processes that stay alive from one call to the next."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["WorkerPool"]
 
 
 class WorkerPool(Closing, ProcessesBackend):
-    """Processes that do one :meth:`~tensordict.TensorDict.map` after the other.
+    """Worker processes that stay alive between calls of :meth:`~tensordict.TensorDict.map`.
 
-    They start when they are needed first and keep what they have imported. The collection
-    is put into shared memory once per call, and named by its files where it has some.
+    The processes start with the first call and keep the modules that they have imported. Each
+    call puts the tensordict into shared memory once. Memory-mapped tensors stay in their files.
 
     Args:
-        num_workers: how many processes there are, by default as many as this process may
-            use processors.
+        num_workers: the number of processes. The default is
+            :func:`~tensordict.parallel.num_cpus`.
         start_method: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
-        preload: names of modules that each process imports when it starts.
+        preload: the names of modules that each process imports when it starts.
 
     Examples:
         >>> from tensordict.parallel import WorkerPool
@@ -56,7 +56,8 @@ class WorkerPool(Closing, ProcessesBackend):
         self._context = multiprocessing.get_context(start_method)
         self._preload = tuple(preload)
         if self._context.get_start_method() == "forkserver":
-            # Its children then begin with torch imported, if no server runs yet.
+            # The fork server imports these once, so that its children start quickly. A
+            # server that runs already ignores this.
             modules = ["__main__", "tensordict.parallel.worker", *preload]
             self._context.set_forkserver_preload(modules)
         self._idle: list[Hired] = []
@@ -67,15 +68,18 @@ class WorkerPool(Closing, ProcessesBackend):
     def run(
         self, job: Job, num_taken: Callable[[], int]
     ) -> Generator[Outcome, None, None]:
-        """Run the job as every backend does, after the calls of other threads."""
+        """Run the chunks of a job, after the calls of other threads have ended."""
         if self._is_closed or self._owner != os.getpid():
-            msg = "the pool is closed, or belongs to another process"
+            msg = (
+                "this WorkerPool is closed, or another process has created it. Create a "
+                "WorkerPool in this process."
+            )
             raise RuntimeError(msg)
         with self._in_use:
             yield from super().run(job, num_taken)
 
     def hire(self, call: Any, assignment: Assignment) -> Hired:
-        """Send the job to an idle process, or to a new one."""
+        """Send the job to an idle process, or to a new process."""
         while self._idle:
             hired = self._idle.pop()
             if hired.process.is_alive():
@@ -84,7 +88,7 @@ class WorkerPool(Closing, ProcessesBackend):
         else:
             hired = Hired(self._context, _serve, self._preload)
         if call.shared is None:
-            call.shared = transport.share(_Travelling(call.job))
+            call.shared = transport.share(_PickledJob(call.job))
         content, descriptors = call.shared
         head = transport.dumps((assignment, len(descriptors)))
         hired.connection.send_bytes(head)
@@ -94,7 +98,7 @@ class WorkerPool(Closing, ProcessesBackend):
         return hired
 
     def leave(self, hired: Hired, is_idle: bool) -> None:
-        """Keep a process that has done its work, end one that has not."""
+        """Keep an idle process for the next call; end a busy process."""
         if is_idle and not self._is_closed:
             self._idle.append(hired)
         else:
@@ -108,12 +112,12 @@ class WorkerPool(Closing, ProcessesBackend):
 
 
 class PassingPool(WorkerPool):
-    """A pool for one call: processes that were not forked for it."""
+    """A pool that serves one call, for start methods other than ``"fork"``."""
 
     def run(
         self, job: Job, num_taken: Callable[[], int]
     ) -> Generator[Outcome, None, None]:
-        """Run the job as every backend does; the processes end with the call."""
+        """Run the chunks of a job, then end the processes."""
         try:
             yield from super().run(job, num_taken)
         finally:
@@ -124,8 +128,8 @@ def _serve(preload: tuple[str, ...], connection: Any) -> None:
     serve_main(connection, preload)
 
 
-class _Travelling:
-    """A job as something that pickle takes, whatever its function is."""
+class _PickledJob:
+    """A job that can be pickled even if pickle refuses its function."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -133,8 +137,8 @@ class _Travelling:
     def __reduce__(self) -> tuple[Any, ...]:
         fields = dict(vars(self._job), on_progress=None, folder=None)
         function = transport.dumps(fields.pop("function"))
-        return _arrived, (function, fields)
+        return _unpickled_job, (function, fields)
 
 
-def _arrived(function: bytes, fields: dict[str, Any]) -> Job:
+def _unpickled_job(function: bytes, fields: dict[str, Any]) -> Job:
     return Job(function=transport.loads(function), **fields)

@@ -1,4 +1,4 @@
-"""The backend of worker processes: forked for one call, or kept warm in a pool."""
+"""The backend of worker processes: forked for one call, or kept alive in a pool."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _LISTEN_S = 1.0
 
 @contextlib.contextmanager
 def _no_interrupt() -> Iterator[None]:
-    """Let an interrupt wait, so that no process is started that nobody knows of.
+    """Delay an interrupt, so that every process that starts is registered.
 
     An exception would also be lost in the functions that run when a process forks.
     """
@@ -56,21 +56,21 @@ def _no_interrupt() -> Iterator[None]:
     if not is_main or not callable(before):
         yield
         return
-    came: list[tuple[int, Any]] = []
-    signal.signal(signal.SIGINT, lambda *arguments: came.append(arguments))
+    interrupts: list[tuple[int, Any]] = []
+    signal.signal(signal.SIGINT, lambda *arguments: interrupts.append(arguments))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if came:
-        before(*came[0])
+    if interrupts:
+        before(*interrupts[0])
 
 
 class Hired:
-    """A process and the connection to it.
+    """A worker process and the connection to it.
 
-    At the end of this process it is killed: a call may not have ended then, and the
-    process may have inherited a handler of SIGTERM, by which multiprocessing ends others.
+    When this process ends, it kills the worker: a call may be unfinished then, and the worker
+    may ignore SIGTERM, the signal that multiprocessing sends, by a handler that it inherited.
     """
 
     _known: ClassVar[weakref.WeakSet[Hired]] = weakref.WeakSet()
@@ -93,15 +93,15 @@ class Hired:
 
     @classmethod
     def kill_all(cls) -> None:
-        """Kill the processes that this one has and has not dismissed."""
+        """Kill all worker processes that this process has started and not dismissed."""
         for hired in list(cls._known):
             if hired._owner == os.getpid():
                 hired.process.kill()
 
     def dismiss(self, at_once: bool = True) -> None:
-        """End the process, if need be by force."""
+        """Wait until the process ends; kill it first if ``at_once``."""
         if at_once:
-            # Not a signal that the function may have a handler for.
+            # SIGKILL: the user's function may have installed a handler for other signals.
             self.process.kill()
         self._known.discard(self)
         self.process.join()
@@ -109,7 +109,8 @@ class Hired:
         self.process.close()
 
 
-# Registered after multiprocessing's own function, and so called before it.
+# Exit functions run in reverse order: registered later, this one runs before
+# multiprocessing's, which would wait for the workers.
 atexit.register(Hired.kill_all)
 
 
@@ -125,10 +126,10 @@ class _Worker:
 
 
 class ProcessesBackend:
-    """Runs chunks in processes. How those come about is up to its subclasses.
+    """Runs chunks in processes. Subclasses define how a process is started.
 
     Args:
-        num_workers: how many processes there are at once.
+        num_workers: the number of processes at once.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -137,7 +138,7 @@ class ProcessesBackend:
     def run(
         self, job: Job, num_taken: Callable[[], int]
     ) -> Generator[Outcome, None, None]:
-        """Give errors as soon as they happen, and results that are written at the end."""
+        """Yield errors as soon as they happen, and results in the shared block at the end."""
         if not job.todo:
             return
         call = _Call(self, job, num_taken)
@@ -147,19 +148,19 @@ class ProcessesBackend:
             call.close()
 
     def hire(self, call: _Call, assignment: Assignment) -> Hired:
-        """Let a process begin to work."""
+        """Start a process, or take an idle one, and give it its part of the job."""
         raise NotImplementedError
 
     def leave(self, hired: Hired, is_idle: bool) -> None:
-        """Take a process back, which has done its work or is in the middle of it."""
+        """Take back a process that is idle or in the middle of its work."""
         raise NotImplementedError
 
 
 class ForkBackend(ProcessesBackend):
-    """Forks processes for one call. They have the collection and the function in memory."""
+    """Forks processes for one call. They inherit the collection and the function."""
 
     def hire(self, call: _Call, assignment: Assignment) -> Hired:
-        """Fork one."""
+        """Fork a process that works on the job."""
         _warm_up()
         context = multiprocessing.get_context("fork")
         return Hired(
@@ -167,18 +168,18 @@ class ForkBackend(ProcessesBackend):
         )
 
     def leave(self, hired: Hired, is_idle: bool) -> None:
-        """End it."""
+        """End the process."""
         hired.dismiss(at_once=not is_idle)
 
 
 @functools.cache
 def _warm_up() -> None:
-    """Do here what each child would have to do when it sends its first result."""
+    """Load what pickling a first result needs, so that the children inherit it loaded."""
     transport.dumps(classes.TensorDict(result=torch.zeros(1)))
 
 
 class _Call:
-    """One job in processes, as its caller sees it."""
+    """The caller's side of one job in processes."""
 
     def __init__(
         self, backend: ProcessesBackend, job: Job, num_taken: Callable[[], int]
@@ -188,14 +189,15 @@ class _Call:
         self._num_taken = num_taken
         self.is_fed: bool = job.window is not None
         self.num_workers: int = min(backend.num_workers, len(job.todo))
-        # In order: a heavy chunk in the middle is begun before all others are done.
+        # The schedule gives chunks in order, so a heavy chunk in the middle does not start
+        # last.
         self.schedule: Schedule = Schedule(len(job.todo), self.num_workers)
         self.block: int = transport.memory_file("tensordict-results")
         self.shared: transport.Shared | None = None
         self._workers: dict[int, _Worker] = {}
         self._num_hired = 0
         self._target: Target | None = None
-        self._has_seen_one = False
+        self._has_seen_result = False
         self._attempts: collections.Counter[int] = collections.Counter()
         self._next_fed = 0
         self._given = 0
@@ -203,7 +205,7 @@ class _Call:
         self._alone_until = 0.0
 
     def close(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        """End all work. At the end of the interpreter nothing is left of it."""
+        """End all workers, and free the shared memory. Do nothing while the interpreter ends."""
         if _is_finalizing():
             return
         self.schedule.cancel()
@@ -215,23 +217,23 @@ class _Call:
             self.shared.close()
 
     def outcomes(self) -> Iterator[Outcome]:
-        """Give what becomes of each chunk."""
+        """Yield the outcome of each chunk."""
         self._hire(0)
-        # The others start when the first has not done all after a moment: to fork costs
-        # more than many a small call.
+        # The other workers start only if the first has not done all chunks after a moment:
+        # a fork costs more than many small calls.
         others: Iterable[int] = range(1, self.num_workers)
         self._alone_until = time.monotonic() + _ALONE_S
         while self._workers:
             if others and time.monotonic() >= self._alone_until:
                 for slot in others:
-                    if self._is_unbegun():
+                    if self._has_unassigned():
                         self._hire(slot)
                 others = ()
             for outcome in self._wait():
                 self._given += 1
                 yield outcome
         if not self.is_fed:
-            yield from self._written()
+            yield from self._unsent_outcomes()
 
     def _hire(self, slot: int, first: int | None = None) -> None:
         assignment = Assignment(slot, self._num_hired, first, self.is_fed)
@@ -241,7 +243,7 @@ class _Call:
             self._workers[slot] = _Worker(hired, assignment)
 
     def _wait(self) -> list[Outcome]:
-        """Wait until something happens; what has become of chunks by then."""
+        """Wait for messages or ends of workers; return the new outcomes."""
         outcomes: list[Outcome] = []
         if self.is_fed:
             self._feed()
@@ -249,7 +251,8 @@ class _Call:
         for worker in self._workers.values():
             by_handle[worker.hired.connection] = worker
             by_handle[worker.hired.process.sentinel] = worker
-        # An interrupt that another thread got, or that came just before, does not end the wait.
+        # The wait has a limit: an interrupt that another thread received, or that came just
+        # before the wait, does not end it.
         timeout = _LISTEN_S
         now = time.monotonic()
         if now < self._alone_until:
@@ -259,16 +262,18 @@ class _Call:
         elif self.job.on_progress is not None:
             timeout = _LOOK_EVERY_S
         found = connections.wait(list(by_handle), timeout)
-        for worker in {id(by_handle[one]): by_handle[one] for one in found}.values():
+        ready = [by_handle[handle] for handle in found]
+        for worker in {id(worker): worker for worker in ready}.values():
             self._listen(worker, outcomes)
-        self._look_at_clocks(outcomes)
+        self._check_timeouts(outcomes)
         self._show()
         return outcomes
 
     def _listen(self, worker: _Worker, outcomes: list[Outcome]) -> None:
         is_alive = worker.hired.process.is_alive()
         try:
-            # All messages of a dead worker are read, and one of each other worker.
+            # Read all messages of a dead worker, but one of a live worker, so that each
+            # worker has its turn.
             while worker.hired.connection.poll():
                 message = transport.loads(worker.hired.connection.recv_bytes())
                 if self._take(worker, message, outcomes):
@@ -283,18 +288,18 @@ class _Call:
     def _take(
         self, worker: _Worker, message: tuple[Any, ...], outcomes: list[Outcome]
     ) -> bool:
-        """Act on a message; whether it was the last one of the worker."""
+        """Handle a message; return whether it was the worker's last one."""
         kind, *content = message
         if kind == "end":
             (is_worn,) = content
             del self._workers[worker.slot]
             self._backend.leave(worker.hired, is_idle=not is_worn)
-            if is_worn and self._is_left(worker):
+            if is_worn and self._has_work_for(worker):
                 self._hire(worker.slot)
                 self._feed_again(worker)
             return True
         if kind == "lost":
-            error = rebuild(content[0], "the collection, or the function, on its way")
+            error = rebuild(content[0], "the tensordict or the function in the worker")
             outcomes.append(Outcome(self.job.todo[0], error=error))
             del self._workers[worker.slot]
             self._backend.leave(worker.hired, is_idle=not self.is_fed)
@@ -308,15 +313,19 @@ class _Call:
             where = f"{self.job.plan.named(chunk)} in worker {worker.slot}"
             outcomes.append(Outcome(chunk, error=rebuild(value, where)))
         else:
-            outcomes.append(Outcome(chunk, self._placed(value, chunk)))
+            outcomes.append(Outcome(chunk, self._write_to_block(value, chunk)))
         return False
 
-    def _placed(self, result: CollectionProtocol, chunk: int) -> Any:
-        """A result that was sent, put into the shared block if it fits."""
+    def _write_to_block(self, result: CollectionProtocol, chunk: int) -> Any:
+        """Write a result that was sent into the shared block, if it fits.
+
+        Returns:
+            A reference to the rows of the block, or the result.
+        """
         if self.is_fed:
             return result
-        if not self._has_seen_one:
-            self._has_seen_one = True
+        if not self._has_seen_result:
+            self._has_seen_result = True
             layout = Layout.of(result, self.job.plan, chunk)
             if layout is not None:
                 if self.job.folder is not None:
@@ -331,7 +340,7 @@ class _Call:
         return result
 
     def _bury(self, worker: _Worker, outcomes: list[Outcome]) -> None:
-        """Deal with a worker that has died."""
+        """Report or retry the task of a worker that has died."""
         del self._workers[worker.slot]
         worker.hired.process.join()
         code = worker.hired.process.exitcode
@@ -344,7 +353,7 @@ class _Call:
         outcomes: list[Outcome],
         error_of: Callable[[str], BaseException],
     ) -> None:
-        """Give up on the task of a worker, or try it again, in a new one."""
+        """Retry the task of a lost worker in a new worker, or report it as failed."""
         task: int | None
         if self.is_fed:
             task = worker.fed[0] if worker.fed else None
@@ -366,34 +375,37 @@ class _Call:
                 if self.job.fails_fast:
                     return
         elif self._attempts[-1 - worker.slot] > self.job.retries:
-            # It did not even begin, and another one would not, either.
-            outcomes.append(Outcome(self.job.todo[0], error=error_of("no chunk yet")))
+            # The worker failed before its first task, and so would the next.
+            error = error_of("its start, before the first chunk")
+            outcomes.append(Outcome(self.job.todo[0], error=error))
             return
         else:
             self._attempts[-1 - worker.slot] += 1
-        if task is not None or self._is_left(worker):
+        if task is not None or self._has_work_for(worker):
             self._hire(worker.slot, None if self.is_fed else task)
             self._feed_again(worker)
 
-    def _is_left(self, worker: _Worker) -> bool:
-        """Return whether a worker in the place of this one would have work."""
-        return bool(worker.fed) or self._is_unbegun()
+    def _has_work_for(self, worker: _Worker) -> bool:
+        """Return whether a new worker in the place of this one would have work."""
+        return bool(worker.fed) or self._has_unassigned()
 
-    def _is_unbegun(self) -> bool:
-        """Return whether there is a chunk that nobody has done, or been told to do."""
+    def _has_unassigned(self) -> bool:
+        """Return whether some chunk is neither begun nor assigned to a worker."""
         if self.is_fed:
             return self._next_fed < len(self.job.todo)
         return 0 in self.schedule.states()
 
-    # The rest is for results that are taken in order: the caller says who does what, so
-    # that no more of them wait than the window has room for.
+    # The next methods serve results that are taken in order: the caller assigns each task,
+    # so that no more results wait than the window allows.
 
     def _feed(self) -> None:
         limit = self._num_taken() + (self.job.window or 0)
         depth = max(1, (self.job.window or 0) // self.num_workers)
         while self._next_fed < min(limit, len(self.job.todo)):
             worker = min(
-                self._workers.values(), key=lambda one: len(one.fed), default=None
+                self._workers.values(),
+                key=lambda candidate: len(candidate.fed),
+                default=None,
             )
             if worker is None or len(worker.fed) >= depth:
                 return
@@ -401,7 +413,7 @@ class _Call:
             self._next_fed += 1
         if self._next_fed == len(self.job.todo):
             for worker in self._workers.values():
-                # Once: a second one would end the process, and not only this job.
+                # One empty message ends the job. A second one would end the process.
                 if not worker.fed and not worker.is_told_to_end:
                     worker.is_told_to_end = True
                     self._send(worker, b"")
@@ -417,11 +429,11 @@ class _Call:
             self._feed_one(self._workers[worker.slot], task)
 
     def _send(self, worker: _Worker, content: bytes) -> None:
-        # One that is dead is found and dealt with by the next wait.
+        # The next `_wait` finds and handles a dead worker.
         with contextlib.suppress(OSError):
             worker.hired.connection.send_bytes(content)
 
-    def _look_at_clocks(self, outcomes: list[Outcome]) -> None:
+    def _check_timeouts(self, outcomes: list[Outcome]) -> None:
         limit = self.job.timeout_s
         if limit is None:
             return
@@ -448,8 +460,8 @@ class _Call:
         self.job.on_progress((done - self._shown) * self.job.plan.size)
         self._shown = done
 
-    def _written(self) -> Iterator[Outcome]:
-        """Give the chunks of which there was no message."""
+    def _unsent_outcomes(self) -> Iterator[Outcome]:
+        """Yield the outcomes of chunks whose workers sent no message."""
         self._show()
         for task, state in enumerate(self.schedule.states()):
             chunk = self.job.todo[task]

@@ -1,8 +1,9 @@
-"""From the results of chunks to the result of a call.
+"""The results of chunks, joined to the result of a call.
 
-Workers write results of the same keys, dtypes and shapes straight into one block of shared
-memory, which then is the result: there is nothing to join. :class:`Layout` says where what is
-in it. Everything else is sent, and joined as :func:`torch.cat` and :func:`torch.stack` do.
+If all results have the same keys, dtypes and shapes, workers write them straight into one block
+of shared memory, and this block is the result of the call. :class:`Layout` holds the place of
+each leaf in the block. Other results are sent, and joined by :func:`torch.cat` or
+:func:`torch.stack`.
 """
 
 from __future__ import annotations
@@ -44,17 +45,17 @@ class Layout(NamedTuple):
     start: int
     size: int
     files: list[str] | None = None
-    """The files of the leaves, where those are not in the block."""
+    """The files of the leaves, if the leaves are in files instead of the block."""
 
     @classmethod
     def of(
         cls, result: CollectionProtocol, plan: ChunkPlan, chunk: int
     ) -> Layout | None:
-        """The layout for results like this one, ``None`` if they have to be sent."""
-        found = flatten(result, plan, chunk)
-        if found is None:
+        """Return the layout for results like this one, ``None`` if they must be sent."""
+        flat = flatten(result, plan, chunk)
+        if flat is None:
             return None
-        signature, tensors = found
+        signature, tensors = flat
         leaves = []
         size = 0
         for tensor in tensors:
@@ -72,9 +73,9 @@ class Layout(NamedTuple):
         """Write the layout to the file of the block, and make room for the leaves.
 
         Returns:
-            tuple: the layout, and how many bytes it has at the beginning of the file.
+            tuple: the layout, and the number of bytes that it takes at the start of the file.
         """
-        # The pickle says where the leaves begin, which is after the pickle.
+        # The pickled layout holds the start of the leaves, which follow it in the file.
         start = -(-(len(dumps(self)) + 64) // 4096) * 4096
         layout = self._replace(start=start)
         content = dumps(layout)
@@ -86,10 +87,11 @@ class Layout(NamedTuple):
 def flatten(
     result: CollectionProtocol, plan: ChunkPlan, chunk: int
 ) -> tuple[Any, list[torch.Tensor]] | None:
-    """Return the structure of a result, its number of rows aside, and its tensors.
+    """Return the structure of a result, without its number of rows, and its tensors.
 
-    ``None`` if it is anything but a dense collection, or tensorclass, of plain tensors with as many rows as
-    its chunk.
+    Returns:
+        ``None`` if the result is not a dense tensordict or tensorclass of plain tensors, or if
+        its number of rows differs from its chunk's.
     """
     tensors: list[torch.Tensor] = []
     signature = _flatten(result, plan, tensors)
@@ -142,7 +144,7 @@ def _flatten(
 
 
 class Target:
-    """The shared block, seen as the leaves of the whole result."""
+    """The shared block, as the leaves of the result of the whole call."""
 
     def __init__(self, layout: Layout, fd: int, plan: ChunkPlan) -> None:
         self._layout = layout
@@ -172,39 +174,40 @@ class Target:
 
     @classmethod
     def read(cls, fd: int, length: int, plan: ChunkPlan) -> Target:
-        """Open the block with the layout at its beginning."""
+        """Open the block, whose first ``length`` bytes are the layout."""
         return cls(loads(os.pread(fd, length, 0)), fd, plan)
 
     def write(self, result: CollectionProtocol, chunk: int) -> bool:
-        """Write the result of a chunk to its rows, unless it does not fit."""
+        """Write the result of a chunk to its rows; return whether it fits."""
         if self._rows is not None and self._rows.write(result, chunk):
             return True
-        found = flatten(result, self._plan, chunk)
-        if found is None or found[0] != self._layout.signature:
+        flat = flatten(result, self._plan, chunk)
+        if flat is None or flat[0] != self._layout.signature:
             return False
-        at = self._plan.dim
+        dim = self._plan.dim
         start, stop = self._plan.rows(chunk)
-        for whole, tensor in zip(self.leaves, found[1], strict=True):
+        for leaf, tensor in zip(self.leaves, flat[1], strict=True):
             if self._plan.drops_dim:
-                whole.select(at, start).copy_(tensor)
+                leaf.select(dim, start).copy_(tensor)
             else:
-                whole.narrow(at, start, stop - start).copy_(tensor)
+                leaf.narrow(dim, start, stop - start).copy_(tensor)
         return True
 
-    def whole(self) -> Any:
-        """The result of all chunks."""
-        return self._built(self.leaves, self._plan.num_rows)
+    def full_result(self) -> Any:
+        """Return the result of all chunks, over the memory of the block."""
+        return self._of_leaves(self.leaves, self._plan.num_rows)
 
-    def part(self, chunk: int) -> Any:
-        """The result of one chunk, over the same memory."""
-        at = self._plan.dim
+    def result_of(self, chunk: int) -> Any:
+        """Return the result of one chunk, over the memory of the block."""
+        dim = self._plan.dim
         start, stop = self._plan.rows(chunk)
         if self._plan.drops_dim:
-            return self._built([leaf.select(at, start) for leaf in self.leaves], None)
-        views = [leaf.narrow(at, start, stop - start) for leaf in self.leaves]
-        return self._built(views, stop - start)
+            rows = [leaf.select(dim, start) for leaf in self.leaves]
+            return self._of_leaves(rows, None)
+        views = [leaf.narrow(dim, start, stop - start) for leaf in self.leaves]
+        return self._of_leaves(views, stop - start)
 
-    def _built(self, leaves: list[torch.Tensor], rows: int | None) -> Any:
+    def _of_leaves(self, leaves: list[torch.Tensor], rows: int | None) -> Any:
         return self._build(self._layout.signature, iter(leaves), rows)
 
     def _build(self, signature: Any, leaves: Any, rows: int | None) -> Any:
@@ -231,12 +234,12 @@ class Target:
 
 
 class _Rows:
-    """The block as NumPy's arrays of rows: an assignment costs a fifth of that of torch.
+    """The block as NumPy arrays of rows. NumPy assigns a row in a fifth of torch's time.
 
     Args:
-        batch_size: that of a result.
-        entries: the key of each entry, and the array of its rows with dtype and shape of
-            one, or what this class makes of a nested collection.
+        signature: the structure of a result.
+        entries: for each entry its key, the NumPy array of its rows, and the dtype and shape of
+            one row. For a nested tensordict: its key, its :class:`_Rows`, and twice ``None``.
     """
 
     __slots__ = ("_batch_size", "_device", "_entries", "_names")
@@ -248,9 +251,9 @@ class _Rows:
 
     @classmethod
     def of(cls, signature: Any, leaves: Any, at: int) -> _Rows | None:
-        """The arrays of a layout, ``None`` where torch has to write."""
+        """Return the arrays of a layout, ``None`` if torch has to write the rows."""
         if len(signature) == 2:
-            # Fields of a class are checked by the general way.
+            # The general way, `Target.write`, checks the fields of a tensorclass.
             return None
         entries: list[Any] = []
         for entry in signature[3]:
@@ -263,13 +266,13 @@ class _Rows:
             leaf = next(leaves)
             try:
                 rows = np.moveaxis(leaf.numpy(), at, 0)
-            except TypeError:  # a dtype that NumPy does not have
+            except TypeError:  # NumPy lacks the dtype
                 return None
             entries.append((entry[0], rows, entry[1], torch.Size(entry[2])))
         return cls(signature, entries)
 
     def write(self, result: object, row: int) -> bool:
-        """Write a result to its row, unless it is another one than was expected."""
+        """Write a result to its row; return whether its structure is the expected one."""
         if type(result) is not classes.TensorDict:
             return False
         state = result.__dict__
@@ -299,31 +302,31 @@ class _Rows:
                 else:
                     return False
         except (RuntimeError, TypeError):
-            # Not a plain tensor of this machine: NumPy cannot see it.
+            # NumPy cannot read this tensor: it is on another device, for example.
             return False
         return True
 
 
 class Written(NamedTuple):
-    """In the place of a result that is in the shared block."""
+    """A reference to a result in the shared block."""
 
     target: Target
     chunk: int
 
     def value(self) -> Any:
-        """The result."""
-        return self.target.part(self.chunk)
+        """Return the result, over the memory of the block."""
+        return self.target.result_of(self.chunk)
 
 
 def values(results: list[Any]) -> list[Any]:
-    """The results, with those that are in the shared block."""
+    """Return the results, with references to the shared block resolved."""
     return [r.value() if type(r) is Written else r for r in results]
 
 
 def join(results: list[Any], plan: ChunkPlan) -> Any:
-    """The results of the chunks as one, ``None`` if there are none."""
+    """Join the results of the chunks to one result, ``None`` if no chunk has a result."""
     if results and all(type(result) is Written for result in results):
-        return results[0].target.whole()
+        return results[0].target.full_result()
     results = values(results)
     results = [result for result in results if result is not None]
     if not results:
@@ -334,9 +337,9 @@ def join(results: list[Any], plan: ChunkPlan) -> Any:
 
 
 def write_out(out: Any, results: list[Any], plan: ChunkPlan) -> None:
-    """Write the results of the chunks, in their order, to rows of ``out``.
+    """Write the results of the chunks, in their order, to the rows of ``out``.
 
-    A result takes as many rows as it has; a chunk without one leaves its own as they are.
+    A result takes as many rows as it has. A chunk without a result leaves its rows unchanged.
     """
     row = 0
     for chunk, result in enumerate(values(results)):

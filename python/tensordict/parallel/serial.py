@@ -1,4 +1,4 @@
-"""The backend that calls the function here and now."""
+"""The backend that calls the function in this process, one chunk after the other."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class SerialBackend:
     def run(
         self, job: Job, num_taken: Callable[[], int]
     ) -> Generator[Outcome, None, None]:
-        """Run each chunk when its outcome is asked for."""
+        """Run each chunk when the caller asks for its outcome."""
         del num_taken
         for chunk in job.todo:
             yield attempt(job, chunk)
 
 
 def attempt(job: Job, chunk: int, where: str = "in this process") -> Outcome:
-    """Run a chunk; an error is part of the outcome."""
+    """Return the outcome of a chunk: the result, or the error that was raised."""
     try:
         return Outcome(chunk, job.run(chunk))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 # it is raised where results are taken
+    except (Exception, SystemExit) as error:  # noqa: BLE001 # the caller raises it
         place = f"{job.plan.named(chunk)} {where}"
         if isinstance(error, SystemExit):
             wrapped = ChunkError(f"the function failed on {place}: {error!r}")

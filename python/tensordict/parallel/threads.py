@@ -1,4 +1,4 @@
-"""The backend for functions that release the interpreter: threads of this process."""
+"""The backend of threads, for functions that release the interpreter lock."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["ThreadsBackend"]
 
 
 class ThreadsBackend:
-    """Runs chunks in threads, which see the collection itself.
+    """Runs chunks in threads of this process. They share memory with the collection.
 
     Args:
-        num_workers: how many threads there are.
+        num_workers: the number of threads.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -30,26 +30,26 @@ class ThreadsBackend:
     def run(
         self, job: Job, num_taken: Callable[[], int]
     ) -> Generator[Outcome, None, None]:
-        """Give outcomes as threads come by them."""
+        """Yield each outcome as soon as a thread has it."""
         in_order = job.window is not None
         schedule = Schedule(len(job.todo), self._num_workers)
         outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         credit = threading.Semaphore(job.window or 0)
-        is_left = threading.Event()
+        has_ended = threading.Event()
 
         def work(worker: int) -> None:
             while True:
                 if in_order:
                     credit.acquire()
-                if is_left.is_set():
+                if has_ended.is_set():
                     return
-                at = schedule.next(worker)
-                if at is None:
+                task = schedule.next(worker)
+                if task is None:
                     return
-                outcomes.put(attempt(job, job.todo[at], f"in thread {worker}"))
+                outcomes.put(attempt(job, job.todo[task], f"in thread {worker}"))
 
-        # The threads are no daemons: an interpreter that ends waits for the chunk that each
-        # of them is at, instead of taking its memory away.
+        # Not daemon threads: at its end the interpreter waits until each thread has finished
+        # its chunk, and does not free the memory that the thread uses.
         threads = [
             threading.Thread(
                 target=work, args=(worker,), name=f"tensordict-map-{worker}"
@@ -58,15 +58,15 @@ class ThreadsBackend:
         ]
         for thread in threads:
             thread.start()
-        given = 0
+        num_released = 0
         try:
             for _ in job.todo:
-                while in_order and given < num_taken():
+                while in_order and num_released < num_taken():
                     credit.release()
-                    given += 1
+                    num_released += 1
                 yield outcomes.get()
         finally:
-            is_left.set()
+            has_ended.set()
             schedule.cancel()
             for _ in threads:
                 credit.release()

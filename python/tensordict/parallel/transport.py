@@ -1,10 +1,10 @@
-"""Send tensors, functions and collections between processes.
+"""The pickles in which tensors, functions and collections are sent between processes.
 
-Tensors go by value, without the memory around them; functions that pickle refuses go by
-cloudpickle; a whole collection goes once, in memory that is shared.
+A tensor is sent as its own bytes, without the rest of its storage. A function that pickle
+refuses is sent by cloudpickle. The collection of a call is sent once, in shared memory.
 """
 
-# ruff: noqa: S301 (what is unpickled was pickled by a process of this call)
+# ruff: noqa: S301 (a process of the same call has pickled these bytes)
 from __future__ import annotations
 
 import contextlib
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 __all__ = ["Rows", "dumps", "loads", "map_memory", "share", "share_memory"]
 
 _MAX_SHARED = 256
-"""More storages that others use are not shared: each takes a descriptor."""
+"""The most storages that other tensors use as well to share: each takes a descriptor."""
 
 
 def _by_value(value: object) -> Any:
-    """Reduce a function or class that no other process finds where it was defined.
+    """Reduce a function or class of ``__main__`` that a worker cannot import.
 
-    A program without a file is a notebook, a prompt or ``python -c``. From Python 3.14 on
-    its workers do not begin as copies of it.
+    In a notebook, a prompt or ``python -c``, ``__main__`` has no file. From Python 3.14 on,
+    workers do not start as forks, so they cannot find its functions.
     """
     if not isinstance(value, FunctionType | type) or value.__module__ != "__main__":
         return NotImplemented
@@ -56,7 +56,7 @@ def _by_value(value: object) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles plain tensors as their own bytes, where torch takes all of their storage."""
+    """Pickles a plain tensor as its own bytes; torch would pickle its whole storage."""
 
     def reducer_override(self, value: object) -> Any:
         if type(value) is torch.Tensor and is_plain(value):
@@ -65,7 +65,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _ResultPickler(_Pickler):
-    """Pickles collections of files by their entries, too."""
+    """Pickles a collection in a file by its entries, instead of by its path."""
 
     def reducer_override(self, value: object) -> Any:
         if isinstance(value, PartsProtocol):
@@ -75,7 +75,7 @@ class _ResultPickler(_Pickler):
 
 
 class _SharingPickler(ForkingPickler):
-    """Writes the bytes of tensors to a file, unless their memory is shared already."""
+    """Writes the bytes of tensors to a memory file. Tensors in shared memory stay there."""
 
     def __init__(self, buffer: io.BytesIO, fd: int) -> None:
         super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
@@ -85,7 +85,7 @@ class _SharingPickler(ForkingPickler):
 
     def reducer_override(self, value: object) -> Any:
         if isinstance(value, classes._SubTensorDict):
-            # A worker reads its rows of a file itself.
+            # The worker reads the rows of this view from the file itself.
             return object.__reduce_ex__(value, pickle.HIGHEST_PROTOCOL)
         if type(value) is not torch.Tensor or not is_plain(value):
             return _by_value(value)
@@ -124,15 +124,15 @@ class _SharingUnpickler(pickle.Unpickler):
         self._memories = memories
 
     def persistent_load(self, place: Any) -> Any:
-        at, start, length = place
-        memory = self._memories[at]
+        number, start, length = place
+        memory = self._memories[number]
         if length == 0 or memory is None:
             return b""
         return memoryview(memory)[start : start + length]
 
 
 class _Place:
-    """The place of the bytes of a tensor: the shared memory, the start, the length."""
+    """The place of a tensor's bytes: the number of the memory, the start, the length."""
 
     __slots__ = ("length", "memory", "start")
 
@@ -145,14 +145,14 @@ class _Place:
 class Shared(NamedTuple):
     """A value in shared memory: its pickle, and the descriptors of the memory.
 
-    The first descriptor was made for this; the others belong to tensors of the value.
+    The first descriptor is a file of its own; the others belong to tensors of the value.
     """
 
     content: bytes
     descriptors: list[int]
 
     def close(self) -> None:
-        """Give the memory back that was made for this."""
+        """Close the first descriptor, which :func:`share` has opened."""
         os.close(self.descriptors[0])
 
 
@@ -184,33 +184,33 @@ def _view_of(
 
 
 class Rows(NamedTuple):
-    """The rows of a file, which the process that gets them reads itself."""
+    """The rows of a collection in a file. The process that receives them reads them."""
 
     source: Any
     index: Any
 
     @classmethod
     def of(cls, rows: Any) -> Any:
-        """A part of a file as such rows; anything else as it is."""
+        """Return a view of a collection in a file as :class:`Rows`, others unchanged."""
         is_part = isinstance(rows, classes._SubTensorDict)
         if is_part and isinstance(rows._source, PartsProtocol):
             return cls(rows._source, rows._asked)
         return rows
 
     def take(self) -> Any:
-        """The part of the file."""
+        """Return the rows."""
         return self.source[self.index]
 
 
 def dumps(value: object, *, is_result: bool = False) -> bytes:
-    """Pickle a value, by cloudpickle if pickle refuses it.
+    """Pickle a value; use cloudpickle if pickle refuses it.
 
     Args:
         value: the value.
-        is_result: whether a collection of a file goes by its entries, and not its path.
+        is_result: whether to pickle a collection in a file by its entries, not by its path.
 
     Raises:
-        Exception: what pickle says, if cloudpickle refuses the value as well or is not
+        Exception: the error of pickle, if cloudpickle refuses the value as well or is not
             installed.
     """
     buffer = io.BytesIO()
@@ -220,20 +220,20 @@ def dumps(value: object, *, is_result: bool = False) -> bytes:
     except (pickle.PicklingError, AttributeError, TypeError):
         with contextlib.suppress(Exception):
             return importlib.import_module("cloudpickle").dumps(value)
-        # The first refusal is the one to see.
+        # The error of pickle names the object that pickle refuses.
         raise
     return buffer.getvalue()
 
 
 def loads(content: bytes) -> Any:
-    """Make again what :func:`dumps` has pickled."""
+    """Unpickle the bytes that :func:`dumps` has returned."""
     return pickle.loads(content)
 
 
 def share(value: object) -> Shared:
-    """Put the tensors of a value into memory that is shared: once, for all workers.
+    """Put the tensors of a value into shared memory: once, for all workers.
 
-    Tensors in shared memory and over files are the same ones there.
+    Tensors that are in shared memory or memory-mapped are not copied.
     """
     fd = memory_file("tensordict-source")
     try:
@@ -248,16 +248,16 @@ def share(value: object) -> Shared:
 
 
 def shared(content: bytes, descriptors: list[int]) -> Any:
-    """Make again what :func:`share` has put into shared memory."""
+    """Return the value that :func:`share` has put into shared memory."""
     memories = [map_memory(fd) for fd in descriptors]
     return _SharingUnpickler(content, memories).load()
 
 
 def share_memory(source: CollectionProtocol) -> None:
-    """Move the tensors of a collection to shared memory, so that writes to them are seen.
+    """Move the tensors of a collection to shared memory in place.
 
-    As in tensordict 0.15, what a function writes to its chunk in place is written to the
-    collection. Tensors over files share their memory already.
+    If a function writes to its chunk in place, the collection changes, as in tensordict 0.15.
+    Memory-mapped tensors share their memory already.
     """
     arena.share(_leaves(source), _MAX_SHARED)
 
@@ -277,11 +277,11 @@ def _leaves(source: Any) -> Iterator[torch.Tensor]:
 
 
 def memory_file(name: str) -> int:
-    """A new file in memory, without a name in any folder."""
+    """Create a file in memory that has no name in any folder."""
     return os.memfd_create(name, os.MFD_CLOEXEC)
 
 
 def map_memory(fd: int) -> mmap.mmap | None:
-    """A mapping of all of a file in memory, ``None`` if that is empty."""
+    """Map a whole memory file, ``None`` if it is empty."""
     size = os.fstat(fd).st_size
     return mmap.mmap(fd, size) if size else None

@@ -35,18 +35,19 @@ __all__ = [
 ]
 
 EMPTY, WRITTEN, SENT, FAILED = 1, 2, 3, 4
-"""The states in which a task ends: without a result, with one in the shared block, with
-one that was sent, or with an error, which was sent."""
+"""The states of a finished task: no result, a result in the shared block, a result that was
+sent, an error that was sent."""
 
 
 class Assignment(NamedTuple):
-    """The part of a job that one worker has.
+    """The part of a job that one worker does.
 
     Args:
-        slot: its place in the schedule.
-        number: how many workers the call has had before.
-        first: a task that it does before any other one.
-        is_fed: whether it is told each task, instead of taking tasks from the schedule.
+        slot: the worker's place in the schedule.
+        number: the number of workers that the call has started before.
+        first: a task to do before any other.
+        is_fed: whether the caller sends each task. Otherwise the worker takes tasks from the
+            schedule.
     """
 
     slot: int
@@ -62,13 +63,13 @@ def fork_main(
     block: int,
     connection: Connection,
 ) -> None:
-    """Do one job in a process that was forked for it, and has all of it in its memory."""
+    """Do one job in a process that was forked for it and inherited it in memory."""
     _settle()
     _work(job, assignment, schedule, block, connection)
 
 
 def serve_main(connection: Connection, preload: tuple[str, ...]) -> None:
-    """Do one job after the other, until there is an empty message or nobody is left."""
+    """Do one job after the other, until an empty message arrives or the caller is gone."""
     import importlib
 
     _settle()
@@ -87,7 +88,7 @@ def serve_main(connection: Connection, preload: tuple[str, ...]) -> None:
             except Exception as error:  # noqa: BLE001 # the caller raises it
                 connection.send_bytes(transport.dumps(("lost", describe(error))))
                 if assignment.is_fed:
-                    # Its tasks may be on their way: the next job would begin with them.
+                    # The pipe may hold tasks of this job, which the next job would read.
                     return
             else:
                 _work(job, assignment, schedule, block, connection)
@@ -98,9 +99,10 @@ def serve_main(connection: Connection, preload: tuple[str, ...]) -> None:
 
 def _settle() -> None:
     end_with_parent()
-    # The caller is interrupted as well, and ends its workers.
+    # An interrupt reaches the caller as well, and the caller ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A full collection would touch, and so copy, every object that the process began with.
+    # Without it, the garbage collector writes to every inherited object, which copies the
+    # memory that the process shares with its parent.
     gc.freeze()
 
 
@@ -133,7 +135,7 @@ def _work(
                     transport.dumps(("result", task, result), is_result=True)
                 )
                 state = SENT
-        except BaseException as error:  # noqa: BLE001 # also what would end the process
+        except BaseException as error:  # noqa: BLE001 # SystemExit is an error of the chunk
             connection.send_bytes(transport.dumps(("error", task, describe(error))))
             state = FAILED
         result = None
@@ -150,15 +152,15 @@ def _tasks(
 ) -> Callable[[], int | None]:
     first = assignment.first
 
-    def fed() -> int | None:
+    def receive_task() -> int | None:
         content = connection.recv_bytes()
         return int.from_bytes(content, "little") if content else None
 
-    def taken() -> int | None:
+    def take_task() -> int | None:
         nonlocal first
         if first is not None:
             task, first = first, None
             return task
         return schedule.next(assignment.slot)
 
-    return fed if assignment.is_fed else taken
+    return receive_task if assignment.is_fed else take_task
