@@ -41,15 +41,14 @@ class BatchOps(CollectionProtocol):
     @property
     @_rust.call_natively
     def batch_size(self) -> torch.Size:
-        """The leading dims ``[*B]`` that all entries share.
+        """The batch size: the leading dimensions ``[*B]`` that all entries share.
 
-        It can be set to any shape that all entries start with. Nested tensordicts
-        whose batch size does not start with the new one are given it, too. A new dim
-        has no name.
+        Assign any shape that all entries start with. Nested tensordicts whose batch
+        size does not start with the new one get it, too. A new dimension has no name.
 
         Raises:
             RuntimeError: an entry does not have the new batch size as its leading
-                dims. Nothing has changed then.
+                dimensions. Then nothing changes.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3, 4)}, batch_size=[3])
@@ -74,7 +73,7 @@ class BatchOps(CollectionProtocol):
             self.names = self.names
 
     def _resize_batch(self, size: torch.Size) -> None:
-        """Take a batch size that fits; names follow its length."""
+        """Set a batch size that fits; cut or extend the names to its length."""
         names = self._td_dim_names
         if names is not None:
             names = [*names, *[None] * len(size)][: len(size)]
@@ -101,10 +100,10 @@ class BatchOps(CollectionProtocol):
     @overload
     def size(self, dim: int) -> int: ...
     def size(self, dim: int | None = None) -> torch.Size | int:
-        """The batch size, or one dim of it. As :meth:`torch.Tensor.size`.
+        """Return the batch size or one of its dimensions, as :meth:`torch.Tensor.size`.
 
         Raises:
-            IndexError: there is no dim ``dim``.
+            IndexError: ``dim`` is out of range.
 
         Examples:
             >>> TensorDict(batch_size=[3, 4]).size(-1)
@@ -115,25 +114,25 @@ class BatchOps(CollectionProtocol):
     @property
     @_rust.call_natively
     def batch_dims(self) -> int:
-        """The number of batch dims."""
+        """The number of batch dimensions."""
         return len(self.batch_size)
 
     @property
     @_rust.call_natively
     def ndim(self) -> int:
-        """The number of batch dims."""
+        """The number of batch dimensions."""
         return len(self.batch_size)
 
     def dim(self) -> int:
-        """The number of batch dims."""
+        """Return the number of batch dimensions."""
         return len(self.batch_size)
 
     def ndimension(self) -> int:
-        """The number of batch dims."""
+        """Return the number of batch dimensions."""
         return len(self.batch_size)
 
     def numel(self) -> int:
-        """The number of elements of the batch, at least 1.
+        """Return the product of the batch size, at least 1.
 
         Examples:
             >>> TensorDict(batch_size=[3, 4]).numel()
@@ -144,7 +143,7 @@ class BatchOps(CollectionProtocol):
 
     @property
     def depth(self) -> int:
-        """The number of nested tensordicts above the deepest leaf; 0 if none is nested.
+        """The number of levels of nested tensordicts above the deepest leaf.
 
         Examples:
             >>> TensorDict({"a": {"b": {"c": torch.zeros(())}}}).depth
@@ -155,15 +154,16 @@ class BatchOps(CollectionProtocol):
     def auto_batch_size_(
         self, batch_dims: int | None = None, keep_compliant_size: bool = False
     ) -> Self:
-        """Set the largest batch size that all entries share, here and in nested ones.
+        """Set the largest batch size that all entries share, also in nested ones.
 
-        A collection without entries says nothing of the others. Its batch size stays where
-        it begins with that of the tensordict that holds it, cut to ``batch_dims``.
+        A nested tensordict without entries does not limit the result. Its batch size is
+        cut to ``batch_dims``; if it does not start with the batch size of its parent,
+        it is replaced by the parent's.
 
         Args:
-            batch_dims: the most dims that a batch size may have. Default: no limit.
-            keep_compliant_size: whether nested tensordicts keep a batch size that
-                begins with the one found for them.
+            batch_dims: the most dimensions of a batch size. Default: no limit.
+            keep_compliant_size: let nested tensordicts keep a batch size that starts
+                with the one found for them.
 
         Returns:
             This tensordict.
@@ -179,16 +179,16 @@ class BatchOps(CollectionProtocol):
         BatchOps._common_size(self, batch_dims, keep_compliant_size, sizes)
         for td, size in sizes:
             if td is self or not td._is_non_tensor or td._is_one:
-                # A value for each element has as many dims as there are elements.
+                # A non-tensor stack has a fixed number of dims, one per level of lists.
                 td._resize_batch(size)
         return self
 
     def _common_size(
         self, limit: int | None, keep: bool, sizes: list[tuple[Any, torch.Size]]
     ) -> torch.Size | None:
-        """Add this and all nested tensordicts with the batch size that entries share.
+        """Append each nested tensordict and this one with the batch size it can take.
 
-        Return that of this one; None where there is no leaf to tell it.
+        Return the batch size of this one; None if it contains no leaf.
         """
         common: Sequence[int] | None = None
         spare: Sequence[int] | None = None
@@ -199,7 +199,7 @@ class BatchOps(CollectionProtocol):
                 nested: Any = value
                 size = nested._common_size(limit, keep, sizes)
                 if size is None and nested._is_non_tensor and len(nested.batch_size):
-                    # A value has no leaf that could tell more than its batch size does.
+                    # Non-tensor data has no leaf, so its batch size is the limit.
                     size = nested.batch_size
                 own = sizes[-1][1] if size is None else size
                 is_kept = keep and value.batch_size[: len(own)] == own
@@ -215,7 +215,7 @@ class BatchOps(CollectionProtocol):
                 size = leading_shape(value)
                 if size is None:
                     continue
-            # Most shapes are equal, which one comparison says.
+            # Most shapes are equal, so one comparison is enough.
             if common is None:
                 common = size
             elif size != common:
@@ -236,14 +236,14 @@ class BatchOps(CollectionProtocol):
 
     @property
     def names(self) -> list[str | None]:
-        """A name or None per batch dim.
+        """The name of each batch dimension, or None for a dimension without a name.
 
-        Nested tensordicts take the names for the dims they share. Setting None
-        removes all names.
+        Nested tensordicts take the names for the dimensions that they share. Assign
+        None to remove all names.
 
         Raises:
-            ValueError: there are more or fewer names than batch dims, or one is given
-                twice, here or in a nested tensordict. Nothing has changed then.
+            ValueError: the number of names is not the number of batch dimensions; or a
+                name repeats, here or in a nested tensordict. Then nothing changes.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3, 4)}, [3, 4], names=["time", None])
@@ -263,9 +263,9 @@ class BatchOps(CollectionProtocol):
             names: list[str | None] = [None] * ndim
         else:
             names = list(value)
-            dict.fromkeys(names)  # a name that has no hash is refused
+            dict.fromkeys(names)  # raises for a name that is not hashable
             if not ndim:
-                # A collection without batch dims takes any names, and keeps none.
+                # Without batch dims, any names are accepted and dropped.
                 names = []
             if len(names) != ndim:
                 raise ValueError(MSG_NAMES_LENGTH.format(names, ndim))
@@ -285,17 +285,18 @@ class BatchOps(CollectionProtocol):
         return self._td_dim_names is not None
 
     def _check_names(self, names: list[str | None]) -> None:
-        """Raise where this tensordict cannot have ``names``."""
+        """Raise an error if this tensordict cannot have ``names``."""
 
     def refine_names(self, *names: Any) -> Self:
-        """Name the dims that have no name; ``...`` stands for those that stay as is.
+        """Name the batch dimensions that have no name, in place.
 
-        In place. As :meth:`torch.Tensor.refine_names`.
+        As :meth:`torch.Tensor.refine_names`: ``...`` stands for dimensions that keep
+        their names.
 
         Raises:
-            RuntimeError: a dim that has a name is given another.
-            IndexError: there are more names than batch dims.
-            ValueError: there are fewer.
+            RuntimeError: a dimension has another name already.
+            IndexError: there are more names than batch dimensions.
+            ValueError: there are fewer names than batch dimensions.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3, 4)}, batch_size=[3, 4])
@@ -324,15 +325,15 @@ class BatchOps(CollectionProtocol):
         return self
 
     def rename(self, *names: str | None, **rename_map: str | None) -> Self:
-        """A copy of the structure with other dim names; leaves are shared.
+        """Return a tensordict with other dimension names that shares the leaves.
 
         Args:
-            *names: a name per batch dim, or one None to remove all.
-            **rename_map: the new name of each dim named, in place of ``names``.
+            *names: a name for each batch dimension, or one None to remove all names.
+            **rename_map: from old names to new names, instead of ``names``.
 
         Raises:
-            ValueError: both are given or neither is, a name to be replaced is missing,
-                or names are not unique.
+            ValueError: both kinds of arguments were passed, or none; an old name is
+                missing; or names repeat.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3, 4)}, [3, 4], names=["x", "y"])
@@ -344,7 +345,7 @@ class BatchOps(CollectionProtocol):
         return self.clone(recurse=False).rename_(*names, **rename_map)
 
     def rename_(self, *names: str | None, **rename_map: str | None) -> Self:
-        """Set other dim names, in place: see :meth:`rename`."""
+        """Set other dimension names in place: see :meth:`rename`."""
         if names and rename_map:
             msg = "Passed both a name map and a name list. Only one is accepted."
             raise ValueError(msg)
@@ -373,7 +374,7 @@ def _has_any(names: list[Any]) -> bool:
 
 
 def _looked_at(td: CollectionProtocol) -> list[tuple[str, Any]]:
-    """The direct entries, of which only shapes are asked for: none is read from a file."""
+    """Return samples of the direct entries: only shapes are needed, no file is read."""
     held = td._sample_entries() if isinstance(td, PartsProtocol) else td._entries()
     return list(held.items())
 
@@ -381,7 +382,7 @@ def _looked_at(td: CollectionProtocol) -> list[tuple[str, Any]]:
 def _collect_resized(
     td: CollectionProtocol, size: torch.Size, changed: list[Any]
 ) -> None:
-    """Add ``td`` and the nested tensordicts that must take ``size``; raise if one cannot."""
+    """Append ``td`` and nested ones that must take ``size``; raise if one cannot."""
     ndim = len(size)
     for key, value in _looked_at(td):
         if isinstance(value, CollectionProtocol):
@@ -404,7 +405,7 @@ def _collect_renamed(
     path: tuple[str, ...],
     changed: list[tuple[Any, list[str | None]]],
 ) -> None:
-    """Add ``td`` and all nested tensordicts with their names; raise if some repeat."""
+    """Append ``td`` and nested ones with their names; raise if names repeat."""
     depth = len(td.batch_size)
     own = [*names, *td.names[ndim:]] if depth > ndim else names[:depth]
     if len({*own, None}) + own.count(None) != len(own) + 1:
@@ -425,7 +426,7 @@ def _collect_renamed(
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> Sequence[int]:
-    """The leading dims that two shapes have in common."""
+    """Return the leading dims that two shapes have in common."""
     for at, (length, other) in enumerate(zip(first, second, strict=False)):
         if length != other:
             return first[:at]
@@ -446,9 +447,9 @@ def _depth_of(td: CollectionProtocol) -> int:
 
 
 def with_named_values(td: CollectionProtocol) -> Any:
-    """``td``, a new collection, with the names of its dims for its values, too.
+    """Give the non-tensor entries of the new ``td`` its dimension names.
 
-    A value that has other names keeps them.
+    An entry that has other names keeps them.
     """
     for collection in _rust.containers(td) if td._has_names() else ():
         for key, value in list(collection._entries().items()):

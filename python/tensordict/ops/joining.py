@@ -1,4 +1,4 @@
-"""Several collections as one."""
+"""Stacking and concatenation of tensordicts, and of a tensordict's entries."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ MSG_SORTED = "The provided set of keys differs from the tensordict list of keys.
 
 
 class JoiningOps(CollectionProtocol):
-    """Several collections as one, and several entries as one."""
+    """Stacking and concatenation of tensordicts, and of a tensordict's entries."""
 
     @classmethod
     def stack(cls, input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
-        """Stack collections, or tensors, along a new dim: see :func:`tensordict.stack`.
+        """Stack tensordicts or tensors along a new dim: see :func:`tensordict.stack`.
 
         Raises:
             IndexError: ``input`` is empty.
@@ -69,7 +69,7 @@ class JoiningOps(CollectionProtocol):
 
     @classmethod
     def cat(cls, input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
-        """Join collections, or tensors, along a dim: see :func:`tensordict.cat`.
+        """Concatenate tensordicts or tensors: see :func:`tensordict.cat`.
 
         Raises:
             IndexError: ``input`` is empty.
@@ -112,7 +112,7 @@ class JoiningOps(CollectionProtocol):
     def lazy_stack(
         cls, input: object, dim: int = 0, *, out: object = None, **kwargs: object
     ) -> Any:
-        """Stack collections without copying them: see :func:`tensordict.lazy_stack`.
+        """Stack tensordicts without copying: see :func:`tensordict.lazy_stack`.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3)}, batch_size=[3])
@@ -124,11 +124,11 @@ class JoiningOps(CollectionProtocol):
     def _stack_lazily(
         self, members: list[Any], dim: int, name: str | None, is_shown: bool = False
     ) -> Any:
-        """A lazy stack of collections that are known to fit, of which this is the first."""
+        """Make a lazy stack of ``members``, which fit; this is the first of them."""
         return classes.LazyStackedTensorDict._of(members, dim, name)
 
     def to_lazystack(self, dim: int = 0) -> Any:
-        """A lazy stack of the tensordicts along a batch dim.
+        """Split along a batch dimension, and return the parts as a lazy stack.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3, 4)}, batch_size=[3])
@@ -136,8 +136,8 @@ class JoiningOps(CollectionProtocol):
             torch.Size([4])
 
         Raises:
-            IndexError: ``dim`` is no batch dim.
-            RuntimeError: its size is 0.
+            IndexError: ``dim`` is no batch dimension.
+            RuntimeError: the size of the dimension is 0.
         """
         ndim = len(self.batch_size)
         at = from_front(dim, ndim)
@@ -155,15 +155,15 @@ class JoiningOps(CollectionProtocol):
     def maybe_dense_stack(
         cls, input: Sequence[T], dim: int = 0, *, out: T | None = None, **kwargs: object
     ) -> T:
-        """Stack densely where shapes allow: see :func:`tensordict.maybe_dense_stack`."""
+        """Stack densely if possible: see :func:`tensordict.maybe_dense_stack`."""
         return maybe_dense_stack(input, dim, out=out, **kwargs)
 
     def _stack_onto_(self, list_item: list[Any], dim: int) -> Self:
-        """Write the stack of ``list_item`` along ``dim`` into the leaves of this."""
+        """Write the stack of ``list_item`` along ``dim`` into the leaves."""
         _write_group(self, list_item, dim, _rust.stack, torch.stack)
         return self
 
-    # Entries of one collection ---------------------------------------------------
+    # Entries of one tensordict ---------------------------------------------------
 
     def stack_tensors(
         self,
@@ -175,15 +175,15 @@ class JoiningOps(CollectionProtocol):
         """Replace several entries by their stack, in place.
 
         Args:
-            *keys: the entries.
-            out_key: where the stack is stored.
-            dim: the new dim, as in :func:`torch.stack`.
-            keep_entries: whether the entries stay.
+            *keys: the keys of the entries.
+            out_key: the key of the stack.
+            dim: the new dimension, as in :func:`torch.stack`.
+            keep_entries: keep the entries.
 
         Raises:
             KeyError: an entry is missing.
-            RuntimeError: shapes differ, or do not fit the batch size when stacked, or
-                the tensordict is locked. Nothing has changed then.
+            RuntimeError: shapes differ, the stack does not have the batch size as its
+                leading dimensions, or the tensordict is locked. Then nothing changes.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(3), b=torch.ones(3), batch_size=[3])
@@ -201,7 +201,7 @@ class JoiningOps(CollectionProtocol):
     ) -> Self:
         """Replace several entries by their concatenation, in place.
 
-        As :meth:`stack_tensors`, with :func:`torch.cat`.
+        As :meth:`stack_tensors`, but with :func:`torch.cat`.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(3, 2), b=torch.ones(3, 1), batch_size=[3])
@@ -226,7 +226,7 @@ class JoiningOps(CollectionProtocol):
             for key, path in zip(keys, paths, strict=True):
                 if paths.count(path) > 1:
                     raise KeyError(key)
-        # The new entry comes after all others, also where it takes a key of theirs.
+        # The new entry comes last, even if it takes the key of one of the entries.
         joined = _rust.validate(self, out_key, joined)
         if self.is_locked:
             raise locked_error(self)
@@ -235,7 +235,7 @@ class JoiningOps(CollectionProtocol):
         new = _rust.unravel_key_to_tuple(out_key)
         takes_a_key = any(all(map(str.__eq__, path, new)) for path in paths)
         if not takes_a_key:
-            # A part of another collection refuses some keys: before anything is gone.
+            # A view may refuse the new key: find out before any entry is removed.
             self.set(out_key, joined)
         for key in keys:
             self.del_(key)
@@ -248,17 +248,17 @@ class JoiningOps(CollectionProtocol):
         sorted: bool | list[NestedKeyLike] | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """All leaves stacked in one tensor.
+        """Stack all leaves into one tensor.
 
         Args:
-            dim: the new dim, as in :func:`torch.stack`.
-            sorted: whether leaves come in the order of their sorted keys, or a list of
-                all keys. Default: the order of the entries.
-            out: the tensor to write.
+            dim: the new dimension, as in :func:`torch.stack`.
+            sorted: True to sort the leaves by key, or a list of all keys in the wanted
+                order. Default: the order of the entries.
+            out: a tensor to write the result into.
 
         Raises:
-            RuntimeError: there is no leaf, shapes differ, or ``sorted`` is not a list
-                of all keys.
+            RuntimeError: there is no leaf, shapes differ, or ``sorted`` is a list that
+                does not contain exactly the keys of all leaves.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(3), b=torch.ones(3), batch_size=[3])
@@ -274,7 +274,7 @@ class JoiningOps(CollectionProtocol):
         sorted: bool | list[NestedKeyLike] | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """All leaves joined in one tensor: see :meth:`stack_from_tensordict`.
+        """Concatenate all leaves into one tensor: see :meth:`stack_from_tensordict`.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(3), b=torch.ones(3), batch_size=[3])
@@ -289,20 +289,20 @@ MSG_LAZY_DIM = "Incompatible dim {} for tensordict with batch dims {}."
 
 
 def stack(input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
-    """Stack collections along a new batch dim. As :func:`torch.stack`.
+    """Stack tensordicts along a new batch dimension, as :func:`torch.stack`.
 
-    The type, the device and the order of entries are those of the first; names are kept
-    where all have the same. The result is unlocked.
+    The type, device and order of entries come from the first tensordict. Names are kept
+    if all tensordicts have the same. The result is unlocked.
 
     Args:
-        input: collections of the same batch size with the same entries, or tensors.
-        dim: the new dim.
-        out: the tensordict to write, entry by entry, and to return.
+        input: tensordicts of the same batch size with the same entries, or tensors.
+        dim: the new dimension.
+        out: a tensordict to write the result into, entry by entry; it is returned.
 
     Raises:
         IndexError: ``dim`` is out of range.
-        RuntimeError: ``input`` is empty, batch sizes, keys or shapes differ, or ``out``
-            has another size.
+        RuntimeError: ``input`` is empty; batch sizes, keys or shapes differ; or ``out``
+            has another batch size than the result.
 
     Examples:
         >>> td = TensorDict({"a": torch.zeros(3)}, batch_size=[3])
@@ -316,22 +316,22 @@ def stack(input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
 
 
 def cat(input: Sequence[T], dim: int = 0, *, out: T | None = None) -> T:
-    """Join collections along a batch dim. As :func:`torch.cat`.
+    """Concatenate tensordicts along a batch dimension, as :func:`torch.cat`.
 
-    The type, the names and the order of entries are those of the first. The result is
+    The type, names and order of entries come from the first tensordict. The result is
     unlocked.
 
     Args:
-        input: collections with the same entries, whose batch sizes differ in ``dim`` at
-            most, or tensors.
-        dim: the batch dim.
-        out: the tensordict to write, entry by entry, and to return.
+        input: tensordicts with the same entries, whose batch sizes may differ in
+            ``dim`` only; or tensors.
+        dim: the batch dimension.
+        out: a tensordict to write the result into, entry by entry; it is returned.
 
     Raises:
         ValueError: ``input`` is empty.
-        KeyError: they do not have the same entries.
-        RuntimeError: ``dim`` is no batch dim, shapes differ, or ``out`` has another
-            size.
+        KeyError: the tensordicts do not have the same entries.
+        RuntimeError: ``dim`` is no batch dimension, shapes differ, or ``out`` has
+            another batch size than the result.
 
     Examples:
         >>> td = TensorDict({"a": torch.zeros(3)}, batch_size=[3])
@@ -351,10 +351,11 @@ def maybe_dense_stack(
     out: T | None = None,
     **kwargs: object,
 ) -> T:
-    """Stack collections along a new batch dim, densely where their shapes allow it.
+    """Stack tensordicts along a new batch dimension, densely if shapes allow it.
 
-    Otherwise the result is a lazy stack, or the nested tensordicts that differ are.
-    See :func:`stack` and :func:`tensordict.lazy_stack`, which takes ``kwargs``.
+    If not, nested tensordicts whose shapes differ become lazy stacks, or the whole
+    result does. See :func:`stack`; ``kwargs`` are passed to
+    :func:`tensordict.lazy_stack`.
     """
     if not len(input):
         raise RuntimeError(MSG_NOTHING)
@@ -371,16 +372,18 @@ def maybe_dense_stack(
 
 
 def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
-    """Stack collections along a new batch dim, as one tensor per entry.
+    """Stack tensordicts along a new batch dimension, with one tensor for each entry.
 
-    What cannot be stacked so is a lazy stack: a nested tensordict, or all of them.
+    If this is not possible, nested tensordicts that differ become lazy stacks, or the
+    whole result does.
 
     Args:
-        td_list: the tensordicts; a stack of them is made dense along its own dim.
-        dim: the new dim. It must be given for a list.
+        td_list: a list of tensordicts; or a lazy stack, which is made dense along its
+            stack dimension.
+        dim: the new dimension. Required for a list.
 
     Raises:
-        ValueError: ``dim`` is not given.
+        ValueError: ``td_list`` is a list and ``dim`` is missing.
 
     Examples:
         >>> td = TensorDict({"a": torch.zeros(3)}, batch_size=[3])
@@ -396,9 +399,9 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
         except RecursionError:
             raise
         except RuntimeError:
-            # Members that differ stay apart: only lazy stacks have some.
-            own: int = td_list.stack_dim  # type: ignore[attr-defined]
-            return dense_stack_tds(td_list.unbind(own), own)
+            # Only the members of a lazy stack can differ.
+            stack_dim: int = td_list.stack_dim  # type: ignore[attr-defined]
+            return dense_stack_tds(td_list.unbind(stack_dim), stack_dim)
     if dim is None:
         raise ValueError(MSG_NO_STACK_DIM)
     try:
@@ -413,11 +416,11 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
 
 
 def _stack_by_level(tds: Sequence[Any], dim: int) -> Any:
-    """A dense stack of lazy stacks of the nested tensordicts that are not alike.
+    """Stack densely, with lazy stacks of the nested tensordicts that differ.
 
-    None where keys or shapes differ here.
+    Return None if keys or shapes differ at this level.
     """
-    # A part of another collection is stacked as what it shows.
+    # A view is stacked as a dense tensordict of its part.
     tds = [td._as_dense() if td._writes_through() else td for td in tds]
     first = tds[0]
     keys = first._entries().keys() if first._is_dense else None
@@ -451,7 +454,7 @@ def _stack_by_level(tds: Sequence[Any], dim: int) -> Any:
 
 
 def stack_collections(tensors: Sequence[Any], dim: int = 0, out: object = None) -> Any:
-    """See :func:`stack`; ``tensors`` holds collections, or nothing."""
+    """Stack tensordicts: see :func:`stack`."""
     if not len(tensors):
         raise RuntimeError(MSG_NOTHING)
     try:
@@ -466,7 +469,7 @@ def stack_collections(tensors: Sequence[Any], dim: int = 0, out: object = None) 
         if options_primitives._lazy_legacy and out is None:
             return first.lazy_stack(tensors, dim)
         if not 0 <= at <= ndim:
-            # Tensors that cannot be stacked along any dim are the first error.
+            # If the tensors cannot be stacked at all, raise that error first.
             _rust.stack(tensors, 0)
             raise IndexError(MSG_RANGE.format(ndim + 1, ndim, dim))
         if out is None:
@@ -478,7 +481,7 @@ def stack_collections(tensors: Sequence[Any], dim: int = 0, out: object = None) 
 
 
 def cat_collections(tensors: Sequence[Any], dim: int = 0, out: object = None) -> Any:
-    """See :func:`cat`; ``tensors`` holds collections, or nothing."""
+    """Concatenate tensordicts: see :func:`cat`."""
     if not len(tensors):
         raise RuntimeError(MSG_NOTHING)
     try:
@@ -501,7 +504,7 @@ def cat_collections(tensors: Sequence[Any], dim: int = 0, out: object = None) ->
 
 
 def _check_no_collection(tensors: Sequence[Any], out: object) -> None:
-    """Refuse collections behind a tensor, and to join nothing into a collection."""
+    """Refuse a mix of tensors and tensordicts, and an empty list with ``out``."""
     if not len(tensors) and isinstance(out, CollectionProtocol):
         raise RuntimeError(MSG_NOTHING)
     if any(isinstance(item, CollectionProtocol) for item in tensors):
@@ -533,8 +536,8 @@ def _write_join(
     join: Callable[..., Any],
     word: str,
 ) -> Any:
-    """Join into ``out``: entries that it has are written, others are stored."""
-    # The structure without its leaves finds the errors before anything is written.
+    """Join into ``out``: write into its entries, and store missing entries."""
+    # Joining the empty structures finds errors before anything is written.
     size = build([_skeleton(td) for td in tds], dim).batch_size
     if out.batch_size != size:
         raise RuntimeError(MSG_OUT_SIZE.format(word, out.batch_size, size))
@@ -557,7 +560,7 @@ def _write_join(
 def _check_entries(
     tds: Sequence[Any], out: Any, dim: int, build: Callable[..., Any], join: object
 ) -> None:
-    """Raise what joining raises where entries do not fit: before ``out`` is written."""
+    """Raise a join's error if entries do not fit, before ``out`` is written."""
     if any(not td._is_dense for td in (out, *tds)):
         return
     keys = tds[0]._entries().keys()
@@ -580,7 +583,7 @@ def _check_entries(
 def _check_leaves(
     group: list[torch.Tensor], target: torch.Tensor, dim: int, join: Any
 ) -> None:
-    """Raise what ``join`` raises for the leaves of one entry."""
+    """Raise the error that ``join`` raises for the leaves of one entry."""
     first = group[0]
     at = dim if join is torch.cat else first.dim()
     around = first.shape[:at], first.shape[at + 1 :], first.dim()
@@ -595,7 +598,7 @@ def _check_leaves(
 
 
 def _skeleton(td: CollectionProtocol) -> Any:
-    """The nested structure of ``td`` alone."""
+    """Return the nested structure of ``td`` without leaves."""
     return td.empty(recurse=True)
 
 
@@ -604,14 +607,14 @@ def _is_nested(value: object) -> bool:
 
 
 def _is_whole(value: object) -> bool:
-    """Return whether an entry is replaced: it has no elements to write into."""
+    """Return whether an entry is replaced, since it has no rows to write into."""
     return is_shared(value) or (holds_values(value))
 
 
 def _joined_alone(tds: Sequence[Any], key: str, dim: int, build: Any) -> Any:
-    """An entry of the joined collections that has none of their dims.
+    """Join an entry that ignores the batch size.
 
-    It may be a tensor of theirs, which is not to be written into.
+    The result may be a tensor of one of ``tds``, so it must not be written into.
     """
     return build([td.select(key) for td in tds], dim)._get_entry(key, None)
 
@@ -627,7 +630,7 @@ def _write_group(
         join(group, dim, out=target)
         return
     if not target._is_dense:
-        # A stack gives copies of its entries.
+        # A lazy stack returns copies of its entries, so write through `update`.
         target.update(build(group, dim), inplace=True)
         return
     for key, value in list(target._entries().items()):

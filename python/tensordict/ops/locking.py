@@ -1,4 +1,4 @@
-"""Locks, and writing back at the end of a with block."""
+"""Locks, and ``with`` statements that write changes back."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["LockingOps"]
 OWN_INVERSES = frozenset(
     {"flip", "fliplr", "flipud", "swapaxes", "swapdims", "transpose"}
 )
-"""The operations that undo themselves."""
+"""The operations that are their own inverse."""
 RESTORED_AFTER_ERRORS = ("lock_", "unlock_", "to_module")
-"""The operations that are undone at the end of a block that an exception left."""
+"""The operations that are undone even if an exception leaves the ``with`` statement."""
 
 MSG_IMPLICIT_SQUEEZE = (
     "Cannot use td.squeeze() as a decorator if the dimension is implicit."
@@ -25,11 +25,11 @@ MSG_IMPLICIT_SQUEEZE = (
 
 
 class LockingOps(CollectionProtocol):
-    """Locks, and writing back at the end of a with block.
+    """Locks, and ``with`` statements that write changes back.
 
-    A locked collection takes no new entries and loses none; its tensors can still be
-    written in place. All that it holds is locked with it, and can be unlocked only
-    through it while it lives.
+    A locked tensordict takes no new entries and loses none; its tensors can still be
+    written in place. Its nested tensordicts are locked with it, and only unlocking the
+    parent unlocks them while the parent exists.
     """
 
     _last_op_queue: list[Any] | None = None
@@ -39,7 +39,7 @@ class LockingOps(CollectionProtocol):
     @property
     @_rust.call_natively
     def is_locked(self) -> bool:
-        """Return whether entries can neither be added nor removed nor replaced."""
+        """Whether entries can be neither added nor removed nor replaced."""
         return self._is_locked
 
     @is_locked.setter
@@ -50,9 +50,9 @@ class LockingOps(CollectionProtocol):
             self.unlock_()
 
     def lock_(self) -> Self:
-        """Lock this tensordict and all that it holds.
+        """Lock this tensordict and its nested tensordicts.
 
-        In a ``with`` statement it is unlocked again at the end.
+        Used in a ``with`` statement, it is unlocked again at the end.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3)}, [3]).lock_()
@@ -64,7 +64,7 @@ class LockingOps(CollectionProtocol):
             tensor([1., 1., 1.])
         """
         if self._is_locked:
-            # Nothing to undo at the end of a block.
+            # It was locked before: the end of a `with` statement must not unlock it.
             if self._last_op is not None:
                 self._last_op = None
             return self
@@ -73,12 +73,13 @@ class LockingOps(CollectionProtocol):
         return self
 
     def unlock_(self) -> Self:
-        """Unlock this tensordict and all that it holds.
+        """Unlock this tensordict and its nested tensordicts.
 
-        In a ``with`` statement it is locked again at the end.
+        Used in a ``with`` statement, it is locked again at the end.
 
         Raises:
-            RuntimeError: it, or something in it, is held by another locked collection.
+            RuntimeError: this tensordict, or a nested one, belongs to another locked
+                tensordict.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3)}, [3]).lock_()
@@ -88,9 +89,9 @@ class LockingOps(CollectionProtocol):
             True
         """
         locked = self._is_locked
-        # Nested tensordicts may be locked on their own.
+        # Nested tensordicts may be locked even if this one is not.
         _rust.unlock_tree(self)
-        # Leaves are about to be replaced, so the buffer is dropped as in the release.
+        # Unlocked leaves may be replaced, so the consolidated state ends.
         if self._consolidated is not None:
             del self._consolidated
         if not locked:
@@ -101,7 +102,7 @@ class LockingOps(CollectionProtocol):
         return self
 
     def clear_refs_for_compile_(self) -> Self:
-        """Forget what this tensordict was made of and by what it is locked.
+        """Drop the references to this tensordict's source and to the owners of its locks.
 
         Compiled code cannot return weak references.
         """
@@ -117,18 +118,18 @@ class LockingOps(CollectionProtocol):
     def _remember(
         self, result: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Note on ``result`` that it is ``self.name(*args, **kwargs)``; return it."""
+        """Record on ``result`` that it is ``self.name(*args, **kwargs)``; return it."""
         result._last_op = (name, args, kwargs, ref(self))
         return result
 
     def __enter__(self) -> Self:
-        """Open a block at whose end changes are written back.
+        """Open a ``with`` statement at whose end changes are written back.
 
-        The tensordict that :meth:`view`, :meth:`permute`, :meth:`flatten_keys`,
-        :meth:`lock_` and the like return knows what it was made of: at the end of
-        ``with td.view(-1) as flat:`` the entries of ``flat``, viewed back, are stored in
-        ``td``, and what was locked or unlocked for the block no longer is. After an
-        exception nothing is written back, but locks are restored.
+        The result of :meth:`view`, :meth:`permute`, :meth:`flatten_keys`, :meth:`lock_`
+        and similar methods records its source. At the end of
+        ``with td.view(-1) as flat:``, the entries of ``flat`` are viewed back and
+        stored in ``td``; a lock or unlock is undone. After an exception nothing is
+        written back, but locks are restored.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(2, 3)}, [2, 3])
@@ -138,7 +139,7 @@ class LockingOps(CollectionProtocol):
             tensor([[0, 1, 2],
                     [3, 4, 5]])
         """
-        # A queue, since a block may be opened on the same collection within a block.
+        # A queue, since `with` statements on the same tensordict may nest.
         queue = self._last_op_queue
         if queue is None:
             queue = self._last_op_queue = []
@@ -148,7 +149,7 @@ class LockingOps(CollectionProtocol):
     def __exit__(
         self, exc_type: object, exc_val: BaseException | None, exc_tb: object
     ) -> Literal[False]:
-        """Write the changes of the block back. See :meth:`__enter__`."""
+        """Write the changes back at the end. See :meth:`__enter__`."""
         queue: Any = self._last_op_queue
         last = queue.pop()
         if not queue:
@@ -160,7 +161,7 @@ class LockingOps(CollectionProtocol):
             return False
         source = reference()
         if source is not None:
-            # Dynamo knows no notes.
+            # Dynamo does not support `add_note`.
             is_explained = name == "to_module" and not torch.compiler.is_compiling()
             if is_explained and exc_val is not None:
                 note = self._explain_to_module(source, *args, **kwargs)  # type: ignore[attr-defined]
@@ -278,24 +279,26 @@ class LockingOps(CollectionProtocol):
         source._write_back(self.rot90(-k, dims))
 
     def _undo_to(self, source: LockingOps, *args: object, **kwargs: object) -> None:
-        # New entries come as they are, those of the source in its dtype and device.
+        # New entries stay as they are; present ones go back to their dtype and device.
         held = dict(source.items(True, leaves_only=True))
 
         def back(key: object, leaf: torch.Tensor) -> torch.Tensor:
-            own = held.get(key)
-            return leaf if own is None else leaf.to(own.device, own.dtype)
+            previous = held.get(key)
+            if previous is None:
+                return leaf
+            return leaf.to(previous.device, previous.dtype)
 
         source.update(self.named_apply(back, nested_keys=True, device=source.device))
 
 
 def _unify_values(td: CollectionProtocol, result: CollectionProtocol) -> None:
-    """Make one value of those of ``result`` that are one in ``td``, which is locked.
+    """Merge equal values in ``result`` if the locked ``td`` has one value for all rows.
 
-    An operation on batch dims makes a stack of the value, which is not exchanged.
+    An operation on batch dims turns the value into a stack, which could not be stored.
     """
     for key, sample in list(td._sample_entries().items()):
         if not isinstance(sample, CollectionProtocol):
-            # The leaves of a stack may differ in shape and need not be stacked.
+            # The leaves of a lazy stack may differ in shape, so do not read them.
             continue
         present: Any = td._get_entry(key, None)
         found: Any = result._get_entry(key, None)
@@ -306,6 +309,6 @@ def _unify_values(td: CollectionProtocol, result: CollectionProtocol) -> None:
         elif found._is_non_tensor and present._is_one and not found._is_one:
             flat = found._flat()
             if flat and all(value is flat[0] for value in flat):
-                one = present.clone()
-                one._put(flat[0])
-                result._set_entry(key, one)
+                value = present.clone()
+                value._put(flat[0])
+                result._set_entry(key, value)

@@ -1,4 +1,4 @@
-"""Functions that pad collections, and take the padding off again."""
+"""Padding of tensordicts, and removal of the padding."""
 
 from __future__ import annotations
 
@@ -72,23 +72,24 @@ def pad(
     inplace: bool = False,
     safe: bool = True,
 ) -> Any:
-    """Pad all entries along the batch dims.
+    """Pad all entries along the batch dimensions.
 
     Args:
-        tensordict: the tensordict, of batch size ``[*B]``.
-        pad_size: how many items are added before and after each batch dim, from the
-            first on: ``[before_0, after_0, before_1, after_1, ...]``. A negative number
-            removes items.
-        value: what is added.
-        inplace: whether the padded entries replace those of ``tensordict``.
-        safe: accepted for compatibility: a call that fails changes nothing either way.
+        tensordict: a tensordict of batch size ``[*B]``.
+        pad_size: the number of rows to add before and after each batch dimension, from
+            the first on: ``[before_0, after_0, before_1, after_1, ...]``. A negative
+            number removes rows.
+        value: the value of the added elements.
+        inplace: replace the entries of ``tensordict`` by the padded ones.
+        safe: accepted for compatibility: a call that fails never changes anything.
 
     Returns:
-        A new :class:`TensorDict` whose leaves are new; with ``inplace`` the given one.
+        A new :class:`TensorDict` with new leaves; with ``inplace``, ``tensordict``.
 
     Raises:
-        RuntimeError: there is an odd number of sizes, or more than batch dims, or a dim
-            would become negative; with ``inplace`` also where the tensordict is locked.
+        RuntimeError: the number of sizes is odd or more than twice the number of batch
+            dimensions; a size would become negative; or ``inplace`` is True and the
+            tensordict is locked.
 
     Examples:
         >>> td = TensorDict(a=torch.ones(2, 2), batch_size=[2])
@@ -100,7 +101,7 @@ def pad(
     if tensordict._is_non_tensor:
         if not any(pad_size):
             return tensordict
-        # It is padded as an entry of a collection, whose new elements have no value.
+        # Pad it as an entry, whose new elements have no value.
         whole = tensordict._plain_type(
             s=tensordict, batch_size=tensordict.batch_size, names=tensordict.names
         )
@@ -116,27 +117,28 @@ def pad_sequence(
     return_mask: bool | NestedKey = False,
     padding_side: str = "right",
 ) -> Any:
-    """Pad the entries of several collections to the same length, and stack them.
+    """Pad the entries of several tensordicts to the same length, and stack them.
 
     Args:
-        list_of_tensordicts: collections whose leaves differ along ``pad_dim`` alone.
-        pad_dim: the dim of each leaf that is padded to the longest.
-        padding_value: what is added, for all entries or by key.
-        out: a collection that the results are written into.
-        return_mask: whether the result holds a bool mask per leaf, under ``"masks"`` or
-            under this key: true where the value is not padding. Its shape is
-            ``[N, *B]``; where ``pad_dim`` is no batch dim, the padded dim follows.
+        list_of_tensordicts: tensordicts whose leaves differ along ``pad_dim`` only.
+        pad_dim: the dimension of each leaf that is padded to the longest one.
+        padding_value: the value of the padding, for all entries or by key.
+        out: a tensordict to write the results into.
+        return_mask: store a boolean mask for each leaf, True at values that are no
+            padding, under ``"masks"`` or the key passed here. The shape of a mask is
+            ``[N, *B]``; if ``pad_dim`` is no batch dimension, the padded dimension
+            follows.
         padding_side: ``"left"`` or ``"right"``.
 
     Returns:
-        A collection of batch size ``[N, *B]``. Entries that not all collections have
-        are left out, and names are unless there are values that are no tensors.
+        A tensordict of batch size ``[N, *B]``. Entries that some tensordicts lack are
+        left out. Names are left out unless there is non-tensor data.
 
     Raises:
-        RuntimeError: the list is empty, a leaf has no dim to pad, or leaves differ
-            along another dim.
-        IndexError: a leaf has no dim ``pad_dim``.
-        KeyError: ``padding_value`` names an entry that does not exist.
+        RuntimeError: the list is empty, a leaf has no dimension to pad, or leaves
+            differ along another dimension.
+        IndexError: a leaf has no dimension ``pad_dim``.
+        KeyError: ``padding_value`` names a missing entry.
 
     Examples:
         >>> one = TensorDict(a=torch.ones(1), batch_size=[1])
@@ -204,33 +206,33 @@ def pad_sequence(
 
 
 def _check_dim(ndim: int, dim: int) -> None:
-    """Raise where ``dim`` is none of the batch dims, of which there are some."""
+    """Raise an error if ``dim`` is out of range and there are batch dims."""
     if ndim and not -ndim <= dim < ndim:
         raise IndexError(MSG_DIM.format(-ndim, ndim - 1, dim))
 
 
 def _mask_key(return_mask: object) -> Any:
-    """The key of the masks; None where none are asked for."""
+    """Return the key of the masks, or None if no masks were requested."""
     if return_mask is False:
         return None
     return "masks" if return_mask is True else _rust.unravel_key(return_mask)
 
 
 def _shared_leaves(tds: Sequence[Any]) -> list[Any]:
-    """The keys of the leaves that all collections have, in the order of the first."""
+    """Return the keys of leaves that all tensordicts contain, in the first's order."""
     first, *others = (_rust.walk(td, 0, True, True) for td in tds)
     held = [set(keys) for keys in others]
     return [key for key in first if all(key in keys for keys in held)]
 
 
 def _shared_structure(tds: Sequence[Any], size: torch.Size, left: bool) -> Any:
-    """The nested tensordicts that all have, stacked to a batch size, without leaves.
+    """Stack the nested tensordicts that all contain, without tensors.
 
-    Values that are no tensors are there: None where they are padded.
+    Non-tensor data is included, with None at padded rows.
     """
     first = tds[0]
     if first._is_non_tensor:
-        # They are no entries of collections, but values themselves.
+        # `tds` are non-tensor data themselves, not tensordicts with entries.
         if first._is_one:
             return first._fitted(size)
         whole = [first._plain_type(s=td, batch_size=td.batch_size) for td in tds]
@@ -250,7 +252,7 @@ def _shared_structure(tds: Sequence[Any], size: torch.Size, left: bool) -> Any:
         if isinstance(value, classes.MetaData) and all(
             list(other.batch_size) == longest for other in others
         ):
-            # Equal metadata stay one, as where they are stacked.
+            # Equal metadata stays one object, as in a stack.
             entry = _rust.stack(others, 0)
         elif value._is_non_tensor:
             cells: list[Any] = []
@@ -264,13 +266,13 @@ def _shared_structure(tds: Sequence[Any], size: torch.Size, left: bool) -> Any:
             entry = _shared_structure(others, inner, left)
         result._set_entry(key, entry)
     if is_tensorclass(first) and not is_tensorclass(result):
-        # A class around a stack.
+        # The tensorclass wraps a lazy stack.
         return first._from_tensordict(result)
     return result
 
 
 def _padded_values(values: Any, size: list[int], left: bool) -> list[Any]:
-    """The values of a non-tensor entry, row by row, padded to a batch size."""
+    """Return the values of non-tensor data, row by row, padded to a batch size."""
     spare = [new - old for new, old in zip(size, values.batch_size, strict=True)]
     if any(spare):
         sides = ((more, 0) if left else (0, more) for more in spare)
@@ -279,7 +281,7 @@ def _padded_values(values: Any, size: list[int], left: bool) -> list[Any]:
 
 
 def _longest(tds: Sequence[Any]) -> list[int]:
-    """The longest of each batch dim, as many as the first collection has."""
+    """Return the maximum of each batch dim, for as many dims as the first has."""
     first = tds[0].batch_size
     sizes = [td.batch_size for td in tds]
     dims = zip_longest(*sizes, fillvalue=0)
@@ -289,7 +291,7 @@ def _longest(tds: Sequence[Any]) -> list[int]:
 def _stacked_size(tds: Sequence[Any], pad_dim: int) -> torch.Size:
     first = tds[0].batch_size
     if pad_dim >= 0 and any(pad_dim >= td.ndim > 0 for td in tds):
-        # A leaf without the dim is found below; the batch size is not padded.
+        # `_pad_leaves` raises the error for a leaf without this dim.
         return torch.Size([len(tds), *first])
     return torch.Size([len(tds), *_longest(tds)])
 
@@ -303,7 +305,7 @@ def _pad_leaves(
     ndim: int,
     mask_key: object,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The stack of leaves padded to one length, and its mask if there is a mask key."""
+    """Return the stack of leaves padded to one length, and its mask if requested."""
     first = leaves[0]
     shape = list(first.shape)
     dim = pad_dim + len(shape) if pad_dim < 0 else pad_dim
@@ -324,8 +326,8 @@ def _pad_leaves(
         stacked = torch.stack(leaves)
     else:
         stacked = first.new_full((len(leaves), *shape), value)
-        # Each row is a view of its own: those of an unbind cannot be written to where
-        # gradients flow.
+        # Make a separate view for each row: rows from one `unbind` cannot be written to
+        # if gradients flow.
         for number, (leaf, length) in enumerate(zip(leaves, lengths, strict=True)):
             start = longest - length if left else 0
             stacked[number].narrow(dim, start, length).copy_(leaf)
@@ -342,7 +344,7 @@ def _pad_leaves(
 def _store(
     target: CollectionProtocol, key: NestedKeyLike, value: torch.Tensor, *, given: bool
 ) -> None:
-    """Write a result: into the storage of an entry of a given collection if it has it."""
+    """Store a result; if ``given`` contains the entry, write into its memory."""
     present = _rust.get(target, key, None) if given else None
     if present is not None:
         _rust.set_entry(target, key, value, True)
@@ -359,20 +361,21 @@ def _store(
 
 
 def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
-    """The tensordicts that :func:`pad_sequence` was given, as a lazy stack.
+    """Undo :func:`pad_sequence`: return the tensordicts without padding.
 
     Args:
-        padded: the padded collection, of batch size ``[N, *B]``.
-        mask: bool masks: a collection with one per leaf, or one tensor ``[N, L]`` for
-            all. Default: what ``pad_sequence(return_mask=True)`` stored.
-        pad_dim: the dim that was padded.
+        padded: the padded tensordict, of batch size ``[N, *B]``.
+        mask: a tensordict with a boolean mask for each leaf, or one boolean tensor
+            ``[N, L]`` for all leaves. Default: the masks that
+            ``pad_sequence(return_mask=True)`` stored.
+        pad_dim: the dimension of each leaf, without ``N``, that was padded.
 
     Returns:
-        A lazy stack of ``N`` collections along the first dim.
+        A lazy stack of ``N`` tensordicts along the first dimension.
 
     Raises:
-        ValueError: there is no mask, a tensor mask has another shape, or ``padded`` has
-            no batch dim.
+        ValueError: the mask is missing, a tensor mask has another shape, or ``padded``
+            has no batch dimension.
         KeyError: the masks lack a leaf.
     """
     if mask is None:
@@ -399,7 +402,7 @@ def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
 def _unpad(
     td: Any, mask: object, number: int, pad_dim: int, ndim: int, path: tuple[str, ...]
 ) -> Any:
-    """The member ``number`` without its padding."""
+    """Return the member ``number`` without its padding."""
     entries: dict[str, Any] = {}
     kept = None
     for key, value in list(td._entries().items()):
@@ -430,12 +433,12 @@ def _unpad(
     if kept is not None:
         along = pad_dim % len(size)
         whole = valid.ndim == 1 and len(valid) == size[along]
-        # The mask says which side the padding is on.
+        # The mask tells on which side the padding is.
         kept_at: Any = valid.nonzero().squeeze(-1) if whole else slice(kept)
         at = (slice(None),) * along + (kept_at,)
         size = torch.Size([*size[:along], kept, *size[along + 1 :]])
         for key, value in entries.items():
-            # Collections without leaves, and values, have their padding still.
+            # Tensordicts without leaves, and non-tensor data, still have their padding.
             if isinstance(value, CollectionProtocol) and value.batch_size != size:
                 entries[key] = value[at]
     made = _rust.new(td._dense_type(), entries, size, td.device, None)

@@ -1,4 +1,4 @@
-"""The same elements in another shape."""
+"""Changes of the batch size that keep all elements: views, permutations, expansions."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ NO_TAIL, SHAPE_TAIL = 0, 1
 
 
 class ShapeOps(SplittingOps, RearrangingOps):
-    """The same elements in another shape.
+    """Changes of the batch size that keep all elements.
 
-    Each method changes the batch dims ``[*B]`` only: the further dims ``*F`` of a leaf
-    and of a nested tensordict stay behind them. Results of a locked collection are
-    locked. The leaves of results are views wherever torch gives one. Most of these
-    methods work in a ``with`` statement: at its end, what the block changed in the
-    result is written back.
+    Each method changes the batch dimensions ``[*B]`` only; the feature dimensions
+    ``*F`` of a leaf stay behind them. The result of a locked tensordict is locked. The
+    leaves of the result are views if torch gives a view. Most of these methods work in
+    a ``with``
+    statement: at its end, changes of the result are written back.
     """
 
     # Any shape -------------------------------------------------------------------
@@ -75,21 +75,21 @@ class ShapeOps(SplittingOps, RearrangingOps):
         size: list[int] | tuple[int, ...] | torch.Size | None = None,
         batch_size: torch.Size | None = None,
     ) -> Self:
-        """View every leaf with other batch dims. As :meth:`torch.Tensor.view`.
+        """View every leaf with another batch size, as :meth:`torch.Tensor.view`.
 
-        Leaves go from ``[*B, *F]`` to ``[*shape, *F]``. Dim names are lost, unless the
-        shape is the same, which gives this tensordict itself.
+        Leaves go from ``[*B, *F]`` to ``[*shape, *F]``. Names are dropped. If the shape
+        is the present one, this tensordict itself is returned.
 
         Args:
-            *shape: the new batch size, as numbers or one sequence; -1 is inferred. Or
-                a dtype, as which the leaves are viewed.
-            size: the same, as a keyword.
-            batch_size: with a dtype, the batch size of the result and of all that is
-                nested in it. Default: theirs. Not used with a shape.
+            *shape: the new batch size, as numbers or one sequence; -1 is inferred. Or a
+                dtype to view the leaves as.
+            size: the new batch size as a keyword.
+            batch_size: with a dtype, the batch size of the result and of its nested
+                tensordicts. Default: the present ones. Not used with a shape.
 
         Raises:
-            RuntimeError: the number of elements differs, or a leaf cannot be viewed
-                that way: use :meth:`reshape`.
+            RuntimeError: the number of elements differs, or a leaf cannot be viewed in
+                this shape: use :meth:`reshape`.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(4, 6, 5)}, batch_size=[4, 6])
@@ -133,20 +133,20 @@ class ShapeOps(SplittingOps, RearrangingOps):
         return self._remember(result, "view", (dtype,), {})
 
     def reshape(self, *args: object, **kwargs: object) -> Self:
-        """Give every leaf other batch dims, copying where it must.
+        """Reshape every leaf to another batch size, copying only if needed.
 
-        As :meth:`torch.Tensor.reshape`. Leaves go from ``[*B, *F]`` to
-        ``[*shape, *F]``. Dim names are lost, unless the shape is the same, which gives
-        this tensordict itself.
+        As :meth:`torch.Tensor.reshape`. Leaves go from ``[*B, *F]`` to ``[*shape,
+        *F]``. Names are dropped. If the shape is the present one, this tensordict
+        itself is returned.
 
         Args:
             *args: the new batch size, as numbers or one sequence; -1 is inferred.
-            **kwargs: ``size``, the same as a keyword, and ``inplace``: store the new
-                leaves in this tensordict, and return it.
+            **kwargs: ``size``, the new batch size as a keyword, and ``inplace``: store
+                the new leaves in this tensordict and return it.
 
         Raises:
-            RuntimeError: the number of elements differs, or ``inplace`` is true and the
-                collection is locked.
+            RuntimeError: the number of elements differs; or ``inplace`` is True and the
+                tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(4, 6)}, batch_size=[4, 6])
@@ -167,17 +167,18 @@ class ShapeOps(SplittingOps, RearrangingOps):
     # Order of dims ---------------------------------------------------------------
 
     def permute(self, *args: object, **kwargs: object) -> Self:
-        """Reorder the batch dims. As :meth:`torch.Tensor.permute`.
+        """Reorder the batch dimensions, as :meth:`torch.Tensor.permute`.
 
-        Leaves are views, names follow. The order they have gives this tensordict itself.
+        Leaves are views, and names are reordered. If the order is the present one, this
+        tensordict itself is returned.
 
         Args:
-            *args: the old dim that comes in each place, as numbers or one sequence.
-                Dims at the end that stay in place can be left out.
-            **kwargs: ``dims``, the same as a keyword.
+            *args: for each new place the old dimension, as numbers or one sequence.
+                Trailing dimensions that stay in place can be left out.
+            **kwargs: ``dims``, the order as a keyword.
 
         Raises:
-            ValueError: this is no permutation of the batch dims.
+            ValueError: the dimensions are no permutation of the batch dimensions.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3, 4, 5)}, [3, 4], names=["x", "y"])
@@ -198,12 +199,13 @@ class ShapeOps(SplittingOps, RearrangingOps):
         return permute(self, dims, ("permute", args, kwargs))
 
     def transpose(self, dim0: int, dim1: int) -> Self:
-        """Swap two batch dims. As :meth:`torch.Tensor.transpose`.
+        """Swap two batch dimensions, as :meth:`torch.Tensor.transpose`.
 
-        Leaves are views, names follow. A dim with itself gives this tensordict itself.
+        Leaves are views, and names are swapped. If both dimensions are the same, this
+        tensordict itself is returned.
 
         Raises:
-            ValueError: a dim is no batch dim.
+            ValueError: a dimension is no batch dimension.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3, 4, 5)}, batch_size=[3, 4])
@@ -215,7 +217,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         return _rust.transpose(self, dim0, dim1, ("transpose", (dim0, dim1), {}))
 
     def swapaxes(self, axis0: int, axis1: int) -> Self:
-        """Swap two batch dims: see :meth:`transpose`."""
+        """Swap two batch dimensions: see :meth:`transpose`."""
         if options_primitives._lazy_legacy:
             return _transposed_lazily(self, axis0, axis1)
         return _rust.transpose(self, axis0, axis1, ("swapaxes", (axis0, axis1), {}))
@@ -225,12 +227,12 @@ class ShapeOps(SplittingOps, RearrangingOps):
     def movedim(
         self, source: int | tuple[int, ...], destination: int | tuple[int, ...]
     ) -> Self:
-        """Move batch dims to other places. As :meth:`torch.Tensor.movedim`.
+        """Move batch dimensions to other places, as :meth:`torch.Tensor.movedim`.
 
         Raises:
-            IndexError: a dim is no batch dim.
-            RuntimeError: a dim is given twice.
-            ValueError: there are more sources than destinations, or fewer.
+            IndexError: a dimension is no batch dimension.
+            RuntimeError: a dimension is passed twice.
+            ValueError: the numbers of sources and destinations differ.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(2, 3, 4)}, batch_size=[2, 3, 4])
@@ -242,18 +244,18 @@ class ShapeOps(SplittingOps, RearrangingOps):
 
     moveaxis = movedim
 
-    # Dims of one -----------------------------------------------------------------
+    # Dims of size one ------------------------------------------------------------
 
     def squeeze(self, *args: Any, **kwargs: Any) -> Self:
-        """Remove batch dims of size 1. As :meth:`torch.Tensor.squeeze`.
+        """Remove batch dimensions of size 1, as :meth:`torch.Tensor.squeeze`.
 
         Args:
-            *args: the dim to remove, as ``dim``. Default: all that have size 1. A dim
-                of another size stays, and gives this tensordict itself.
+            *args: ``dim``, the dimension to remove. Default: all dimensions of size 1.
+                If its size is not 1, this tensordict itself is returned.
             **kwargs: ``dim`` as a keyword.
 
         Raises:
-            IndexError: ``dim`` is no batch dim.
+            IndexError: ``dim`` is no batch dimension.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(1, 3, 1)}, batch_size=[1, 3, 1])
@@ -270,14 +272,15 @@ class ShapeOps(SplittingOps, RearrangingOps):
         return _rust.squeeze(self, dim, ("squeeze", args, kwargs))
 
     def unsqueeze(self, *args: Any, **kwargs: Any) -> Self:
-        """Add a batch dim of size 1. As :meth:`torch.Tensor.unsqueeze`.
+        """Add a batch dimension of size 1, as :meth:`torch.Tensor.unsqueeze`.
 
         Args:
-            *args: ``dim``, the place of the new dim, from ``-ndim - 1`` to ``ndim``.
+            *args: ``dim``, the place of the new dimension, from ``-ndim - 1`` to
+                ``ndim``.
             **kwargs: ``dim`` as a keyword.
 
         Raises:
-            RuntimeError: ``dim`` is not in that range.
+            RuntimeError: ``dim`` is out of range.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(3, 4)}, batch_size=[3])
@@ -290,19 +293,19 @@ class ShapeOps(SplittingOps, RearrangingOps):
         return _rust.unsqueeze(self, dim, ("unsqueeze", args, kwargs))
 
     def atleast_1d(self) -> Self:
-        """Add a leading batch dim where there is none."""
+        """Add a leading batch dimension of size 1 if there is no batch dimension."""
         if options_primitives._lazy_legacy:
             return _led_lazily(self, 1)
         return _rust.at_least(self, 1, ("atleast_1d", (), {}))
 
     def atleast_2d(self) -> Self:
-        """Add leading batch dims until there are 2."""
+        """Add leading batch dimensions of size 1 until there are 2."""
         if options_primitives._lazy_legacy:
             return _led_lazily(self, 2)
         return _rust.at_least(self, 2, ("atleast_2d", (), {}))
 
     def atleast_3d(self) -> Self:
-        """Add leading batch dims until there are 3.
+        """Add leading batch dimensions of size 1 until there are 3.
 
         Examples:
             >>> TensorDict({"a": torch.zeros(3)}, batch_size=[3]).atleast_3d().shape
@@ -315,13 +318,13 @@ class ShapeOps(SplittingOps, RearrangingOps):
     # Broadcasting ----------------------------------------------------------------
 
     def expand(self, *args: object, **kwargs: object) -> Self:
-        """Repeat along batch dims of size 1 and new leading ones, without a copy.
+        """Expand batch dimensions of size 1 and add leading ones, without a copy.
 
         As :meth:`torch.Tensor.expand`. All leaves are views.
 
         Args:
-            *args: the new batch size, as numbers or one sequence; -1 keeps a dim.
-            **kwargs: ``size``, the same as a keyword.
+            *args: the new batch size, as numbers or one sequence; -1 keeps a dimension.
+            **kwargs: ``size``, the new batch size as a keyword.
 
         Raises:
             RuntimeError: the batch size does not broadcast to the new one.
@@ -334,10 +337,10 @@ class ShapeOps(SplittingOps, RearrangingOps):
         return self._expanded(_shape_argument(args, kwargs), True)
 
     def expand_as(self, other: TensorCollection | torch.Tensor) -> Self:
-        """Expand to the shape of a tensor, or each leaf to that of another collection.
+        """Expand to the shape of a tensor, or each leaf to a leaf of a tensordict.
 
         Raises:
-            KeyError: ``other`` is a collection that lacks an entry of this one.
+            KeyError: ``other`` is a tensordict that lacks an entry of this one.
             RuntimeError: a shape does not broadcast.
 
         Examples:
@@ -350,7 +353,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
                 msg = f"expand_as() takes a tensor or a collection, got a {type(other).__name__}."
                 raise TypeError(msg)
             return self._expanded(other.shape, True)
-        # The bare method: a function of Python costs as much again.
+        # Call the engine directly: `apply` would double the cost.
         result = _rust.apply_nest(
             self, torch.Tensor.expand_as, (other,), other.batch_size, NO_DEFAULT, None,
             NO_DEFAULT, False, False, False, None, True,
@@ -358,7 +361,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         return cast("Self", result)
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Self:
-        """Expand to ``shape``; dim names are lost. As :func:`torch.broadcast_to`."""
+        """Expand to ``shape`` and drop names, as :func:`torch.broadcast_to`."""
         return self._expanded(tuple(shape), False)
 
     def _expanded(self, shape: Sequence[int], keep_names: bool) -> Self:
@@ -382,12 +385,12 @@ class ShapeOps(SplittingOps, RearrangingOps):
                 raise RuntimeError(MSG_EXPAND_SHAPE.format(shape, batch_size))
         size = torch.Size(sizes)
         names = (*[-1] * extra, *range(ndim)) if keep_names else None
-        # Values that are no tensors tell one from the other.
+        # The operation's name tells non-tensor data whether names are kept.
         op = "expand" if keep_names else "broadcast_to"
         return map_leaves(self, op, (size,), size, names, SHAPE_TAIL, True, -1)
 
     def _broadcast(self, shape: torch.Size) -> Self:
-        """Return the operand that fits where another one asks for ``shape``."""
+        """Expand this operand to the shape that another operand needs."""
         return self.expand(shape)
 
     # Joining and splitting dims --------------------------------------------------
@@ -399,18 +402,18 @@ class ShapeOps(SplittingOps, RearrangingOps):
         *,
         inplace: bool = False,
     ) -> Self:
-        """Join the batch dims from ``start_dim`` to ``end_dim`` into one.
+        """Join the batch dimensions from ``start_dim`` to ``end_dim`` into one.
 
-        As :meth:`torch.Tensor.flatten`. The joined dim has no name.
+        As :meth:`torch.Tensor.flatten`. The joined dimension has no name.
 
         Args:
-            start_dim: the first dim. Default: 0.
-            end_dim: the last dim. Default: the last batch dim.
-            inplace: store the new leaves in this tensordict, and return it.
+            start_dim: the first dimension. Default: 0.
+            end_dim: the last dimension. Default: the last batch dimension.
+            inplace: store the new leaves in this tensordict and return it.
 
         Raises:
-            IndexError: a dim is no batch dim.
-            RuntimeError: ``inplace`` is true and the tensordict is locked.
+            IndexError: a dimension is no batch dimension.
+            RuntimeError: ``inplace`` is True and the tensordict is locked.
             ValueError: ``end_dim`` comes before ``start_dim``.
 
         Examples:
@@ -432,19 +435,19 @@ class ShapeOps(SplittingOps, RearrangingOps):
     def unflatten(
         self, dim: int, unflattened_size: Sequence[int], *, inplace: bool = False
     ) -> Self:
-        """Split one batch dim into several. As :meth:`torch.Tensor.unflatten`.
+        """Split a batch dimension into several, as :meth:`torch.Tensor.unflatten`.
 
-        The new dims have no name, except one that is as long as the old dim.
+        A new dimension keeps the name only if it is as long as the old one.
 
         Args:
-            dim: the dim to split.
-            unflattened_size: the sizes of the new dims; one -1 is inferred.
-            inplace: store the new leaves in this tensordict, and return it.
+            dim: the dimension to split.
+            unflattened_size: the sizes of the new dimensions; one -1 is inferred.
+            inplace: store the new leaves in this tensordict and return it.
 
         Raises:
-            IndexError: ``dim`` is no batch dim.
-            RuntimeError: the sizes do not multiply to that of the dim, or ``inplace``
-                is true and the tensordict is locked.
+            IndexError: ``dim`` is no batch dimension.
+            RuntimeError: the product of the sizes is not the size of the dimension; or
+                ``inplace`` is True and the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(6, 5)}, batch_size=[6])
@@ -454,7 +457,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         batch_size = self.batch_size
         at = batch_dim(dim, batch_size)
         sizes = list(unflattened_size)
-        # Slices of a ``torch.Size`` cost several times those of a list.
+        # Slicing a list is several times faster than slicing a ``torch.Size``.
         dims = list(batch_size)
         try:
             new: Any = view_shape(torch.Size((dims[at],)), torch.Size(sizes))
@@ -471,7 +474,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
 
 
 def _shape_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The shape in ``f(2, 3)``, ``f((2, 3))`` or ``f(size=(2, 3))``."""
+    """Return the shape of a call ``f(2, 3)``, ``f((2, 3))`` or ``f(size=(2, 3))``."""
     if not kwargs:
         is_number = len(args) != 1 or isinstance(args[0], (int, np.integer))
         return args if is_number else args[0]
@@ -481,17 +484,17 @@ def _shape_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _one_dim(dim: int) -> int:
-    """The argument of a call ``f(dim)`` or ``f(dim=dim)``; Python checks it."""
+    """Return the argument of ``f(dim)`` or ``f(dim=dim)``; the call checks its name."""
     return dim
 
 
 def _optional_dim(dim: int | None = None) -> int | None:
-    """Check a dim that may be left out: see :func:`_one_dim`."""
+    """Return an optional dim argument: see :func:`_one_dim`."""
     return dim
 
 
 def _viewed_as(td: Any, dtype: torch.dtype, size: torch.Size) -> Any:
-    """View all leaves as a dtype, in collections of batch size ``size``."""
+    """View all leaves as a dtype, in tensordicts of batch size ``size``."""
     stack = td._lazy_stack()
     if stack is not None:
         dim, members = stack.stack_dim, stack.tensordicts
@@ -519,7 +522,7 @@ def _viewed_as(td: Any, dtype: torch.dtype, size: torch.Size) -> Any:
 
 
 def _check_leading(td: CollectionProtocol) -> None:
-    """Raise where a leaf does not begin with the batch size."""
+    """Raise an error if a leaf does not have the batch size as its leading dims."""
     size = td.batch_size
     for key, value in list(td._entries().items()):
         if isinstance(value, CollectionProtocol):
@@ -528,7 +531,8 @@ def _check_leading(td: CollectionProtocol) -> None:
             raise RuntimeError(MSG_BATCH_MISMATCH.format(size, value.shape, key))
 
 
-# In lazy mode: each makes sure, on the structure alone, that the operation is possible.
+# Lazy mode. Each function checks the operation on a tensordict without entries first.
+# --
 
 
 def _lazily(td: CollectionProtocol, op: str, kwargs: dict[str, Any]) -> Any:
@@ -543,7 +547,7 @@ def _permuted_lazily(td: CollectionProtocol, dims: Any) -> Any:
         if _rust.permute(structure, dims, call) is structure:
             return td
     except ValueError as error:
-        # The message is torch's for the leaves, at which a view does not look.
+        # torch would check the leaves here, but a lazy view reads no leaf.
         ndim = len(td.batch_size)
         is_far = len(dims) == ndim and not all(-ndim <= dim < ndim for dim in dims)
         raise (IndexError if is_far else RuntimeError)(str(error)) from None
