@@ -1,6 +1,7 @@
 """The laws of saving hold at every place: on the disk, in memory, in S3."""
 
 import json
+import os
 import threading
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict
 from tensordict.storage import layouts, verify
 from tensordict.storage.functions import to_safetensors
-from tensordict.storage.remote import Place, place_of
+from tensordict.storage.remote import Place, place_of, publishing
 from tensordict.storage.remote.fetching import download_file, download_folder
 from tensordict.storage.remote.publishing import RECORD, SWITCH
 
@@ -301,3 +302,36 @@ def test_a_large_file_goes_up_in_parts(s3, tmp_path, monkeypatch):
     place = place_of(url, s3.options())
     download_folder(place, tmp_path / "there")
     assert (layouts.load(None, tmp_path / "there")["a"] == data["a"]).all()
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("size", [0, 1, 5_000, 5_001, 23_000])
+def test_a_file_goes_up_in_parts(size, is_own, tmp_path, monkeypatch, request):
+    monkeypatch.setattr(publishing, "PART", 5_000)
+    file = tmp_path / "file"
+    content = bytes(range(256)) * 90
+    file.write_bytes(content[:size])
+    place = place_of(f"memory:///{request.node.name}")
+    publishing.upload_file(place, file, "object", is_own=is_own)
+    assert place.get("object") == content[:size]
+
+
+def test_a_file_that_is_cut_while_it_goes_up_is_an_error(
+    tmp_path, monkeypatch, request
+):
+    monkeypatch.setattr(publishing, "PART", 5_000)
+    file = tmp_path / "file"
+    file.write_bytes(b"1" * 20_000)
+    place = place_of(f"memory:///{request.node.name}")
+    parts = publishing._parts
+
+    def cut(path, *args):
+        found = parts(path, *args)
+        yield next(found)
+        os.truncate(path, 6_000)
+        yield from found
+
+    monkeypatch.setattr(publishing, "_parts", cut)
+    with pytest.raises(OSError, match="cut meanwhile"):
+        publishing.upload_file(place, file, "object")
+    assert not place.exists("object")

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import weakref
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -130,7 +131,7 @@ class Mirror:
         calls = [
             (place, step.path / name, key) for name, key in shared.own_objects().items()
         ]
-        in_threads(upload_file, calls)
+        in_threads(partial(upload_file, is_own=self.is_home), calls)
 
     def _upload(self, step: Step, shared: SharedUpload | None) -> None:
         with self._lock:
@@ -156,6 +157,7 @@ class Mirror:
                 references=references,
                 kept=own,
                 helpers=shared,
+                is_own=self.is_home,
             )
             self._objects = {
                 identities[file]: key[3:] if key.startswith("../") else f"{name}/{key}"

@@ -16,6 +16,7 @@ A save in one object is its own switch. ``docs/dev/object_stores.md`` has the fo
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import socket
 import threading
@@ -37,7 +38,7 @@ from tensordict.storage.remote.manifests import (
 from tensordict.storage.remote.options import obstore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from tensordict.storage.remote.place import Place
 
@@ -91,6 +92,10 @@ MSG_LOST: Final = (
     "Another writer has saved to {url} meanwhile, and its save is there: this one was not "
     "published, and is removed. Save to a place of its own, or again."
 )
+MSG_CUT: Final = (
+    "The file {} had {:,} bytes when its upload began, and was cut meanwhile: nothing of it "
+    "is in the store. Upload it again when no program writes to it."
+)
 MSG_CANCELLED: Final = "The save was cancelled: nothing of it is there."
 
 
@@ -142,11 +147,47 @@ def files_below(folder: Path) -> dict[str, Path]:
     return found
 
 
-def upload_file(place: Place, file: Path, name: str = "") -> str | None:
-    """Bring a file up as one object, in parts if it is large; return its tag."""
+def upload_file(
+    place: Place, file: Path, name: str = "", *, is_own: bool = False
+) -> str | None:
+    """Upload a file as one object, in parts if it is large; return its tag.
+
+    Args:
+        place: the folder of the object.
+        file: the file.
+        name: the name of the object below ``place``.
+        is_own: whether this process made the file, so that no other program cuts it. Parts
+            of it are mapped then, which takes no copy of them.
+    """
     size = file.stat().st_size
     part = max(PART, -(-size // _MOST_PARTS))
-    return place.put(name, file, chunk_size=part, max_concurrency=PARTS)
+    if size <= part:
+        return place.put(name, file.read_bytes())
+    parts = _parts(file, size, part, is_own)
+    return place.put(name, parts, chunk_size=part, max_concurrency=PARTS)
+
+
+def _parts(file: Path, size: int, part: int, is_own: bool) -> Iterator[Any]:
+    """Give the parts of a file, each as memory that goes when the part is uploaded."""
+    page = mmap.ALLOCATIONGRANULARITY
+    with file.open("rb", buffering=0) as opened:
+        for start in range(0, size, part):
+            count = min(part, size - start)
+            if is_own:
+                begin = start // page * page
+                mapped = mmap.mmap(
+                    opened.fileno(),
+                    start + count - begin,
+                    flags=mmap.MAP_SHARED | mmap.MAP_POPULATE,
+                    prot=mmap.PROT_READ,
+                    offset=begin,
+                )
+                yield memoryview(mapped)[start - begin :]
+            else:
+                content = os.pread(opened.fileno(), count, start)
+                if len(content) < count:
+                    raise OSError(MSG_CUT.format(file, size))
+                yield content
 
 
 def upload_folder(
@@ -159,6 +200,7 @@ def upload_folder(
     may_replace: bool = True,
     kept: Collection[str] = (),
     helpers: Helpers | None = None,
+    is_own: bool = False,
 ) -> dict[str, str]:
     """Bring the files of a folder up, and the switch when they are there.
 
@@ -172,6 +214,7 @@ def upload_folder(
         may_replace: whether a save that is there may be replaced.
         kept: objects of the save before that stay, as a path from ``place``.
         helpers: other processes that bring some of the files up.
+        is_own: as for :func:`upload_file`.
 
     Returns:
         The objects of the files, as a path from ``place``, by their names.
@@ -203,6 +246,7 @@ def upload_folder(
             place,
             {objects[name]: path for name, path in own.items() if name in mine},
             progress,
+            is_own=is_own,
         )
         if helpers is not None:
             helpers.wait_for_others()
@@ -353,12 +397,14 @@ def _put_under_a_condition(
     raise explained(failed, place / name) from failed
 
 
-def _upload_all(place: Place, files: Mapping[str, Path], progress: Uploads) -> None:
-    """Bring files up, the largest first, some at a time."""
+def _upload_all(
+    place: Place, files: Mapping[str, Path], progress: Uploads, *, is_own: bool
+) -> None:
+    """Upload files, the largest first, some at a time."""
 
     def upload(name: str, path: Path) -> None:
         progress.check()
-        upload_file(place, path, name)
+        upload_file(place, path, name, is_own=is_own)
         progress.done += path.stat().st_size
 
     in_order = sorted(files, key=lambda name: -files[name].stat().st_size)

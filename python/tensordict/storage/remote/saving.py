@@ -7,6 +7,7 @@ import operator
 import os
 import tempfile
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -133,13 +134,19 @@ def stage_and_upload(
         write(staged)
         progress.check()
         if staged.is_dir():
-            upload_folder(staged, place, progress=progress, may_replace=may_replace)
+            upload_folder(
+                staged,
+                place,
+                progress=progress,
+                may_replace=may_replace,
+                is_own=True,
+            )
             return
         if not may_replace and place.exists():
             raise explained(FileExistsError(), place)
         if staged.is_file():
             progress.total += staged.stat().st_size
-            upload_file(place, staged)
+            upload_file(place, staged, is_own=True)
             progress.done = progress.total
             return
         _upload_shards(Path(folder), place, progress)
@@ -221,7 +228,7 @@ def _upload_shards(folder: Path, place: Place, progress: Uploads) -> None:
     calls = [(parent, path, names[name]) for name, path in files.items()]
     written = sorted(names.values())
     try:
-        in_threads(upload_file, calls)
+        in_threads(partial(upload_file, is_own=True), calls)
     except BaseException:
         forget(parent, written)
         raise
