@@ -310,7 +310,7 @@ def test_keys_that_are_no_keys_are_named_with_their_place() -> None:
         KeyError, match=r"Got key 0\.5\. \(in the mapping at \('a', 'b'\)"
     ):
         TensorDict.from_dict({"a": {"b": {0.5: torch.ones(1)}}})
-    with pytest.raises(KeyError, match="'0' as text and as a number"):
+    with pytest.raises(KeyError, match="'0' both as a string and as a number"):
         TensorDict.from_any({0: torch.ones(1), "0": torch.ones(1)})
     with pytest.raises(KeyError, match="Got key None"):
         TensorDict.from_any({None: 1})

@@ -1,4 +1,4 @@
-"""Print a collection."""
+"""The printed forms of a tensordict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch.nn.parameter import is_lazy
 
-# The base of torch's own context managers that are decorators too.
+# Torch's base class of context managers that are also decorators.
 from torch.utils._contextlib import _DecoratorContextManager
 
 from tensordict.primitives.metatensor import MetaTensor
@@ -36,7 +36,7 @@ _VERBOSE = (
     "show_dtype",
     "show_field_is_shared",
 )
-"""The options that ``verbose=False`` switches off."""
+"""The options that ``verbose=False`` turns off."""
 
 _ONLY_LONG = frozenset(
     {
@@ -51,10 +51,10 @@ _ONLY_LONG = frozenset(
         "show_storage_size",
     }
 )
-"""Options of the long form alone: one who gives them wants to see the long form."""
+"""Options of the long form only. Passing one of them selects the long form."""
 
-# Never changed, only replaced as a whole: a reader in another thread sees the options
-# from before or those from after.
+# The mapping is replaced, never changed, so that a reader in another thread sees either
+# all old or all new options.
 _options: types.MappingProxyType[str, Any] = types.MappingProxyType(
     {
         "show_batch_size": True,
@@ -77,7 +77,7 @@ _options: types.MappingProxyType[str, Any] = types.MappingProxyType(
 
 
 def get_printoptions() -> dict[str, Any]:
-    """A copy of the options that :func:`repr` of a collection follows.
+    """Return a copy of the options for the :func:`repr` of tensordicts.
 
     Examples:
         >>> get_printoptions()["compact"]
@@ -87,24 +87,27 @@ def get_printoptions() -> dict[str, Any]:
 
 
 class set_printoptions(_DecoratorContextManager):  # noqa: N801 - a public name
-    """Set how collections print: for good, or as a context manager or decorator.
+    """Set how tensordicts print: permanently, or as a context manager or decorator.
 
-    The options have effect at once; at the end of a ``with`` block, and outside of a
-    decorated function, those from before are back. What is not given stays as it is.
+    The options take effect at once. At the end of a ``with`` statement, and outside of
+    a decorated function, the previous options are restored. Options that are not passed
+    do not change.
 
     Args:
-        verbose: false leaves out devices, dtypes and ``is_shared``, unless given.
-        **kwargs: of
+        verbose: False to leave out devices, dtypes and ``is_shared``, except for those
+            passed explicitly.
+        **kwargs: any of
 
-            - ``compact``: the short form. Default: false, or unchanged if only options
-              that both forms have are given.
-            - ``show_batch_size``, ``show_device``, ``show_is_shared``: of a collection.
-            - ``show_shape``, ``show_field_device``, ``show_dtype``,
+            - ``compact``: use the short form. Default: False if an option of the long
+              form is passed, otherwise unchanged.
+            - ``show_batch_size``, ``show_device``, ``show_is_shared``: for a
+            tensordict. - ``show_shape``, ``show_field_device``, ``show_dtype``,
               ``show_field_is_shared``, ``show_grad``, ``show_is_contiguous``,
-              ``show_is_view``, ``show_storage_size``: of a leaf.
-            - ``plain``: a summary of each leaf's values.
-            - ``sort_keys``: ``"alphabetical"``, or anything else for the order of entries.
-            - ``html``: whether notebooks show a tree.
+              ``show_is_view``, ``show_storage_size``: for a leaf.
+            - ``plain``: show a summary of each leaf's values.
+            - ``sort_keys``: ``"alphabetical"``; any other value keeps the order of the
+              entries.
+            - ``html``: show a tree in notebooks.
 
     Raises:
         TypeError: an option does not exist.
@@ -137,21 +140,21 @@ class set_printoptions(_DecoratorContextManager):  # noqa: N801 - a public name
         self._made = _options
 
     def clone(self) -> Self:
-        """A fresh context manager with the same options, for each call of a decorated one."""
+        """Return a new context manager with the same options for a decorated call."""
         return type(self)(**self._kwargs)
 
     def set(self) -> None:
-        """Keep the options from now on, as making this does until it is entered."""
+        """Set the options permanently, as the constructor does."""
         global _options  # noqa: PLW0603 - replaced as a whole, see above
         _options = types.MappingProxyType({**_options, **self._kwargs})
 
     def __call__(self, orig_func: Any) -> Any:
-        """Decorate a function, which alone has the options then."""
+        """Decorate a function; the options apply inside of it only."""
         self._restore()
         return super().__call__(orig_func)
 
     def _restore(self) -> None:
-        """Take back what making this has set, unless something else has been set since."""
+        """Restore the options from before the constructor, if they did not change."""
         global _options  # noqa: PLW0603
         if self._at_first is not None and _options is self._made:
             _options = self._at_first
@@ -171,10 +174,10 @@ get_printoptions.__module__ = set_printoptions.__module__ = "tensordict.utils"
 
 
 class DisplayOps(CollectionProtocol):
-    """The text of a collection."""
+    """The printed forms of a tensordict."""
 
     def __repr__(self) -> str:
-        """Its class, entries, batch size and device; see :class:`set_printoptions`.
+        """Return class, entries, batch size and device; see :class:`set_printoptions`.
 
         Examples:
             >>> TensorDict(a=torch.zeros(3, 2), batch_size=[3])
@@ -191,12 +194,12 @@ class DisplayOps(CollectionProtocol):
         return f"{type(self).__name__}(\n{parts})"
 
     def _repr_parts(self) -> list[str]:
-        """The indented lines of the long form, from ``fields=`` on."""
+        """Return the indented lines of the long form, from ``fields=`` on."""
         fields = _fields_part("fields", self._repr_entries(), _options)
         return [fields, *self._repr_properties()]
 
     def _repr_properties(self) -> list[str]:
-        """The lines of the long form below the fields."""
+        """Return the lines of the long form below the fields."""
         parts = []
         if _options["show_batch_size"]:
             parts.append(f"    batch_size={self.batch_size}")
@@ -207,13 +210,13 @@ class DisplayOps(CollectionProtocol):
         return parts
 
     def _repr_compact(self) -> str:
-        """The short form: one line where it is no wider than 80 characters."""
+        """Return the short form: one line if it has at most 80 characters."""
         head = ", ".join([*self._repr_head(), "fields={"])
         children = _compact_children(self, _options)
         return _layout(f"{type(self).__name__}({head}", children, "})", 0, 0)
 
     def _repr_head(self) -> list[str]:
-        """Return what the short form says before the fields."""
+        """Return the parts of the short form before the fields."""
         head = []
         if _options["show_batch_size"]:
             head.append(f"batch_size={_shape(self.batch_size)}")
@@ -222,18 +225,18 @@ class DisplayOps(CollectionProtocol):
         return head
 
     def _repr_entries(self) -> list[tuple[str, Any]]:
-        """The direct entries in the order in which they are printed."""
+        """Return the direct entries in the order of printing."""
         entries = list(self._entries().items())
         if _options["sort_keys"] == "alphabetical":
             entries.sort(key=lambda entry: entry[0])
         return entries
 
     def _repr_exclusive(self) -> list[tuple[int, list[tuple[str, Any]]]]:
-        """Return the members of a stack with the entries that not all of them have."""
+        """Return the members of a lazy stack with entries that some members lack."""
         return []
 
     def _repr_html_(self) -> str | None:
-        """Return what a notebook shows: a tree that folds; None without ``html``."""
+        """Return a collapsible HTML tree for notebooks; None if ``html`` is off."""
         if not _options["html"]:
             return None
         from tensordict.ops.notebook import html_tree
@@ -262,7 +265,7 @@ def _fields_part(
 
 
 def describe_fields(entries: list[tuple[str, Any]]) -> list[str]:
-    """An indented ``name=value`` for each field of a typed collection."""
+    """Return an indented ``name=value`` for each field of a tensorclass."""
     return [
         _indented(f"{name}={_describe(value, _options)}", 4) for name, value in entries
     ]
@@ -273,7 +276,7 @@ def _indented(text: str, width: int) -> str:
 
 
 def _describe(value: object, options: types.MappingProxyType[str, Any]) -> str:
-    """One entry of the long form: a nested tensordict, or what is known of a leaf."""
+    """Return one entry of the long form: a nested tensordict or a leaf."""
     if isinstance(value, CollectionProtocol):
         text, name = repr(value), value._printed_nested_as
         return text if name is None else name + text.removeprefix(type(value).__name__)
@@ -306,7 +309,7 @@ def _describe(value: object, options: types.MappingProxyType[str, Any]) -> str:
 
 
 def _describe_meta(value: MetaTensor, options: types.MappingProxyType[str, Any]) -> str:
-    """One entry of a stack, of which no tensor was made."""
+    """Return one entry of a lazy stack, without making its tensor."""
     parts = []
     if options["show_shape"]:
         parts.append(f"shape={value.shape}")
@@ -322,7 +325,7 @@ def _describe_meta(value: MetaTensor, options: types.MappingProxyType[str, Any])
 
 
 def _or_unknown(question: Any, value: torch.Tensor) -> Any:
-    """The answer, or None from a tensor without storage: a sparse one, one of a lazy module."""
+    """Call ``question``; return None if the tensor has no storage to ask about."""
     try:
         return question(value)
     except (NotImplementedError, RuntimeError, ValueError):
@@ -334,14 +337,14 @@ def _storage_bytes(value: torch.Tensor) -> int:
 
 
 def _known_shape(value: Any) -> list[Any]:
-    """The shape, with -1 for ragged dims; -1 where a lazy module has yet to set it."""
+    """Return the shape, with -1 for ragged dims; ``[-1]`` if uninitialized."""
     if is_lazy(value):
         return [-1]
     return shown_shape(value)
 
 
 def _summary(value: torch.Tensor) -> str:
-    """The mean and spread of a leaf of floats, the range of one of whole numbers."""
+    """Return mean and standard deviation of floats, or the range of integers."""
     if is_lazy(value) or value.is_meta:
         return "values unknown"
     if not value.numel():
@@ -380,11 +383,11 @@ def _shape(shape: Sequence[int]) -> str:
 
 
 class PrintedEntry:
-    """An entry whose text in the compact form is not that of its class.
+    """An entry with its own text in the short form.
 
     Args:
-        value: the entry, which the long form shows.
-        short: its text in the compact form.
+        value: the entry, which the long form prints.
+        short: its text in the short form.
     """
 
     def __init__(self, value: Any, short: str) -> None:
@@ -396,7 +399,7 @@ class PrintedEntry:
 
 
 def _is_whole(value: object) -> bool:
-    """Return whether the shape of an entry is its own, without batch dims."""
+    """Return whether an entry ignores the batch size: its whole shape prints."""
     kind = value._class if isinstance(value, MetaTensor) else type(value)
     return is_shared_class(kind)
 
@@ -422,7 +425,7 @@ def _compact_leaf(
 
 
 def _nested_label(key: str, value: Any, parent: Any) -> str:
-    """The class of a nested tensordict where it is not the usual one, and its own dims."""
+    """Return a nested tensordict's class, if unusual, and additional batch dims."""
     own = value.batch_size[len(parent.batch_size) :]
     name = parent._nested_class(key, value).__name__
     return ("" if name == "TensorDict" else name) + (_shape(own) if own else "")
@@ -431,7 +434,7 @@ def _nested_label(key: str, value: Any, parent: Any) -> str:
 def _compact_children(
     td: CollectionProtocol, options: types.MappingProxyType[str, Any]
 ) -> list[Any]:
-    """Per entry its text, or for a nested tensordict its opening text and children."""
+    """Return a text for each entry, or (opening text, children) for a nested one."""
     children: list[Any] = []
     for key, value in td._repr_entries():
         text = value._repr_short() if isinstance(value, CollectionProtocol) else None
@@ -454,7 +457,7 @@ def _flat(child: str | tuple[str, list[Any]]) -> str:
 def _layout(
     opening: str, children: list[Any], closing: str, indent: int, tail: int
 ) -> str:
-    """On one line where that line, with ``tail`` more characters, is not too wide."""
+    """Lay out on one line if it fits with ``tail`` more characters, else on several."""
     line = f"{opening}{', '.join(map(_flat, children))}{closing}"
     if not children or indent + len(line) + tail <= LINE_WIDTH:
         return line

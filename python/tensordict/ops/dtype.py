@@ -1,4 +1,4 @@
-"""Casts, and questions about dtypes."""
+"""Casts to dtypes, and the dtype of a tensordict."""
 
 # The bodies are filled by decorators; see families.py.
 # mypy: disable-error-code="empty-body"
@@ -31,10 +31,10 @@ MSG_QUANTIZED = (
 class DtypeOps(CollectionProtocol):
     """Casts.
 
-    Each gives a collection of the same structure, batch size, device, names and lock,
-    whose leaves have the new dtype; a leaf that has it already is shared. With
-    ``cast_filter`` only the leaves are cast for which it is true; it is called with the
-    path of each leaf, a tuple, and the leaf.
+    Each method returns a tensordict of the same structure, batch size, device, names
+    and lock, whose leaves have the new dtype. A leaf that has the dtype already is
+    shared. ``cast_filter`` is called with the path of each leaf, a tuple, and the leaf;
+    only leaves for which it returns True are cast.
 
     Examples:
         >>> td = TensorDict(a=torch.zeros(2), n=TensorDict(b=torch.ones(2)), batch_size=[2])
@@ -46,20 +46,20 @@ class DtypeOps(CollectionProtocol):
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """The dtype of all leaves, or None where they differ or there are none."""
+        """The dtype of all leaves, or None if dtypes differ or there are no leaves."""
         dtypes = {leaf.dtype for leaf in _rust.leaves(self)}
         return dtypes.pop() if len(dtypes) == 1 else None
 
     def is_floating_point(self) -> builtins.bool:
-        """Say whether all leaves are of floats."""
+        """Return whether all leaves have a floating-point dtype."""
         return all(leaf.is_floating_point() for leaf in _rust.leaves(self))
 
     def type(self, dst_type: object, *, cast_filter: CastFilter | None = None) -> Self:
         """Cast to a dtype or a tensor type. The result is unlocked.
 
         Args:
-            dst_type: a dtype, or what else :meth:`torch.Tensor.type` takes.
-            cast_filter: says of a path and a leaf whether it is cast.
+            dst_type: a dtype, or another argument of :meth:`torch.Tensor.type`.
+            cast_filter: called with a path and a leaf; True to cast the leaf.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(2))
@@ -71,7 +71,7 @@ class DtypeOps(CollectionProtocol):
         return _rust.map_leaves(self, "type", (dst_type,))
 
     def _cast_where(self, dtype: Any, cast_filter: CastFilter) -> Self:
-        """Cast the leaves that ``cast_filter`` accepts, in an unlocked collection."""
+        """Cast the leaves that ``cast_filter`` accepts. The result is unlocked."""
 
         def cast(path: object, leaf: torch.Tensor) -> torch.Tensor:
             key = path if isinstance(path, tuple) else (path,)
@@ -83,7 +83,7 @@ class DtypeOps(CollectionProtocol):
 
     @casting(torch.bool)
     def bool(self, *, cast_filter: CastFilter | None = None) -> Self:
-        """Cast to truth values, ``torch.bool``."""
+        """Cast to booleans, ``torch.bool``."""
 
     @casting(torch.float32)
     def float(self, *, cast_filter: CastFilter | None = None) -> Self:

@@ -61,7 +61,7 @@ def from_dict(
 
 @with_parameters_of(ConstructOps.from_any)
 def from_any(*args: Any, **kwargs: Any) -> Any:
-    """Make a :class:`TensorDict` of what can be one: :meth:`TensorDict.from_any`.
+    """Make a :class:`TensorDict` if possible: see :meth:`TensorDict.from_any`.
 
     Examples:
         >>> from_any({"a": 1})["a"]
@@ -133,7 +133,7 @@ def fromkeys(*args: Any, **kwargs: Any) -> TensorDict:
 
 @with_parameters_of(TablesOps.from_csv)
 def from_csv(*args: Any, **kwargs: Any) -> TensorDict:
-    """Make a :class:`TensorDict` of a file of comma-separated values: :meth:`TensorDict.from_csv`.
+    """Make a :class:`TensorDict` of a CSV file: see :meth:`TensorDict.from_csv`.
 
     Examples:
         >>> import io
@@ -146,7 +146,7 @@ def from_csv(*args: Any, **kwargs: Any) -> TensorDict:
 
 @with_parameters_of(TablesOps.from_json)
 def from_json(*args: Any, **kwargs: Any) -> TensorDict:
-    """Make a :class:`TensorDict` of a file of JSON: :meth:`TensorDict.from_json`.
+    """Make a :class:`TensorDict` of a JSON file: see :meth:`TensorDict.from_json`.
 
     Examples:
         >>> import io
@@ -158,7 +158,7 @@ def from_json(*args: Any, **kwargs: Any) -> TensorDict:
 
 @with_parameters_of(TablesOps.from_pandas)
 def from_pandas(*args: Any, **kwargs: Any) -> TensorDict:
-    """Make a :class:`TensorDict` of a data frame of pandas: :meth:`TensorDict.from_pandas`.
+    """Make a :class:`TensorDict` of a data frame: see :meth:`TensorDict.from_pandas`.
 
     Examples:
         >>> import pandas as pd
@@ -170,7 +170,7 @@ def from_pandas(*args: Any, **kwargs: Any) -> TensorDict:
 
 @with_parameters_of(TablesOps.from_parquet)
 def from_parquet(*args: Any, **kwargs: Any) -> TensorDict:
-    """Make a :class:`TensorDict` of a file of Parquet: :meth:`TensorDict.from_parquet`.
+    """Make a :class:`TensorDict` of a Parquet file: :meth:`TensorDict.from_parquet`.
 
     Examples:
         >>> import io
@@ -184,7 +184,7 @@ def from_parquet(*args: Any, **kwargs: Any) -> TensorDict:
 
 @with_parameters_of(TablesOps.from_polars)
 def from_polars(*args: Any, **kwargs: Any) -> TensorDict:
-    """Make a :class:`TensorDict` of a data frame of polars: :meth:`TensorDict.from_polars`.
+    """Make a :class:`TensorDict` of a data frame: see :meth:`TensorDict.from_polars`.
 
     Examples:
         >>> import polars as pl

@@ -1,12 +1,12 @@
-"""The decorators that fill the uniform methods: a hundred functions, one body each.
+"""Decorators that fill uniform methods.
 
-Where dozens of methods differ only in the torch function they call, each is written
-with its real signature and docstring and an empty body, and a decorator of this file
-puts the body in when the class is made. The filled method is a plain function: a call
+Dozens of methods differ only in the torch function that they call. Each is written with
+its signature and docstring and an empty body. A decorator of this module replaces the
+body when the class is defined. The filled method is a plain function, so that a call
 costs one Python frame.
 
-The slower roads are in :mod:`.operands`: an operand that is another collection or a
-tensor, and so has to be brought into line first.
+:mod:`.operands` contains the slower paths, for an operand that is another tensordict or
+a tensor and does not match the leaves yet.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _filled(method: Callable[..., Any], stub: F) -> F:
-    """``method`` with the name, signature, annotations and docstring of ``stub``."""
+    """Give ``method`` the name, signature, annotations and docstring of ``stub``."""
     return functools.update_wrapper(method, stub)  # type: ignore[return-value]
 
 
@@ -82,7 +82,7 @@ def elementwise_inplace(op: ForEach) -> Callable[[F], F]:
 
 
 def mapping(op: str | Callable[..., Any]) -> Callable[[F], F]:
-    """Fill ``method(self)`` with ``op`` called on each leaf; there is no foreach form."""
+    """Fill ``method(self)`` with a call of ``op`` on each leaf."""
 
     def fill(stub: F) -> F:
         def method(self: Any) -> Any:
@@ -96,10 +96,10 @@ def mapping(op: str | Callable[..., Any]) -> Callable[[F], F]:
 def elementwise_with(op: ForEach) -> Callable[[F], F]:
     """Fill ``method(self, other, default=None)`` with ``op(leaves, operand)``.
 
-    ``op`` takes a list of leaves and either a list of as many operands, or one operand
-    for all. Names and lock are kept; nested tensordicts that hold nothing are not, but
-    where the operand is a tensor with dims. The stub says whether ``default`` is
-    keyword-only.
+    ``op`` takes a list of leaves, and either a list of operands of the same length or
+    one operand for all leaves. Names and lock are kept. Nested tensordicts without
+    entries are dropped, unless the operand is a tensor with dims. The stub decides
+    whether ``default`` is keyword-only.
     """
 
     def fill(stub: F) -> F:
@@ -125,7 +125,7 @@ def elementwise_with(op: ForEach) -> Callable[[F], F]:
 
 
 def _with(op: ForEach, td: CollectionProtocol, other: object, default: object) -> Any:
-    """``op`` with an operand that is not in line with ``td`` as it is."""
+    """Compute ``op`` with an operand that does not match the leaves of ``td`` yet."""
     if isinstance(other, CollectionProtocol):
         return with_collection(op, td, other, default)
     if isinstance(other, torch.Tensor) and other.dim():
@@ -140,7 +140,7 @@ def _with(op: ForEach, td: CollectionProtocol, other: object, default: object) -
 
 
 def elementwise_scaled(op: ForEach, sign: int) -> Callable[[F], F]:
-    """Build ``self + sign * alpha * other``: see :func:`elementwise_with`."""
+    """Fill a method with ``self + sign * alpha * other``."""
 
     def fill(stub: F) -> F:
         def method(
@@ -161,12 +161,12 @@ def elementwise_scaled(op: ForEach, sign: int) -> Callable[[F], F]:
 def _scaled(
     op: ForEach, add: ForEach, sign: int, alpha: object, other: object
 ) -> ForEach:
-    """``op`` with its operand, which is made of ``other``, times ``alpha``.
+    """Return ``op`` with its operand, which is made of ``other``, times ``alpha``.
 
-    The foreach forms take ``alpha`` for lists, and the addition also for one tensor.
+    Only the forms for lists, and the addition of one tensor, take ``alpha``.
     """
     if isinstance(other, CollectionProtocol):
-        # Its leaves are a list. One call of Python less than below.
+        # Its leaves are a list, so `partial` is enough and saves a Python call.
         return functools.partial(op, alpha=alpha)
 
     def scaled(values: Leaves, operand: Any) -> Any:
@@ -182,7 +182,7 @@ def _scaled(
 
 
 def elementwise_scaled_inplace(op: ForEach, sign: int) -> Callable[[F], F]:
-    """Build the operation of :func:`elementwise_scaled` that writes into the leaves."""
+    """Fill an in-place method with the sum of :func:`elementwise_scaled`."""
 
     def fill(stub: F) -> F:
         def method(self: Any, other: object, alpha: object = None) -> Any:
@@ -205,7 +205,7 @@ def elementwise_scaled_inplace(op: ForEach, sign: int) -> Callable[[F], F]:
 
 
 def elementwise_with_inplace(op: ForEach) -> Callable[[F], F]:
-    """Fill ``method_(self, other)`` with ``op(leaves, operand)``, writing into the leaves."""
+    """Fill ``method_(self, other)`` with ``op(leaves, operand)``, in place."""
 
     def fill(stub: F) -> F:
         def method(self: Any, other: object) -> Any:
@@ -219,7 +219,7 @@ def elementwise_with_inplace(op: ForEach) -> Callable[[F], F]:
 
 
 def leafwise(op: Callable[..., Any]) -> Callable[[F], F]:
-    """Build a method of a function of one leaf: see :func:`elementwise_with`."""
+    """Fill a method with a function of one leaf: see :func:`elementwise_with`."""
 
     def for_each(values: Leaves, operand: object) -> Leaves:
         if type(operand) is list and len(operand) == len(values):
@@ -243,11 +243,11 @@ _CASTS = {
     torch.complex64: "cfloat",
     torch.complex128: "cdouble",
 }
-"""The casts that are methods: several times as fast as reading a dtype from arguments."""
+"""Casts that are methods of tensors: several times faster than passing a dtype."""
 
 
 def cast_of(dtype: torch.dtype) -> tuple[str, tuple[torch.dtype, ...]]:
-    """The method that casts a leaf to ``dtype``, and its arguments."""
+    """Return the method name and the arguments that cast a leaf to ``dtype``."""
     return _cast_of(dtype)
 
 
@@ -257,12 +257,12 @@ def _cast_of(dtype: torch.dtype) -> tuple[str, tuple[torch.dtype, ...]]:
 
 
 TRACED = ((cast_of, _cast_of),)
-"""Functions for :mod:`tensordict.compile.registration`: a known dtype is not looked
-up."""
+"""Functions for :mod:`tensordict.compile.registration`: for a known dtype, the lookup
+is a constant of the compiled code."""
 
 
 def cast_leaves(td: CollectionProtocol, dtype: torch.dtype) -> Any:
-    """``td`` with its leaves in ``dtype``; those that are stay the same tensors."""
+    """Cast the leaves of ``td``; leaves that have the dtype are shared."""
     return _rust.map_leaves(td, *cast_of(dtype), None, True, 0, True)
 
 
@@ -291,9 +291,9 @@ def comparing(
 ) -> Callable[[F], F]:
     """Fill ``__op__(self, other)`` with ``op(leaf, operand)``, a comparison.
 
-    The result is a plain collection without names, never locked. ``operator`` is the
-    function of :mod:`operator` for two entries of which one is a collection, and
-    ``otherwise`` the answer where ``other`` is nothing to compare with.
+    The result is a plain, unlocked tensordict without names. ``operator`` is the
+    function of :mod:`operator` for two entries if one is a tensordict. ``otherwise`` is
+    the result if ``other`` cannot be compared.
     """
 
     def for_each(values: Leaves, operands: Leaves) -> Leaves:
@@ -304,7 +304,7 @@ def comparing(
             try:
                 result = _rust.compare(self, op, other, self._plain_type)
             except RuntimeError:
-                # Special entries that torch takes for different can be compared below.
+                # Special entries that torch cannot compare are compared below.
                 if not any(map(kind_of, _rust.leaves(self))):
                     raise
                 result = None

@@ -1,4 +1,4 @@
-"""The deprecated setting of what ``td.get`` of a missing key gives."""
+"""The deprecated setting for the result of ``td.get`` with a missing key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if (
 
 
 def get_defaults_to_none(set_to_none: bool = True) -> bool:  # noqa: ARG001
-    """Return whether ``td.get`` of a missing key is None; deprecated."""
+    """Return whether ``td.get`` returns None for a missing key. Deprecated."""
     warn_caller(
         deprecation_message("get_defaults_to_none()", USE_INDEXING), DeprecationWarning
     )
@@ -30,7 +30,7 @@ def get_defaults_to_none(set_to_none: bool = True) -> bool:  # noqa: ARG001
 
 
 def set_get_defaults_to_none(set_to_none: bool = True) -> None:
-    """Set whether ``td.get`` of a missing key is None; deprecated."""
+    """Set whether ``td.get`` returns None for a missing key. Deprecated."""
     warn_caller(
         deprecation_message("set_get_defaults_to_none()", USE_INDEXING),
         DeprecationWarning,

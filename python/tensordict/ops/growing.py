@@ -1,4 +1,4 @@
-"""Adding tensors to a collection that is memory-mapped, and to its directory."""
+"""Adding of tensors to a memory-mapped tensordict and its directory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MSG_NO_FILE = (
 
 
 class GrowingOps(CollectionProtocol):
-    """Adding tensors to a collection that is memory-mapped, and to its directory."""
+    """Adding of tensors to a memory-mapped tensordict and its directory."""
 
     def make_memmap(
         self,
@@ -38,22 +38,22 @@ class GrowingOps(CollectionProtocol):
         dtype: torch.dtype | None = None,
         robust_key: bool | None = True,
     ) -> MemoryMappedTensor:
-        """Add a tensor of zeros to a memory-mapped collection and to its directory.
+        """Add a tensor of zeros to a memory-mapped tensordict and its directory.
 
         The tensordict stays locked.
 
         Args:
-            key: where to. Nested tensordicts that are missing are made.
-            shape: the shape, which begins with the batch size.
+            key: a nested key. Missing levels are created.
+            shape: the shape of the tensor; it starts with the batch size.
             dtype: the dtype. Default: torch's default dtype.
             robust_key: as for :meth:`memmap`.
 
         Raises:
             RuntimeError: the tensordict is not memory-mapped, the key exists, or the
-                shape does not begin with the batch size; the tensordict, or a nested
-                one that the key runs through, is none that entries are added to.
-            AttributeError: the key is that of no field of a tensorclass, or runs
-                through a tensor.
+                shape does not start with the batch size; or the class of the
+                tensordict, or of a nested one on the way, takes no new entries.
+            AttributeError: a tensorclass has no field of this name, or the key leads
+                below a tensor.
 
         Examples:
             >>> import tempfile
@@ -80,16 +80,16 @@ class GrowingOps(CollectionProtocol):
         copy_data: bool = True,
         robust_key: bool | None = True,
     ) -> MemoryMappedTensor:
-        """Add a copy of a tensor to a memory-mapped collection and to its directory.
+        """Add a copy of a tensor to a memory-mapped tensordict and its directory.
 
         Args:
-            key: where to.
-            tensor: what to copy.
-            copy_data: whether its values are copied. If not, there are zeros.
+            key: a nested key. Missing levels are created.
+            tensor: the tensor to copy.
+            copy_data: copy the values. If False, the new tensor contains zeros.
             robust_key: as for :meth:`memmap`.
 
         Raises:
-            RuntimeError: as :meth:`make_memmap`.
+            RuntimeError: as for :meth:`make_memmap`.
         """
 
         def make(file: str | None) -> torch.Tensor:
@@ -116,18 +116,18 @@ class GrowingOps(CollectionProtocol):
         dtype: torch.dtype | None = None,
         robust_key: bool | None = True,
     ) -> MemoryMappedTensor:
-        """Add a tensor over a storage that is mapped from the file of the entry.
+        """Add a tensor over a storage that is mapped from the entry's file.
 
         Args:
-            key: where to.
-            storage: the memory, mapped from the file that the entry is to have. Where a
-                save took the place of the one with that file, the values are written.
-            shape: the shape.
+            key: a nested key. Missing levels are created.
+            storage: the memory, mapped from the file of the entry. If a later save has
+                replaced that file, the values are written to the new file.
+            shape: the shape of the tensor.
             dtype: the dtype. Default: torch's default dtype.
             robust_key: as for :meth:`memmap`.
 
         Raises:
-            RuntimeError: the storage is mapped from another file; or as
+            RuntimeError: the storage is mapped from another file; or as for
                 :meth:`make_memmap`.
         """
         path = _path(key)
@@ -140,7 +140,7 @@ class GrowingOps(CollectionProtocol):
             if made._filename is None and _rust.is_of_replaced_file(
                 storage.data_ptr(), file
             ):
-                # A save took the place of the one with the file of this memory.
+                # A later save replaced the file that this memory is mapped from.
                 return MemoryMappedTensor.from_tensor(
                     made, filename=file, existsok=True
                 )
@@ -160,15 +160,15 @@ class GrowingOps(CollectionProtocol):
         return append.add_leaf_file(self, path, _size_of(shape), dtype, make, how)
 
     def memmap_refresh_(self, *, allow_pickle: bool | None = None) -> Self:
-        """Open the files of a memory-mapped collection again.
+        """Open the files of a memory-mapped tensordict again.
 
-        Entries that others added to its directory appear, those that were removed go.
-        Nested tensordicts keep their identity. Batch sizes and names that were set
-        since the save are kept, and written to the metadata.
+        Entries that other processes added to its directory appear, and removed entries
+        disappear. Nested tensordicts stay the same objects. Batch sizes and names that
+        were set after the save are kept and written to the metadata.
 
         Raises:
-            RuntimeError: the tensordict is not memory-mapped, or has no directory; a
-                tensor that was added does not have the batch size.
+            RuntimeError: the tensordict is not memory-mapped or has no directory; or an
+                added tensor does not have the batch size as its leading dimensions.
 
         Examples:
             >>> import tempfile
@@ -185,14 +185,14 @@ class GrowingOps(CollectionProtocol):
         return append.refresh(self, allow_pickle)
 
     def _level_to_grow(self, key: str, method: str) -> Self:
-        """The dense collection that takes a new entry.
+        """Return the dense tensordict that takes a new entry.
 
         Args:
-            key: the entry.
-            method: what adds it, for the message.
+            key: the key of the entry.
+            method: the name of the public method, for the message.
 
         Raises:
-            RuntimeError: this tensordict is none that entries are added to.
+            RuntimeError: the class of this tensordict takes no new entries.
         """
         if self._is_dense:
             return self
@@ -213,14 +213,14 @@ def _path(key: NestedKeyLike) -> tuple[str, ...]:
 
 
 def _table_of(shape: object) -> torch.Tensor | None:
-    """The table of sizes of a nested tensor, where a shape is one."""
+    """Return the table of sizes of a nested tensor if ``shape`` is one, else None."""
     if not isinstance(shape, torch.Tensor) or shape.ndim < 2:
         return None
     return shape.to("cpu", torch.int64)
 
 
 def _size_of(shape: Any) -> torch.Size:
-    """A shape as a size; for the table of sizes of a nested tensor, with -1 in it."""
+    """Convert a shape to a size; a table of sizes gives -1 in its ragged dims."""
     if not isinstance(shape, torch.Tensor):
         return torch.Size(shape)
     if shape.ndim < 2:

@@ -1,4 +1,4 @@
-"""Shared memory, and which memory the leaves live in."""
+"""Shared memory."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ MSG_EXCLUSIVE = (
 
 
 class MemoryOps(CollectionProtocol):
-    """Shared memory, and which memory the leaves live in."""
+    """Shared memory."""
 
     def share_memory_(self) -> Self:
         """Move every leaf into shared memory, in place, and lock this tensordict.
 
-        Other processes that are sent the tensordict then see the same memory. All leaves
-        become places of one piece of it, which takes one descriptor, except those whose
-        memory other tensors use, and those of 256 MiB and more. Leaves keep their identity. Unlocking ends the promise: entries may be replaced then.
-        Non-tensor values are shared, too: :meth:`update_`, :meth:`set_` and assignment
-        at an index change them for all processes. The same value object is kept until
-        then, so a change inside of it stays in this process.
+        Processes that receive the tensordict use the same memory. All leaves lie in one
+        block of shared memory, which needs one file descriptor; exceptions are leaves
+        of 256 MiB and more, and leaves whose memory other tensors use. Leaves stay the
+        same objects. Unlocking ends the shared state, since entries may then be
+        replaced.
+
+        Non-tensor data is shared, too: :meth:`update_`, :meth:`set_` and assignment at
+        an index change it in all processes. A change inside a Python object stays in
+        this process.
 
         Raises:
             RuntimeError: the tensordict is memory-mapped.
@@ -43,7 +46,7 @@ class MemoryOps(CollectionProtocol):
         return self.lock_()
 
     def _share_values(self) -> None:
-        """Let non-tensor values be seen by the processes that this is sent to."""
+        """Make changes of non-tensor data visible to the receiving processes."""
         columns: list[Any] = []
         for collection in _rust.containers(self):
             if collection._is_non_tensor:

@@ -1,4 +1,4 @@
-"""Writing many entries at once, or one number into all of them."""
+"""Merging of many entries, and filling of all leaves with a number."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ MSG_FILL = (
 
 
 def _chosen(source: CollectionProtocol, keys: object) -> dict[Any, Any]:
-    """``source`` with the entries at ``keys`` alone.
+    """Return the entries of ``source`` at ``keys``.
 
-    Of a collection and keys in it, only the keys count.
+    If both a nested tensordict and keys inside it are named, only the latter count.
     """
     paths = key_paths(keys)
     wanted = [key for key in paths if not any(goes_on([key], p) for p in paths)]
@@ -63,10 +63,10 @@ def _chosen(source: CollectionProtocol, keys: object) -> dict[Any, Any]:
 def _update_with_batch_size(
     td: CollectionProtocol, source: CollectionProtocol, options: tuple[Any, ...]
 ) -> None:
-    """Update ``td``, which takes the batch sizes of ``source``; or change nothing.
+    """Update ``td`` and give it the batch sizes of ``source``, or change nothing.
 
     Raises:
-        RuntimeError: they differ where values are written in place.
+        RuntimeError: batch sizes differ, and values are written in place.
     """
     held: list[Any] = []
     _hold(td, held)
@@ -90,7 +90,7 @@ def _update_with_batch_size(
 
 
 def _hold(td: Any, held: list[Any]) -> None:
-    """Add what ``td`` and the tensordicts in it have: entries or members, size, names."""
+    """Append ``td`` and nested ones with their entries or members, sizes, names."""
     td = _without_class(td)
     members = None if td._is_non_tensor else getattr(td, "tensordicts", None)
     if members is not None:
@@ -106,9 +106,9 @@ def _hold(td: Any, held: list[Any]) -> None:
 
 
 class MergingOps(CollectionProtocol):
-    """Writing many entries at once, or one number into all of them."""
+    """Merging of many entries, and filling of all leaves with a number."""
 
-    # Many at once ----------------------------------------------------------------
+    # Many entries ----------------------------------------------------------------
 
     def update(
         self,
@@ -123,28 +123,29 @@ class MergingOps(CollectionProtocol):
         ignore_lock: bool = False,
         **kwargs: object,
     ) -> Self:
-        """Merge the entries of another collection or mapping into this one.
+        """Merge the entries of another tensordict or mapping into this one.
 
-        Nested tensordicts are merged, everything else is replaced. All entries are
-        stored, or where one does not fit none.
+        Nested tensordicts are merged; all other entries are replaced. If an entry does
+        not fit, nothing is stored.
 
         Args:
-            input_dict_or_td: the entries, in which keys may be nested.
+            input_dict_or_td: the entries; keys may be nested.
             clone: store copies.
-            inplace: write into the entries that there are.
-            non_blocking: how entries are moved to the device of this tensordict.
-            keys_to_update: take only these. A key of a collection takes all in it,
-                unless there are keys that go on in it.
-            is_leaf: which types of nested tensordicts replace what is there.
-            update_batch_size: take the batch size of the other collection, which must
-                then have all leaves of this one, and those of the tensordicts in it. A
-                lazy stack takes the number of its members.
-            ignore_lock: write to a locked collection, too.
-            **kwargs: more entries.
+            inplace: write into the memory of existing entries.
+            non_blocking: passed to torch if entries move to this tensordict's device.
+            keys_to_update: the keys to take. Default: all. The key of a nested
+                tensordict takes all its entries, unless longer keys choose some.
+            is_leaf: called with the type of a nested tensordict; True to replace the
+                present entry instead of merging.
+            update_batch_size: take the batch size of the other tensordict, also in
+                nested tensordicts. It must contain all leaves of this one. A lazy stack
+                takes the number of members, too.
+            ignore_lock: also write to a locked tensordict.
+            **kwargs: more entries by name.
 
         Raises:
-            RuntimeError: a value does not have the batch size as its leading dims, the
-                batch sizes differ, or the tensordict is locked.
+            RuntimeError: a value does not have the batch size as its leading
+                dimensions, the batch sizes differ, or the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"n": {"a": torch.zeros(3)}}, [3])
@@ -166,7 +167,7 @@ class MergingOps(CollectionProtocol):
             if keys_to_update and update_batch_size:
                 check_size_of_some(self, source)
             if keys_to_update and is_sized and not update_batch_size:
-                # The size of the whole source is checked, though only a part is taken.
+                # Check the size of the whole source, even if only a part is taken.
                 check_update_size(self, source)
             source = chosen
         if update_batch_size:
@@ -185,23 +186,23 @@ class MergingOps(CollectionProtocol):
         keys_to_update: Sequence[NestedKeyLike] | None = None,
         **kwargs: object,
     ) -> Self:
-        """Copy the values of a collection or mapping into the entries of this one.
+        """Copy the values of a tensordict or mapping into the entries of this one.
 
-        Values broadcast to the shape of the entry. Those that have no entry here are
-        left out, unless no tensor is left or ``keys_to_update`` names them. Nothing is
-        copied where one does not fit.
+        Values broadcast to the shape of the entry. Values without an entry here are
+        ignored, unless no tensor is left or ``keys_to_update`` names them. If a value
+        does not fit, nothing is copied.
 
         Args:
-            input_dict_or_td: the values, in which keys may be nested.
-            clone: has no effect, since values are copied.
-            non_blocking: whether copies between devices may be asynchronous.
-            keys_to_update: copy only these, or this one. A key of a collection copies
-                all in it.
-            **kwargs: more values.
+            input_dict_or_td: the values; keys may be nested.
+            clone: has no effect: values are always copied.
+            non_blocking: allow asynchronous copies between devices.
+            keys_to_update: the key or keys to copy. Default: all. The key of a nested
+                tensordict copies all its entries.
+            **kwargs: more values by name.
 
         Raises:
-            KeyError: a value has no entry here, and no tensor has one or
-                ``keys_to_update`` names it.
+            KeyError: all tensors among the values lack an entry here; or
+                ``keys_to_update`` names a value that lacks one.
             RuntimeError: a value does not fit its entry.
 
         Examples:
@@ -231,21 +232,18 @@ class MergingOps(CollectionProtocol):
         return self
 
     def copy_(self, tensordict: CollectionProtocol, non_blocking: bool = False) -> Self:
-        """Copy the values of another collection into the entries of this one.
-
-        As :meth:`update_`.
-        """
+        """Copy the values of another tensordict into this one, as :meth:`update_`."""
         return self.update_(tensordict, non_blocking=non_blocking)
 
     # Filling ---------------------------------------------------------------------
 
     def fill_(self, key: NestedKeyLike, value: float | bool) -> Self:
-        """Fill the entry at a nested key with one number; all leaves of a collection.
+        """Fill the entry at a nested key, or all leaves of a nested tensordict.
 
         Raises:
             IndexError: ``key`` is no nested key.
-            KeyError: there is no such entry.
-            RuntimeError: ``value`` is a tensor with dims.
+            KeyError: the entry is missing.
+            RuntimeError: ``value`` is a tensor with dimensions.
         """
         path = entry_path(key)
         target = _rust.get(self, path)
@@ -260,24 +258,24 @@ class MergingOps(CollectionProtocol):
 
 
 def _without_class(td: CollectionProtocol) -> Any:
-    """The tensordict inside a tensorclass; any other as it is."""
+    """Return the tensordict inside a tensorclass; return others unchanged."""
     return td._tensordict if is_tensorclass(td) and not td._is_non_tensor else td
 
 
 def _has_other_size(td: CollectionProtocol, source: CollectionProtocol) -> bool:
-    """Return whether the batch dims that both have differ."""
+    """Return whether the batch sizes differ in the dims that both have."""
     common = min(len(td.batch_size), len(source.batch_size))
     return bool(td.batch_size[:common] != source.batch_size[:common])
 
 
 def check_size_of_some(td: CollectionProtocol, source: object) -> None:
-    """Raise where ``td`` would take another batch size with some entries of ``source``."""
+    """Raise an error if some entries of ``source`` would need another batch size."""
     if isinstance(source, CollectionProtocol) and _has_other_size(td, source):
         raise RuntimeError(MSG_SIZE_OF_SOME)
 
 
 def _take_batch_sizes(td: Any, source: Any, inplace: bool) -> None:
-    """Take the batch sizes of ``source`` where they differ, and drop the leaves there."""
+    """Take the batch sizes of ``source`` where they differ; drop the leaves there."""
     if isinstance(source, CollectionProtocol):
         source = _without_class(source)
         if _has_other_size(td, source):
@@ -299,7 +297,7 @@ def _take_batch_sizes(td: Any, source: Any, inplace: bool) -> None:
 
 
 def check_resizable(td: TensorCollection, source: Any, inplace: bool = False) -> None:
-    """Raise where ``td`` cannot take another batch size with the entries of ``source``."""
+    """Raise an error if ``td`` cannot take the batch size and entries of ``source``."""
     if inplace:
         raise RuntimeError(MSG_INPLACE_SIZE)
     size = td.batch_size
@@ -311,12 +309,12 @@ def check_resizable(td: TensorCollection, source: Any, inplace: bool = False) ->
 
 
 def _follow_batch_sizes(td: CollectionProtocol, source: CollectionProtocol) -> None:
-    """Take the batch sizes of ``source``, all leaves of which come; names are dropped."""
+    """Take the batch sizes of ``source``, which has all leaves; drop the old ones."""
     stack = td._lazy_stack()
     if stack is not None:
         stack._resize_members(source)
         return
-    # Without leaves any batch size fits.
+    # Drop the leaves first: without leaves, any batch size fits.
     for key, present in list(td._entries().items()):
         value = source._get_entry(key, None)
         if is_branch(present) and is_branch(value):
@@ -324,17 +322,17 @@ def _follow_batch_sizes(td: CollectionProtocol, source: CollectionProtocol) -> N
         elif is_branch(present) or not isinstance(present, CollectionProtocol):
             td._del_entry(key)
         elif value is not None and not getattr(present, "_is_one", True):
-            # Values in another number are replaced, too.
+            # A non-tensor stack has one object for each row, so drop it, too.
             td._del_entry(key)
     td.batch_size = source.batch_size
     td.names = None
 
 
 def entry_path(key: object) -> tuple[str, ...]:
-    """The flat path of a key.
+    """Return the flat path of a key.
 
     Raises:
-        IndexError: it is no nested key.
+        IndexError: ``key`` is no nested key.
     """
     path = _rust.unravel_key_to_tuple(key)
     if not path:
@@ -343,7 +341,7 @@ def entry_path(key: object) -> tuple[str, ...]:
 
 
 def key_paths(keys: object) -> list[tuple[str, ...]]:
-    """The flat paths of a list or tuple of nested keys."""
+    """Return the flat paths of a list or tuple of nested keys."""
     if not isinstance(keys, (list, tuple)):
         raise TypeError(MSG_KEY_LIST.format(type(keys)))
     paths = [_rust.unravel_key_to_tuple(key) for key in keys]
@@ -353,12 +351,12 @@ def key_paths(keys: object) -> list[tuple[str, ...]]:
 
 
 def goes_on(paths: list[tuple[str, ...]], key: tuple[str, ...]) -> bool:
-    """Return whether ``key`` is longer than one of ``paths``, and begins with it."""
+    """Return whether ``key`` is longer than one of ``paths`` and starts with it."""
     return any(key != path and key[: len(path)] == path for path in paths)
 
 
 def restricted(source: Any, keys: list[tuple[str, ...]]) -> dict[Any, Any]:
-    """The part of a collection or mapping at ``keys``, flat paths, as a mapping."""
+    """Return the part of a tensordict or mapping at the flat paths ``keys``."""
     if isinstance(source, CollectionProtocol) and source._is_dense:
         wanted = {path[0] for path in keys if len(path) == 1}
         if len(wanted) == len(keys):
@@ -368,7 +366,7 @@ def restricted(source: Any, keys: list[tuple[str, ...]]) -> dict[Any, Any]:
             return {key: entries[key] for key in wanted if key in entries}
     kept: dict[Any, Any] = {}
     if isinstance(source, CollectionProtocol):
-        # A field may have the name of the method that lists the entries.
+        # `_as_source`, since a tensorclass field may be named like the method `items`.
         source = source._as_source()
     for key, value in source.items():
         path = _rust.unravel_key_to_tuple(key)
@@ -386,6 +384,6 @@ def restricted(source: Any, keys: list[tuple[str, ...]]) -> dict[Any, Any]:
 def _in_order_of(
     td: CollectionProtocol, paths: list[tuple[str, ...]]
 ) -> list[tuple[str, ...]]:
-    """The paths in the order in which ``td`` has their first keys."""
+    """Sort the paths by the order of their first keys in ``td``."""
     place = {key: at for at, key in enumerate(td.keys())}
     return sorted(paths, key=lambda path: place.get(path[0], len(place)))

@@ -1,7 +1,7 @@
-"""Show a collection as a tree: in notebooks, with small previews, and on consoles.
+"""Trees of a tensordict with small previews, for notebooks and consoles.
 
-The HTML needs no script and nothing from elsewhere, takes the colours of the page around it
-(so it is readable in dark and light), and escapes what users put in.
+The HTML needs no script and no other file. It takes the colours of the page, so that it
+is readable in dark and light, and it escapes user data.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ content="width=device-width"><meta name="color-scheme" content="light dark">
 </body></html>
 """
 
-# A level with more entries shows the first ones and how many follow: a page has an end.
+# A level with more entries shows the first entries and the number of the others.
 ENTRIES_SHOWN: Final = 200
-# Levels below the root that are open at first, while they are short.
+# The levels below the root that are open at first if they have few entries.
 LEVELS_OPEN: Final = 2
 ENTRIES_OPEN: Final = 30
 
@@ -66,7 +66,7 @@ HISTOGRAM_SAMPLE: Final = 65_536
 
 
 class Previews(NamedTuple):
-    """Tell which previews of values are drawn."""
+    """The kinds of previews to draw."""
 
     images: bool = True
     histograms: bool = False
@@ -76,11 +76,11 @@ USUAL_PREVIEWS: Final = Previews()
 
 
 class Shown:
-    """Hold a collection that a notebook draws as a tree; see :func:`show`.
+    """A tensordict that a notebook draws as a tree; see :func:`show`.
 
     Args:
         td: the tensordict.
-        previews: which previews of values are drawn.
+        previews: the previews to draw.
     """
 
     def __init__(self, td: object, previews: Previews) -> None:
@@ -95,18 +95,19 @@ class Shown:
 
 
 def show(td: Any, *, images: bool = True, histograms: bool = False) -> Shown:
-    """Show a collection in a notebook, with previews of its values.
+    """Show a tensordict in a notebook, with previews of its values.
 
     Args:
-        td: a collection of any kind.
+        td: a tensordict of any class.
         images: draw the first rows of leaves that look like images: dtype ``uint8`` and
-            feature dims ``[H, W]``, ``[C, H, W]`` or ``[H, W, C]``, with sides of at least
-            8 and 1, 3 or 4 channels. Needs ``pillow``; without it there are no images.
-        histograms: draw how the values of each leaf are distributed, from at most 65,536
-            of them, taken evenly.
+            feature dimensions ``[H, W]``, ``[C, H, W]`` or ``[H, W, C]``, with sides of
+            at least 8 and 1, 3 or 4 channels. Needs ``pillow``; without it no image is
+            drawn.
+        histograms: draw a histogram of each leaf's values, from a regular sample of at
+            most 65,536 values.
 
     Returns:
-        What a notebook draws as a tree, and a console prints as the tensordict.
+        An object that a notebook draws as a tree and a console prints as ``td``.
 
     Examples:
         >>> td = TensorDict(a=torch.zeros(3, 2), batch_size=[3])
@@ -117,31 +118,30 @@ def show(td: Any, *, images: bool = True, histograms: bool = False) -> Shown:
 
 
 def html_page(td: Any, title: str, *, images: bool, histograms: bool) -> str:
-    """Return a page of its own, which a browser opens without a server."""
+    """Return a complete HTML page that a browser opens without a server."""
     tree = html_tree(td, Previews(images, histograms))
     return PAGE.format(title=html.escape(title), tree=tree)
 
 
 def html_tree(td: Any, previews: Previews = USUAL_PREVIEWS) -> str:
-    """Return the tree of a collection as HTML.
+    """Return the tree of a tensordict as HTML.
 
     The values of a leaf are read only for previews: a few images, single numbers, and
-    histograms where they are wanted.
+    histograms if requested.
     """
     return f'{STYLE}<div class="td-tree">{_collection("", td, 0, previews)}</div>'
 
 
 def _collection(key: str, td: Any, level: int, previews: Previews) -> str:
-    """Return one collection with all that is in it, as an element that folds."""
+    """Return one tensordict with all its entries as a collapsible element."""
     entries = td._repr_entries()
     is_open = level == 0 or (level <= LEVELS_OPEN and len(entries) <= ENTRIES_OPEN)
     title = f"<b>{html.escape(key)}</b>" if key else ""
-    about = (
-        _note(type(td).__name__) if key else f"<b>{html.escape(type(td).__name__)}</b>"
-    )
+    class_name = type(td).__name__
+    label = _note(class_name) if key else f"<b>{html.escape(class_name)}</b>"
     notes = "".join(map(_note, _about(td, entries)))
     return (
-        f"<details{' open' if is_open else ''}><summary>{title}{about}{notes}</summary>"
+        f"<details{' open' if is_open else ''}><summary>{title}{label}{notes}</summary>"
         f"{_list(td, entries, level, previews)}</details>"
     )
 
@@ -149,7 +149,7 @@ def _collection(key: str, td: Any, level: int, previews: Previews) -> str:
 def _list(
     td: Any, entries: list[tuple[str, Any]], level: int, previews: Previews
 ) -> str:
-    """Return entries of a collection, then those that not all of its members have."""
+    """Return the entries of a tensordict, then those that some members lack."""
     items = [
         _item(key, value, td, level, previews) for key, value in entries[:ENTRIES_SHOWN]
     ]
@@ -194,18 +194,18 @@ def rich_tree(td: Any) -> Any:
 
 
 def _is_level(value: object) -> bool:
-    """Return whether an entry is shown as a level of its own, and not as a leaf."""
+    """Return whether an entry is shown as a level with children, not as a leaf."""
     return isinstance(value, CollectionProtocol) and value._repr_short() is None
 
 
 def _rest(entries: list[Any]) -> list[str]:
-    """Return the line that counts the entries that are not shown, if there are any."""
+    """Return a line with the number of entries that are not shown, if there are any."""
     more = len(entries) - ENTRIES_SHOWN
     return [f"… {more:,} more"] if more > 0 else []
 
 
 def _about(td: Any, entries: list[tuple[str, Any]]) -> list[str]:
-    """Return what the line of a collection says behind its class."""
+    """Return the notes on a tensordict's line after its class."""
     place = _place_of_all(td)
     count = f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}"
     locked = ["locked"] if td.is_locked and not place else []
@@ -232,11 +232,11 @@ def _leaf(value: object, td: Any, previews: Previews) -> str:
 
 
 def _leaf_notes(value: object, td: object) -> list[str]:
-    """Return what is known of a leaf: its values where it is no tensor."""
+    """Return the notes on a leaf's line: metadata, or values of non-tensor data."""
     if isinstance(value, display.PrintedEntry):
         value = value.value
     if isinstance(value, CollectionProtocol):
-        # Each row takes a character at least: no more rows can be seen, or are read.
+        # The text is cut, and a row takes at least one character: read no more rows.
         rows = value[:TEXT_SHOWN] if value.batch_dims else value
         return [_cut(repr(rows.tolist())), value._repr_short() or ""]
     if isinstance(value, MetaTensor):
@@ -247,7 +247,7 @@ def _leaf_notes(value: object, td: object) -> list[str]:
 
 
 def _metadata(value: Any, td: Any) -> list[str]:
-    """Return the dtype, shape and size of a leaf, and its device where it is its own."""
+    """Return dtype, shape and size of a leaf, and its device if not the parent's."""
     shape = display._known_shape(value)
     notes = [str(value.dtype).removeprefix("torch."), str(shape)]
     if -1 not in shape:
@@ -283,7 +283,7 @@ def _cut(text: str) -> str:
 
 
 def _preview(value: torch.Tensor, batch_dims: int, previews: Previews) -> str:
-    """Return small pictures of the values, or nothing where they cannot be read."""
+    """Return small pictures of the values, or nothing if they cannot be read."""
     if not _is_readable(value):
         return ""
     value = value.detach()
@@ -291,7 +291,7 @@ def _preview(value: torch.Tensor, batch_dims: int, previews: Previews) -> str:
         value = value.as_subclass(torch.Tensor)
     parts = []
     images = _images(value, batch_dims) if previews.images else []
-    # The library is looked for where there are images alone: that searches the path.
+    # Look for the library only if there are images: that searches the path.
     if images and importlib.util.find_spec("PIL"):
         parts += [_image_element(image) for image in images]
     if 0 < value.numel() <= VALUES_SHOWN and value.device.type == "cpu":
@@ -310,7 +310,7 @@ READ_CLASSES: Final = (
 
 
 def _is_readable(value: torch.Tensor) -> bool:
-    """Tell whether a leaf has values in memory that nobody traces or transforms."""
+    """Return whether a leaf has plain values in memory, not traced or transformed."""
     return (
         type(value) in READ_CLASSES
         and value.layout is torch.strided
@@ -321,12 +321,12 @@ def _is_readable(value: torch.Tensor) -> bool:
 
 
 def _images(value: torch.Tensor, batch_dims: int) -> list[torch.Tensor]:
-    """Return the first rows as images ``[H, W, C]``; none where they are no images."""
+    """Return the first rows as images ``[H, W, C]``; none if they are no images."""
     own = value.shape[batch_dims:]
     if value.dtype is not torch.uint8 or len(own) not in (2, 3) or not value.numel():
         return []
     rows = value
-    for _ in range(batch_dims - 1):  # the first rows alone: nothing else is read
+    for _ in range(batch_dims - 1):  # read the first rows only
         rows = rows[0]
     rows = rows[:IMAGES_SHOWN] if batch_dims else rows[None]
     if len(own) == 2:
@@ -341,7 +341,7 @@ def _images(value: torch.Tensor, batch_dims: int) -> list[torch.Tensor]:
 
 
 def _image_element(image: torch.Tensor) -> str:
-    """Return an image ``[H, W, C]`` as an element that has its pixels in itself."""
+    """Return an image ``[H, W, C]`` as an element that embeds its pixels."""
     from PIL import Image
 
     picture = Image.fromarray(image.squeeze(-1).numpy())

@@ -1,4 +1,4 @@
-"""Bring operands into line: another collection, a tensor, a number."""
+"""Matching of operands with the leaves: tensordicts, tensors and numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Leaves = list[torch.Tensor]
 ForEach = Callable[..., Any]
 
 OF_LEAVES: set[ForEach] = {torch._foreach_clamp_max_, torch._foreach_clamp_min_}
-"""Operations in place that match the leaves alone, whatever the batch sizes are."""
+"""In-place operations that match leaves only, whatever the batch sizes are."""
 
 MSG_EXTRA = "Some keys were not found: {}."
 MSG_BAD_DEFAULT = (
@@ -40,7 +40,7 @@ def is_number(value: object) -> bool:
 
 
 def expand_right(values: Iterable[torch.Tensor], operand: torch.Tensor) -> Leaves:
-    """For each leaf a view of ``operand`` (shape ``[*B]``) that broadcasts over ``[*F]``."""
+    """View ``operand`` ``[*B]`` for each leaf so that it broadcasts over ``[*F]``."""
     dims = operand.dim()
     views = {dims: operand}
     out = []
@@ -55,7 +55,7 @@ def expand_right(values: Iterable[torch.Tensor], operand: torch.Tensor) -> Leave
 
 
 def one_for_all(operand: object, values: Leaves) -> Any:
-    """An operand that all leaves share; a list of it where :func:`torch.vmap` maps it."""
+    """Return an operand for all leaves; a list of it if :func:`torch.vmap` maps it."""
     if isinstance(operand, torch.Tensor) and not (
         torch.compiler.is_compiling()
         or not torch._C._functorch.is_batchedtensor(operand)
@@ -65,7 +65,7 @@ def one_for_all(operand: object, values: Leaves) -> Any:
 
 
 def spread(td: CollectionProtocol, values: Leaves, operand: torch.Tensor) -> Leaves:
-    """:func:`expand_right` for the leaves of ``td``, of a stack the parts of members."""
+    """Expand an operand for each leaf of ``td``, or for each member of a lazy stack."""
     if is_dense_throughout(td):
         return expand_right(values, operand)
     return td._spread(operand)
@@ -74,10 +74,10 @@ def spread(td: CollectionProtocol, values: Leaves, operand: torch.Tensor) -> Lea
 def by_members(
     each: Callable[..., Any], td: CollectionProtocol, *operands: object
 ) -> Any:
-    """``each(member, *parts)`` of a stack, stacked again; None where ``td`` is no stack.
+    """Stack ``each(member, *parts)`` for the members of a lazy stack.
 
-    The parts are those of the operands, which are broadcast with the stack, that belong
-    to the member.
+    The operands broadcast with the stack, and ``parts`` are their parts for the member.
+    Return None if ``td`` is no lazy stack.
     """
     stack = None if td._is_dense else td._lazy_stack()
     groups = None if stack is None else stack._member_operands(operands)
@@ -87,10 +87,10 @@ def by_members(
 
 
 def broadcast_sizes(left: torch.Size, right: torch.Size) -> torch.Size:
-    """The shape that both broadcast to.
+    """Return the shape that both broadcast to.
 
-    ``torch.broadcast_shapes`` would do, but its first call imports sympy, which takes
-    longer than the import of torch.
+    The first call of ``torch.broadcast_shapes`` imports sympy, which takes longer than
+    the import of torch.
     """
     longer, shorter = (left, right) if len(left) >= len(right) else (right, left)
     sizes = list(longer)
@@ -103,7 +103,7 @@ def broadcast_sizes(left: torch.Size, right: torch.Size) -> torch.Size:
 
 
 def with_tensor(op: ForEach, td: Any, other: torch.Tensor) -> Any:
-    """``op`` with a tensor that broadcasts from the left over the batch dims."""
+    """Compute ``op`` with a tensor that broadcasts from the left over batch dims."""
     size = td.batch_size
     if other.shape != size:
         shape = broadcast_sizes(size, other.shape)
@@ -123,7 +123,7 @@ def with_tensor(op: ForEach, td: Any, other: torch.Tensor) -> Any:
 
 
 def _needs_apart(values: Leaves, operand: torch.Tensor) -> bool:
-    """Return whether some results, but not all, require a gradient."""
+    """Return whether some results, but not all, require grad."""
     if operand.requires_grad or not torch.is_grad_enabled():
         return False
     required = sum(value.requires_grad for value in values)
@@ -131,7 +131,7 @@ def _needs_apart(values: Leaves, operand: torch.Tensor) -> bool:
 
 
 def broadcast_collections(td: Any, other: Any) -> tuple[Any, Any]:
-    """Two collections with one batch size; one without batch dims stays as it is."""
+    """Expand two tensordicts to one batch size; ``other`` without batch dims stays."""
     size, other_size = td.batch_size, other.batch_size
     if other_size and size != other_size:
         shape = broadcast_sizes(size, other_size)
@@ -145,9 +145,10 @@ def broadcast_collections(td: Any, other: Any) -> tuple[Any, Any]:
 def with_collection(
     op: ForEach, td: Any, other: Any, default: object, *, is_member: bool = False
 ) -> Any:
-    """``op`` with another collection, whose entries are matched by key.
+    """Compute ``op`` with another tensordict, whose entries are matched by key.
 
-    A collection without leaves takes any other; a member of a stack none with more keys.
+    If ``td`` has no leaves, ``other`` may have any keys, unless ``td`` is a member of a
+    lazy stack.
     """
     if td.batch_size != other.batch_size:
         td, other = broadcast_collections(td, other)
@@ -176,7 +177,7 @@ def with_collection(
 def matched_leaves(
     td: CollectionProtocol, other: CollectionProtocol, *, strict: bool
 ) -> Leaves:
-    """The leaves of ``other`` at the keys of ``td``; the slow road, with its errors.
+    """Return the leaves of ``other`` at the keys of ``td``, or raise an error.
 
     Raises:
         KeyError: ``other`` lacks a key of ``td`` or, if ``strict``, has more.
@@ -197,7 +198,7 @@ def matched_leaves(
 def _collect_matched(
     td: CollectionProtocol, other: CollectionProtocol, out: Leaves
 ) -> None:
-    """Append the leaves of ``other`` at the keys of ``td``, in the order of its leaves."""
+    """Append the leaves of ``other`` in the order of the leaves of ``td``."""
     stack = None if td._is_dense else td._lazy_stack()
     groups = None if stack is None else stack._member_operands((other,))
     if groups is not None:
@@ -207,7 +208,7 @@ def _collect_matched(
     for key, value in list(td._entries().items()):
         match = other._get_entry(key, None)
         if match is None:
-            # A value, or a collection of values alone, has nothing to be matched.
+            # Non-tensor data, and tensordicts of non-tensor data only, need no match.
             if isinstance(value, CollectionProtocol) and (
                 value._is_non_tensor or not _rust.leaves(value)
             ):
@@ -220,7 +221,7 @@ def _collect_matched(
 
 
 def mismatch_message(missing: Iterable[Any], extra: Iterable[Any]) -> str:
-    """Describe the keys that only the first or only the second collection has."""
+    """Describe the keys that only the first or only the second tensordict contains."""
     missing, extra = set(missing), set(extra)
     msg = "keys in tensordicts mismatch."
     if missing:
@@ -231,7 +232,7 @@ def mismatch_message(missing: Iterable[Any], extra: Iterable[Any]) -> str:
 
 
 def _with_default(op: ForEach, td: Any, other: Any, default: object) -> Any:
-    """``op`` on collections with different keys; see the ``default`` of ``add``."""
+    """Compute ``op`` on tensordicts with different keys; see ``default`` of ``add``."""
     mine = dict(_rust.walk(td, 2, True, True))
     theirs = dict(_rust.walk(other, 2, True, True))
     if isinstance(default, str):
@@ -268,11 +269,12 @@ def _with_default(op: ForEach, td: Any, other: Any, default: object) -> Any:
 
 
 def operand_lists(td: Any, operands: Sequence[Any]) -> tuple[Any, list[Any], list[Any]]:
-    """``td``, its leaves, and the operands in line with them.
+    """Return ``td``, its leaves, and the operands matched with them.
 
-    A collection becomes the list of its leaves at the keys of ``td`` (it may have
-    more), a tensor with dims a list of views that broadcast from the left, and anything
-    else stays. ``td`` is expanded where the batch dims of an operand ask for it.
+    A tensordict operand becomes the list of its leaves at the keys of ``td``;
+    additional keys are ignored. A tensor with dims becomes a list of views that
+    broadcast from the left. Other operands stay. ``td`` is expanded if an operand has
+    more batch dims.
     """
     size = shape = td.batch_size
     sizes = []
@@ -305,9 +307,10 @@ def operand_lists(td: Any, operands: Sequence[Any]) -> tuple[Any, list[Any], lis
 
 
 def combine(op: ForEach, td: Any, *operands: object) -> Any:
-    """``op(leaves, *operands)``.
+    """Compute ``op(leaves, *operands)``.
 
-    Locked as ``td``, except where a tensor comes first and no collection after it.
+    The result is locked as ``td`` is, unless the first operand is a tensor with dims
+    and no later operand is a tensordict.
     """
     result = foreach(td, op, operands)
     if result is not None:
@@ -325,20 +328,21 @@ def combine(op: ForEach, td: Any, *operands: object) -> Any:
 
 
 def combine_inplace(op: ForEach, td: CollectionProtocol, *operands: object) -> Any:
-    """``op(leaves, *operands)``, which writes into the leaves of ``td``."""
+    """Call ``op(leaves, *operands)``, which writes into the leaves of ``td``."""
     if _rust.foreach_inplace(td, op, operands):
         return td
     return write_combined(op, td, *operands)
 
 
 def write_combined(op: ForEach, td: CollectionProtocol, *operands: object) -> Any:
-    """:func:`combine_inplace` with operands that are not in line as they are.
+    """Do :func:`combine_inplace` with operands that do not match the leaves yet.
 
     Raises:
-        RuntimeError: together they have more batch dims, or larger ones, than ``td``.
+        RuntimeError: the broadcast batch size is larger than that of ``td``.
     """
     if op in OF_LEAVES and any(_is_larger(operand, td) for operand in operands):
-        # The batch dims of the other collection are dims of the leaves here.
+        # The additional batch dims of the operand match feature dims of the leaves
+        # here.
         written, values = td, _rust.leaves(td)
         lists = [
             matched_leaves(td, operand, strict=False)
@@ -362,7 +366,7 @@ def write_combined(op: ForEach, td: CollectionProtocol, *operands: object) -> An
 
 
 def _is_larger(operand: object, td: CollectionProtocol) -> bool:
-    """Return whether an operand is a collection with more batch dims, or larger ones."""
+    """Return whether an operand is a tensordict with a larger batch size."""
     if not isinstance(operand, CollectionProtocol):
         return False
     size, own = operand.batch_size, td.batch_size
@@ -378,12 +382,12 @@ def compare_collections(
     td: Any,
     other: Any,
 ) -> Any:
-    """Compare two collections entry by entry."""
+    """Compare two tensordicts entry by entry."""
     if td.batch_size != other.batch_size:
         td, other = broadcast_collections(td, other)
     operands = _rust.align(td, other, True)
     if operands is None:
-        # By the operator: a member may be a class over a stack, which wraps the answer.
+        # Use the operator: a member may be a tensorclass, which wraps the result.
         result = by_members(operator, td, other)
         if result is not None:
             result._td_dim_names = None
@@ -400,14 +404,14 @@ def compare_collections(
 
 
 def unset_fields(td: CollectionProtocol, keys: Iterable[str], other: Any) -> set[str]:
-    """The keys at which ``td`` has None and ``other`` a field that is not set.
+    """Return the keys at which ``td`` has None and ``other`` a field that is not set.
 
-    What is made of the dictionary that a tensorclass gives has such entries.
+    A dictionary made of a tensorclass has None for such a field.
 
     Args:
-        td: a collection.
-        keys: keys of ``td`` that ``other`` does not have.
-        other: a collection, which has fields if it is a tensorclass.
+        td: a tensordict.
+        keys: keys of ``td`` that ``other`` lacks.
+        other: another tensordict; only a tensorclass has fields.
     """
     if not is_tensorclass(other):
         return set()
@@ -422,7 +426,7 @@ def unset_fields(td: CollectionProtocol, keys: Iterable[str], other: Any) -> set
 
 
 def _items(value: Any) -> Iterable[object]:
-    """The values of non-tensor data, which are several after a broadcast."""
+    """Return the objects of non-tensor data, which are several after a broadcast."""
     return (value.data,) if value._is_one else value._flat()
 
 
@@ -431,10 +435,10 @@ def _compare_entries(
     td: CollectionProtocol,
     other: CollectionProtocol,
 ) -> Any:
-    """Compare where a tensor may meet a collection.
+    """Compare entry by entry if a tensor may be compared with a tensordict.
 
     Raises:
-        KeyError: the two do not have the same keys.
+        KeyError: the tensordicts have different keys.
     """
     mine, theirs = dict(td._entries()), dict(other._entries())
     if mine.keys() != theirs.keys():
@@ -447,11 +451,11 @@ def _compare_entries(
     entries = {key: operator(value, theirs[key]) for key, value in mine.items()}
     if td.device is not None:
         for key, value in mine.items():
-            # A tensor is compared with a collection on the device of that, if any.
+            # Comparing a tensor with a tensordict needs the device of ``td``.
             is_tensor = not isinstance(value, CollectionProtocol)
             if is_tensor and isinstance(theirs[key], CollectionProtocol):
                 entries[key] = entries[key].to(td.device)
-    # A collection that was compared with a tensor keeps its names, and gives them.
+    # A nested result that was compared with a tensor keeps its names; copy them.
     nested = (entry._td_dim_names for entry in entries.values() if is_branch(entry))
     names = next((list(found) for found in nested if found is not None), None)
     if names is not None:

@@ -1,4 +1,4 @@
-"""All leaves side by side in one tensor."""
+"""All leaves concatenated into one tensor."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ MSG_KEYS = "The leaves of the tensordict differ from the keys of the layout: {} 
 
 @dataclasses.dataclass(frozen=True)
 class PackLayout:
-    """The layout of the leaves of a collection in the tensor that ``pack`` made.
+    """The layout of leaves in the tensor that :meth:`TensorDict.pack` makes.
 
     Attributes:
-        keys: the leaves, in the order in which they lie.
-        shapes: the feature dims ``*F`` of each.
-        dim: the packed dim, counted from the end.
-        nested: key, further batch dims and type (None for the plain one) of each
-            nested tensordict.
+        keys: the keys of the leaves, in their order in the tensor.
+        shapes: the feature shape ``*F`` of each leaf.
+        dim: the packed dimension, counted from the end.
+        nested: for each nested tensordict its key, additional batch dimensions and type
+            (None for the plain type).
         device: the device of the tensordict.
-        cls: its type, None for the plain one.
-        offsets: where each leaf begins.
-        numel: the size of the packed dim.
+        cls: the type of the tensordict; None for the plain type.
+        offsets: the index at which each leaf begins.
+        numel: the size of the packed dimension.
     """
 
     keys: tuple[NestedKeyLike, ...]
@@ -55,7 +55,7 @@ class PackLayout:
     numel: int = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        """Find where each leaf begins."""
+        """Compute the index at which each leaf begins."""
         offsets, total = [], 0
         for shape in self.shapes:
             offsets.append(total)
@@ -64,14 +64,14 @@ class PackLayout:
         object.__setattr__(self, "numel", total)
 
     def unpack(self, flat: torch.Tensor) -> TensorDictBase:
-        """The tensordict whose leaves are views of ``flat``.
+        """Return a tensordict whose leaves are views of ``flat``.
 
         Args:
-            flat: ``[*B, N]``, with the packed dim where this layout has it. The other
-                dims become the batch size.
+            flat: a tensor with the packed dimension at ``dim``. Its other dimensions
+                become the batch size.
 
         Raises:
-            RuntimeError: the packed dim does not have the size of this layout.
+            RuntimeError: the packed dimension has another size than this layout.
         """
         flat = flat.movedim(self.dim, -1)
         if flat.shape[-1] != self.numel:
@@ -90,7 +90,7 @@ class PackLayout:
         ):
             part = flat.narrow(-1, offset, shape.numel())
             td.set(key, part.reshape([*batch_size, *shape]))
-        # Instances of frozen classes take no entries: they are made of what is complete.
+        # An instance of a frozen class takes no entries, so make it of complete ones.
         for key, _, cls in reversed(self.nested):
             if cls is not None:
                 td.set(key, _typed(cls, td.get(key)))
@@ -107,12 +107,12 @@ PackLayout.__module__ = "tensordict._base.shape"
 def pack_leaves(
     td: CollectionProtocol, dim: int, layout: PackLayout | None
 ) -> tuple[torch.Tensor, PackLayout]:
-    """See :meth:`tensordict.TensorDict.pack`."""
+    """Concatenate the leaves: see :meth:`tensordict.TensorDict.pack`."""
     batch_size = td.batch_size
     ndim = len(batch_size)
     others = () if td._is_non_tensor else td.non_tensor_items(include_nested=True)
     for key, value in others:
-        # A field of a class that was not given has no entry, and nothing to pack.
+        # A tensorclass field that is not set has no value to pack.
         if value is not None:
             raise TypeError(MSG_NON_TENSOR.format(key))
     found = dict(_rust.walk(td, 2, True, True))
@@ -163,7 +163,7 @@ def _own_type(td: CollectionProtocol) -> type | None:
 
 
 def _nested(td: CollectionProtocol, ndim: int, path: tuple[str, ...] = ()) -> list[Any]:
-    """Key, further batch dims and type of each nested tensordict, outer ones first."""
+    """List key, additional batch dims and type of nested tensordicts, outer first."""
     out = []
     for key, value in sorted(td._entries().items()):
         if isinstance(value, CollectionProtocol):

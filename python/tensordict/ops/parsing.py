@@ -1,4 +1,4 @@
-"""Reading back the ``repr`` of a collection: both forms of it, entry by entry."""
+"""Parsing of the ``repr`` of a tensordict, in the long and the short form."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MSG_FIELD = (
 
 
 def parse(text: str) -> Any:
-    """A collection of zeros of the structure that ``text`` shows."""
+    """Make a tensordict of zeros with the structure that ``text`` shows."""
     text = text.strip()
     if match := _SHORT_ROOT.match(text):
         return _Reader(text).short(match, torch.Size([]), None)[0]
@@ -49,13 +49,13 @@ def parse(text: str) -> Any:
 
 
 class _Reader:
-    """Reads one text. Positions go in and come out."""
+    """A parser of one text. Methods take and return positions in it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
     def skip(self, at: int) -> int:
-        """The position of the next character that separates nothing."""
+        """Return the position of the next character that is no separator."""
         while at < len(self.text) and self.text[at] in " \n\t,":
             at += 1
         return at
@@ -66,7 +66,7 @@ class _Reader:
     def short(
         self, match: re.Match[str], size: torch.Size, device: torch.device | None
     ) -> tuple[Any, int]:
-        """A node of the short form, whose shapes go on from those around it."""
+        """Parse a nested tensordict of the short form, in which shapes are relative."""
         size = torch.Size([*size, *_dims(match)])
         device = _device(match) or device
         entries: dict[str, Any] = {}
@@ -88,7 +88,7 @@ class _Reader:
         return classes.TensorDict(entries, size, device=device), at + 1
 
     def long(self, at: int) -> tuple[Any, int]:
-        """A node of the long form, from the first character of its fields."""
+        """Parse a tensordict of the long form, from the start of its fields."""
         entries: dict[str, Any] = {}
         at = self.skip(at)
         while self.text[at : at + 1] != "}":

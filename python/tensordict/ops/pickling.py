@@ -1,4 +1,4 @@
-"""Separate what goes into a pickle from what belongs to this process."""
+"""Pickles of tensordicts, without state that belongs to one process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["PicklingOps"]
 
 
 class PicklingOps(CollectionProtocol):
-    """The pickles of a collection."""
+    """Pickles of tensordicts."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """The instance dictionary, less what belongs to this process.
+        """Return the instance dictionary without state that belongs to this process.
 
         Examples:
             >>> sorted(TensorDict(a=torch.zeros(3)).__getstate__())
@@ -24,13 +24,13 @@ class PicklingOps(CollectionProtocol):
         return pickles.state_of(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or one of tensordict 0.15; lock it again."""
+        """Restore a pickled state, also one of tensordict 0.15, and lock it again."""
         pickles.restore(self, state)
 
     def clear_refs_for_compile_(self) -> Self:
-        """Forget which operation this tensordict came from, for a ``with`` block.
+        """Drop the record of the operation that made this tensordict.
 
-        Compiled code can then return it without holding the source.
+        Compiled code can then return it without a reference to the source.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(3), batch_size=[3]).unsqueeze(0)

@@ -1,4 +1,4 @@
-"""Sending and receiving collections through a pipe."""
+"""Sending and receiving of tensordicts through a pipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["PipeOps"]
 
 
 class PipeOps(CollectionProtocol):
-    """Sending and receiving collections through a pipe."""
+    """Sending and receiving of tensordicts through a pipe."""
 
     async def asend(self, dst: TensorDictPipe) -> None:
         """Send this tensordict through a pipe: ``await dst.asend(self)``.
@@ -25,7 +25,7 @@ class PipeOps(CollectionProtocol):
 
         Raises:
             RuntimeError: the pipe is closed.
-            TypeError: an entry holds a value that can only be pickled.
+            TypeError: an entry contains an object that can only be pickled.
             OSError: the connection is lost.
         """
         await dst.asend(self)
@@ -33,20 +33,20 @@ class PipeOps(CollectionProtocol):
     async def arecv(
         self, src: TensorDictPipe, *, device: torch.device | str | None = None
     ) -> Any:
-        """Receive a collection from a pipe: ``await src.arecv(self, device=device)``.
+        """Receive a tensordict from a pipe: ``await src.arecv(self, device=device)``.
 
-        It is received into this one if this one is consolidated and has its structure.
-        Use what is returned.
+        If this tensordict is consolidated and has the sender's structure, its memory is
+        overwritten. Use the returned tensordict in any case.
 
         Args:
             src: the pipe, a :class:`tensordict._ucxx.TensorDictPipe`.
-            device: where the leaves of a new collection are to be.
+            device: the device of the leaves of a new tensordict.
 
         Returns:
-            This tensordict, the one that the pipe received before, or a new one.
+            This tensordict, the tensordict that the pipe received before, or a new one.
 
         Raises:
-            RuntimeError: the pipe is closed, or what came is no message.
+            RuntimeError: the pipe is closed, or received something that is no message.
             EOFError: the peer has closed the pipe.
 
         Examples:

@@ -1,4 +1,4 @@
-"""Convert Python values to entries: mappings, tuples, dataclasses, arrays, pytrees."""
+"""Conversion of Python values to entries: mappings, tuples, dataclasses, arrays, ..."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tensordict.primitives.protocol import CollectionProtocol
 __all__ = ["convert", "is_namedtuple", "is_namedtuple_class"]
 
 NON_NESTED = "<NON_NESTED>"
-"""Begins the key under which :meth:`from_pytree` stores a key that is no string."""
+"""The prefix of keys under which :meth:`from_pytree` stores other than string keys."""
 
 _PLAIN = frozenset({str, int, float, bool, complex, bytes, type(None)})
-"""Types whose values no conversion changes."""
+"""Types whose values are never converted."""
 
 MSG_CONFLICT = (
     "Conflicting batch sizes in {}: batch_size and auto_batch_size cannot be both "
     "specified. Pass one of them."
 )
 MSG_SAME_TEXT = (
-    "The mapping has the key {0!r} as text and as a number, and numbers become text in a "
-    "collection."
+    "The mapping has the key {0!r} both as a string and as a number, and number keys "
+    "become strings in a tensordict."
 )
 MSG_PLACE = " (in the mapping at {!r})"
 
@@ -47,7 +47,7 @@ def convert(
     device: Any = None,
     batch_size: Any = None,
 ) -> Any:
-    """Convert a value to an entry: a collection, a tensor, or itself."""
+    """Convert a value to a tensordict or a tensor; return other values unchanged."""
     if type(obj) in _PLAIN or isinstance(obj, (torch.Tensor, CollectionProtocol)):
         return obj
     owner: Any = classes.TensorDict if cls is None else cls
@@ -109,7 +109,7 @@ def convert(
 
 
 def _frame_of(value: object) -> str | None:
-    """Return the library that ``value`` is a data frame of, without importing it."""
+    """Return the library of the data frame ``value``, or None, without importing it."""
     for library in ("pandas", "polars"):
         kind = getattr(sys.modules.get(library), "DataFrame", None)
         if isinstance(kind, type) and isinstance(value, kind):
@@ -128,7 +128,7 @@ def _shared_by_dlpack(
 ) -> Any:
     """Share the memory of another library's array; return the array if torch cannot.
 
-    An array that the library takes for constant is copied.
+    An array that its library treats as constant is copied.
     """
     try:
         tensor = torch.utils.dlpack.from_dlpack(array)
@@ -153,7 +153,7 @@ def is_namedtuple_class(cls: type) -> bool:
 
 
 def _is_uniform(values: list[Any]) -> tuple[Any, ...] | None:
-    """The shape of nested lists of numbers of one type, with the type; else None."""
+    """Return shape and type of nested lists of numbers of one type, else None."""
     if not values:
         return (0, None)
     first = values[0]
@@ -178,10 +178,10 @@ def _is_uniform(values: list[Any]) -> tuple[Any, ...] | None:
 def size_arguments(
     method: str, auto: bool | None, dims: int | None, size: Any
 ) -> dict[str, Any]:
-    """Return the arguments of ``from_dict`` for a method that ignores ``batch_dims`` alone.
+    """Return the arguments for ``from_dict``; ``batch_dims`` alone is ignored.
 
     Raises:
-        TypeError: ``auto`` and ``size`` are both given.
+        TypeError: both ``auto`` and ``size`` were passed.
     """
     if size is not None:
         if auto:
@@ -202,7 +202,7 @@ def field_entry(array: np.ndarray[Any, Any]) -> Any:
 
 
 def with_columns(entries: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Give arrays of text the batch dims that lists have: their shape, to be shared."""
+    """Convert arrays of strings to columns, whose shape counts for the batch size."""
     made: dict[Any, Any] = {}
     rows_of = CollectionProtocol._non_tensor_type._rows_of
     for key, value in entries.items():
@@ -215,7 +215,7 @@ def with_columns(entries: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def entries_of_pytree(tree: Any) -> Any:
-    """Convert nested dictionaries, lists and tuples to a collection; a number to a tensor."""
+    """Convert nested dictionaries, lists and tuples to a tensordict."""
     if isinstance(tree, (torch.Tensor, CollectionProtocol)):
         return tree
     if isinstance(tree, (numbers.Number, np.generic, np.ndarray)):
@@ -243,11 +243,11 @@ def entries_of_pytree(tree: Any) -> Any:
 
 
 def with_text_keys(values: Mapping[Any, Any], error: KeyError) -> dict[Any, Any]:
-    """Replace keys that are numbers by their text: optimizers have such keys.
+    """Convert integer keys to strings: the states of optimizers have integer keys.
 
     Raises:
-        KeyError: no key is a number, or two keys have one text; ``error`` with the place of
-            the key.
+        KeyError: no key is an integer (``error`` with the path of the wrong key), or
+            two keys give the same string.
     """
     if any(type(key) is int for key in values):
         found: dict[Any, Any] = {}
@@ -265,7 +265,7 @@ def with_text_keys(values: Mapping[Any, Any], error: KeyError) -> dict[Any, Any]
 
 
 def _path_to_wrong_key(values: Mapping[Any, Any]) -> tuple[str, ...]:
-    """Find the path to a key that is neither text nor a number in a nested mapping."""
+    """Find the path to a key that is neither string nor int in a nested mapping."""
     for key, value in values.items():
         if not isinstance(value, Mapping) or not isinstance(key, (str, int)):
             continue
@@ -279,7 +279,7 @@ def _path_to_wrong_key(values: Mapping[Any, Any]) -> tuple[str, ...]:
 
 
 def numbered_type(cls: Any, values: Mapping[Any, Any]) -> Any:
-    """Return the class of a collection with text for the keys of a mapping."""
+    """Return the tensordict class for a mapping with integer keys, else ``cls``."""
     if cls is not classes.TensorDict or not all(type(key) is int for key in values):
         return cls
     return classes.NumberedTensorDict
@@ -288,7 +288,7 @@ def numbered_type(cls: Any, values: Mapping[Any, Any]) -> Any:
 def warn_batch_dims_ignored(
     method: str, batch_dims: int | None, auto_batch_size: bool, batch_size: object
 ) -> None:
-    """Say that a method ignores ``batch_dims``, as tensordict 0.15 does."""
+    """Warn that a method ignores ``batch_dims``, as in tensordict 0.15."""
     if batch_dims is None or auto_batch_size:
         return
     advice = (

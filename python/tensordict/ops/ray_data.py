@@ -1,7 +1,7 @@
-"""Datasets of Ray Data.
+"""Ray Data datasets.
 
-The engine is in :mod:`tensordict.interop.ray_data`, on a floor above, and is imported when
-it is first used.
+:mod:`tensordict.interop.ray_data` does the work. It lies above this package in the
+order of imports, so it is imported on first use.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _engine() -> Any:
 
 
 class RayDataOps(CollectionProtocol):
-    """Collections as datasets of Ray Data with a row for each element, and back."""
+    """Conversion between tensordicts and Ray Data datasets."""
 
     def to_ray_dataset(
         self, *, separator: str = ".", override_num_blocks: int | None = None
@@ -44,15 +44,15 @@ class RayDataOps(CollectionProtocol):
         data becomes text, numbers or structs, and pickled objects if Arrow has no type.
         bfloat16 and float8 become float32, which represents each of their values.
 
-        The rows of a collection in memory are copied to Ray's object store. The rows of a
-        collection of a URL are read by the tasks of the dataset. For a memory-mapped
-        collection on a shared file system see :func:`tensordict.data.read_ray`.
+        Rows of a tensordict in memory are copied to Ray's object store. Rows of a
+        tensordict at a URL are read by the tasks of the dataset. For a memory-mapped
+        tensordict on a shared file system see :func:`tensordict.data.read_ray`.
 
         Args:
-            separator: joins nested keys to names of columns: with ``"."`` the entry
-                ``("obs", "x")`` is the column ``"obs.x"``.
-            override_num_blocks: how many blocks there are. Default: it follows from the
-                bytes and the processors of the cluster.
+            separator: the string that joins nested keys to column names: with ``"."``,
+                the entry ``("obs", "x")`` becomes the column ``"obs.x"``.
+            override_num_blocks: the number of blocks. Default: computed from the bytes
+                and the processors of the cluster.
 
         Raises:
             ValueError: there is no batch dimension, or no entry; two leaves have the same
@@ -83,7 +83,7 @@ class RayDataOps(CollectionProtocol):
         nulls: Nulls | None = None,
         mask_key: NestedKeyLike | None = None,
     ) -> Self:
-        """Read a dataset of Ray Data into memory: an entry for each column.
+        """Read a Ray Data dataset into memory: one entry for each column.
 
         Tensor columns become tensors ``[N, *F]``. Columns of variable shapes become nested
         tensors, with the jagged layout if rows differ in one dimension. Other columns are
@@ -96,14 +96,15 @@ class RayDataOps(CollectionProtocol):
             batch_dims: see :meth:`from_pandas`.
             device: see :meth:`from_pandas`.
             batch_size: see :meth:`from_pandas`.
-            separator: splits names of columns to nested keys. None to keep them.
+            separator: the string at which column names are split. None to keep names.
             dtype: see :meth:`from_pandas`.
             nulls: see :meth:`from_pandas`.
             mask_key: see :meth:`from_pandas`.
 
         Raises:
-            ValueError: as :meth:`from_pandas`.
-            TypeError: ``dataset`` is no dataset; a column has tensors in some blocks only.
+            ValueError: as for :meth:`from_pandas`.
+            TypeError: ``dataset`` is no dataset; or a column has tensors in some blocks
+                only.
             ImportError: Ray is not installed.
 
         Examples::

@@ -1,4 +1,4 @@
-"""Elements repeated, moved, padded, or laid out anew."""
+"""Repetition, rotation, padding and memory layout."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ MSG_MASK_KEY = (
 
 
 class RearrangingOps(CollectionProtocol):
-    """Elements repeated, moved, padded, or laid out anew.
+    """Repetition, rotation, padding and memory layout.
 
-    Each method works on the batch dims ``[*B]`` only. Results of a locked collection
-    are locked, except where a method says otherwise.
+    Each method works on the batch dimensions ``[*B]`` only. The result of a locked
+    tensordict is locked, unless the method says otherwise.
     """
 
     def _replace_content(self, result: CollectionProtocol) -> Self:
-        """Take over the entries and the batch size of ``result``, nested ones as well.
+        """Take the entries and batch size of ``result``, also in nested tensordicts.
 
         Raises:
             RuntimeError: this tensordict is locked.
@@ -68,9 +68,9 @@ class RearrangingOps(CollectionProtocol):
         if self.is_locked:
             raise locked_error(self)
         for key, value in list(result._entries().items()):
-            own = self._get_entry(key, None)
-            if isinstance(own, CollectionProtocol) and own._is_dense:
-                own._replace_content(value)
+            present = self._get_entry(key, None)
+            if isinstance(present, CollectionProtocol) and present._is_dense:
+                present._replace_content(value)
             else:
                 self._set_entry(key, value)
         self._batch_size = result.batch_size
@@ -80,15 +80,16 @@ class RearrangingOps(CollectionProtocol):
     # Repeating -------------------------------------------------------------------
 
     def repeat(self, *repeats: int | Sequence[int], inplace: bool = False) -> Self:
-        """Repeat the whole along each batch dim. As :meth:`torch.Tensor.repeat`.
+        """Repeat all rows along each batch dimension, as :meth:`torch.Tensor.repeat`.
 
         Args:
-            *repeats: how often along each batch dim, as numbers or one sequence.
-            inplace: store the new leaves in this tensordict, and return it.
+            *repeats: the number of repetitions for each batch dimension, as numbers or
+                one sequence.
+            inplace: store the new leaves in this tensordict and return it.
 
         Raises:
-            RuntimeError: ``inplace`` is true and the tensordict is locked.
-            ValueError: there is not one number per batch dim.
+            RuntimeError: ``inplace`` is True and the tensordict is locked.
+            ValueError: the number of ``repeats`` is not the number of batch dimensions.
 
         Examples:
             >>> td = TensorDict({"a": torch.tensor([1, 2])}, batch_size=[2])
@@ -116,11 +117,11 @@ class RearrangingOps(CollectionProtocol):
         return self._replace_content(result) if inplace else result
 
     def tile(self, dims: tuple[int, ...]) -> Self:
-        """Repeat the whole along batch dims; dim names are lost. As :func:`torch.tile`.
+        """Repeat all rows along batch dimensions and drop names, as :func:`torch.tile`.
 
         Args:
-            dims: how often along the last batch dims. More numbers than batch dims
-                make new leading dims.
+            dims: the number of repetitions for each of the last batch dimensions. More
+                numbers than batch dimensions make new leading dimensions.
 
         Examples:
             >>> td = TensorDict({"a": torch.tensor([1, 2])}, batch_size=[2])
@@ -143,21 +144,23 @@ class RearrangingOps(CollectionProtocol):
         output_size: int | None = None,
         inplace: bool = False,
     ) -> Self:
-        """Repeat each element along a batch dim.
+        """Repeat each row along a batch dimension.
 
         As :func:`torch.repeat_interleave`.
 
         Args:
-            repeats: how often: one number, or an integer tensor with one per element.
-            dim: the batch dim. Default: all of them, flattened.
-            output_size: the size of the result along the dim, which saves finding it
-                where ``repeats`` is a tensor.
-            inplace: store the new leaves in this tensordict, and return it.
+            repeats: the number of repetitions: one number, or an integer tensor with
+                one number for each row.
+            dim: the batch dimension. Default: all of them, flattened.
+            output_size: the size of the result along ``dim``. If ``repeats`` is a
+                tensor, passing the size saves its computation.
+            inplace: store the new leaves in this tensordict and return it.
 
         Raises:
-            IndexError: ``dim`` is no batch dim.
-            RuntimeError: ``repeats`` does not fit the dim, or ``inplace`` is true and
-                there is no ``dim`` or the tensordict is locked.
+            IndexError: ``dim`` is no batch dimension.
+            ValueError: ``dim`` is a negative number out of range.
+            RuntimeError: ``repeats`` does not fit the dimension; or ``inplace`` is True
+                and ``dim`` is missing or the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.tensor([1, 2])}, batch_size=[2])
@@ -203,7 +206,7 @@ class RearrangingOps(CollectionProtocol):
             raise TypeError(MSG_INTERLEAVE_TYPE.format(type(repeats).__name__))
         else:
             if repeats.is_floating_point():
-                # The error of a size made of their sum.
+                # Raise the same error as a size made of this sum.
                 torch.Size([repeats.sum().item()])  # type: ignore[list-item]
             if repeats.dim() == 1 and repeats.shape[0] not in (1, length):
                 raise RuntimeError(MSG_REPEATS.format(repeats.shape[0], length))
@@ -218,7 +221,7 @@ class RearrangingOps(CollectionProtocol):
         if isinstance(repeats, int):
             op, args = "repeat_interleave", (repeats, at)
         else:
-            # With the length known torch need not wait for the numbers.
+            # With a known length, torch need not wait for the numbers on a GPU.
             op, args = _interleave_leaf, (repeats, at, total)  # type: ignore[assignment]
         result = _rust.map_leaves(source, op, args, size, True, 0, True, -1)
         return self._replace_content(result) if inplace else result
@@ -232,19 +235,19 @@ class RearrangingOps(CollectionProtocol):
         *,
         inplace: bool = False,
     ) -> Self:
-        """Move elements along batch dims, the last ones to the front.
+        """Shift rows along batch dimensions; the last rows move to the front.
 
         As :func:`torch.roll`.
 
         Args:
-            shifts: by how many places, for each of ``dims``.
-            dims: the batch dims. Default, as none at all: all, as if they were one.
-            inplace: store the new leaves in this tensordict, and return it.
+            shifts: the number of places, for each of ``dims``.
+            dims: the batch dimensions. Default: all of them, rolled as if flattened.
+            inplace: store the new leaves in this tensordict and return it.
 
         Raises:
-            IndexError: a dim is no batch dim.
-            RuntimeError: there are more shifts than dims, or fewer, or ``inplace`` is
-                true and the tensordict is locked.
+            IndexError: a dimension is no batch dimension.
+            RuntimeError: the numbers of shifts and dimensions differ; or ``inplace`` is
+                True and the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.tensor([1, 2, 3])}, batch_size=[3])
@@ -265,7 +268,7 @@ class RearrangingOps(CollectionProtocol):
             where = [batch_dim(dim, batch_size) for dim in given]
             if count != len(where):
                 raise RuntimeError(MSG_ALIGN.format(count, len(where)))
-            # Torch reads numbers faster than tuples of one.
+            # torch parses numbers faster than tuples of one number.
             single = len(where) == 1 and isinstance(shifts, int)
             along: Any = where[0] if single else tuple(where)
             result = _rust.map_leaves(
@@ -276,11 +279,11 @@ class RearrangingOps(CollectionProtocol):
         return self._remember(result, "roll", (shifts, dims), {})
 
     def flip(self, dims: int | tuple[int, ...]) -> Self:
-        """Reverse the order along batch dims. As :func:`torch.flip`.
+        """Reverse the order along batch dimensions, as :func:`torch.flip`.
 
         Raises:
-            IndexError: a dim is no batch dim.
-            RuntimeError: a dim is given twice.
+            IndexError: a dimension is no batch dimension.
+            RuntimeError: a dimension is passed twice.
 
         Examples:
             >>> td = TensorDict({"a": torch.tensor([1, 2, 3])}, batch_size=[3])
@@ -299,7 +302,7 @@ class RearrangingOps(CollectionProtocol):
         return self._flipped(tuple(where), "flip", (dims,))
 
     def _flipped(self, dims: tuple[int, ...], name: str, args: tuple[Any, ...]) -> Self:
-        # A single number is what torch reads fastest.
+        # torch parses a number fastest.
         args_of_leaf = dims if len(dims) == 1 else (dims,)
         result = _rust.map_leaves(
             self, "flip", args_of_leaf, self.batch_size, True, 0, True, -1
@@ -307,10 +310,10 @@ class RearrangingOps(CollectionProtocol):
         return self._remember(result, name, args, {})
 
     def flipud(self) -> Self:
-        """Reverse the order along the first batch dim. As :func:`torch.flipud`.
+        """Reverse the order along the first batch dimension, as :func:`torch.flipud`.
 
         Raises:
-            RuntimeError: there is no batch dim.
+            RuntimeError: there is no batch dimension.
         """
         if not self.batch_size:
             msg = "flipud requires at least 1 batch dimension"
@@ -318,10 +321,10 @@ class RearrangingOps(CollectionProtocol):
         return self._flipped((0,), "flipud", ())
 
     def fliplr(self) -> Self:
-        """Reverse the order along the second batch dim. As :func:`torch.fliplr`.
+        """Reverse the order along the second batch dimension, as :func:`torch.fliplr`.
 
         Raises:
-            RuntimeError: there are fewer than two batch dims.
+            RuntimeError: there are fewer than two batch dimensions.
         """
         if len(self.batch_size) < 2:
             msg = "fliplr requires at least 2 batch dimensions"
@@ -329,13 +332,14 @@ class RearrangingOps(CollectionProtocol):
         return self._flipped((1,), "fliplr", ())
 
     def rot90(self, k: int = 1, dims: tuple[int, int] = (0, 1)) -> Self:
-        """Rotate by ``k`` times 90 degrees in the plane of two batch dims.
+        """Rotate by ``k`` times 90 degrees in the plane of two batch dimensions.
 
-        As :func:`torch.rot90`. A multiple of 4 gives this tensordict itself.
+        As :func:`torch.rot90`. If ``k`` is a multiple of 4, this tensordict itself is
+        returned.
 
         Raises:
-            IndexError: a dim is no batch dim.
-            RuntimeError: the dims are the same, or there are fewer than two.
+            IndexError: a dimension is no batch dimension.
+            RuntimeError: both dimensions are the same, or there are fewer than two.
 
         Examples:
             >>> td = TensorDict({"a": torch.tensor([[1, 2], [3, 4]])}, [2, 2])
@@ -388,21 +392,21 @@ class RearrangingOps(CollectionProtocol):
         inplace: bool = False,
         safe: bool = True,
     ) -> Self:
-        """Add elements before and after along batch dims.
+        """Pad with rows before and after along batch dimensions.
 
-        The result is unlocked, and of the plain type also for a subclass.
+        The result is unlocked and of the plain type, also for a subclass.
 
         Args:
-            pad_size: how many before and after each batch dim, in the order of the
-                dims: ``[before_0, after_0, before_1, after_1, ...]``. Negative numbers
-                remove elements. Dims left out are not padded.
-            value: what to add.
-            inplace: store the new leaves in this tensordict, and return it.
-            safe: accepted for compatibility and not used.
+            pad_size: the number of rows before and after each batch dimension, in the
+                order of the dimensions: ``[before_0, after_0, before_1, after_1,
+                ...]``. Negative numbers remove rows. Dimensions at the end may be left out.
+            value: the value of the added elements.
+            inplace: store the new leaves in this tensordict and return it.
+            safe: accepted for compatibility, and ignored.
 
         Raises:
-            RuntimeError: ``pad_size`` has an odd length or is too long, or ``inplace``
-                is true and the tensordict is locked.
+            RuntimeError: ``pad_size`` has an odd length or is too long; or ``inplace``
+                is True and the tensordict is locked.
 
         Examples:
             >>> td = TensorDict({"a": torch.tensor([1, 2])}, batch_size=[2])
@@ -438,15 +442,15 @@ class RearrangingOps(CollectionProtocol):
     # Layout ----------------------------------------------------------------------
 
     def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Self:
-        """Make all leaves contiguous; those that are stay shared. Unlocked.
+        """Make all leaves contiguous, unlocked. Contiguous leaves are shared.
 
         Args:
-            canonical: whether dims of size 1 must have the strides of a new tensor,
-                too, which tells torch that nothing about the layout is special.
-            inplace: store the new leaves in this tensordict, and return it.
+            canonical: also give dimensions of size 1 the strides of a new tensor. torch
+                then treats the layout as the standard one.
+            inplace: store the new leaves in this tensordict and return it.
 
         Raises:
-            RuntimeError: ``inplace`` is true, the tensordict is locked, and a leaf is
+            RuntimeError: ``inplace`` is True, the tensordict is locked, and a leaf is
                 not contiguous.
 
         Examples:
@@ -465,20 +469,20 @@ class RearrangingOps(CollectionProtocol):
         return self._replace_content(result)
 
     def is_contiguous(self) -> bool:
-        """Return whether all leaves are contiguous: what is stacked lazily is not."""
+        """Return whether all leaves are contiguous; those of a lazy stack are not."""
         for entry in list(self._entries().values()):  # noqa: SIM110 (cheaper)
             if not entry.is_contiguous():
                 return False
         return True
 
     def densify(self, layout: torch.layout = torch.strided) -> Self:
-        """Make one tensor of every entry that is stacked lazily.
+        """Convert lazy stacks to dense tensordicts, with one tensor for each entry.
 
         Args:
-            layout: of the nested tensors that ragged entries become.
+            layout: the layout of the nested tensors that ragged entries become.
 
         Returns:
-            This tensordict where nothing in it is stacked lazily.
+            A tensordict without lazy stacks; this tensordict if it contains none.
         """
         entries = dict(self._entries())
         made = {
@@ -497,17 +501,17 @@ class RearrangingOps(CollectionProtocol):
     def to_padded_tensor(
         self, padding: float = 0.0, mask_key: NestedKeyLike | None = None
     ) -> Self:
-        """Pad ragged entries to tensors. The result is unlocked.
+        """Pad ragged entries to dense tensors. The result is unlocked.
 
-        Ragged batch dims get the size of the longest element.
+        A ragged batch dimension gets the size of the longest row.
 
         Args:
-            padding: what to pad with.
-            mask_key: where to store which elements were there, as a tensor of truth
-                values with the batch size as its shape.
+            padding: the value of the padding.
+            mask_key: the key for a boolean tensor of the shape of the batch size, True
+                at elements that are no padding.
 
         Raises:
-            RuntimeError: ``mask_key`` is given, and no batch dim is ragged.
+            RuntimeError: ``mask_key`` was passed, and no batch dimension is ragged.
         """
         if -1 in self.batch_size:
             return self._padded_batch(padding, mask_key)
@@ -516,7 +520,7 @@ class RearrangingOps(CollectionProtocol):
         return _rust.map_leaves(self, special.padded, (padding,))
 
     def _padded_batch(self, padding: float, mask_key: NestedKeyLike | None) -> Self:
-        """The tensordict with the size of the longest element in ragged batch dims."""
+        """Pad ragged batch dims to their longest size."""
         source: Any = self if self._is_dense else self.densify(layout=torch.jagged)
         result: Self = _rust.map_leaves(source, special.padded, (padding,))
         ndim = len(self.batch_size)
@@ -528,11 +532,12 @@ class RearrangingOps(CollectionProtocol):
             return result
         size = special.padded(nested, padding).shape[:ndim]
         for collection in _rust.containers(result):
-            own = collection._batch_size
-            if collection._is_non_tensor and -1 in own:
-                # Nothing pads values.
+            held_size = collection._batch_size
+            if collection._is_non_tensor and -1 in held_size:
+                # Non-tensor data cannot be padded.
                 continue
-            collection._batch_size = torch.Size([*size, *own[ndim:]][: len(own)])
+            padded_size = [*size, *held_size[ndim:]][: len(held_size)]
+            collection._batch_size = torch.Size(padded_size)
         if mask_key is not None:
             mask = torch.zeros(size, dtype=torch.bool, device=nested.device)
             for at, row in enumerate(nested.unbind()):
@@ -544,20 +549,20 @@ class RearrangingOps(CollectionProtocol):
     def pack(
         self, dim: int = -1, *, layout: PackLayout | None = None
     ) -> tuple[torch.Tensor, PackLayout]:
-        """Lay all leaves side by side in one tensor, and say how to undo it.
+        """Concatenate all leaves into one tensor, and return the layout to undo it.
 
         Leaves go from ``[*B, *F]`` to ``[*B, N]``, where ``N`` is the sum of the
-        features of all. Names and other attributes are not kept. Leaves come in the
-        order of their keys, sorted.
+        feature sizes of all leaves, in the order of the sorted keys. Names and other
+        attributes are not kept.
 
         Args:
-            dim: where the new dim goes among the batch dims.
-            layout: a layout that an equal structure gave before, which saves finding
-                it.
+            dim: the place of the new dimension among the batch dimensions.
+            layout: the layout of an earlier call on an equal structure, which saves its
+                computation.
 
         Raises:
-            KeyError: the leaves are not those of ``layout``.
-            TypeError: leaves differ in dtype.
+            KeyError: ``layout`` has other keys than the leaves.
+            TypeError: the dtypes of the leaves differ.
 
         Examples:
             >>> td = TensorDict({"a": torch.zeros(2, 3), "b": torch.ones(2)}, [2])
@@ -571,7 +576,7 @@ class RearrangingOps(CollectionProtocol):
 
 
 def _all_plain(td: CollectionProtocol) -> Any:
-    """``td`` with every collection of the plain type, in place of subclasses."""
+    """Convert ``td`` and nested tensordicts of subclasses to the plain type."""
     if not td._is_dense:
         return td
     entries = td._tensordict

@@ -1,7 +1,7 @@
-"""Provide what the reductions of :mod:`tensordict.ops.reductions` are written with.
+"""The functions that compute the reductions of :mod:`tensordict.ops.reductions`.
 
-The arguments that all of them read alike, and the roads that a reduction takes: one
-batch dim in one crossing, any other dims, all leaves joined.
+They read the common arguments and choose the computation: over one batch dim (the
+fastest), over other dims, or over all leaves concatenated.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from tensordict.containers.collection import TensorCollection
 
 DEFAULT_OPTIONS = {"correction": 1}
-"""The options of ``std`` and ``var`` unless others are given."""
+"""The default options of ``std`` and ``var``."""
 ALL_DIMS = 64
-"""More batch dims than a collection can have: as ``k`` of a walk it cuts all."""
+"""More than the number of batch dims of any tensordict: ``map_leaves`` removes all."""
 MSG_DIM = "Incompatible dim {} for tensordict with batch dims {}."
 MSG_DIM_ALL = (
     "dim must be greater than or equal to -tensordict.batch_dims and smaller than "
@@ -53,11 +53,11 @@ def is_feature(dim: object) -> bool:
 
 
 def _batch_dims(dim: object, ndim: int) -> tuple[int, ...]:
-    """The batch dims that an argument names, none of them negative.
+    """Return the batch dims that an argument names, counted from the front.
 
     Raises:
-        IndexError: one is no batch dim.
-        TypeError: ``dim`` is no int and no sequence of them.
+        IndexError: a number is no batch dim.
+        TypeError: ``dim`` is neither an int nor a sequence of ints.
     """
     dims = tuple(dim) if isinstance(dim, (tuple, list)) else (dim,)
     out = []
@@ -75,7 +75,7 @@ def _batch_dims(dim: object, ndim: int) -> tuple[int, ...]:
 def reduced_shape(
     size: Sequence[int], dims: tuple[int, ...], keepdim: object
 ) -> tuple[torch.Size, Any]:
-    """The batch size after a reduction, and where its names come from."""
+    """Return the batch size after a reduction, and the dims whose names it keeps."""
     if keepdim:
         kept = [1 if dim in dims else length for dim, length in enumerate(size)]
         return torch.Size(kept), True
@@ -84,14 +84,14 @@ def reduced_shape(
 
 
 def _with_features_last(leaf: torch.Tensor, ndim: int) -> torch.Tensor:
-    """``leaf`` with its dims from ``ndim`` on made one."""
+    """Flatten the dims of ``leaf`` from ``ndim`` on into one."""
     if leaf.dim() == ndim:
         return leaf.unsqueeze(-1)
     return leaf.flatten(ndim)
 
 
 def _joined(td: CollectionProtocol, dim: Any, name: str) -> torch.Tensor:
-    """All leaves as one tensor, joined along ``dim``: an int, ``"feature"`` or None.
+    """Concatenate all leaves along ``dim``: an int, ``"feature"`` or None.
 
     Raises:
         ValueError: there are no leaves.
@@ -122,10 +122,10 @@ def reduce_leaves(
     name: str = "",
     first: torch.Size = torch.Size([]),  # noqa: B008
 ) -> Any:
-    """Any reduction to one value per slice.
+    """Reduce the leaves to one value for each slice.
 
-    ``op(leaf)`` reduces everything, ``op(leaf, dims, keepdim)`` some dims. ``first``
-    are dims that it puts before all others.
+    ``op(leaf)`` reduces all elements, ``op(leaf, dims, keepdim)`` some dims. ``first``
+    are the dims that ``op`` adds before all others.
     """
     if type(dim) is int and not reduce and not first and key_transform is None:
         if keepdim is not True and (not options or options == DEFAULT_OPTIONS):
@@ -187,10 +187,10 @@ def reduce_one(
     dim: int,
     keepdim: bool,
 ) -> Any:
-    """Reduce one batch dim: the common case, with as little as possible per leaf."""
+    """Reduce one batch dim: the common case, with the least work for each leaf."""
     dim, prefix, names = _one_reduced(td.batch_size, dim, keepdim)
     if not options or options == DEFAULT_OPTIONS:
-        # The method takes the dim alone; std and var correct by 1 unless told otherwise.
+        # The method's default for `correction` is 1, so the dim alone is enough.
         args: tuple[Any, ...] = (dim,)
         if keepdim:
             args = (dim, True, True) if options else (dim, True)
@@ -203,10 +203,10 @@ def reduce_one(
 def _one_reduced(
     size: torch.Size, dim: int, keepdim: bool
 ) -> tuple[int, torch.Size, Any]:
-    """``dim`` from the front, the batch size without it, and where names come from.
+    """Return ``dim`` from the front, the reduced batch size, and the named dims.
 
     Raises:
-        IndexError: it is no batch dim.
+        IndexError: ``dim`` is no batch dim.
     """
     ndim = len(size)
     if not -ndim <= dim < ndim:
@@ -219,7 +219,7 @@ def _one_reduced(
 
 
 def one_quantile(td: CollectionProtocol, q: float, dim: int, keepdim: bool) -> Any:
-    """Take one quantile along one batch dim: the common case, by the bare method."""
+    """Compute one quantile along one batch dim: the common case, by torch's method."""
     dim, prefix, names = _one_reduced(td.batch_size, dim, keepdim)
     return _rust.map_leaves(td, "quantile", (q, dim, keepdim), prefix, names)
 
@@ -231,7 +231,7 @@ def _name_of(op: Callable[..., Any]) -> str:
 def _keep_all_dims(
     td: CollectionProtocol, op: Callable[..., Any], first: torch.Size
 ) -> Any:
-    """Reduce every leaf to one number, with as many dims as it had."""
+    """Reduce every leaf to one number and keep all dims with size 1."""
 
     def each(leaf: torch.Tensor) -> Any:
         if is_shared(leaf):
@@ -249,7 +249,7 @@ def _keep_all_dims(
 
 
 def _prepend_dims(td: CollectionProtocol, first: torch.Size) -> None:
-    """Put ``first`` before the batch size of a fresh result and all that it holds."""
+    """Put ``first`` before the batch sizes of a new result and its nested ones."""
     for collection in _rust.containers(td):
         collection._batch_size = torch.Size(first + collection._batch_size)
         names = collection._td_dim_names
@@ -258,10 +258,10 @@ def _prepend_dims(td: CollectionProtocol, first: torch.Size) -> None:
 
 
 def rekeyed(td: Any, key_transform: Callable[[Any], Any]) -> Any:
-    """``td`` with new keys; of two entries with the same new key the last one stays.
+    """Rename the keys of ``td``; if two entries get the same key, the last one stays.
 
     Raises:
-        ValueError: a new key is no field of a typed collection.
+        ValueError: a tensorclass has no field with a new key.
     """
     if is_tensorclass(td):
         return type(td).from_tensordict(rekeyed(td._tensordict, key_transform))
@@ -285,7 +285,7 @@ def prod(
     keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Multiply over several dims, which torch does one at a time."""
+    """Multiply over several dims; torch multiplies over one dim at a time."""
     if dims is None:
         return torch.prod(leaf, dtype=dtype)
     if isinstance(dims, int):
@@ -294,7 +294,7 @@ def prod(
         msg = f"a dim appears multiple times in the list of dims {dims}"
         raise RuntimeError(msg)
     if not dims:
-        # A new tensor of the same dtype as over dims.
+        # Over no dims: a new tensor of the same dtype as over dims.
         return torch.prod(leaf.unsqueeze(-1), -1, dtype=dtype)
     for dim in sorted(dims, reverse=True):
         leaf = torch.prod(leaf, dim, keepdim=keepdim, dtype=dtype)
@@ -309,7 +309,7 @@ def quantile(
     keepdim: bool = False,
     interpolation: str = "linear",
 ) -> torch.Tensor:
-    """Take quantiles over several dims, which torch does over one."""
+    """Compute quantiles over several dims; torch computes them over one dim."""
     if isinstance(dims, tuple) and len(dims) != 1:
         rest = [dim for dim in range(leaf.dim()) if dim not in dims]
         count = math.prod(leaf.shape[dim] for dim in dims)
@@ -335,15 +335,15 @@ _NAMES: dict[Any, str] = {
         for name in ("sum", "mean", "nansum", "nanmean", "std", "var", "amax", "amin")
     },
 }
-"""The name of each reduction's method."""
+"""The name of the tensor method for each reduction."""
 
 
 def _one_dim(td: CollectionProtocol, dim: object, name: str) -> int:
-    """The one batch dim that an argument names.
+    """Return the single batch dim that an argument names.
 
     Raises:
-        TypeError: it names several, or nothing.
-        IndexError: it is an empty sequence.
+        TypeError: the argument names several dims, or none.
+        IndexError: the argument is an empty sequence.
     """
     if dim is None or dim is NO_DEFAULT:
         msg = f'{name}() missing 1 required positional arguments: "dim"'
@@ -370,7 +370,7 @@ def extremum(
     reduce: bool | None,
     return_indices: bool,
 ) -> Any:
-    """Take ``max`` or ``min``."""
+    """Compute ``max`` or ``min``."""
     if dim is NO_DEFAULT or dim is None:
         if reduce:
             return getattr(_joined(td, None, name), name)()
@@ -390,14 +390,14 @@ def extremum(
     may_be_empty = False
     if return_indices:
         td, may_be_empty = _without_values(td)
-    one = dim if type(dim) is int else _one_dim(td, dim, name)
+    at = dim if type(dim) is int else _one_dim(td, dim, name)
     if keepdim:
-        one = _one_dim(td, one, name)
-        prefix, names = reduced_shape(td.batch_size, (one,), keepdim)
-        args = (one, keepdim)
+        at = _one_dim(td, at, name)
+        prefix, names = reduced_shape(td.batch_size, (at,), keepdim)
+        args = (at, keepdim)
         found = _rust.split_leaves(td, name, args, [prefix, prefix], names)
     else:
-        found = _rust.extrema(td, name, one)
+        found = _rust.extrema(td, name, at)
     if not return_indices:
         return found[0]
     if may_be_empty:
@@ -413,7 +413,7 @@ def cumulative(
     reduce: bool | None,
     return_indices: bool,
 ) -> Any:
-    """Take ``cummax`` or ``cummin``."""
+    """Compute ``cummax`` or ``cummin``."""
     if is_feature(dim) and not reduce:
         raise RuntimeError(MSG_FEATURE.format(name))
     if reduce:
@@ -423,8 +423,8 @@ def cumulative(
     may_be_empty = False
     if return_indices:
         td, may_be_empty = _without_values(td)
-    one = dim if type(dim) is int else _one_dim(td, dim, name)
-    found = _rust.extrema(td, name, one, True)
+    at = dim if type(dim) is int else _one_dim(td, dim, name)
+    found = _rust.extrema(td, name, at, True)
     if not return_indices:
         return found[0]
     if may_be_empty:
@@ -434,7 +434,7 @@ def cumulative(
 
 
 def truth(td: CollectionProtocol, name: str, dim: int) -> Any:
-    """Take ``all`` or ``any`` along one batch dim, in plain collections.
+    """Compute ``all`` or ``any`` along one batch dim, as plain tensordicts.
 
     Raises:
         RuntimeError: ``dim`` is no batch dim.
@@ -449,7 +449,7 @@ def truth(td: CollectionProtocol, name: str, dim: int) -> Any:
 
 
 def _plain(td: CollectionProtocol) -> Any:
-    """A fresh result with the dense collection in place of its subclasses."""
+    """Convert a new result and its nested tensordicts to the plain type."""
     held = td._entries()
     nested = {
         key: _plain(value)
@@ -466,10 +466,10 @@ def _plain(td: CollectionProtocol) -> Any:
 
 
 def _without_values(td: TensorCollection) -> tuple[Any, bool]:
-    """The tensordict without its non-tensor entries, which nothing can reduce.
+    """Return ``td`` without non-tensor entries, and whether it may have empty parts.
 
-    And whether there may be nested tensordicts that hold nothing: the innermost of them
-    has no entries.
+    Non-tensor data cannot be reduced. An empty nested tensordict has no entries at its
+    deepest level.
     """
     if _rust.is_filled(td):
         return td, False

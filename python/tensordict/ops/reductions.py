@@ -1,4 +1,4 @@
-"""Sums, means, extrema and the like: over batch dims, over feature dims, over everything."""
+"""Reductions over batch dimensions, feature dimensions or all elements."""
 
 from __future__ import annotations
 
@@ -48,24 +48,26 @@ MSG_DIM_LOGSUMEXP = (
 class ReductionsOps(CollectionProtocol):
     """Reductions.
 
-    All of them read ``dim`` the same way, for a batch size ``[*B]`` and leaves of shape
-    ``[*B, *F]``:
+    All reductions read ``dim`` in the same way, for a batch size ``[*B]`` and leaves of
+    shape ``[*B, *F]``:
 
-    - an int, or a tuple of them: these batch dims. The result has the batch size
-      without them (or with 1 in their place, if ``keepdim``), and keeps the names of
-      the others.
-    - not given, or None: everything. Each leaf becomes one number, the batch size ``[]``.
-    - ``"feature"``: the dims ``[*F]`` of each leaf. The batch size stays.
+    - an int or a tuple of ints: these batch dimensions. The result has the other batch
+      dimensions with their names (with ``keepdim``, the reduced ones have size 1).
+    - not passed, or None: all elements. Each leaf becomes one number, and the batch
+    size
+      ``[]``.
+    - ``"feature"``: the feature dimensions ``[*F]`` of each leaf. The batch size stays.
 
-    With ``reduce=True`` the leaves are joined first and the result is one tensor: along
-    ``dim`` (so leaves must agree in their other dims), flattened where everything is
-    reduced, along the flattened feature dims for ``dim="feature"``. A negative ``dim``
-    then counts from the last dim of the leaves, not of the batch.
+    With ``reduce=True``, the leaves are concatenated first, and the result is one
+    tensor. They are concatenated along ``dim`` (their other dimensions must agree),
+    flattened if all elements are reduced, or along the flattened feature dimensions for
+    ``dim="feature"``. A negative ``dim`` then counts from the last dimension of the
+    leaves, not of the batch size.
 
-    ``key_transform`` renames the entries of the result: it is called with each entry's
-    own key (not its path) and gives the new one, a nested one if it likes.
+    ``key_transform`` renames the entries of the result: it is called with the key of
+    each entry at its level and returns the new key, which may be nested.
 
-    Results are never locked.
+    Results are unlocked.
 
     Examples:
         >>> td = TensorDict(a=torch.ones(2, 3, 4), b=torch.ones(2, 3), batch_size=[2, 3])
@@ -112,18 +114,18 @@ class ReductionsOps(CollectionProtocol):
         reduce: bool | None = None,
         key_transform: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """Sum.
+        """Sum the elements.
 
         Args:
-            dim: which dims; see the class.
-            keepdim: whether reduced dims stay, with size 1.
-            dtype: the dtype to which leaves are cast first.
-            reduce: whether all leaves are reduced together, to one tensor.
-            key_transform: gives the key of each entry of the result.
+            dim: the dimensions to reduce; see :class:`ReductionsOps`.
+            keepdim: keep reduced dimensions with size 1.
+            dtype: the dtype to cast leaves to first.
+            reduce: reduce all leaves together to one tensor.
+            key_transform: called with each key; returns the key in the result.
 
         Raises:
-            IndexError: ``dim`` is no batch dim.
-            ValueError: ``reduce`` is true and there are no leaves.
+            IndexError: ``dim`` is no batch dimension.
+            ValueError: ``reduce`` is True and there are no leaves.
         """
         options = {} if dtype is None else {"dtype": dtype}
         return reduce_leaves(
@@ -159,9 +161,9 @@ class ReductionsOps(CollectionProtocol):
         reduce: bool | None = None,
         key_transform: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """Take the mean. Leaves must be of floats, or ``dtype`` given.
+        """Compute the mean. Leaves must be of floats, or ``dtype`` must be passed.
 
-        Parameters as in :meth:`sum`.
+        The arguments are the same as in :meth:`sum`.
         """
         options = {} if dtype is None else {"dtype": dtype}
         return reduce_leaves(
@@ -194,7 +196,7 @@ class ReductionsOps(CollectionProtocol):
         dtype: torch.dtype | None = None,
         reduce: bool | None = None,
     ) -> Any:
-        """Sum, leaving out NaN. Parameters as in :meth:`sum`."""
+        """Sum the elements that are not NaN. Arguments as in :meth:`sum`."""
         options = {} if dtype is None else {"dtype": dtype}
         return reduce_leaves(self, torch.nansum, options, dim, keepdim, reduce)
 
@@ -224,7 +226,7 @@ class ReductionsOps(CollectionProtocol):
         dtype: torch.dtype | None = None,
         reduce: bool | None = None,
     ) -> Any:
-        """Take the mean of what is not NaN. Parameters as in :meth:`sum`."""
+        """Compute the mean of elements that are not NaN. Arguments as in :meth:`sum`."""
         options = {} if dtype is None else {"dtype": dtype}
         return reduce_leaves(self, torch.nanmean, options, dim, keepdim, reduce)
 
@@ -254,7 +256,7 @@ class ReductionsOps(CollectionProtocol):
         dtype: torch.dtype | None = None,
         reduce: bool | None = None,
     ) -> Any:
-        """Multiply. Parameters as in :meth:`sum`."""
+        """Multiply the elements. Arguments as in :meth:`sum`."""
         options = {} if dtype is None else {"dtype": dtype}
         return reduce_leaves(self, prod, options, dim, keepdim, reduce, name="prod")
 
@@ -287,14 +289,14 @@ class ReductionsOps(CollectionProtocol):
         reduce: bool | None = None,
         key_transform: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """Take the standard deviation.
+        """Compute the standard deviation.
 
         Args:
-            dim: which dims; see the class.
-            keepdim: whether reduced dims stay, with size 1.
-            correction: what is subtracted from the number of values in the divisor.
-            reduce: whether all leaves are reduced together, to one tensor.
-            key_transform: gives the key of each entry of the result.
+            dim: the dimensions to reduce; see :class:`ReductionsOps`.
+            keepdim: keep reduced dimensions with size 1.
+            correction: subtracted from the number of values in the divisor.
+            reduce: reduce all leaves together to one tensor.
+            key_transform: called with each key; returns the key in the result.
         """
         options = {"correction": correction}
         return reduce_leaves(
@@ -330,7 +332,7 @@ class ReductionsOps(CollectionProtocol):
         reduce: bool | None = None,
         key_transform: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """Take the variance. Parameters as in :meth:`std`."""
+        """Compute the variance. Arguments as in :meth:`std`."""
         options = {"correction": correction}
         return reduce_leaves(
             self, torch.var, options, dim, keepdim, reduce, key_transform
@@ -368,17 +370,17 @@ class ReductionsOps(CollectionProtocol):
         reduce: bool | None = None,
         key_transform: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """Take quantiles.
+        """Compute quantiles.
 
         Args:
-            q: a number from 0 to 1, or a tensor of N of them: then the results of a
-                reduction along dims have a first batch dim of size N. (Where everything
-                is reduced, leaves have it and the batch size is still ``[]``.)
-            dim: which dims; see the class.
-            keepdim: whether reduced dims stay, with size 1.
-            interpolation: how to choose between two values; as :func:`torch.quantile`.
-            reduce: whether all leaves are reduced together, to one tensor.
-            key_transform: gives the key of each entry of the result.
+            q: a number from 0 to 1, or a tensor of N such numbers. With a tensor, the
+                result has a new first batch dimension of size N. (If all elements are
+                reduced, only the leaves have it, and the batch size is ``[]``.)
+            dim: the dimensions to reduce; see :class:`ReductionsOps`.
+            keepdim: keep reduced dimensions with size 1.
+            interpolation: the choice between two values, as in :func:`torch.quantile`.
+            reduce: reduce all leaves together to one tensor.
+            key_transform: called with each key; returns the key in the result.
 
         Examples:
             >>> td = TensorDict(a=torch.arange(5.0), batch_size=[5])
@@ -407,17 +409,17 @@ class ReductionsOps(CollectionProtocol):
         reduce: bool | None = None,
         return_indices: bool = True,
     ) -> Any:
-        """Take the greatest values, and where they are.
+        """Return the largest values and their indices.
 
         Args:
-            dim: one batch dim, or nothing for each leaf's greatest value.
-            keepdim: whether the reduced dim stays, with size 1.
-            reduce: whether all leaves are reduced together.
-            return_indices: whether the places are given, too. Only with a ``dim``.
+            dim: a batch dimension. Default: reduce each leaf to its largest value.
+            keepdim: keep the reduced dimension with size 1.
+            reduce: reduce all leaves together.
+            return_indices: also return the indices. Only used with ``dim``.
 
         Returns:
-            With a ``dim`` a named tuple ``(values, indices)`` of two collections (of two
-            tensors if ``reduce``), else the values alone.
+            With ``dim``, a named tuple ``(values, indices)`` of two tensordicts (of two
+            tensors if ``reduce`` is True); otherwise the values only.
 
         Examples:
             >>> td = TensorDict(a=torch.tensor([1.0, 5.0, 3.0]), batch_size=[3])
@@ -436,7 +438,7 @@ class ReductionsOps(CollectionProtocol):
         reduce: bool | None = None,
         return_indices: bool = True,
     ) -> Any:
-        """Take the smallest values, and where they are. Parameters as in :meth:`max`."""
+        """Return the smallest values and their indices. Arguments as in :meth:`max`."""
         return extremum(self, "min", dim, keepdim, reduce, return_indices)
 
     @overload
@@ -462,12 +464,12 @@ class ReductionsOps(CollectionProtocol):
         *,
         reduce: bool | None = None,
     ) -> Any:
-        """Take the greatest values.
+        """Return the largest values.
 
         Args:
-            dim: which batch dims; nothing for each leaf's greatest value.
-            keepdim: whether reduced dims stay, with size 1.
-            reduce: whether all leaves are reduced together, to one tensor.
+            dim: the batch dimensions. Default: reduce each leaf to its largest value.
+            keepdim: keep reduced dimensions with size 1.
+            reduce: reduce all leaves together to one tensor.
         """
         if is_feature(dim) and not reduce:
             raise RuntimeError(MSG_FEATURE.format("amax"))
@@ -496,7 +498,7 @@ class ReductionsOps(CollectionProtocol):
         *,
         reduce: bool | None = None,
     ) -> Any:
-        """Take the smallest values. Parameters as in :meth:`amax`."""
+        """Return the smallest values. Arguments as in :meth:`amax`."""
         if is_feature(dim) and not reduce:
             raise RuntimeError(MSG_FEATURE.format("amin"))
         return reduce_leaves(self, torch.amin, {}, dim, keepdim, reduce)
@@ -504,44 +506,45 @@ class ReductionsOps(CollectionProtocol):
     def cummax(
         self, dim: int, *, reduce: bool | None = None, return_indices: bool = True
     ) -> Any:
-        """Take the greatest value so far, along a batch dim.
+        """Return the cumulative maximum along a batch dimension.
 
         Args:
-            dim: one batch dim.
-            reduce: whether the leaves are joined along ``dim`` first.
-            return_indices: whether the places are given, too.
+            dim: the batch dimension.
+            reduce: concatenate the leaves along ``dim`` first.
+            return_indices: also return the indices.
 
         Returns:
-            A named tuple ``(values, indices)``, or the values alone.
+            A named tuple ``(values, indices)``, or the values only.
         """
         return cumulative(self, "cummax", dim, reduce, return_indices)
 
     def cummin(
         self, dim: int, *, reduce: bool | None = None, return_indices: bool = True
     ) -> Any:
-        """Take the smallest value so far, along a batch dim.
+        """Return the cumulative minimum along a batch dimension.
 
-        Parameters as in :meth:`cummax`.
+        The arguments are the same as in :meth:`cummax`.
         """
         return cumulative(self, "cummin", dim, reduce, return_indices)
 
-    # Truth -----------------------------------------------------------------------------
+    # Booleans
+    # --------------------------------------------------------------------------
 
     @overload
     def all(self, dim: None = None) -> bool: ...
     @overload
     def all(self, dim: int) -> Self: ...
     def all(self, dim: int | None = None) -> Any:
-        """Say whether all elements are true (not zero).
+        """Return whether all elements are true (not zero).
 
         Args:
-            dim: one batch dim, or None for one answer.
+            dim: a batch dimension, or None to reduce all elements to one bool.
 
         Returns:
-            A bool, or a collection of truth values with the batch size without ``dim``.
+            A bool; with ``dim``, a tensordict of booleans without that dimension.
 
         Raises:
-            RuntimeError: ``dim`` is no batch dim.
+            RuntimeError: ``dim`` is no batch dimension.
 
         Examples:
             >>> td = TensorDict(a=torch.tensor([True, False]), batch_size=[2])
@@ -559,7 +562,7 @@ class ReductionsOps(CollectionProtocol):
     @overload
     def any(self, dim: int) -> Self: ...
     def any(self, dim: int | None = None) -> Any:
-        """Say whether any element is true (not zero). Parameters as in :meth:`all`."""
+        """Return whether any element is true (not zero). Argument as in :meth:`all`."""
         if dim is not None:
             return truth(self, "any", dim)
         return _rust.truth(self, "any")
@@ -573,18 +576,19 @@ class ReductionsOps(CollectionProtocol):
         dtype: torch.dtype | None = None,
         key_transform: Callable[[Any], Any] | None = None,
     ) -> Self:
-        """Take the Euclidean norm of each leaf.
+        """Compute the Euclidean norm of each leaf.
 
-        The result is locked if this tensordict is, and its keys are not changed.
+        The result is locked if this tensordict is locked and ``key_transform`` is not
+        passed.
 
         Args:
-            out: a collection that is updated with the norms and returned.
-            dtype: the dtype to which leaves are cast first.
-            key_transform: gives the key of each entry of the result.
+            out: a tensordict to update with the norms; it is returned.
+            dtype: the dtype to cast leaves to first.
+            key_transform: called with each key; returns the key in the result.
 
         Raises:
-            NotImplementedError: a leaf is of integers, and there is no ``dtype``.
-            RuntimeError: ``out`` has batch dims, which the norms have not.
+            NotImplementedError: a leaf is of integers, and ``dtype`` was not passed.
+            RuntimeError: ``out`` has batch dimensions; the norms have none.
 
         Examples:
             >>> td = TensorDict(a=torch.tensor([3.0, 4.0]), batch_size=[2])
@@ -594,7 +598,7 @@ class ReductionsOps(CollectionProtocol):
         leaves = _rust.leaves(self)
         values: Any = leaves
         if leaves:
-            # Torch reads one argument faster than three.
+            # torch parses one argument faster than three.
             if dtype is None:
                 values = torch._foreach_norm(leaves)
             else:
@@ -619,18 +623,19 @@ class ReductionsOps(CollectionProtocol):
         *,
         out: Any = None,
     ) -> Self:
-        """Take the logarithm of the summed exponentials.
+        """Compute the logarithm of the sum of exponentials.
 
         Args:
-            dim: the batch dims; None for all batch dims (not the feature dims).
-            keepdim: whether reduced dims stay, with size 1.
-            out: a collection into whose leaves the results are written, as torch does
-                it, and which is returned. Those that it lacks are added.
+            dim: the batch dimensions. Default: all of them, but not the feature
+                dimensions.
+            keepdim: keep reduced dimensions with size 1.
+            out: a tensordict whose leaves are overwritten; missing entries are added.
+                It is returned.
 
         Raises:
-            RuntimeError: ``out`` is locked, its batch size is another, or there are
-                gradients, which ``out`` cannot have.
-            ValueError: ``dim`` is no batch dim.
+            RuntimeError: ``out`` is locked or has another batch size; or a leaf
+                requires grad, which ``out`` does not support.
+            ValueError: ``dim`` is no batch dimension.
         """
         ndim = len(self.batch_size)
         if type(dim) is int and -ndim <= dim < ndim and out is None:

@@ -1,4 +1,4 @@
-"""One collection as several, and pieces of one."""
+"""Splitting along batch dimensions."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ MSG_TENSOR_SPLIT = (
 
 
 class SplittingOps(CollectionProtocol):
-    """One collection as several, and pieces of one. All leaves are views."""
+    """Splitting along batch dimensions. All leaves of the parts are views."""
 
     def split(self, split_size: int | list[int], dim: int = 0) -> tuple[Self, ...]:
-        """Split into pieces along a batch dim. As :func:`torch.split`.
+        """Split along a batch dimension, as :func:`torch.split`.
 
         Args:
-            split_size: the size of each piece but the last, or the sizes of all.
-            dim: the batch dim.
+            split_size: the size of each part except the last, or a list of all sizes.
+            dim: the batch dimension.
 
         Raises:
-            IndexError: ``dim`` is no batch dim.
-            RuntimeError: the sizes do not sum to that of the dim.
+            IndexError: ``dim`` is no batch dimension.
+            RuntimeError: the sum of the sizes is not the size of the dimension.
             TypeError: ``split_size`` is neither a number nor a sequence of numbers.
             ValueError: ``split_size`` is a number that is not positive.
 
@@ -70,12 +70,13 @@ class SplittingOps(CollectionProtocol):
         return tuple(results)
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
-        """Split into at most ``chunks`` pieces of the same size along a batch dim.
+        """Split along a batch dimension into at most ``chunks`` parts of equal size.
 
-        As :func:`torch.chunk`: the last piece may be smaller, and there may be fewer.
+        As :func:`torch.chunk`: the last part may be smaller, and there may be fewer
+        parts.
 
         Raises:
-            IndexError: ``dim`` is no batch dim.
+            IndexError: ``dim`` is no batch dimension.
             ValueError: ``chunks`` is not positive.
 
         Examples:
@@ -97,19 +98,19 @@ class SplittingOps(CollectionProtocol):
         indices_or_sections: int | list[int] | tuple[int, ...] | torch.Tensor,
         dim: int = 0,
     ) -> tuple[Self, ...]:
-        """Split into sections, or at indices, along a batch dim.
+        """Split along a batch dimension into a number of parts, or at indices.
 
         As :func:`torch.tensor_split`.
 
         Args:
-            indices_or_sections: the number of pieces, whose sizes differ by at most
-                one, or the indices at which pieces begin.
-            dim: the batch dim.
+            indices_or_sections: the number of parts, whose sizes differ by at most one;
+                or the indices at which parts begin.
+            dim: the batch dimension.
 
         Raises:
-            IndexError: ``dim`` is no batch dim.
-            ValueError: the number of sections is not positive, or
-                ``indices_or_sections`` is none of these.
+            IndexError: ``dim`` is no batch dimension.
+            ValueError: the number of parts is not positive, or ``indices_or_sections``
+                has another type.
 
         Examples:
             >>> td = TensorDict({"a": torch.arange(5)}, batch_size=[5])
@@ -130,7 +131,7 @@ class SplittingOps(CollectionProtocol):
                 )
                 raise ValueError(msg)
             small, larger = divmod(length, where)
-            # A number that no memory holds is refused here, and not after hours.
+            # A list too large for memory raises here, before any work.
             sizes = [small + 1] * larger + [small] * (where - larger)
             return self.split(sizes, at)
         if not isinstance(where, (list, tuple)):
@@ -147,12 +148,12 @@ class SplittingOps(CollectionProtocol):
         )
 
     def unbind(self, dim: int) -> tuple[Self, ...]:
-        """The tensordicts along a batch dim, without that dim, unlocked.
+        """Return the rows along a batch dimension, without that dimension.
 
-        As :func:`torch.unbind`.
+        As :func:`torch.unbind`. The rows are unlocked.
 
         Raises:
-            IndexError: ``dim`` is no batch dim.
+            IndexError: ``dim`` is no batch dimension.
 
         Examples:
             >>> td = TensorDict({"a": torch.arange(3)}, batch_size=[3])
@@ -163,13 +164,13 @@ class SplittingOps(CollectionProtocol):
         return self._parts(results) if self._is_locked else tuple(results)
 
     def narrow(self, dim: int, start: int, length: int) -> Self:
-        """The part of ``length`` that begins at ``start`` of a batch dim.
+        """Return ``length`` rows from ``start`` on along a batch dimension.
 
         As :func:`torch.narrow`.
 
         Raises:
-            IndexError: ``dim`` is no batch dim, or ``start`` is out of range.
-            RuntimeError: the part goes beyond the end, or ``length`` is negative.
+            IndexError: ``dim`` is no batch dimension, or ``start`` is out of range.
+            RuntimeError: the rows go beyond the end, or ``length`` is negative.
 
         Examples:
             >>> td = TensorDict({"a": torch.arange(5)}, batch_size=[5])
@@ -213,7 +214,7 @@ SplitPlan = tuple[int, list[int], list[torch.Size]]
 
 
 def split_plan(batch_size: torch.Size, split_size: object, dim: int) -> SplitPlan:
-    """The dim counted from the front, and the length and batch size of each piece."""
+    """Return the dim counted from the front, and each part's length and batch size."""
     return _split_plan(batch_size, split_size, dim)
 
 
@@ -234,8 +235,8 @@ def _split_plan(batch_size: torch.Size, split_size: object, dim: int) -> SplitPl
 
 
 TRACED = ((split_plan, _split_plan),)
-"""Functions for :mod:`tensordict.compile.registration`: a plan of known arguments is
-made."""
+"""Functions for :mod:`tensordict.compile.registration`: with known arguments, the plan
+is a constant of the compiled code."""
 
 
 def _split_sizes(split_size: Any, at: int, length: int) -> list[int]:

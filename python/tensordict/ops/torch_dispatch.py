@@ -1,4 +1,4 @@
-"""Let collections take part in torch's functions: the table, and who is asked.
+"""Tensordicts in torch functions: the table of handlers, and its lookup.
 
 :mod:`tensordict.interop.torch_functions` fills the table.
 """
@@ -25,14 +25,14 @@ Handler = Callable[..., Any]
 TD_HANDLED_FUNCTIONS: dict[Callable[..., Any], Handler] = {}
 
 NATIVE_FORMS: dict[Handler, str] = {}
-"""Handlers whose work the bindings do in eager code, where the arguments are plain.
+"""Handlers with a native form for eager code with plain arguments.
 
-By a name of theirs, or by the method of that name of the first argument.
+The value is the name of the native form, or of the method of the first argument.
 """
 
 
 def handler_of(function: Callable[..., Any]) -> Handler | None:
-    """Return what answers a call of ``function`` with a collection, if any."""
+    """Return the handler for ``function`` with a tensordict argument, if any."""
     return _looked_up(function)
 
 
@@ -42,17 +42,17 @@ def _looked_up(function: Callable[..., Any]) -> Handler | None:
 
 
 TRACED = ((handler_of, _looked_up),)
-"""Functions for :mod:`tensordict.compile.registration`: a known function is not traced.
+"""Functions for :mod:`tensordict.compile.registration`: the lookup of a known
+function is not traced.
 
-Dynamo reads every key of a table in which it looks something up.
+Dynamo reads every key of a table in which it looks up a key.
 """
 
 
 def reflected_operator(function: Callable[..., Any]) -> Handler | None:
-    """The handler of ``td - tensor`` and its kin, which Dynamo asks for as a reflection.
+    """Return the handler of ``tensor - td`` and similar reflected operators.
 
-    A function written in Python is no key that Dynamo finds in a table; it does follow
-    comparisons.
+    Dynamo cannot look up a Python function in a table, but it can follow comparisons.
     """
     if function is torch.Tensor.__rsub__:
         return _subtract
@@ -82,7 +82,7 @@ def _remainder(tensor: torch.Tensor, td: Any) -> Any:
 
 
 class TorchDispatchOps(CollectionProtocol):
-    """The torch functions that collections take part in."""
+    """The torch functions that accept tensordicts."""
 
     @classmethod
     @_rust.call_natively
@@ -93,11 +93,11 @@ class TorchDispatchOps(CollectionProtocol):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Answer a call of a torch function that was given a collection.
+        """Call the handler of a torch function that got a tensordict argument.
 
         Returns:
-            What the function's entry in the table gives, or NotImplemented (which
-            torch turns into a TypeError) where the table has none.
+            The handler's result; NotImplemented if there is no handler, which torch
+            turns into a TypeError.
         """
         handler = handler_of(func)
         if handler is None:
