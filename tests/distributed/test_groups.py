@@ -111,7 +111,7 @@ def _own(rank: int) -> dict[str, str]:
 def test_the_own_rank(pair: Ranks) -> None:
     for rank, texts in enumerate(pair.all(_own)):
         for name, text in texts.items():
-            assert f"itself: the rank {rank} is that of this process" in text, name
+            assert f"itself: rank {rank} is this process" in text, name
             assert "size 2" in text, name
 
 
@@ -287,5 +287,5 @@ def _other_rows(rank: int, found: str) -> None:
 def test_gather_into_another_number_of_rows(three: Ranks, found: str) -> None:
     for answer in three.try_all(_other_rows, found):
         assert isinstance(answer, Raised)
-        assert "give world size - 1 rows, which is 2" in answer.text
+        assert "world size - 1 rows, which is 2" in answer.text
         assert f"got {found}" in answer.text

@@ -276,7 +276,7 @@ def test_a_shared_secret():
     ("listens", "connects", "message"),
     [
         ("secret", "other", "another shared secret"),
-        ("secret", None, "give the authkey="),
+        ("secret", None, "pass the peer's authkey="),
         (None, "secret", "was given no shared secret"),
     ],
 )

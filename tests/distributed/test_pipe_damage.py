@@ -248,7 +248,7 @@ def test_a_description_that_does_not_come_takes_no_memory():
     [
         (b"", "closed the pipe"),
         (b"GET / HTTP/1.1\r\n" + b" " * 100, "GET /"),
-        (b"\x80\x04\x95" + bytes(200), "in the place of a head"),
+        (b"\x80\x04\x95" + bytes(200), "instead of a head"),
         (wire.Head(7, 0, 0).to_bytes(), "kind 7"),
         (wire.Head(2, 0, 8).to_bytes(), "another structure"),
         (wire.Head(1, 4, 0).to_bytes() + b"\0" * 4, "damaged"),

@@ -1,15 +1,18 @@
-"""Collections between processes: ``torch.distributed``, and what all messages are made of.
+"""Collections between processes, over ``torch.distributed`` or over pipes.
 
-- :mod:`~tensordict.distributed.calls` is what the methods of collections call; start there;
-- :mod:`~tensordict.distributed.in_place` sends the leaves of a collection to those of one like
-  it, :mod:`~tensordict.distributed.whole` a collection to who knows nothing of it, and
-  :mod:`~tensordict.distributed.reducing` reduces;
-- :mod:`~tensordict.distributed.plans` says in which order the leaves of a structure go, and
-  which of them together;
-- :mod:`~tensordict.distributed.channels` is a partner in a process group, and what runs in the
-  background;
-- :mod:`~tensordict.distributed.published` has the messages of tensordict 0.15, and
-  :mod:`~tensordict.distributed.tags` the tags of them;
-- :mod:`~tensordict.distributed.wire` describes a collection in bytes, and makes it again from
-  bytes that somebody else has sent.
+Start with :mod:`~tensordict.distributed.calls`: the methods of collections call this module.
+
+- :mod:`~tensordict.distributed.in_place` sends leaves into the leaves of a collection of the same
+  structure. :mod:`~tensordict.distributed.whole` sends a collection to a rank that has no buffer
+  for it. :mod:`~tensordict.distributed.reducing` reduces.
+- :mod:`~tensordict.distributed.plans` decides the order of the leaves of a structure, and which
+  leaves are packed together.
+- :mod:`~tensordict.distributed.channels` holds a channel to one rank of a process group, and
+  transfers in the background.
+- :mod:`~tensordict.distributed.published` holds the messages of tensordict 0.15,
+  :mod:`~tensordict.distributed.tags` their tags.
+- :mod:`~tensordict.distributed.wire` describes a collection in bytes, and builds a collection from
+  bytes that a peer has sent.
+- :mod:`~tensordict.distributed.pipes` sends collections between two processes without a process
+  group.
 """

@@ -1,4 +1,4 @@
-"""Choose the messages of a transfer, and what is returned: what the methods call."""
+"""The entry points of ``send``, ``recv`` and their relatives: each chooses the message format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Options(NamedTuple):
 
     tag: int
     is_random: bool
-    is_whole: bool
+    is_consolidated: bool
     is_published: bool
 
 
@@ -35,8 +35,8 @@ def _channel(
 
 
 def _answer(count: int, options: Options) -> int | None:
-    """Tell the tag of the last leaf, were each a message."""
-    if options.is_whole:
+    """Return the tag of the last leaf, as if each leaf were a message."""
+    if options.is_consolidated:
         return None
     if options.is_random and options.is_published and count:
         return published_tags(options.tag, count, is_random=True)[-1]
@@ -52,7 +52,7 @@ def send(
     *,
     later: bool,
 ) -> Any:
-    """Send the leaves: the last tag, or with ``later`` what is to be waited for."""
+    """Send the leaves; return the last tag, or with ``later`` the transfers to wait for."""
     channel = _channel("dst", dst, group, group_dst, options)
     calls = published.send, in_place.send
     return _transfer(td, channel, options, later, "send", *calls)
@@ -67,7 +67,7 @@ def receive(
     *,
     later: bool,
 ) -> Any:
-    """Receive the leaves: the last tag, or with ``later`` what is to be waited for."""
+    """Receive the leaves; return the last tag, or with ``later`` the transfers to wait for."""
     channel = _channel("src", src, group, group_src, options)
     calls = published.receive, in_place.receive
     return _transfer(td, channel, options, later, "receive", *calls)
@@ -82,12 +82,16 @@ def _transfer(
     as_published: Callable[..., Any],
     as_ours: Callable[..., Any],
 ) -> Any:
-    """Send or receive the leaves, in the published order or in ours."""
+    """Send or receive the leaves, in the format of tensordict 0.15 or of this package."""
     if not options.is_published:
-        transfer = as_ours(td, channel, is_whole=options.is_whole, later=later)
+        transfer = as_ours(
+            td, channel, is_consolidated=options.is_consolidated, later=later
+        )
         return [transfer] if later else _answer(transfer, options)
-    tag, is_random, is_whole, _ = options
-    works = as_published(td, channel, tag, is_random=is_random, is_whole=is_whole)
+    tag, is_random, is_consolidated, _ = options
+    works = as_published(
+        td, channel, tag, is_random=is_random, is_consolidated=is_consolidated
+    )
     if later:
         return works
     with channel.naming(name):
@@ -104,7 +108,7 @@ def init_remote(
     use_broadcast: bool,
     is_published: bool,
 ) -> None:
-    """Send a whole collection."""
+    """Send a collection to a rank that has no buffer for it."""
     if not is_published:
         whole.send(td, dst, group, device, use_broadcast=use_broadcast)
         return
@@ -126,7 +130,7 @@ def from_remote_init(
     use_broadcast: bool,
     is_published: bool,
 ) -> Any:
-    """Receive a whole collection."""
+    """Receive a collection without a buffer for it."""
     if not is_published:
         return whole.receive(cls, src, group, device, use_broadcast=use_broadcast)
     if use_broadcast:

@@ -1,4 +1,4 @@
-"""One partner in a process group: messages there and back, and work in the background."""
+"""A channel to one rank of a process group, and transfers in the background."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ ANSWER = 1 << 30
 """The number added to the tag of a message against the direction of a transfer."""
 
 PSEUDO_RANDOM = 1 << 29
-"""The number added to tags that are said to be random."""
+"""The number added to the tag of a transfer with ``pseudo_rand=True``."""
 
 MSG_FAILED = "The {what} with rank {rank} failed: {error}"
 
 
 class Channel:
-    """A partner in a process group.
+    """A channel to one rank of a process group.
 
     Args:
-        name: ``"dst"`` or ``"src"``, as messages call the partner.
+        name: ``"dst"`` or ``"src"``: the argument's name in error messages.
         rank: the global rank of the partner.
-        group: the process group. Default: that of all processes.
-        group_rank: its rank in ``group``, which may be one that nobody has registered.
+        group: the process group. The default is the group of all processes.
+        group_rank: the partner's rank in ``group``, instead of ``rank``. The group may be
+            unknown to ``torch.distributed`` then.
         tag: the tag of the transfer.
 
     Raises:
-        TypeError: as :func:`tensordict.distributed.groups.partner_of`.
-        ValueError: so, too.
+        TypeError: see :func:`tensordict.distributed.groups.partner_of`.
+        ValueError: see :func:`tensordict.distributed.groups.partner_of`.
     """
 
     def __init__(
@@ -48,32 +49,32 @@ class Channel:
         group_rank: int | None = None,
         tag: int = 0,
     ) -> None:
-        found = partner_of(name, rank, group, group_rank)
-        self.group: Any = found.group
-        self.rank: int = found.rank
-        self.shown: int = found.shown
+        partner = partner_of(name, rank, group, group_rank)
+        self.group: Any = partner.group
+        self.rank: int = partner.rank
+        self.shown: int = partner.shown
         self.tag: int = tag
         self.device: torch.device = device_of(self.group)
-        # On such a wire a message may be shorter than what is waited for, and both
-        # directions are independent.
+        # With gloo, a message may be shorter than the tensor that receives it, and a send
+        # does not wait for a receive in the other direction.
         self.is_gloo: bool = _backend_of(self.group) == "gloo"
 
     def send(self, tensor: torch.Tensor, *, answer: bool = False) -> Any:
-        """Begin to send: what is to be waited for."""
+        """Begin to send a tensor; return torch's ``Work``."""
         tag = self.tag + ANSWER if answer else self.tag
         return self.group.send([tensor], self.rank, tag)
 
     def receive(self, tensor: torch.Tensor, *, answer: bool = False) -> Any:
-        """Begin to receive: what is to be waited for."""
+        """Begin to receive a tensor; return torch's ``Work``."""
         tag = self.tag + ANSWER if answer else self.tag
         return self.group.recv([tensor], self.rank, tag)
 
     def send_bytes(self, content: bytes, *, answer: bool = False) -> Any:
-        """Begin to send bytes."""
+        """Begin to send bytes; return torch's ``Work``."""
         return self.send(self.tensor_of(content), answer=answer)
 
     def receive_bytes(self, length: int, *, answer: bool = False) -> bytes:
-        """Receive so many bytes."""
+        """Wait for ``length`` bytes and return them."""
         if not length:
             return b""
         target = self.empty(length)
@@ -81,17 +82,17 @@ class Channel:
         return target.cpu().numpy().tobytes()
 
     def tensor_of(self, content: bytes) -> torch.Tensor:
-        """Make a tensor of bytes, where the backend takes it."""
-        made = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        return made.to(self.device)
+        """Return a tensor of the bytes, on the device that the backend needs."""
+        tensor = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        return tensor.to(self.device)
 
     def empty(self, num_bytes: int) -> torch.Tensor:
-        """Make a tensor to receive bytes."""
+        """Return an uninitialized tensor to receive ``num_bytes`` bytes."""
         return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
 
     @contextmanager
     def naming(self, what: str) -> Iterator[None]:
-        """Let an error of torch say what failed, and with whom."""
+        """Add the operation and the partner's rank to an error of torch."""
         try:
             yield
         except RuntimeError as error:
@@ -101,12 +102,12 @@ class Channel:
             raise type(error)(text) from error
 
     def key(self, direction: str) -> tuple[Any, ...]:
-        """Give what transfers have in common that are to follow one another."""
+        """Return a key that all transfers share that must not overtake each other."""
         return id(self.group), self.rank, self.tag, direction
 
 
 def device_of(group: Any) -> torch.device:
-    """Find where tensors have to be for a group: on the CPU, if it takes them there."""
+    """Return the device for messages of a group: the CPU, if a backend of the group accepts it."""
     types = getattr(group, "_device_types", None)
     if types is None:
         is_on_cpu = group.name() in ("gloo", "mpi")
@@ -118,7 +119,7 @@ def device_of(group: Any) -> torch.device:
 
 
 def _backend_of(group: Any) -> str:
-    """Name what takes tensors on the CPU; empty where nothing does."""
+    """Return the name of the group's backend for CPU tensors, empty if it has none."""
     try:
         backend = group._get_backend(torch.device("cpu"))
     except AttributeError:
@@ -132,11 +133,11 @@ def _backend_of(group: Any) -> str:
 
 
 class Transfer:
-    """A transfer in the background: what is waited for, as ``Work`` of torch.
+    """A transfer in the background, with the methods of torch's ``Work``.
 
     Args:
-        work: what is done.
-        after: the transfer that has to be over before.
+        work: the function that transfers.
+        after: the transfer that has to end before.
     """
 
     def __init__(self, work: Callable[[], Any], after: Transfer | None) -> None:
@@ -147,56 +148,57 @@ class Transfer:
         self._after = after
 
     def start(self) -> None:
-        """Begin, in a thread of its own."""
+        """Run the transfer in a new thread."""
         threading.Thread(
             target=self.run, name="tensordict-transfer", daemon=True
         ).start()
 
     def run(self) -> None:
-        """Do the work."""
+        """Run the transfer in this thread."""
         try:
             if self._after is not None:
                 self._after._done.wait()
             self._result = self._work()
-        except BaseException as error:  # noqa: BLE001 (who waits gets it)
+        except BaseException as error:  # noqa: BLE001 (`wait` raises it)
             self._error = error
         finally:
-            # The leaves that were sent need not live longer.
+            # The work references the leaves, which may be freed now.
             del self._work, self._after
             self._done.set()
 
     def wait(self, timeout: Any = None) -> bool:
-        """Wait until it is over.
+        """Wait until the transfer ends.
 
         Args:
-            timeout: at most so long, a ``timedelta``. The group has a timeout, too.
+            timeout: the longest time to wait, a ``timedelta``. The timeout of the group holds
+                as well.
 
         Raises:
-            RuntimeError: it failed.
-            TimeoutError: it was not over in time.
+            RuntimeError: the transfer failed.
+            TimeoutError: the transfer did not end in time.
         """
         seconds = None if timeout is None else timeout.total_seconds()
         if not self._done.wait(seconds or None):
-            raise TimeoutError(f"The transfer was not over after {seconds} seconds.")
+            raise TimeoutError(f"The transfer did not end within {seconds} seconds.")
         if self._error is not None:
             raise self._error
         return True
 
     def result(self) -> Any:
-        """Wait, and give what the work returned."""
+        """Wait until the transfer ends; return the result of its function."""
         self.wait()
         return self._result
 
     def is_completed(self) -> bool:
-        """Tell whether it is over, well or not."""
+        """Return whether the transfer has ended, with or without an error."""
         return self._done.is_set()
 
     def is_success(self) -> bool:
-        """Tell whether it is over and went well."""
+        """Return whether the transfer has ended without an error."""
         return self._done.is_set() and self._error is None
 
     def exception(self) -> BaseException | None:
-        """The reason why it failed; None if it did not."""
+        """Return the error of the transfer, ``None`` if there is none yet."""
         return self._error if self._done.is_set() else None
 
 
@@ -205,19 +207,19 @@ _LOCK = threading.Lock()
 
 
 def in_order(key: tuple[Any, ...], work: Callable[[], Any], *, later: bool) -> Any:
-    """Do work after all that was begun under the same key.
+    """Run a transfer after all earlier transfers with the same key.
 
     Args:
-        key: what messages have in common that could be taken for one another.
-        work: what is done.
-        later: whether in the background.
+        key: :meth:`Channel.key`. The messages of transfers with one key could be confused.
+        work: the function that transfers.
+        later: whether to run it in the background.
 
     Returns:
-        What it returned, or with ``later`` the transfer.
+        The result of ``work``, or with ``later`` the :class:`Transfer`.
     """
     with _LOCK:
-        for known in [known for known, each in _LAST.items() if each.is_completed()]:
-            del _LAST[known]
+        for ended in [other for other, last in _LAST.items() if last.is_completed()]:
+            del _LAST[ended]
         after = _LAST.get(key)
         if not later and after is None:
             transfer = None

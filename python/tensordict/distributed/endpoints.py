@@ -1,8 +1,8 @@
-"""Connections between two processes: sockets of TCP, or endpoints of UCXX.
+"""Connections between two processes: TCP sockets, or UCXX endpoints.
 
-Both send bytes and fill buffers with what the peer has sent. A peer is believed nothing:
-whoever connects says hello first, and proves that it knows the shared secret where there is
-one. Nothing that a peer has not sent takes memory here.
+Both kinds send bytes and fill buffers with bytes that the peer has sent. Nothing that a peer sends
+is trusted: a peer first says hello, and proves that it knows the shared secret if there is one.
+Memory is allocated only for bytes that have arrived.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ HANDSHAKE_TIMEOUT_S = 10.0
 """The time that a peer may take to say hello."""
 
 AT_LEAST_BYTES = 4 << 20
-"""The part of a large message that is waited for before it is copied, as far as the system has
-room for it: waking up costs time."""
+"""The number of bytes of a large message that have to arrive before the process wakes up to copy
+them. The system may wake it earlier, if its socket buffer is smaller."""
 
 SMALL_BYTES = 64 << 10
 """Pieces below this size are joined before they are sent."""
@@ -55,45 +55,48 @@ _PROOF = struct.Struct("<B32s")
 
 MSG_ENDED = (
     "The peer at {peer} closed the connection in the middle of {what}: {found} of "
-    "{expected} bytes had come."
+    "{expected} bytes had arrived."
 )
 MSG_STALLED = (
     "The peer at {peer} sent {found} of the {expected} bytes of {what}, and then nothing "
-    "for {timeout} seconds. A longer time can be given as timeout=."
+    "for {timeout} seconds. Pass a longer timeout= to wait longer."
 )
 MSG_NOT_TAKEN = (
-    "The peer at {peer} has not taken any byte of a message for {timeout} seconds. A longer "
-    "time can be given as timeout=."
+    "The peer at {peer} has not received any byte of a message for {timeout} seconds. Pass a "
+    "longer timeout= to wait longer."
 )
-MSG_GREETING = "The peer at {} is no pipe of this version: it has sent {!r} in the place of a hello."
+MSG_GREETING = (
+    "The peer at {} is not a TensorDictPipe of this version: it has sent {!r} instead of a "
+    "hello."
+)
 MSG_SILENT = "The peer at {} has not said hello within {} seconds."
-MSG_KEY_MISSING = (
-    "The peer at {} asks for a shared secret: give the authkey= that it was given."
-)
+MSG_KEY_MISSING = "The peer at {} requires a shared secret: pass the peer's authkey=."
 MSG_KEY_UNKNOWN = (
-    "The peer at {} was given no shared secret, and this side was: give both the same "
-    "authkey=, or none."
+    "The peer at {} was given no shared secret, but this process was: pass the same "
+    "authkey= to both, or to neither."
 )
-MSG_KEY_WRONG = "The peer at {} has another shared secret (authkey=)."
+MSG_KEY_WRONG = (
+    "The peer at {} has another shared secret: pass the same authkey= to both."
+)
 MSG_ENDPOINT = (
-    "A pipe is made of a connected socket, or of an endpoint of ucxx with send() and "
-    "recv(), got {}."
+    "A TensorDictPipe needs a connected socket, or a ucxx endpoint with send() and recv(), "
+    "got {}."
 )
 MSG_TRANSPORT = "transport must be None, 'tcp' or 'ucxx', got {!r}."
 MSG_NO_UCXX = "transport='ucxx' needs the package ucxx, which is not installed."
-MSG_CONNECT = "Nobody takes connections at {}:{}: {}"
+MSG_CONNECT = "No process accepts connections at {}:{}: {}"
 MSG_LISTEN = "Cannot listen at {}:{}: {}"
 
 
 class PeerError(WireError):
-    """A peer that is refused: another program, or one without the shared secret."""
+    """An error for a peer that is refused: another program, or a wrong shared secret."""
 
 
 class Endpoint:
     """One end of a connection.
 
     Attributes:
-        peer: how errors name the other end.
+        peer: the name of the other end in errors.
     """
 
     peer: str = "?"
@@ -103,19 +106,19 @@ class Endpoint:
         raise NotImplementedError
 
     async def receive(self, view: memoryview, what: str, may_end: bool = False) -> bool:
-        """Fill ``view`` with what the peer sends.
+        """Fill ``view`` with bytes that the peer sends.
 
         Args:
             view: the memory.
-            what: what it is, for errors.
-            may_end: whether the peer may have closed the connection before the first
-                byte; then it may also take as long as it likes for that one.
+            what: the name of the content in errors.
+            may_end: whether the peer may close the connection before the first byte. If so,
+                the wait for the first byte has no timeout.
 
         Returns:
-            False where the peer has closed the connection instead.
+            False if the peer has closed the connection before the first byte.
 
         Raises:
-            WireError: the connection ends, or nothing comes, in the middle.
+            WireError: in the middle the connection ends, or nothing arrives in time.
         """
         raise NotImplementedError
 
@@ -124,35 +127,36 @@ class Endpoint:
         raise NotImplementedError
 
     async def aclose(self) -> None:
-        """Close the connection, and wait until it is."""
+        """Close the connection, and wait until it is closed."""
         self.close()
 
 
 class SocketEndpoint(Endpoint):
-    """A connected socket. It works in any event loop, and in several in turn.
+    """A connected socket. It works in any event loop, and in several loops in turn.
 
     Args:
-        connection: the socket, which belongs to the endpoint from now on.
-        timeout: for how many seconds nothing may move in the middle of a message.
+        connection: the socket. The endpoint owns it from now on.
+        timeout: the seconds without progress in the middle of a message after which an
+            operation fails.
     """
 
     def __init__(self, connection: socket.socket, timeout: float | None = 60.0) -> None:
         connection.setblocking(False)
-        with contextlib.suppress(OSError):  # one that is not of TCP
+        with contextlib.suppress(OSError):  # Unix sockets lack the option
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connection
         self._timeout = timeout
         self._at_least = 1
         try:
-            found = connection.getpeername()
+            name = connection.getpeername()
         except OSError:
-            found = "?"
+            name = "?"
         self.peer: str = (
-            ":".join(map(str, found[:2])) if isinstance(found, tuple) else found
+            ":".join(map(str, name[:2])) if isinstance(name, tuple) else name
         )
 
     async def send(self, pieces: Iterable[Any]) -> None:
-        """Send pieces of memory; small ones are joined."""
+        """Send pieces of memory; join small pieces."""
         waiting: list[Any] = []
         size = 0
         for piece in pieces:
@@ -199,7 +203,7 @@ class SocketEndpoint(Endpoint):
                 try:
                     await self._wait(*pair, None if waits else MSG_STALLED, found)
                 except WireError as error:
-                    # Something may have come, but less than is waited for.
+                    # Try once more: fewer bytes than SO_RCVLOWAT may have arrived.
                     stalled = error
                 continue
             stalled = None
@@ -215,17 +219,17 @@ class SocketEndpoint(Endpoint):
         return True
 
     def _wake_at(self, missing: int) -> None:
-        """Be woken for a large piece of what is missing, and not for every packet."""
+        """Set how many bytes have to arrive before the system wakes the process."""
         at_least = AT_LEAST_BYTES if missing >= 2 * AT_LEAST_BYTES else 1
         if at_least != self._at_least:
             self._at_least = at_least
-            with contextlib.suppress(OSError):  # where there is no such option
+            with contextlib.suppress(OSError):  # a system without the option
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, at_least)
 
     async def _wait(
         self, add: Any, remove: Any, message: str | None, found: dict[str, Any]
     ) -> None:
-        """Wait until the socket can go on; for ever without a message for errors."""
+        """Wait until the socket is ready, without a timeout if ``message`` is None."""
         ready = asyncio.get_running_loop().create_future()
         number = self._socket.fileno()
         if number < 0:
@@ -258,11 +262,11 @@ def _set_ready(ready: asyncio.Future[None]) -> None:
 
 
 class MessageEndpoint(Endpoint):
-    """An endpoint of UCXX, which sends whole messages: what is sent is received as one.
+    """A UCXX endpoint. Each message that is sent is received by one call.
 
     Args:
-        endpoint: it, with coroutines ``send`` and ``recv``.
-        timeout: for how many seconds a message may be waited for.
+        endpoint: an object with the coroutines ``send`` and ``recv``.
+        timeout: the seconds to wait for a message.
     """
 
     def __init__(self, endpoint: Any, timeout: float | None = 60.0) -> None:
@@ -272,10 +276,10 @@ class MessageEndpoint(Endpoint):
 
     async def send(self, pieces: Iterable[Any]) -> None:
         """Send all pieces as one message."""
-        found = list(pieces)
-        whole = found[0] if len(found) == 1 else b"".join(found)
-        if len(whole):
-            await self._endpoint.send(_array(memoryview(whole)))
+        joined = list(pieces)
+        message = joined[0] if len(joined) == 1 else b"".join(joined)
+        if len(message):
+            await self._endpoint.send(_array(memoryview(message)))
 
     async def receive(self, view: memoryview, what: str, may_end: bool = False) -> bool:
         """See :meth:`Endpoint.receive`."""
@@ -303,13 +307,13 @@ class MessageEndpoint(Endpoint):
         return True
 
     def close(self) -> None:
-        """Abort the endpoint, which is not waited for."""
+        """Abort the endpoint without waiting."""
         abort = getattr(self._endpoint, "abort", None)
         if abort is not None:
             abort()
 
     async def aclose(self) -> None:
-        """Close the endpoint."""
+        """Close the endpoint, and wait until it is closed."""
         await self._endpoint.close()
 
 
@@ -320,10 +324,10 @@ def _array(view: memoryview) -> Any:
 
 
 def endpoint_of(endpoint: object, timeout: float | None) -> Endpoint:
-    """Make an endpoint of a socket, or of an endpoint of UCXX.
+    """Return an endpoint over a socket or over a UCXX endpoint.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: the object is neither of them.
     """
     if isinstance(endpoint, Endpoint):
         return endpoint
@@ -338,32 +342,32 @@ def endpoint_of(endpoint: object, timeout: float | None) -> Endpoint:
 
 
 def uses_ucxx(transport: str | None) -> bool:
-    """Tell whether connections are those of UCXX.
+    """Return whether connections use UCXX.
 
     Raises:
-        ImportError: they are to be, and ``ucxx`` is not installed.
-        ValueError: there is no such transport.
+        ImportError: ``transport="ucxx"``, but ``ucxx`` is not installed.
+        ValueError: the transport is unknown.
     """
     if transport not in (None, "tcp", "ucxx"):
         raise ValueError(MSG_TRANSPORT.format(transport))
     if transport == "tcp":
         return False
-    found = importlib.util.find_spec("ucxx") is not None
-    if transport == "ucxx" and not found:
+    is_installed = importlib.util.find_spec("ucxx") is not None
+    if transport == "ucxx" and not is_installed:
         raise ImportError(MSG_NO_UCXX)
-    return found
+    return is_installed
 
 
 async def connect(
     host: str,
     port: int,
-    timeout: float | None,  # noqa: ASYNC109 - of each wait, not of the call
+    timeout: float | None,  # noqa: ASYNC109 - a limit for each wait, not for the call
     transport: str | None,
 ) -> Endpoint:
-    """Connect to who listens at an address.
+    """Connect to the process that listens at an address.
 
     Raises:
-        ConnectionError: nobody does.
+        ConnectionError: no process listens there.
     """
     if uses_ucxx(transport):
         ucxx = importlib.import_module("ucxx")
@@ -390,16 +394,16 @@ async def connect(
 
 
 class Listener:
-    """Takes connections, and gives each to a function.
+    """Accepts connections, and passes each to a function.
 
     Attributes:
-        port: the port, chosen by the system where 0 was asked for.
+        port: the port. If port 0 was asked for, the port that the system has chosen.
     """
 
     port: int
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         raise NotImplementedError
 
 
@@ -427,8 +431,8 @@ class _SocketListener(Listener):
             except OSError as error:
                 if self._socket.fileno() < 0:
                     return
-                # Too many open files: those that are open go on, and may be closed.
-                LOGGER.warning("A connection could not be taken: %s", error)
+                # The limit of open files is reached: try again, others may be closed.
+                LOGGER.warning("Cannot accept a connection: %s", error)
                 await asyncio.sleep(0.1)
                 continue
             take(SocketEndpoint(connection, self._timeout))
@@ -442,17 +446,17 @@ class _SocketListener(Listener):
 class _UcxxListener(Listener):
     def __init__(self, port: int, timeout: float | None) -> None:
         self._timeout = timeout
-        self._asked = port
+        self._requested_port = port
         self._listener: Any = None
         self.port = port
 
     def start(self, take: Callable[[Endpoint], None]) -> None:
         ucxx = importlib.import_module("ucxx")
 
-        async def taken(endpoint: object) -> None:
+        async def accept(endpoint: object) -> None:
             take(MessageEndpoint(endpoint, self._timeout))
 
-        self._listener = ucxx.create_listener(taken, self._asked)
+        self._listener = ucxx.create_listener(accept, self._requested_port)
         self.port = self._listener.port
 
     def close(self) -> None:
@@ -463,10 +467,10 @@ class _UcxxListener(Listener):
 def listen(
     host: str | None, port: int, timeout: float | None, transport: str | None
 ) -> Any:
-    """Listen at a port; ``start(take)`` then gives each connection to a function.
+    """Bind a port. ``start(take)`` of the result then passes each connection to ``take``.
 
     Raises:
-        OSError: the port cannot be had.
+        OSError: the port cannot be bound.
     """
     if uses_ucxx(transport):
         return _UcxxListener(port, timeout)
@@ -479,14 +483,14 @@ def listen(
 async def greet(
     endpoint: Endpoint, authkey: bytes | str | None, *, listens: bool
 ) -> None:
-    """Say hello, and with a shared secret prove to each other that it is known.
+    """Exchange hellos with the peer; with a shared secret, each side proves that it knows it.
 
     The secret itself is not sent: each side sends the HMAC of both sides' random numbers.
 
     Args:
         endpoint: the connection.
         authkey: the shared secret.
-        listens: whether this is the side that took the connection.
+        listens: whether this process has accepted the connection.
 
     Raises:
         PeerError: the peer is another program, or has another secret.
@@ -507,11 +511,11 @@ async def _greet(
     endpoint: Endpoint, authkey: bytes | str | None, listens: bool
 ) -> None:
     key = authkey.encode() if isinstance(authkey, str) else authkey
-    own = secrets.token_bytes(32)
-    await endpoint.send([_HELLO.pack(MAGIC, key is not None, own)])
+    own_nonce = secrets.token_bytes(32)
+    await endpoint.send([_HELLO.pack(MAGIC, key is not None, own_nonce)])
     content = bytearray(_HELLO.size)
     await endpoint.receive(memoryview(content), "a hello")
-    magic, has_key, other = _HELLO.unpack(content)
+    magic, has_key, peer_nonce = _HELLO.unpack(content)
     if magic != MAGIC:
         raise PeerError(MSG_GREETING.format(endpoint.peer, bytes(content[:16])))
     if key is None:
@@ -520,16 +524,18 @@ async def _greet(
         return
     if not has_key:
         raise PeerError(MSG_KEY_UNKNOWN.format(endpoint.peer))
-    both = own + other if listens else other + own
-    mine, theirs = (b"listen", b"connect") if listens else (b"connect", b"listen")
-    expected = hmac.digest(key, theirs + both, hashlib.sha256)
-    proof = _PROOF.pack(1, hmac.digest(key, mine + both, hashlib.sha256))
+    nonces = own_nonce + peer_nonce if listens else peer_nonce + own_nonce
+    own_role, peer_role = (
+        (b"listen", b"connect") if listens else (b"connect", b"listen")
+    )
+    expected = hmac.digest(key, peer_role + nonces, hashlib.sha256)
+    proof = _PROOF.pack(1, hmac.digest(key, own_role + nonces, hashlib.sha256))
     if not listens:
         await endpoint.send([proof])
     content = bytearray(_PROOF.size)
     await endpoint.receive(memoryview(content), "a proof of the shared secret")
-    is_known, found = _PROOF.unpack(content)
-    if not is_known or not hmac.compare_digest(found, expected):
+    is_accepted, peer_proof = _PROOF.unpack(content)
+    if not is_accepted or not hmac.compare_digest(peer_proof, expected):
         if listens:
             await endpoint.send([_PROOF.pack(0, b"")])
         raise PeerError(MSG_KEY_WRONG.format(endpoint.peer))
@@ -538,6 +544,6 @@ async def _greet(
 
 
 def refuse(endpoint: Endpoint, error: BaseException) -> None:
-    """Close the connection to a peer that was refused, and note it."""
+    """Close the connection to a refused peer, and log the reason."""
     LOGGER.warning("A connection was refused: %s", error)
     endpoint.close()

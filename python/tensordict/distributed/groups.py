@@ -1,8 +1,8 @@
-"""Check the process group and the rank that a caller gave, before anything is sent.
+"""Checks of the process group and the rank of a call, before anything is sent.
 
-A backend that is told to talk to a rank that its group does not have waits for ever or
-ends the process, so every call asks here first. A wrong root of a collective call is found
-by each process for itself.
+A backend that is told to send to a rank outside its group waits forever or ends the process, so
+every call checks its arguments here first. In a collective call, each process checks the root
+rank for itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 __all__ = ["Partner", "group_of", "partner_of", "ranks_of", "root_of"]
 
 MAX_SHOWN = 8
-"""So many ranks of a group are listed in a message."""
+"""The most ranks of a group that a message lists."""
 
 MSG_BOTH = "Exactly one of `{name}` and `group_{name}` must be provided."
 MSG_GROUP = "`group_{name}` requires `group` to be passed."
@@ -25,54 +25,54 @@ MSG_NONE = (
     "init_process_group. {asked}."
 )
 MSG_ASKED = "{name}={rank} was asked for, in a group of size 0"
-MSG_ALL = "Nobody can take part in {name} without one"
+MSG_ALL = "{name} needs a process group"
 MSG_TYPE = (
     "group must be a process group, such as torch.distributed.new_group() returns, got "
     "{group!r}."
 )
 MSG_OUTSIDE = (
-    "This process, rank {rank} of {size}, is not in the group that was given. Only the "
-    "members of a group call with it."
+    "This process, rank {rank} of {size}, is not in the group that was passed. Only the "
+    "members of a group may pass it."
 )
 MSG_DESTROYED = (
-    "The process group that was given was destroyed: this process had rank {rank} of "
-    "{size} in it. Make a new one with torch.distributed.new_group()."
+    "The process group that was passed was destroyed: this process had rank {rank} of "
+    "{size} in it. Create another with torch.distributed.new_group()."
 )
 MSG_UNKNOWN = (
-    "torch.distributed does not know the group that was given, in which this process has "
-    "rank {rank} of {size}, so it has no global ranks. Give the rank in the group: "
-    "group_{name}."
+    "torch.distributed does not know the group that was passed, in which this process has "
+    "rank {rank} of {size}, so its members have no global ranks. Pass the rank in the group "
+    "instead: group_{name}."
 )
-MSG_INDEX = "{name} must be the rank of a process, an int, got {rank!r}."
+MSG_INDEX = "{name} must be a rank, an int, got {rank!r}."
 MSG_RANK = (
     "{name}={rank} is not in the group: its size is {size}, and its ranks are {ranks}."
 )
 MSG_SELF = (
-    "Cannot {verb} itself: the rank {rank} is that of this process, in a group of size "
-    "{size}."
+    "Cannot {verb} itself: rank {rank} is this process, in a group of size {size}. Pass the "
+    "rank of another process."
 )
 
 
 class Partner(NamedTuple):
-    """A process of a group: the other side of a transfer, or the root of a call."""
+    """The other process of a transfer, or the root of a collective call."""
 
     group: Any
     rank: int
-    """Its rank in the group."""
+    """The rank in the group."""
     shown: int
-    """Its rank as the caller gave it."""
+    """The rank as the caller has passed it, for messages."""
 
 
 def group_of(group: Any, asked: str) -> Any:
-    """Give the group of a call; without one, that of all processes.
+    """Return the group of a call: ``group``, or the group of all processes.
 
     Args:
-        group: what the caller gave.
-        asked: what the caller wants of it, for a message.
+        group: the process group that the caller has passed, or ``None``.
+        asked: the last sentence of the error if there is no group, without its full stop.
 
     Raises:
-        TypeError: it is no process group.
-        ValueError: there is none, it was destroyed, or this process is not in it.
+        TypeError: ``group`` is not a process group.
+        ValueError: there is no group, it was destroyed, or this process is not in it.
     """
     if group is None:
         if not distributed.is_initialized():
@@ -81,8 +81,8 @@ def group_of(group: Any, asked: str) -> Any:
     if c10d._rank_not_in_group(group):
         if not distributed.is_initialized():
             raise ValueError(MSG_NONE.format(asked=asked))
-        own, size = distributed.get_rank(), distributed.get_world_size()
-        raise ValueError(MSG_OUTSIDE.format(rank=own, size=size))
+        rank, size = distributed.get_rank(), distributed.get_world_size()
+        raise ValueError(MSG_OUTSIDE.format(rank=rank, size=size))
     if not all(hasattr(group, name) for name in ("rank", "size", "send")):
         raise TypeError(MSG_TYPE.format(group=group))
     if _is_destroyed(group):
@@ -92,45 +92,45 @@ def group_of(group: Any, asked: str) -> Any:
 
 
 def _is_destroyed(group: Any) -> bool:
-    """Return whether torch made the group and has forgotten it."""
+    """Return whether torch has created the group and forgotten it since."""
     if group in c10d._world.pg_group_ranks or type(group) is not c10d.ProcessGroup:
         return False
     try:
         return bool(group.group_name)
     except RuntimeError:
-        # One that a caller made: torch gives a name to those that it makes.
+        # torch names the groups that it creates. This group was created by the caller.
         return False
 
 
 def ranks_of(group: Any) -> list[int]:
-    """List the global ranks of a group, in the order of their ranks in it."""
+    """Return the global ranks of a group's members, in the order of their ranks in the group."""
     return list(_places(group, "dst"))
 
 
 def _places(group: Any, name: str) -> dict[int, int]:
-    """Give the rank in a group of each global rank of its members.
+    """Return a dictionary from the global rank of each member to its rank in the group.
 
     Raises:
         ValueError: torch does not know the group.
     """
-    known: dict[int, int] | None = c10d._world.pg_group_ranks.get(group)
-    if known is None:
+    places: dict[int, int] | None = c10d._world.pg_group_ranks.get(group)
+    if places is None:
         text = MSG_UNKNOWN.format(rank=group.rank(), size=group.size(), name=name)
         raise ValueError(text)
-    return known
+    return places
 
 
 def root_of(name: str, rank: Any, group: Any) -> Partner:
-    """Check the root of a collective call, which may be this process.
+    """Check the root of a collective call. The root may be this process.
 
     Args:
-        name: what the caller calls it, ``"dst"`` or ``"src"``.
-        rank: its global rank.
-        group: what the caller gave.
+        name: the argument's name, ``"dst"`` or ``"src"``.
+        rank: the global rank of the root.
+        group: the process group that the caller has passed, or ``None``.
 
     Raises:
-        TypeError: the rank is no int, or the group no process group.
-        ValueError: the group cannot be used, or has no such rank.
+        TypeError: the rank is not an int, or the group is not a process group.
+        ValueError: the group cannot be used, or has no member of this rank.
     """
     group = group_of(group, MSG_ASKED.format(name=name, rank=rank))
     shown = _index(name, rank)
@@ -141,19 +141,20 @@ def root_of(name: str, rank: Any, group: Any) -> Partner:
 
 
 def partner_of(name: str, rank: Any, group: Any, group_rank: Any) -> Partner:
-    """Check the other side of a transfer.
+    """Check the partner of a transfer.
 
     Args:
-        name: what the caller calls it, ``"dst"`` or ``"src"``.
-        rank: its global rank.
-        group: what the caller gave.
-        group_rank: in the place of ``rank``, its rank in ``group``, which may be a group
-            that nobody has registered.
+        name: the argument's name, ``"dst"`` or ``"src"``.
+        rank: the global rank of the partner.
+        group: the process group that the caller has passed, or ``None``.
+        group_rank: the partner's rank in ``group``, instead of ``rank``. The group may be
+            unknown to ``torch.distributed`` then.
 
     Raises:
-        TypeError: the rank is no int, or the group no process group.
-        ValueError: not exactly one rank is given, one in a group without that, or the
-            group cannot be used, or has no such rank, or it is that of this process.
+        TypeError: the rank is not an int, or the group is not a process group.
+        ValueError: both ranks or no rank is given, ``group_rank`` is given without
+            ``group``, the group cannot be used, it has no member of this rank, or the
+            rank is this process.
     """
     if group_rank is not None and group is None:
         raise ValueError(MSG_GROUP.format(name=name))

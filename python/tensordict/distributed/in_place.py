@@ -1,15 +1,14 @@
-"""``send`` and ``recv``: leaves from one collection into those of another one like it.
+"""``send`` and ``recv``: leaves sent into the leaves of a collection of the same structure.
 
-A transfer begins with the head of each side, which has the digest of its structure. Where
-they differ, both sides tell each other what they have and raise. Behind the head of the
-sender come its values that are no tensors and the small leaves, in the same message where
-they fit; large leaves follow as they are::
+A transfer begins with a head from each side that holds the digest of its structure. If the digests
+differ, both sides exchange their structures and raise. After its head, the sender sends its small
+leaves and its non-tensor data, in the same message if they fit. Each large leaf is a message::
 
-    sender    head, values, small leaves >>>   large leaf >>>   large leaf >>>
+    sender    head, small leaves, values >>>   large leaf >>>   large leaf >>>
     receiver  head >>>
 
-A side that cannot take part, since a value or a leaf of it does not travel, sends a head
-that says so and the text of its error, and both sides raise.
+A side that cannot take part, because a value or a leaf cannot be sent, sends a head that says so
+and the text of its error. Then both sides raise.
 """
 
 from __future__ import annotations
@@ -38,58 +37,58 @@ if TYPE_CHECKING:
 __all__ = ["MSG_NOT_CONSOLIDATED", "receive", "send"]
 
 FIRST_BYTES = 64 << 10
-"""The longest first message."""
+"""The length of the longest first message."""
 
-LEAVES, WHOLE = 1, 2
-"""Kinds of transfers: leaf by leaf, and the buffer of a consolidated collection."""
+LEAVES, CONSOLIDATED = 1, 2
+"""Kinds of transfers: leaf by leaf, or the buffer of a consolidated collection."""
 
-MSG_DIFFERENT = "The collections of the two sides differ: {}."
+MSG_DIFFERENT = "The tensordicts of the sender and the receiver differ: {}."
 MSG_KINDS = (
-    "The collections of the two sides differ: one side has consolidated=True, and the "
-    "other has not."
+    "Only one of the sender and the receiver has consolidated=True: pass it to both, or to "
+    "neither."
 )
 MSG_NOT_CONSOLIDATED = (
-    "'{}' object has no attribute '_consolidated': with consolidated=True the receiver has "
-    "to be consolidated, by td.consolidate() or from_remote_init()."
+    "'{}' object has no attribute '_consolidated': with consolidated=True the receiver must "
+    "be consolidated. Call td.consolidate(), or from_remote_init()."
 )
 
 
 class _Content(NamedTuple):
-    """A collection as it is sent or received: its kind and its parts."""
+    """The content of a transfer: its kind, and the parts of the collection."""
 
     kind: int
     parts: Parts
 
 
-def _content_of(td: CollectionProtocol, is_whole: bool) -> _Content:
-    """Find what is received into.
+def _content_of(td: CollectionProtocol, is_consolidated: bool) -> _Content:
+    """Return the content to receive into.
 
     Raises:
-        AttributeError: ``is_whole``, and the collection is not consolidated.
+        AttributeError: ``is_consolidated`` is true, but the collection is not consolidated.
         TypeError: a leaf is neither dense nor jagged.
     """
-    if not is_whole:
+    if not is_consolidated:
         return _Content(LEAVES, parts_of(td))
     parts = buffer_of(td)
     if parts is None:
         raise AttributeError(MSG_NOT_CONSOLIDATED.format(type(td).__name__))
-    return _Content(WHOLE, parts)
+    return _Content(CONSOLIDATED, parts)
 
 
-def _content_to_send(td: CollectionProtocol, is_whole: bool) -> _Content:
-    if not is_whole:
+def _content_to_send(td: CollectionProtocol, is_consolidated: bool) -> _Content:
+    if not is_consolidated:
         return _Content(LEAVES, parts_of(td))
-    return _Content(WHOLE, buffer_of(td) or new_buffer_of(td))
+    return _Content(CONSOLIDATED, buffer_of(td) or new_buffer_of(td))
 
 
 def send(
-    td: CollectionProtocol, channel: Channel, *, is_whole: bool, later: bool
+    td: CollectionProtocol, channel: Channel, *, is_consolidated: bool, later: bool
 ) -> Any:
-    """Send the leaves of a collection: how many, or with ``later`` the transfer."""
+    """Send the leaves; return their number, or with ``later`` the transfer."""
     try:
-        content = _content_to_send(td, is_whole)
+        content = _content_to_send(td, is_consolidated)
         values = describe_values(content.parts.values)
-    except Exception as error:  # noqa: BLE001 (raised in both processes)
+    except Exception as error:  # noqa: BLE001 (both processes raise it)
         failed = error
 
         def work() -> int:
@@ -107,15 +106,15 @@ def send(
 
 
 def receive(
-    td: CollectionProtocol, channel: Channel, *, is_whole: bool, later: bool
+    td: CollectionProtocol, channel: Channel, *, is_consolidated: bool, later: bool
 ) -> Any:
-    """Receive into the leaves of a collection: how many, or with ``later`` the transfer.
+    """Receive into the leaves; return their number, or with ``later`` the transfer.
 
     Raises:
-        AttributeError: ``is_whole``, and it is not consolidated.
+        AttributeError: ``is_consolidated`` is true, but the collection is not consolidated.
     """
     try:
-        content = _content_of(td, is_whole)
+        content = _content_of(td, is_consolidated)
     except TypeError as error:
         failed = error
 
@@ -134,7 +133,7 @@ def receive(
 
 
 def _refuse(channel: Channel, error: Exception, *, is_sender: bool) -> None:
-    """Tell the other side why there is no transfer, in the place of one."""
+    """Send an error instead of a transfer, so that the partner raises as well."""
     text = wire.text_of(error)
     head = wire.Head(wire.FAILED, len(text), 0).to_bytes()
     first = channel.send_bytes(head, answer=not is_sender)
@@ -177,7 +176,7 @@ def _send(channel: Channel, content: _Content, blob: bytes) -> None:
     if not is_inline and behind:
         staged.append(flat[wire.HEAD_BYTES :].to(channel.device))
     staged += [_as_message(parts.leaf(place), channel) for place in plan.large]
-    for work in [channel.send(each) for each in staged]:
+    for work in [channel.send(leaf) for leaf in staged]:
         work.wait()
 
 
@@ -186,14 +185,14 @@ def _receive(channel: Channel, content: _Content) -> None:
     plan = parts.plan
     head = wire.Head(kind, 0, plan.flat_bytes, plan.digest, _length(plan)).to_bytes()
     answered = channel.send_bytes(head, answer=True) if channel.is_gloo else None
-    # A message may be shorter than what waits for it.
+    # With gloo, the message may be shorter than the tensor that receives it.
     first = channel.empty(FIRST_BYTES if channel.is_gloo else wire.HEAD_BYTES)
     channel.receive(first).wait()
-    begin = first[: wire.HEAD_BYTES].cpu().numpy().tobytes()
+    head_bytes = first[: wire.HEAD_BYTES].cpu().numpy().tobytes()
     if answered is None:
         answered = channel.send_bytes(head, answer=True)
     answered.wait()
-    other = wire.Head.of(begin)
+    other = wire.Head.of(head_bytes)
     _compare(channel, content, other, is_sender=False)
     behind = other.description_bytes + plan.flat_bytes
     if channel.is_gloo and wire.HEAD_BYTES + behind <= FIRST_BYTES:
@@ -209,7 +208,7 @@ def _receive(channel: Channel, content: _Content) -> None:
         else torch.empty(target.shape, dtype=target.dtype, device=channel.device)
         for target in targets
     ]
-    waiting += [channel.receive(each) for each in staged]
+    waiting += [channel.receive(leaf) for leaf in staged]
     for work in waiting:
         work.wait()
     unpack_leaves(parts, flat[: plan.flat_bytes])
@@ -234,18 +233,19 @@ def _length(plan: Any) -> bytes:
 def _compare(
     channel: Channel, content: _Content, other: wire.Head, *, is_sender: bool
 ) -> None:
-    """Raise on both sides where the structures differ, or one side cannot take part.
+    """Raise on both sides if the structures differ, or if one side cannot take part.
 
     Raises:
-        ValueError: they differ.
-        WireError: the other side cannot.
+        ValueError: the structures differ.
+        WireError: the partner cannot take part.
     """
     plan = content.parts.plan
     if other.kind == wire.FAILED:
         length = other.description_bytes
         reason = channel.receive_bytes(length, answer=is_sender)
-        said = reason.decode(errors="replace")
-        raise wire.WireError(wire.MSG_FAILED.format(rank=channel.shown, text=said))
+        partner_error = reason.decode(errors="replace")
+        text = wire.MSG_FAILED.format(rank=channel.shown, text=partner_error)
+        raise wire.WireError(text)
     if other.kind != content.kind:
         raise ValueError(MSG_KINDS)
     if other.digest == plan.digest:
@@ -253,7 +253,7 @@ def _compare(
     length = int.from_bytes(other.extra[:8], "little")
     if length > wire.MAX_DESCRIPTION_BYTES:
         raise wire.WireError(
-            MSG_DIFFERENT.format("a structure that is too long to tell")
+            MSG_DIFFERENT.format("the partner's structure is too long to compare")
         )
     sent = channel.send_bytes(plan.text, answer=not is_sender)
     text = channel.receive_bytes(length, answer=is_sender)

@@ -1,4 +1,4 @@
-"""One message of a pipe: a head, a description, and leaves from the memory they are in."""
+"""One message of a pipe: a head, a description, and the leaves, sent without a copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["device_of", "place_of", "receive_bytes", "receive_into", "send_message"]
 
 PIECE_BYTES = 1 << 20
-"""The part of a description that is taken from a peer before memory is made for more."""
+"""The number of bytes of a description to receive before memory for more is allocated."""
 
 
 async def send_message(
@@ -26,7 +26,7 @@ async def send_message(
 ) -> None:
     """Send a message."""
     if isinstance(endpoint, MessageEndpoint):
-        # Each of these is received as one.
+        # The receiver makes one call for each of these three messages.
         await endpoint.send([head.to_bytes()])
         await endpoint.send([description])
         await endpoint.send([wire.content_of(wire.pack(message))])
@@ -37,7 +37,7 @@ async def send_message(
 def _pieces(
     head: Head, description: bytes, message: wire.Message
 ) -> Iterator[bytes | memoryview]:
-    """Give the memory that is sent: small leaves packed, large ones where they are."""
+    """Yield the memory to send: small leaves packed together, large leaves as they are."""
     yield head.to_bytes()
     yield description
     for run in wire.runs(message.parts, message.num_bytes):
@@ -53,11 +53,11 @@ def _pieces(
 
 
 async def receive_bytes(endpoint: Endpoint, length: int) -> bytes:
-    """Receive that many bytes, for which memory is made as they come."""
+    """Receive ``length`` bytes, and allocate memory only as they arrive."""
     if isinstance(endpoint, MessageEndpoint):
-        whole = bytearray(length)
-        await endpoint.receive(memoryview(whole), "a description")
-        return bytes(whole)
+        message = bytearray(length)
+        await endpoint.receive(memoryview(message), "a description")
+        return bytes(message)
     content = bytearray()
     while len(content) < length:
         piece = bytearray(min(PIECE_BYTES, length - len(content)))
@@ -67,7 +67,7 @@ async def receive_bytes(endpoint: Endpoint, length: int) -> bytes:
 
 
 async def receive_into(endpoint: Endpoint, buffer: torch.Tensor) -> None:
-    """Receive the leaves of a message."""
+    """Receive the leaves of a message into their buffer."""
     if not len(buffer):
         return
     on_cpu = (
@@ -82,12 +82,15 @@ async def receive_into(endpoint: Endpoint, buffer: torch.Tensor) -> None:
 
 
 def device_of(message: wire.Message) -> str:
-    """Name the device of the leaves that are sent."""
+    """Return the name of the device of the leaves to send."""
     return str(message.parts[0][1].device) if message.parts else "cpu"
 
 
 def place_of(device: torch.device | None, sent: bytes) -> torch.device | None:
-    """Find the device that was asked for, or the one that a peer names, if it is here."""
+    """Return the device for received leaves, ``None`` for the CPU.
+
+    The device is ``device``, or the CUDA device that the peer names, if this process has it.
+    """
     if device is not None:
         return torch.device(device)
     name = sent.rstrip(b"\0").decode("ascii", "replace")

@@ -1,4 +1,4 @@
-"""Servers of pipes: one for each client that is let in."""
+"""Servers that accept several clients, with a pipe for each client."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ __all__ = ["TensorDictServer"]
 
 
 class TensorDictServer:
-    """Takes connections of several clients, and gives a :class:`TensorDictPipe` for each.
+    """Accepts connections of several clients, and creates a :class:`TensorDictPipe` for each.
 
-    Get them with :meth:`serve`, or with ``async for pipe in server``. Clients without the
-    shared secret, and other programs, are refused and logged (logger ``tensordict``); none
-    of them holds up the others.
+    :meth:`serve` runs a coroutine function for each client; ``async for pipe in server`` yields
+    the pipes. Clients without the shared secret and other programs are refused, and logged by the
+    logger ``tensordict``. A slow or refused client does not delay the others.
 
     Args:
-        port: the port. 0 for one that is free: :attr:`port` says which.
+        port: the port, or 0 for a free port: :attr:`port` returns it.
         consolidated: see :class:`TensorDictPipe`.
         authkey: the shared secret.
-        host: the address to listen at, such as ``"127.0.0.1"``. Default: all.
+        host: the address to listen at, such as ``"127.0.0.1"``. The default is all addresses.
         max_bytes: see :class:`TensorDictPipe`.
         timeout: see :class:`TensorDictPipe`.
-        transport: ``"tcp"`` or ``"ucxx"``. Default: UCXX where it is installed.
+        transport: ``"tcp"`` or ``"ucxx"``. The default is UCXX if ``ucxx`` is installed.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TensorDictServer:
 
     @property
     def port(self) -> int:
-        """The port. Asking for it starts to listen."""
+        """The port. Reading this attribute binds the port."""
         return int(self._listening().port)
 
     def _listening(self) -> Any:
@@ -81,7 +81,7 @@ class TensorDictServer:
         self._keep(asyncio.ensure_future(self._greeted(endpoint)))
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
-        # The loop alone does not keep a task.
+        # An event loop keeps only weak references to tasks.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -100,7 +100,7 @@ class TensorDictServer:
         self._pipes.put_nowait(TensorDictPipe(endpoint, **self._options))  # type: ignore[arg-type]
 
     async def __aiter__(self) -> AsyncIterator[TensorDictPipe]:
-        """Give a pipe for each client until the server is closed."""
+        """Yield a pipe for each client until the server is closed."""
         self._start()
         while not self._is_closed:
             pipe = await self._pipes.get()
@@ -111,18 +111,18 @@ class TensorDictServer:
     async def serve(
         self, on_connect: Callable[[TensorDictPipe], Awaitable[None]]
     ) -> None:
-        """Run a coroutine function on the pipe of each client, until the server is closed.
+        """Run a coroutine function with the pipe of each client, until the server is closed.
 
-        Each call is a task of its own. One that raises is logged.
+        Each call is a separate task. If a call raises, the error is logged and the pipe closed.
 
         Args:
-            on_connect: takes the pipe.
+            on_connect: the coroutine function. Its argument is the pipe.
         """
         async for pipe in self:
             self._keep(asyncio.ensure_future(_served(on_connect, pipe)))
 
     def close(self) -> None:
-        """Take no more clients; :meth:`serve` returns. Pipes stay open."""
+        """Accept no more clients, and let :meth:`serve` return. Pipes in use stay open."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -142,16 +142,16 @@ class TensorDictServer:
         self._pipes.put_nowait(None)
 
     async def aclose(self) -> None:
-        """Take no more clients, as :meth:`close`."""
+        """Accept no more clients, as :meth:`close` does."""
         self._is_closed = True
         self._stop()
 
     async def __aenter__(self) -> Self:
-        """Close the server at the end of the block."""
+        """Return the server; the end of the block closes it."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close it."""
+        """Close the server."""
         await self.aclose()
 
 
@@ -160,6 +160,6 @@ async def _served(
 ) -> None:
     try:
         await on_connect(pipe)
-    except Exception:  # noqa: BLE001 - what a handler raises is its own; others go on
+    except Exception:  # noqa: BLE001 - an error of one client must not stop the others
         LOGGER.exception("A client of a TensorDictServer was dropped")
         pipe.close()

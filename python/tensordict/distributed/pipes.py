@@ -1,8 +1,8 @@
-"""Pipes: collections one after another between two processes.
+"""Pipes: a stream of collections between two processes.
 
-A message is the head, the description where the structure is a new one, and the leaves, as
-:mod:`tensordict.distributed.wire` has them. Large leaves are sent from the memory they are
-in, and received into the memory they stay in.
+A message is a head, a description if the structure is new, and the leaves, in the format of
+:mod:`tensordict.distributed.wire`. Large leaves are sent from their memory without a copy, and
+received into the memory of the result.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ __all__ = [
 ]
 
 NEW, SAME = 1, 2
-"""Kinds of heads: with a description, and with the structure of the message before."""
+"""Kinds of heads: a description follows, or the structure is the one of the message before."""
 
 TIMEOUT_S = 60.0
 
 MSG_CLOSED = "The pipe to {} is closed."
 MSG_RUNNING = (
-    "{0}() waits until it is done, and an event loop runs in this thread: `await "
-    "pipe.a{0}(...)` instead."
+    "{0}() blocks, and an event loop runs in this thread: call `await pipe.a{0}(...)` "
+    "instead."
 )
 MSG_KIND = (
     "The peer at {} has sent a message of kind {}, which this version does not know."
 )
 MSG_OTHER = (
-    "The peer at {} has sent leaves of another structure than it described: both ends are "
-    "out of step."
+    "The peer at {} has sent leaves of another structure than it described: a message was "
+    "lost, or is from another pipe. Connect again."
 )
-MSG_LENGTHS = "The peer at {} announces {} bytes of leaves, and describes {}: its message is damaged."
+MSG_LENGTHS = "The peer at {} announces {} bytes of leaves but describes {}: its message is damaged."
 MSG_END = "The peer at {} has closed the pipe."
 
 
 def available_bytes() -> int:
-    """Tell the memory of this machine, which no message can be larger than."""
+    """Return the size of this machine's memory: no message can be larger."""
     with contextlib.suppress(AttributeError, OSError, ValueError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 1 << 40
@@ -79,27 +79,27 @@ def _run(coroutine: Any, name: str) -> Any:
 
 
 class TensorDictPipe(Closing):
-    """A connection between two processes for collections of any kind.
+    """A connection between two processes that sends collections of any class.
 
-    :meth:`connect` on one side and :meth:`listen` on the other make one, or
-    :class:`TensorDictServer` for several clients. It goes over UCXX where ``ucxx`` is
-    installed, and over TCP otherwise.
+    Create it with :meth:`connect` in one process and :meth:`listen` in the other, or with
+    :class:`TensorDictServer` for several clients. The pipe uses UCXX if ``ucxx`` is installed,
+    and TCP otherwise.
 
-    What a peer sends is not believed: no pickle is read, nothing is imported, no memory is
-    made for what it merely announces. What makes no sense is a :class:`WireError`, after
-    which the pipe is closed. With ``authkey=`` both sides prove that they know a shared
-    secret; what they send then is neither encrypted nor signed.
+    Received bytes are not trusted: nothing is unpickled or imported, and memory is allocated only
+    for bytes that arrive. An invalid message raises :class:`WireError` and closes the pipe. With
+    ``authkey=`` both processes prove that they know a shared secret. Messages are neither encrypted
+    nor signed.
 
     Args:
-        endpoint: a connected socket, or an endpoint of ucxx.
-        consolidated: whether a collection of the same structure as the one before is
-            received into the memory of that one, which is returned again: ``clone()`` it
-            to keep it. Otherwise each is a new one.
-        listener: what is closed with the pipe.
-        max_bytes: the largest buffer of leaves that is taken. Default: the memory of the
-            machine.
-        timeout: for how many seconds nothing may come in the middle of a message, or go.
-            None: for ever. Between messages there is no limit.
+        endpoint: a connected socket, or a ucxx endpoint.
+        consolidated: whether to receive a collection with the structure of the one before
+            into the same memory. :meth:`arecv` then returns the same collection again:
+            ``clone()`` it to keep it. If false, each collection is new.
+        listener: an object with ``close()`` that is closed with the pipe.
+        max_bytes: the largest buffer of leaves to accept. The default is the size of the
+            machine's memory.
+        timeout: the seconds without progress in the middle of a message after which an
+            operation fails. ``None`` waits forever. Between messages there is no limit.
 
     Examples:
         >>> import asyncio, socket
@@ -146,20 +146,20 @@ class TensorDictPipe(Closing):
         timeout: float | None = TIMEOUT_S,  # noqa: ASYNC109 - of each wait
         transport: str | None = None,
     ) -> Self:
-        """Connect to who listens at an address.
+        """Connect to the process that listens at an address.
 
         Args:
-            host: its name.
-            port: its port.
+            host: the host name or address.
+            port: the port.
             consolidated: see the class.
             authkey: the shared secret.
             max_bytes: see the class.
             timeout: see the class.
-            transport: ``"tcp"`` or ``"ucxx"``. Default: UCXX where it is installed.
+            transport: ``"tcp"`` or ``"ucxx"``. The default is UCXX if ``ucxx`` is installed.
 
         Raises:
-            ConnectionError: nobody listens there.
-            WireError: who listens is no pipe, or has another secret.
+            ConnectionError: no process listens there.
+            WireError: the peer is not a pipe, or has another secret.
         """
         endpoint = await connect(host, port, timeout, transport)
         try:
@@ -185,19 +185,20 @@ class TensorDictPipe(Closing):
     ) -> Self:
         """Wait for the first client at a port.
 
-        Those without the shared secret, and other programs, are refused and logged.
+        Clients without the shared secret and other programs are refused and logged.
 
         Args:
             port: the port.
             consolidated: see the class.
             authkey: the shared secret.
-            host: the address to listen at, such as ``"127.0.0.1"``. Default: all.
+            host: the address to listen at, such as ``"127.0.0.1"``. The default is all
+                addresses.
             max_bytes: see the class.
             timeout: see the class.
-            transport: ``"tcp"`` or ``"ucxx"``. Default: UCXX where it is installed.
+            transport: ``"tcp"`` or ``"ucxx"``. The default is UCXX if ``ucxx`` is installed.
 
         Raises:
-            OSError: the port cannot be had.
+            OSError: the port cannot be bound.
         """
         from tensordict.distributed.pipe_servers import TensorDictServer
 
@@ -211,20 +212,19 @@ class TensorDictPipe(Closing):
             transport=transport,
         )
         async with server:
-            pipe = await anext(aiter(server))
-        found: Any = pipe
-        found.__class__ = cls
-        return found
+            pipe: Any = await anext(aiter(server))
+        pipe.__class__ = cls
+        return pipe
 
     # Sending ---------------------------------------------------------------------------
 
     async def asend(self, td: CollectionProtocol) -> None:
         """Send a collection.
 
-        Its description is sent where it is another one than before.
+        Its description is sent only if the structure differs from the message before.
 
         Args:
-            td: the collection, of any kind.
+            td: a collection of any class.
 
         Raises:
             RuntimeError: the pipe is closed.
@@ -244,7 +244,7 @@ class TensorDictPipe(Closing):
                 digest,
                 device_of(message).encode()[:24],
             )
-            # Half a message is none: where this one ends early, so does the pipe.
+            # The peer cannot read on after a partial message, so an error closes the pipe.
             with self._closing_on_errors():
                 await send_message(endpoint, head, description, message)
             self._sent = digest
@@ -253,7 +253,7 @@ class TensorDictPipe(Closing):
         """Send a collection, and wait until it is sent. See :meth:`asend`.
 
         Raises:
-            RuntimeError: an event loop runs in this thread.
+            RuntimeError: an event loop runs in this thread, or the pipe is closed.
         """
         _run(self.asend(td), "send")
 
@@ -265,20 +265,20 @@ class TensorDictPipe(Closing):
         """Receive a collection.
 
         Args:
-            td: a consolidated collection whose memory the leaves are received into, if
-                it is of the structure that is received. Default: the one that was received
-                before.
-            device: where the leaves are to be. Default: where they were, as far as that
-                device is here.
+            td: a consolidated collection. If its structure is the received one, the leaves
+                are received into its memory. The default is the collection received
+                before, unless the pipe has ``consolidated=False``.
+            device: the device of a new collection. The default is the sender's CUDA device
+                if this process has it, and the CPU otherwise.
 
         Returns:
-            ``td``, the one that was received before, or a new one.
+            ``td``, the collection received before, or a new collection.
 
         Raises:
             RuntimeError: the pipe is closed.
-            EOFError: the peer has closed it.
-            WireError: what has come is no message, ended in the middle, or is larger
-                than allowed. The pipe is closed then.
+            EOFError: the peer has closed the pipe.
+            WireError: the received bytes are not a message, end in the middle, or are more
+                than ``max_bytes``. The pipe is closed then.
         """
         async with self._receiving:
             endpoint = self._open()
@@ -307,52 +307,55 @@ class TensorDictPipe(Closing):
         if parsed.num_bytes != head.num_bytes:
             message = MSG_LENGTHS.format(self._peer, head.num_bytes, parsed.num_bytes)
             raise WireError(message)
-        found = self._memory_of(td, description)
-        if found is None and self._consolidated and self._received is not None:
+        memory = self._memory_of(td, description)
+        if memory is None and self._consolidated and self._received is not None:
             td = self._received
-            found = self._memory_of(td, description, is_known=True)
-        if found is not None:
-            await receive_into(endpoint, found)
+            memory = self._memory_of(td, description, is_same=True)
+        if memory is not None:
+            await receive_into(endpoint, memory)
             return td
-        # Memory is taken from the machine only where something is written to it.
+        # The system provides a page of `torch.empty` only when bytes are written to it.
         buffer = torch.empty(head.num_bytes, dtype=torch.uint8)
         await receive_into(endpoint, buffer)
         place = place_of(device, head.extra)
         if place is not None:
             buffer = buffer.to(place)
-        made = parsed.collection(buffer, place)
+        received = parsed.collection(buffer, place)
         if self._consolidated:
-            self._received = made
-        return made
+            self._received = received
+        return received
 
     def _memory_of(
-        self, td: CollectionProtocol, description: bytes, is_known: bool = False
+        self, td: CollectionProtocol, description: bytes, is_same: bool = False
     ) -> torch.Tensor | None:
-        """Find the buffer of a consolidated collection of the structure that is received."""
-        held = getattr(td, "_consolidated", None)
-        if not held:
+        """Return the buffer of a consolidated collection if its structure is the received.
+
+        ``is_same`` says that the structure is known to be the same.
+        """
+        state = getattr(td, "_consolidated", None)
+        if not state:
             return None
-        storage: torch.Tensor = held["storage"]
-        if not is_known and wire.describe(td).description != description:
+        storage: torch.Tensor = state["storage"]
+        if not is_same and wire.describe(td).description != description:
             return None
         return storage
 
     def recv(
         self, td: Any | None = None, *, device: torch.device | str | int | None = None
     ) -> Any:
-        """Receive a collection, and wait until it is there. See :meth:`arecv`.
+        """Receive a collection, and wait until it has arrived. See :meth:`arecv`.
 
         Raises:
-            RuntimeError: an event loop runs in this thread.
+            RuntimeError: an event loop runs in this thread, or the pipe is closed.
         """
         return _run(self.arecv(td, device=device), "recv")
 
     def __aiter__(self) -> Self:
-        """Receive until the peer closes the pipe, or this side does."""
+        """Iterate over received collections until the peer or this process closes the pipe."""
         return self
 
     async def __anext__(self) -> Any:
-        """Receive the next one.
+        """Receive the next collection.
 
         Raises:
             WireError: see :meth:`arecv`.
@@ -396,22 +399,22 @@ class TensorDictPipe(Closing):
             listener.close()
 
     async def aclose(self) -> None:
-        """Close the pipe, and wait until it is."""
+        """Close the pipe, and wait until it is closed."""
         endpoint, self._endpoint = self._endpoint, None
         if endpoint is not None:
             await endpoint.aclose()
         self.close()
 
     async def __aenter__(self) -> Self:
-        """Close the pipe at the end of the block."""
+        """Return the pipe; the end of the block closes it."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close it."""
+        """Close the pipe."""
         await self.aclose()
 
     def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Close the pipe that nobody uses any more; the end of the process does it, too."""
+        """Close a pipe that is no longer referenced, unless the interpreter is ending."""
         if self.__dict__.get("_endpoint") is not None and not _is_finalizing():
             self.close()
 
@@ -423,14 +426,14 @@ async def send_tensordict(
     endpoint: object,
     td: CollectionProtocol,
     *,
-    consolidated: bool = True,  # noqa: ARG001 - of release 0.15
+    consolidated: bool = True,  # noqa: ARG001 - a parameter of tensordict 0.15
 ) -> None:
-    """Send a collection once: to :func:`recv_tensordict` at the other end.
+    """Send one collection to a peer that calls :func:`recv_tensordict`.
 
     Args:
-        endpoint: a connected socket, or an endpoint of ucxx. It stays open.
+        endpoint: a connected socket, or a ucxx endpoint. It stays open.
         td: the collection.
-        consolidated: has no effect: large leaves are sent as they are.
+        consolidated: has no effect. Large leaves are sent without a copy.
 
     Raises:
         TypeError: an entry holds a value that can only be pickled.
@@ -452,29 +455,30 @@ async def recv_tensordict(
     consolidated: bool = True,
     max_bytes: int | None = None,
 ) -> Any:
-    """Receive a collection that :func:`send_tensordict` sends.
+    """Receive one collection that a peer sends with :func:`send_tensordict`.
 
     Args:
-        endpoint: a connected socket, or an endpoint of ucxx. It stays open.
-        td: a consolidated collection whose memory the leaves are received into, if it is
-            of the structure that is received.
-        device: where the leaves are to be. Default: where they were.
+        endpoint: a connected socket, or a ucxx endpoint. It stays open.
+        td: a consolidated collection. If its structure is the received one, the leaves
+            are received into its memory.
+        device: the device of a new collection. The default is the sender's CUDA device
+            if this process has it, and the CPU otherwise.
         consolidated: if false, ``td`` is not used.
-        max_bytes: the largest buffer of leaves that is taken. Default: the memory of the
-            machine.
+        max_bytes: the largest buffer of leaves to accept. The default is the size of
+            the machine's memory.
 
     Returns:
         ``td`` or a new collection.
 
     Raises:
         EOFError: the peer has closed the connection.
-        WireError: what has come is no message, ended in the middle, or is larger than
-            allowed.
+        WireError: the received bytes are not a message, end in the middle, or are more
+            than ``max_bytes``.
     """
-    found = endpoint_of(endpoint, TIMEOUT_S)
-    pipe = TensorDictPipe(found, consolidated=False, max_bytes=max_bytes)
+    connection = endpoint_of(endpoint, TIMEOUT_S)
+    pipe = TensorDictPipe(connection, consolidated=False, max_bytes=max_bytes)
     try:
         return await pipe.arecv(td if consolidated else None, device=device)
     finally:
-        # The connection is that of the caller.
+        # The connection belongs to the caller and stays open.
         pipe._endpoint = None

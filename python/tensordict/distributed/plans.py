@@ -1,9 +1,9 @@
-"""Plans of structures: the leaves in one order, and how they go through a wire.
+"""Plans of structures: the order of the leaves, and how they are sent.
 
-Leaves are in the order of their keys, level by level, members of a lazy stack one after
-the other: the order of tensordict 0.15, whatever the order in which they were set. A
-:class:`Plan` says which of them are packed together and which are sent as they are. It is
-made once for each structure.
+Leaves are in the order of their keys, level by level. The members of a lazy stack follow each
+other. This is the order of tensordict 0.15, and does not depend on the order in which entries were
+set. A :class:`Plan` decides which leaves are packed together, and which are separate messages. It
+is created once for each structure.
 """
 
 from __future__ import annotations
@@ -41,23 +41,24 @@ __all__ = [
 ]
 
 MAX_PLANS = 256
-"""So many structures are remembered."""
+"""The number of structures whose plans are kept."""
 
 MSG_LAYOUT = (
-    "Cannot send the entry {key}, a tensor of the layout {layout}: only dense tensors and "
-    "jagged ones are sent leaf by leaf. init_remote() or send the parts of it."
+    "Cannot send the entry {key}: its layout is {layout}, but only dense and jagged tensors "
+    "are sent leaf by leaf. Call init_remote(), or store its parts as dense entries."
 )
 
 Spec = tuple[tuple[str, ...], str, tuple[int, ...]]
-"""The key of a leaf, its dtype and its shape; of a jagged one also what its offsets are."""
+"""The key of a leaf, its dtype and its shape. For a jagged leaf, the last part of the key is a
+digest of its offsets."""
 
 
 class Packing:
-    """The places of leaves in one buffer, kept for a structure.
+    """The places of leaves in one buffer, for one structure.
 
     Args:
-        numbers: which leaves of a walk are packed.
-        starts: the first byte of each in the buffer.
+        numbers: the numbers of the packed leaves, in the order of the walk.
+        starts: the first byte of each packed leaf in the buffer.
     """
 
     def __init__(self, numbers: list[int], starts: list[int]) -> None:
@@ -65,26 +66,26 @@ class Packing:
         self._native = _rust.Packing(numbers, starts)
 
     def leaves_in(self, found: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Choose the leaves that are packed."""
+        """Return the packed leaves."""
         return [found[number] for number in self._numbers]
 
     def copy(
         self, found: list[torch.Tensor], buffer: torch.Tensor, unpack: bool
     ) -> bool:
-        """Copy leaves of a walk to the buffer, or with ``unpack`` from there.
+        """Copy packed leaves into the buffer, or with ``unpack`` from the buffer.
 
         Returns:
-            False, and nothing is copied, where a leaf has no plain bytes on the CPU.
+            False if a leaf is not a plain tensor on the CPU. Nothing is copied then.
         """
         return self._native.copy(found, buffer, unpack)
 
 
 class Plan:
-    """The way of the leaves of one structure through a wire.
+    """The plan for the leaves of one structure: their order, and which are packed.
 
     Args:
-        specs: the leaves in their order.
-        order: for each of them its place among the leaves of the walk.
+        specs: the key, dtype and shape of each leaf, in the order of sending.
+        order: for each leaf of ``specs`` its number in the order of the walk.
     """
 
     def __init__(self, specs: list[Spec], order: list[int]) -> None:
@@ -112,25 +113,26 @@ class Plan:
         self.packing: Packing = self.packed_at(self.small, self.starts)
 
     def packed_at(self, places: list[int], starts: list[int]) -> Packing:
-        """Give leaves of the plan their first bytes in a buffer."""
+        """Return a packing that puts leaves of the plan at the given bytes of a buffer."""
         return Packing([self.order[place] for place in places], starts)
 
     def describe_as(self, specs: list[Spec]) -> None:
-        """Set what is compared with the structure of another process."""
+        """Set the text and the digest that are compared with another process."""
         self.text: bytes = json.dumps(specs).encode()
         self.digest: bytes = hashlib.blake2b(self.text, digest_size=16).digest()
 
 
 class Parts(NamedTuple):
-    """The leaves of a collection, and what else is in it."""
+    """The leaves and the non-tensor data of a collection, with the plan of its structure."""
 
     plan: Plan
     found: list[torch.Tensor]
-    """The leaves as the walk met them, detached where they are not plain."""
+    """The leaves in the order of the walk. Subclasses of ``Tensor`` are detached to tensors."""
     values: list[tuple[tuple[str, ...], Any]]
-    """The collections of values that are no tensors, by their keys."""
+    """The non-tensor collections with their keys."""
     views: list[tuple[int, Any, str]]
-    """Leaves that are read as copies: their place, and the collection and key to write to."""
+    """The leaves of views, which are read as copies: the place of each leaf in the plan, and
+    the view and the key to write it back."""
 
     @property
     def leaves(self) -> list[torch.Tensor]:
@@ -138,23 +140,23 @@ class Parts(NamedTuple):
         return [self.found[number] for number in self.plan.order]
 
     def leaf(self, place: int) -> torch.Tensor:
-        """Get one of the leaves, by its place in the plan."""
+        """Return a leaf by its place in the plan."""
         return self.found[self.plan.order[place]]
 
 
 _PLANS: dict[Any, Plan] = {}
 
 
-def _plan(known: object, specs: list[Spec], order: list[int]) -> Plan:
+def _plan(structure: object, specs: list[Spec], order: list[int]) -> Plan:
     plan = Plan(specs, order)
     if len(_PLANS) >= MAX_PLANS:
         _PLANS.pop(next(iter(_PLANS)), None)
-    _PLANS[known] = plan
+    _PLANS[structure] = plan
     return plan
 
 
 def parts_of(td: CollectionProtocol) -> Parts:
-    """Find the leaves of a collection, and the plan of its structure.
+    """Return the leaves of a collection, and the plan of its structure.
 
     Raises:
         TypeError: a leaf is neither dense nor jagged.
@@ -172,13 +174,13 @@ def parts_of(td: CollectionProtocol) -> Parts:
         return Parts(plan, leaves, [], [])
     walk = Walk()
     walk.enter(td, ())
-    known = tuple(walk.specs)
-    plan = _PLANS.get(known) or _plan(known, walk.specs, list(range(len(walk.specs))))
+    specs = tuple(walk.specs)
+    plan = _PLANS.get(specs) or _plan(specs, walk.specs, list(range(len(specs))))
     return Parts(plan, walk.leaves, walk.values, walk.views)
 
 
 def _paths(td: CollectionProtocol, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """List the keys of the leaves of a plain collection, as they were set."""
+    """Yield the keys of the leaves of a plain collection, in the order of setting."""
     for key, value in td._entries().items():
         if isinstance(value, CollectionProtocol):
             yield from _paths(value, (*path, key))
@@ -186,28 +188,28 @@ def _paths(td: CollectionProtocol, path: tuple[str, ...]) -> Iterator[tuple[str,
             yield (*path, key)
 
 
-class _Whole(NamedTuple):
-    """The buffer of a structure, were it consolidated."""
+class _BufferPlan(NamedTuple):
+    """The buffer that a collection of one structure has when it is consolidated."""
 
     plan: Plan
     packing: Packing
 
 
-_WHOLE: dict[bytes, _Whole] = {}
+_BUFFER_PLANS: dict[bytes, _BufferPlan] = {}
 
 
 def buffer_of(td: Any) -> Parts | None:
-    """Take the buffer of a consolidated collection as the only leaf: all leaves at once.
+    """Return the buffer of a consolidated collection as parts with one leaf.
 
     Returns:
-        None if the collection is not consolidated, or was changed since.
+        None if the collection is not consolidated, or has changed since.
     """
     state = td._consolidated_home()._consolidated
     if state is None:
         return None
     checked = _rust.wire_places(td)
-    # Plain leaves of the same keys, dtypes and shapes at the same places are the same
-    # bytes of the buffer, which the state holds; this costs a hundredth of a description.
+    # If keys, dtypes, shapes and addresses are unchanged, the leaves still are the bytes of
+    # the buffer. This check takes a hundredth of the time of a description.
     if checked is None or checked != state.get("wire_checked"):
         if consolidated.state_of(td) is None:
             return None
@@ -216,27 +218,27 @@ def buffer_of(td: Any) -> Parts | None:
 
 
 def new_buffer_of(td: Any) -> Parts:
-    """Make the buffer that a collection has when it is consolidated, as the only leaf."""
-    found = _rust.wire_layout(td)
-    if found is not None:
-        text, leaves = found
-        known = _WHOLE.get(text)
-        if known is not None:
-            buffer = torch.zeros(known.plan.num_bytes[0], dtype=torch.uint8)
-            if known.packing.copy(leaves, buffer, False):
-                return Parts(known.plan, [buffer], [], [])
-    made = td.consolidate()
-    parts = _buffer_in(made._consolidated_home()._consolidated)
-    checked = _rust.wire_places(made)
-    if found is not None and checked is not None and checked[0] == found[0]:
+    """Copy a collection into a consolidated buffer; return it as parts with one leaf."""
+    layout = _rust.wire_layout(td)
+    if layout is not None:
+        text, leaves = layout
+        buffer_plan = _BUFFER_PLANS.get(text)
+        if buffer_plan is not None:
+            buffer = torch.zeros(buffer_plan.plan.num_bytes[0], dtype=torch.uint8)
+            if buffer_plan.packing.copy(leaves, buffer, False):
+                return Parts(buffer_plan.plan, [buffer], [], [])
+    buffered = td.consolidate()
+    parts = _buffer_in(buffered._consolidated_home()._consolidated)
+    checked = _rust.wire_places(buffered)
+    if layout is not None and checked is not None and checked[0] == layout[0]:
         first = parts.found[0].data_ptr()
-        # A leaf without elements has no first byte.
+        # The address of a leaf without elements is 0.
         places: Any = memoryview(checked[1])
         starts = [max(place - first, 0) for place in places.cast("N")]
         packing = Packing(list(range(len(starts))), starts)
-        if len(_WHOLE) >= MAX_PLANS:
-            _WHOLE.pop(next(iter(_WHOLE)), None)
-        _WHOLE[found[0]] = _Whole(parts.plan, packing)
+        if len(_BUFFER_PLANS) >= MAX_PLANS:
+            _BUFFER_PLANS.pop(next(iter(_BUFFER_PLANS)), None)
+        _BUFFER_PLANS[layout[0]] = _BufferPlan(parts.plan, packing)
     return parts
 
 
@@ -246,7 +248,7 @@ def _buffer_in(state: dict[str, Any]) -> Parts:
     if plan is None:
         plan = Plan([(("buffer",), "uint8", tuple(buffer.shape))], [0])
         rows = describing.keyed_rows(state["metadata"], ())
-        # The place of each leaf is a part of the structure.
+        # Two buffers have the same structure only if each leaf has the same place.
         specs: list[Spec] = [
             ((key,), row[0].removeprefix("torch."), (*row[1], row[2]))
             for key, row in rows
@@ -257,7 +259,7 @@ def _buffer_in(state: dict[str, Any]) -> Parts:
 
 
 class Walk:
-    """Collects the leaves of a collection of any kind."""
+    """Collects the leaves and the non-tensor data of a collection of any class."""
 
     def __init__(self) -> None:
         self.leaves: list[torch.Tensor] = []
@@ -266,7 +268,7 @@ class Walk:
         self.views: list[tuple[int, Any, str]] = []
 
     def enter(self, td: Any, path: tuple[str, ...]) -> None:
-        """Take all that is in a collection."""
+        """Collect all entries of a collection."""
         if td._is_non_tensor:
             self.values.append((path, td))
             return
@@ -289,15 +291,15 @@ class Walk:
             self.take(value, inner)
 
     def take(self, leaf: Any, path: tuple[str, ...]) -> None:
-        """Take a leaf."""
+        """Collect a leaf."""
         ragged: tuple[str, ...] = ()
         if is_sharded(leaf):
             leaf = leaf.to_local()
         if leaf.layout == torch.jagged:
-            # Offsets stay: they are a part of the structure, as shapes are.
+            # Offsets are not sent. They belong to the structure, as shapes do.
             offsets = [leaf.offsets(), leaf.lengths()]
-            content = [None if each is None else each.tolist() for each in offsets]
-            text = json.dumps([*content, leaf._ragged_idx]).encode()
+            lists = [None if part is None else part.tolist() for part in offsets]
+            text = json.dumps([*lists, leaf._ragged_idx]).encode()
             ragged = ("jagged " + hashlib.blake2b(text, digest_size=16).hexdigest(),)
             leaf = leaf.values()
         elif leaf.layout != torch.strided:
@@ -322,7 +324,7 @@ def pack_leaves(parts: Parts, flat: torch.Tensor) -> None:
 
 
 def unpack_leaves(parts: Parts, flat: torch.Tensor) -> None:
-    """Copy from a buffer of bytes to the small leaves."""
+    """Copy the bytes of a buffer into the small leaves."""
     plan = parts.plan
     if plan.packing.copy(parts.found, flat, True):
         return
@@ -336,7 +338,7 @@ def unpack_leaves(parts: Parts, flat: torch.Tensor) -> None:
 
 
 def copy_into(leaf: torch.Tensor, source: torch.Tensor) -> None:
-    """Write to a leaf, which may be expanded: then all its elements are given one value."""
+    """Copy a source into a leaf. An expanded leaf takes one element for each expanded dimension."""
     target = leaf.detach()
     for dim, (length, stride) in enumerate(
         zip(target.shape, target.stride(), strict=True)
@@ -350,22 +352,22 @@ def copy_into(leaf: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def difference(mine: bytes, other: bytes, who: str) -> str:
-    """Say what differs first between the structures of this process and another.
+    """Describe the first difference between the structures of this process and another.
 
     Args:
-        mine: the text of the plan of this process.
-        other: that of the other one.
-        who: the name of the other one, such as ``rank 1``.
+        mine: the text of this process's plan.
+        other: the text of the other process's plan.
+        who: the name of the other process, such as ``rank 1``.
     """
-    specs = [_as_spec(each) for each in json.loads(mine)]
-    others = [_as_spec(each) for each in json.loads(other)]
+    specs = [_as_spec(spec) for spec in json.loads(mine)]
+    others = [_as_spec(spec) for spec in json.loads(other)]
     own_by_key = {key: rest for key, *rest in specs}
     others_by_key = {key: rest for key, *rest in others}
     for key in sorted({*own_by_key, *others_by_key}):
         here, there = own_by_key.get(key), others_by_key.get(key)
         if here != there:
             return f"the entry {_shown(key)} is {_of(here)} here, and {_of(there)} in {who}"
-    return f"the order of the entries is another one in {who}"
+    return f"the order of the entries differs in {who}"
 
 
 def _as_spec(found: Any) -> tuple[tuple[str, ...], str, tuple[int, ...]]:

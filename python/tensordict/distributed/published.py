@@ -1,9 +1,9 @@
 """The messages of tensordict 0.15, for a partner that runs it: ``wire="0.15"``.
 
-Each leaf is one message, in the order of keys, with a tag that counts up, or with
-``pseudo_rand`` follows from the one before. Structures are not compared, and values that
-are no tensors do not travel, but in ``init_remote``, whose description is a pickle: it is
-read with nothing but plain data.
+Each leaf is one message, in the order of the keys. Its tag counts up, or with ``pseudo_rand`` is
+computed from the tag before. Structures are not compared, and non-tensor data is not sent. The
+exception is ``init_remote``: its description is a pickle, and the receiver unpickles plain data
+only.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ __all__ = [
 
 MSG_PICKLE = "The description that rank {rank} has sent is refused: {error}"
 MSG_CLASS = (
-    "The description names the class {name}, which is not known here: import it."
+    "The description names the class {name}, which this process has not imported: import "
+    "the module that defines it."
 )
 MSG_LENGTH = "Rank {rank} announces a description of {length} bytes."
 
@@ -57,18 +58,18 @@ def send(
     tag: int,
     *,
     is_random: bool,
-    is_whole: bool,
+    is_consolidated: bool,
 ) -> list[Any]:
-    """Begin to send the leaves: what is to be waited for."""
-    if is_whole:
+    """Begin to send the leaves; return the works to wait for."""
+    if is_consolidated:
         channel.tag = 0
-        whole = buffer_of(td) or new_buffer_of(td)
-        return [channel.send(whole.found[0])]
+        buffer = buffer_of(td) or new_buffer_of(td)
+        return [channel.send(buffer.found[0])]
     leaves = parts_of(td).leaves
     works = []
     tags = published_tags(tag, len(leaves), is_random=is_random)
-    for leaf, each in zip(leaves, tags, strict=True):
-        channel.tag = each
+    for leaf, leaf_tag in zip(leaves, tags, strict=True):
+        channel.tag = leaf_tag
         works.append(channel.send(leaf.detach().contiguous()))
     return works
 
@@ -79,19 +80,19 @@ def receive(
     tag: int,
     *,
     is_random: bool,
-    is_whole: bool,
+    is_consolidated: bool,
 ) -> list[Any]:
-    """Begin to receive into the leaves: what is to be waited for.
+    """Begin to receive into the leaves; return the works to wait for.
 
     Raises:
-        AttributeError: ``is_whole``, and the collection is not consolidated.
+        AttributeError: ``is_consolidated`` is true, but the collection is not consolidated.
     """
-    if is_whole:
-        whole = buffer_of(td)
-        if whole is None:
+    if is_consolidated:
+        buffer = buffer_of(td)
+        if buffer is None:
             raise AttributeError(MSG_NOT_CONSOLIDATED.format(type(td).__name__))
         channel.tag = 0
-        return [channel.receive(whole.found[0])]
+        return [channel.receive(buffer.found[0])]
     parts = parts_of(td)
     views = {place: (view, key) for place, view, key in parts.views}
     works: list[Any] = []
@@ -110,7 +111,7 @@ def receive(
 
 
 class _Copied:
-    """A message that is copied to a leaf with gaps when it is there."""
+    """A message that :meth:`wait` copies into a leaf that is a view or not contiguous."""
 
     def __init__(
         self, work: Any, target: torch.Tensor, staged: torch.Tensor, view: Any
@@ -118,7 +119,7 @@ class _Copied:
         self._work, self._target, self._staged, self._view = work, target, staged, view
 
     def wait(self, *timeout: object) -> bool:
-        """Wait, and copy."""
+        """Wait for the message, and copy it into the leaf."""
         self._work.wait(*timeout)
         if self._view is not None:
             self._view[0].set_(self._view[1], self._staged)
@@ -127,7 +128,7 @@ class _Copied:
         return True
 
     def is_completed(self) -> bool:
-        """Tell whether the message is there."""
+        """Return whether the message has arrived."""
         return bool(self._work.is_completed())
 
 
@@ -137,7 +138,7 @@ class _Copied:
 def send_whole(
     td: CollectionProtocol, channel: Channel, group: Any, device: Any
 ) -> None:
-    """Send a collection to a process that does not know what it consists of."""
+    """Send a collection to a rank that has no buffer for it."""
     metadata, storage = _message(td)
     distributed.send_object_list(
         [metadata], dst=channel.shown, group=group, device=device
@@ -146,10 +147,10 @@ def send_whole(
 
 
 def receive_whole(channel: Channel, device: object) -> Any:
-    """Receive a collection that a process of tensordict 0.15 sends.
+    """Receive a collection that a rank with tensordict 0.15 sends.
 
     Raises:
-        RuntimeError: its description is not plain data.
+        RuntimeError: the description holds more than plain data.
     """
     length = torch.zeros(1, dtype=torch.long, device=channel.device)
     channel.receive(length).wait()
@@ -157,27 +158,26 @@ def receive_whole(channel: Channel, device: object) -> Any:
     content = channel.receive_bytes(int(length))
     metadata = _metadata(content, channel.shown)
     storage = channel.empty(int(metadata["_total_bytes"]))
-    # A buffer without bytes is a message, too.
+    # The buffer is a message even if it is empty.
     channel.receive(storage).wait()
     return _collection(metadata, storage, device)
 
 
 def broadcast_whole(td: CollectionProtocol, group: Any) -> None:
-    """Send a collection to all processes of a group."""
+    """Send a collection to all ranks of a group."""
     group = group_of(group, MSG_ALL.format(name="init_remote"))
     metadata, storage = _message(td)
     metadata["_storage_device"] = str(storage.device)
-    own = distributed.get_rank()
-    distributed.broadcast_object_list([metadata], src=own, group=group)
-    place = device_of(group)
-    distributed.broadcast(storage.to(place), src=own, group=group)
+    rank = distributed.get_rank()
+    distributed.broadcast_object_list([metadata], src=rank, group=group)
+    distributed.broadcast(storage.to(device_of(group)), src=rank, group=group)
 
 
 def receive_broadcast(src: int, group: Any, device: object) -> Any:
-    """Receive a collection that a process of tensordict 0.15 sends to all of a group.
+    """Receive a collection that a rank with tensordict 0.15 sends to all ranks of a group.
 
     Raises:
-        RuntimeError: its description is not plain data.
+        RuntimeError: the description holds more than plain data.
     """
     group, _, src = root_of("src", src, group)
     place = device_of(group)
@@ -194,10 +194,10 @@ def receive_broadcast(src: int, group: Any, device: object) -> Any:
 
 
 def _message(td: Any) -> tuple[dict[str, Any], torch.Tensor]:
-    """Make the description of a collection, as tensordict 0.15 does, and its buffer."""
-    # A tensorclass is described as what it is over, which may be a stack.
-    one = (td._tensordict if is_tensorclass(td) else td).consolidate()
-    state: Any = consolidated.state_of(one)
+    """Return the description of a collection in the format of 0.15, and its buffer."""
+    # A tensorclass is described by the collection that it wraps, for example a lazy stack.
+    buffered = (td._tensordict if is_tensorclass(td) else td).consolidate()
+    state: Any = consolidated.state_of(buffered)
     metadata = describing.as_pickled(describing.without_modules(state["metadata"]))
     metadata["_total_bytes"] = len(state["storage"])
     if is_tensorclass(td):
@@ -212,7 +212,7 @@ def _check_length(length: int, rank: int) -> None:
 
 
 def _metadata(content: bytes, rank: int) -> dict[str, Any]:
-    """Read the description that a process has sent."""
+    """Unpickle the description that a rank has sent, if it holds plain data only."""
     try:
         metadata: dict[str, Any] = restricted_pickle.loads(content)
     except pickle.UnpicklingError as error:
@@ -222,7 +222,7 @@ def _metadata(content: bytes, rank: int) -> dict[str, Any]:
 
 
 def _collection(metadata: dict[str, Any], storage: torch.Tensor, device: Any) -> Any:
-    """Make a collection of what was received."""
+    """Build a collection from its description and its buffer."""
     for key in ("_total_bytes", "_storage_device"):
         metadata.pop(key, None)
     name = metadata.pop("_tensorclass_type", None)

@@ -1,7 +1,7 @@
-"""``reduce`` and ``all_reduce``: small leaves of a dtype together, large ones in their place.
+"""``reduce`` and ``all_reduce``: small leaves are packed by dtype, large leaves reduced alone.
 
-Before anything is reduced all processes compare what their collections consist of, as a
-backend that is given tensors of other lengths ends the process.
+First all processes compare the structures of their collections: a backend that receives tensors of
+other lengths ends the process.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 __all__ = ["Reduction", "all_reduce", "reduce"]
 
 BUCKET_BYTES = 32 << 20
-"""So many bytes of small leaves are reduced together, where nothing else is asked for."""
+"""The default size of a bucket: the bytes of small leaves that are reduced together."""
 
 PACKED_BYTES = 256 << 10
-"""Leaves below this size are packed, where nothing else is asked for."""
+"""By default, leaves below this size are packed into buckets."""
 
 FAILED = b"!"
-"""The beginning of a text, which is JSON otherwise, that says why there is no structure."""
+"""The first byte of a text that holds an error. Other texts are structures in JSON."""
 
-MSG_DIFFERENT = "The collections of the ranks differ: {}. Nothing was reduced."
+MSG_DIFFERENT = "The tensordicts of the ranks differ: {}. Nothing was reduced."
 
 
 _Call = Callable[[torch.Tensor, bool], Any]
-"""Reduces a tensor: in the background, if the second argument says so."""
+"""A function that reduces a tensor; in the background if its second argument is true."""
 
 
 class _Bucket(NamedTuple):
@@ -53,15 +53,15 @@ class _Bucket(NamedTuple):
     packing: Packing
     dtype: torch.dtype
     numel: int
-    """The number of elements that they have."""
+    """The number of elements of all leaves."""
 
 
 class Reduction:
-    """A reduction under way, as ``Work`` of torch: waiting writes its result to the leaves.
+    """A reduction under way, with the methods of torch's ``Work``.
 
     Args:
-        work: what torch gave; None where it is over.
-        finish: writes the result.
+        work: torch's work, ``None`` if it has ended.
+        finish: a function that :meth:`wait` calls to write the result into the leaves.
     """
 
     def __init__(self, work: Any, finish: Callable[[], None] | None) -> None:
@@ -69,10 +69,10 @@ class Reduction:
         self._finish = finish
 
     def wait(self, timeout: Any = None) -> bool:
-        """Wait until it is over, and write the result.
+        """Wait until the reduction ends, and write the result into the leaves.
 
         Raises:
-            RuntimeError: it failed.
+            RuntimeError: the reduction failed.
         """
         if self._work is not None:
             _ = self._work.wait() if timeout is None else self._work.wait(timeout)
@@ -82,15 +82,15 @@ class Reduction:
         return True
 
     def is_completed(self) -> bool:
-        """Tell whether waiting would not take time."""
+        """Return whether :meth:`wait` would return at once."""
         return self._work is None or bool(self._work.is_completed())
 
     def is_success(self) -> bool:
-        """Tell whether it is over and went well."""
+        """Return whether the reduction has ended without an error."""
         return self._work is None or bool(self._work.is_success())
 
     def exception(self) -> Any:
-        """The reason why it failed; None if it did not."""
+        """Return the error of the reduction, ``None`` if there is none."""
         return None if self._work is None else self._work.exception()
 
 
@@ -124,7 +124,7 @@ def reduce(
     later: bool = False,
     bucket_bytes: int | None = None,
 ) -> list[Reduction] | None:
-    """Reduce the leaves over all processes of a group, into those of one of them."""
+    """Reduce the leaves over all processes of a group, into the leaves of rank ``dst``."""
     group, root, dst = root_of("dst", dst, group)
 
     def call(tensor: torch.Tensor, later: bool) -> Any:
@@ -143,12 +143,12 @@ def _op(op: object) -> Any:
 
 
 def _wait(begun: list[Reduction]) -> None:
-    """Wait for all, whatever becomes of the first."""
+    """Wait for all reductions, then raise the first error."""
     failed: Exception | None = None
-    for each in begun:
+    for reduction in begun:
         try:
-            each.wait()
-        except Exception as error:  # noqa: BLE001 (raised when all are over)
+            reduction.wait()
+        except Exception as error:  # noqa: BLE001 (raised after the last has ended)
             failed = failed or error
     if failed is not None:
         raise failed
@@ -163,7 +163,7 @@ def _begin(
     is_kept: bool,
     later: bool,
 ) -> list[Reduction]:
-    """Begin all reductions, once all processes agree."""
+    """Begin all reductions, if all processes have the same structure."""
     try:
         parts = parts_of(td)
     except TypeError as error:
@@ -173,7 +173,7 @@ def _begin(
     buckets, alone = _buckets(parts, bucket_bytes)
     packed = [_packed(parts, bucket) for bucket in buckets]
     agreement.check()
-    # One that is waited for anyway takes a turn of the interpreter less.
+    # A single reduction that the caller waits for is faster without the background.
     later = later or len(buckets) + len(alone) > 1
     begun = []
     for bucket, flat in zip(buckets, packed, strict=True):
@@ -203,16 +203,16 @@ def _alone(leaf: torch.Tensor, group: Any, call: _Call, is_kept: bool) -> Reduct
 
 
 def _buckets(parts: Parts, bucket_bytes: int | None) -> tuple[list[_Bucket], list[int]]:
-    """Decide which leaves are reduced together, and which alone.
+    """Return the buckets of small leaves, and the places of leaves that are reduced alone.
 
-    All processes decide it alike: it follows from the structure.
+    The result depends only on the structure, so all processes compute the same.
     """
     plan: Plan = parts.plan
-    known = plan.buckets.get(bucket_bytes)
-    if known is not None:
-        return known
+    cached = plan.buckets.get(bucket_bytes)
+    if cached is not None:
+        return cached
     limit = PACKED_BYTES if bucket_bytes is None else bucket_bytes + 1
-    most = BUCKET_BYTES if bucket_bytes is None else bucket_bytes
+    max_bytes = BUCKET_BYTES if bucket_bytes is None else bucket_bytes
     filled: list[_Filling] = []
     alone: list[int] = []
     filling: dict[str, _Filling] = {}
@@ -222,7 +222,7 @@ def _buckets(parts: Parts, bucket_bytes: int | None) -> tuple[list[_Bucket], lis
             alone.append(place)
             continue
         bucket = filling.get(dtype)
-        if bucket is None or bucket.end + size > most:
+        if bucket is None or bucket.end + size > max_bytes:
             bucket = filling[dtype] = _Filling(getattr(torch, dtype))
             filled.append(bucket)
         bucket.places.append(place)
@@ -233,10 +233,10 @@ def _buckets(parts: Parts, bucket_bytes: int | None) -> tuple[list[_Bucket], lis
 
 
 class _Filling:
-    """A bucket that more leaves may be put in.
+    """A bucket to which leaves are being added.
 
     Args:
-        dtype: that of its leaves.
+        dtype: the dtype of its leaves.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -246,7 +246,7 @@ class _Filling:
         self.end = 0
 
     def filled(self, plan: Plan) -> _Bucket:
-        """Make the bucket."""
+        """Return the bucket with the leaves added so far."""
         packing = plan.packed_at(self.places, self.starts)
         return _Bucket(packing, self.dtype, self.end // self.dtype.itemsize)
 
@@ -286,12 +286,12 @@ def _writing_views(parts: Parts) -> Callable[[], None]:
 
 
 class _Agreement:
-    """Compares a structure over all processes of a group.
+    """A comparison of the structure over all processes of a group.
 
     Args:
-        text: the structure of this one, or behind :data:`FAILED` why it has none.
-        digest: that of the text, where it is known.
-        group: the group.
+        text: the structure of this process, or :data:`FAILED` and an error.
+        digest: the digest of the text, if it is known.
+        group: the process group.
     """
 
     def __init__(self, text: bytes, digest: bytes | None, group: Any) -> None:
@@ -303,8 +303,8 @@ class _Agreement:
         if self.world == 1:
             return
         first, second = struct.unpack("<qq", digest)
-        # The greatest of each, and by the complements the least: they are one where all
-        # are the same.
+        # The reduction computes the maximum of each word, and by the complements the
+        # minimum. They are equal if all processes have the same digest.
         words = [first, second, ~first, ~second]
         self.words = torch.tensor(words, device=self.place)
         self.work = distributed.all_reduce(
@@ -312,11 +312,11 @@ class _Agreement:
         )
 
     def check(self) -> None:
-        """Raise on all processes if two of them differ, or one has no structure.
+        """Raise on all processes if two structures differ, or one process has no structure.
 
         Raises:
-            ValueError: they do.
-            WireError: another one has none.
+            ValueError: two structures differ.
+            WireError: another process has no structure.
         """
         if self.world == 1:
             return
@@ -340,12 +340,12 @@ class _Agreement:
         length = torch.tensor([len(mine)], device=self.place)
         lengths = [torch.empty_like(length) for _ in range(self.world)]
         distributed.all_gather(lengths, length, group=self.group)
-        longest = max(int(each) for each in lengths)
+        longest = max(int(rank_length) for rank_length in lengths)
         padded = torch.zeros(longest, dtype=torch.uint8, device=self.place)
         padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
-        found = [torch.empty_like(padded) for _ in range(self.world)]
-        distributed.all_gather(found, padded, group=self.group)
+        texts = [torch.empty_like(padded) for _ in range(self.world)]
+        distributed.all_gather(texts, padded, group=self.group)
         return [
-            text.cpu().numpy().tobytes()[: int(each)]
-            for text, each in zip(found, lengths, strict=True)
+            text.cpu().numpy().tobytes()[: int(rank_length)]
+            for text, rank_length in zip(texts, lengths, strict=True)
         ]

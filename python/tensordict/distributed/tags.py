@@ -1,4 +1,4 @@
-"""The tags that tensordict 0.15 gives to the messages of a transfer, one for each leaf."""
+"""The tags of messages in tensordict 0.15: one for each leaf of a transfer."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ __all__ = ["pseudo_random", "published_tags"]
 
 
 def pseudo_random(seed: int) -> int:
-    """Make a number from 0 to 9,999, always the same for a seed."""
+    """Return a number from 0 to 9,999 that depends only on the seed."""
     return int.from_bytes(np.random.default_rng(seed).bytes(8), "big") % 10_000
 
 
 def published_tags(first: int, count: int, *, is_random: bool) -> list[int]:
-    """List the tags of so many messages.
+    """Return the tags of ``count`` messages.
 
     Args:
-        first: the tag that the caller has given.
-        count: how many leaves there are.
-        is_random: whether each tag is made from the one before, in the place of counting.
+        first: the tag that the caller has passed.
+        count: the number of leaves.
+        is_random: whether each tag is computed from the tag before. Otherwise tags count up.
     """
     if not is_random:
         return list(range(first, first + count))
-    found = []
+    tags = []
     seed = first
     for _ in range(count):
         tag = pseudo_random(seed)
-        found.append(tag)
+        tags.append(tag)
         seed = tag + 1
-    return found
+    return tags

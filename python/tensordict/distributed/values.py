@@ -1,4 +1,4 @@
-"""The values of a collection that are no tensors, as bytes without pickles."""
+"""The non-tensor data of a collection, as bytes without pickles."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from tensordict.primitives import classes
 __all__ = ["Values", "describe_values", "take_values"]
 
 Values = list[tuple[tuple[str, ...], Any]]
-"""Collections of values, each behind its key."""
+"""Pairs of a key and the non-tensor collection at this key."""
 
 
 def describe_values(values: Values) -> bytes:
-    """Describe values by their keys; nothing where there are none.
+    """Describe non-tensor data by its keys. The result is empty if there is none.
 
     Args:
-        values: the collections that hold them.
+        values: the non-tensor collections with their keys.
 
     Raises:
         TypeError: a value can only be pickled.
     """
     if not values:
         return b""
-    sent = {json.dumps(path): held for path, held in values}
-    made = _rust.new(classes.TensorDict, sent, torch.Size([]), None, None)
+    entries = {json.dumps(path): data for path, data in values}
+    td = _rust.new(classes.TensorDict, entries, torch.Size([]), None, None)
     try:
-        return wire.describe(made).description
+        return wire.describe(td).description
     except TypeError:
-        # Again one by one, for an error that names the key.
-        for path, held in values:
-            level = held
+        # Describe the values one by one: the error then names the key.
+        for path, data in values:
+            level = data
             for part in reversed(path):
                 content = {part: level}
                 level = _rust.new(
@@ -46,12 +46,12 @@ def describe_values(values: Values) -> bytes:
 
 
 def take_values(values: Values, content: bytes) -> None:
-    """Put values that were described where there are some under the same keys."""
+    """Write received values into the non-tensor collections at the same keys."""
     if not content:
         return
     received = wire.parse(content, 0).collection(torch.empty(0, dtype=torch.uint8))
-    found = dict(received._entries())
-    for path, held in values:
-        value = found.get(json.dumps(path))
+    entries = dict(received._entries())
+    for path, data in values:
+        value = entries.get(json.dumps(path))
         if value is not None:
-            held.update_(value)
+            data.update_(value)

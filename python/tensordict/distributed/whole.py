@@ -1,9 +1,9 @@
-"""Whole collections to processes that do not know what they consist of.
+"""Transfers of collections to ranks that have no buffer for them.
 
 A message is a head, a description and the buffer of a consolidated collection
-(:mod:`tensordict.distributed.wire`). Large leaves go as they are, into their places in the
-buffer of the receiver. A process that cannot send says so in the head, and the others
-raise.
+(:mod:`tensordict.distributed.wire`). The receiver allocates the buffer, and large leaves are
+received straight into their places in it. A rank that cannot send says so in the head, and the
+other ranks raise.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 __all__ = ["all_gather", "broadcast", "gather_and_stack", "receive", "scatter", "send"]
 
 COLLECTION, DONE = 16, 18
-"""Kinds of heads: a collection follows, or nothing. ``wire.FAILED`` is another."""
+"""Kinds of heads: a collection follows, or nothing follows. ``wire.FAILED`` is a third kind."""
 
 TAG = 1 << 28
-"""The tag of these messages: transfers of leaves may be under way."""
+"""The tag of these messages. It differs from the tags of ``send``, which may run meanwhile."""
 
-MSG_CUTS = "it is cut where it cannot be"
-MSG_SHARES = (
-    "scatter needs one tensordict for each of the {size} processes in the process of rank "
+MSG_CUTS = "the lengths of its messages do not fit its buffer"
+MSG_MEMBERS = (
+    "scatter needs one tensordict for each of the {size} ranks of the group on rank "
     "src={src}, got {found}."
 )
 MSG_ROWS = (
-    "gather_and_stack writes one row for each of the other processes of the group of size "
-    "{world}: give world size - 1 rows, which is {count}, got {found}."
+    "gather_and_stack writes one row for each other rank of the group, whose size is "
+    "{world}: pass a tensordict with world size - 1 rows, which is {count}, got {found}."
 )
-MSG_DST = "init_remote needs the rank of the receiver, dst, or use_broadcast=True."
+MSG_DST = "init_remote needs the rank of the receiver: pass dst, or use_broadcast=True."
 
 
 # One to one -------------------------------------------------------------------------------
 
 
 def _begin(channel: Channel, td: CollectionProtocol) -> list[tuple[Any, torch.Tensor]]:
-    """Begin to send a collection: what is to be waited for, with what it needs."""
+    """Begin to send a collection; return the works with the tensors that they read."""
     try:
         message = wire.describe(td)
     except Exception as error:
@@ -73,7 +73,7 @@ def _begin(channel: Channel, td: CollectionProtocol) -> list[tuple[Any, torch.Te
 
 
 def _begin_refusal(channel: Channel, error: Exception) -> None:
-    """Tell a receiver why nothing comes."""
+    """Send an error to a receiver, instead of a collection."""
     text = wire.text_of(error)
     with channel.naming("send"):
         channel.send_bytes(wire.Head(wire.FAILED, len(text), 0).to_bytes()).wait()
@@ -88,7 +88,7 @@ def send(
     *,
     use_broadcast: bool = False,
 ) -> None:
-    """Send a collection to a process that calls :func:`receive`."""
+    """Send a collection to a rank that calls :func:`receive`."""
     if use_broadcast:
         group = group_of(group, MSG_ALL.format(name="init_remote"))
         broadcast(td, distributed.get_rank(), group, device)
@@ -109,7 +109,7 @@ def receive(
     *,
     use_broadcast: bool = False,
 ) -> Any:
-    """Receive the collection that another process sends."""
+    """Receive the collection that another rank sends."""
     if use_broadcast:
         return broadcast(classes.TensorDict(), src, group, device, requested=cls)
     channel = Channel("src", src, group, tag=TAG)
@@ -143,7 +143,7 @@ def _head(channel: Channel) -> wire.Head:
     """Receive the head that a partner sends.
 
     Raises:
-        RuntimeError: it could not send more.
+        WireError: the partner could not send a collection.
     """
     head = wire.Head.of(channel.receive_bytes(wire.HEAD_BYTES))
     if head.kind == wire.FAILED:
@@ -167,42 +167,42 @@ def broadcast(
     *,
     requested: type | None = None,
 ) -> Any:
-    """Send the collection of one process to all of a group."""
+    """Send the collection of rank ``src`` to all ranks of a group."""
     group, root, src = root_of("src", src, group)
     place = device_of(group)
     is_source = group.rank() == root
-    head = torch.empty(wire.HEAD_BYTES, dtype=torch.uint8, device=place)
+    head_bytes = torch.empty(wire.HEAD_BYTES, dtype=torch.uint8, device=place)
     content, buffer, error = b"", torch.empty(0, dtype=torch.uint8), None
     if is_source:
         try:
             td = td.consolidate(device=device)
             message = wire.describe(td)
             content, buffer = message.description, wire.pack(message)
-            about = wire.Head(COLLECTION, len(content), message.num_bytes)
-        except Exception as raised:  # noqa: BLE001 (all raise)
+            head = wire.Head(COLLECTION, len(content), message.num_bytes)
+        except Exception as raised:  # noqa: BLE001 (all ranks raise it)
             error = raised
             content = wire.text_of(error)
-            about = wire.Head(wire.FAILED, len(content), 0)
-        head.copy_(_tensor_of(about.to_bytes()))
-    distributed.broadcast(head, src=src, group=group)
-    about = wire.Head.of(head.cpu().numpy().tobytes())
-    text = torch.empty(about.description_bytes, dtype=torch.uint8, device=place)
+            head = wire.Head(wire.FAILED, len(content), 0)
+        head_bytes.copy_(_tensor_of(head.to_bytes()))
+    distributed.broadcast(head_bytes, src=src, group=group)
+    head = wire.Head.of(head_bytes.cpu().numpy().tobytes())
+    text = torch.empty(head.description_bytes, dtype=torch.uint8, device=place)
     if is_source:
         text.copy_(_tensor_of(content))
     distributed.broadcast(text, src=src, group=group)
     if error is not None:
         raise error
     content = text.cpu().numpy().tobytes()
-    if about.kind == wire.FAILED:
+    if head.kind == wire.FAILED:
         reason = content.decode(errors="replace")
         raise wire.WireError(wire.MSG_FAILED.format(rank=src, text=reason))
     if is_source:
-        if about.num_bytes:
+        if head.num_bytes:
             distributed.broadcast(buffer.to(place), src=src, group=group)
         return td
-    parsed = wire.parse(content, about.num_bytes)
-    buffer = torch.empty(about.num_bytes, dtype=torch.uint8, device=place)
-    if about.num_bytes:
+    parsed = wire.parse(content, head.num_bytes)
+    buffer = torch.empty(head.num_bytes, dtype=torch.uint8, device=place)
+    if head.num_bytes:
         distributed.broadcast(buffer, src=src, group=group)
     return parsed.collection(_placed(buffer, device), None, requested)
 
@@ -216,7 +216,7 @@ def _tensor_of(content: bytes) -> torch.Tensor:
 def scatter(
     src: int, tds: list[Any] | None, group: Any = None, device: Any = None
 ) -> Any:
-    """Give each process of a group its own of the collections of one process."""
+    """Send each rank of a group its collection from the list of rank ``src``."""
     group, root, src = root_of("src", src, group)
     if group.rank() != root:
         return receive(classes.TensorDict, src, group, device)
@@ -226,32 +226,32 @@ def scatter(
     }
     if tds is None or len(tds) != len(ranks):
         found = "none" if tds is None else len(tds)
-        error = ValueError(MSG_SHARES.format(size=len(ranks), src=src, found=found))
+        error = ValueError(MSG_MEMBERS.format(size=len(ranks), src=src, found=found))
         for channel in channels.values():
             _begin_refusal(channel, error)
         raise error
-    shares = dict(zip(ranks, tds, strict=True))
+    td_of_rank = dict(zip(ranks, tds, strict=True))
     failed: Exception | None = None
     for rank, channel in channels.items():
         with channel.naming("scatter"):
             try:
-                waiting = _begin(channel, shares[rank])
+                waiting = _begin(channel, td_of_rank[rank])
             except (TypeError, NotImplementedError, RuntimeError) as error:
-                # The others get theirs.
+                # The other ranks receive their collections.
                 failed = error
                 continue
             for work, _ in waiting:
                 work.wait()
     if failed is not None:
         raise failed
-    return shares[src].consolidate()
+    return td_of_rank[src].consolidate()
 
 
 # All to all -------------------------------------------------------------------------------
 
 
 def all_gather(td: CollectionProtocol, group: Any = None) -> list[Any]:
-    """Give each process the collections of all."""
+    """Return the collections of all ranks, on each rank."""
     group = group_of(group, MSG_ALL.format(name="all_gather"))
     place = device_of(group)
     world = group.size()
@@ -260,38 +260,38 @@ def all_gather(td: CollectionProtocol, group: Any = None) -> list[Any]:
     try:
         message = wire.describe(td)
         content, buffer = message.description, wire.pack(message).to(place)
-        about = wire.Head(COLLECTION, len(content), message.num_bytes)
-    except Exception as raised:  # noqa: BLE001 (all raise)
+        own_head = wire.Head(COLLECTION, len(content), message.num_bytes)
+    except Exception as raised:  # noqa: BLE001 (all ranks raise it)
         error, content = raised, wire.text_of(raised)
-        about = wire.Head(wire.FAILED, len(content), 0)
+        own_head = wire.Head(wire.FAILED, len(content), 0)
     heads = [
-        wire.Head.of(found.cpu().numpy().tobytes())
-        for found in _gathered(_tensor_of(about.to_bytes()).to(place), world, group)
+        wire.Head.of(tensor.cpu().numpy().tobytes())
+        for tensor in _gathered(_tensor_of(own_head.to_bytes()).to(place), world, group)
     ]
     longest = max(head.description_bytes for head in heads)
     padded = torch.zeros(longest, dtype=torch.uint8, device=place)
     padded[: len(content)] = _tensor_of(content).to(place)
     contents = [
-        found.cpu().numpy().tobytes()[: head.description_bytes]
-        for head, found in zip(heads, _gathered(padded, world, group), strict=True)
+        tensor.cpu().numpy().tobytes()[: head.description_bytes]
+        for head, tensor in zip(heads, _gathered(padded, world, group), strict=True)
     ]
     if error is not None:
         raise error
-    for rank, (head, found) in enumerate(zip(heads, contents, strict=True)):
+    for rank, (head, text) in enumerate(zip(heads, contents, strict=True)):
         if head.kind == wire.FAILED:
-            reason = found.decode(errors="replace")
+            reason = text.decode(errors="replace")
             raise wire.WireError(wire.MSG_FAILED.format(rank=rank, text=reason))
     buffers = _gathered_buffers(buffer, [head.num_bytes for head in heads], group)
     return [
-        wire.parse(found, head.num_bytes).collection(each)
-        for found, head, each in zip(contents, heads, buffers, strict=True)
+        wire.parse(description, head.num_bytes).collection(rank_buffer)
+        for description, head, rank_buffer in zip(contents, heads, buffers, strict=True)
     ]
 
 
 def _gathered(mine: torch.Tensor, world: int, group: Any) -> list[torch.Tensor]:
-    found = [torch.empty_like(mine) for _ in range(world)]
-    distributed.all_gather(found, mine, group=group)
-    return found
+    gathered = [torch.empty_like(mine) for _ in range(world)]
+    distributed.all_gather(gathered, mine, group=group)
+    return gathered
 
 
 def _gathered_buffers(
@@ -301,22 +301,22 @@ def _gathered_buffers(
         return [torch.empty(0, dtype=torch.uint8) for _ in lengths]
     if len({*lengths}) == 1:
         return _gathered(mine, len(lengths), group)
-    # One after the other: to make all as long as the longest would take memory.
-    found = []
-    own = group.rank()
+    # Broadcast one buffer after the other: `all_gather` would pad all to the longest.
+    gathered = []
+    own_rank = group.rank()
     ranks = ranks_of(group)
     for rank, length in enumerate(lengths):
         buffer = torch.empty(length, dtype=torch.uint8, device=mine.device)
-        if rank == own:
+        if rank == own_rank:
             buffer.copy_(mine)
         if length:
             distributed.broadcast(buffer, src=ranks[rank], group=group)
-        found.append(buffer)
-    return found
+        gathered.append(buffer)
+    return gathered
 
 
 def gather_and_stack(td: CollectionProtocol, dst: int, group: Any = None) -> Any:
-    """Write the collections of all other processes to the rows of one collection."""
+    """Write the collections of all other ranks into the rows of the collection of rank ``dst``."""
     group, root, dst = root_of("dst", dst, group)
     if group.rank() != root:
         channel = Channel("dst", dst, group, tag=TAG)
@@ -339,9 +339,9 @@ def gather_and_stack(td: CollectionProtocol, dst: int, group: Any = None) -> Any
             failed = error
     if failed is None and received:
         try:
-            # Rows of a lazy stack may differ in their shapes.
+            # Stacked lazily, because the received collections may differ in their shapes.
             td.update(classes.LazyStackedTensorDict.lazy_stack(received), inplace=True)
-        except Exception as error:  # noqa: BLE001 (raised in all processes)
+        except Exception as error:  # noqa: BLE001 (all ranks raise it)
             failed = error
     if failed is not None:
         for channel in waiting:
@@ -354,7 +354,7 @@ def gather_and_stack(td: CollectionProtocol, dst: int, group: Any = None) -> Any
 
 
 def _problem_of_rows(td: Any, count: int) -> Exception | None:
-    """Say why a collection has not as many rows as there are other processes."""
+    """Return an error if a collection does not have one row for each other rank."""
     size = td.batch_size
     found = f"{size[0]} rows (batch size {[*size]})" if len(size) else ""
     if len(size) and size[0] == count:

@@ -1,19 +1,19 @@
-"""Collections on a wire: a head, a description, and one buffer with the leaves.
+"""The format of collections on a wire: a head, a description, and one buffer with the leaves.
 
 ::
 
-    message = describe(td)              # what to send
-    message.description                 # bytes: keys, classes, shapes, values that are no tensors
-    message.parts                       # where each leaf begins in a buffer of message.num_bytes
+    message = describe(td)              # the message to send
+    message.description                 # bytes: keys, classes, shapes, non-tensor data
+    message.parts                       # the place of each leaf in a buffer of message.num_bytes
 
-    parsed = parse(description)         # what somebody else has sent, checked
+    parsed = parse(description)         # a description from a peer, checked
     td = parsed.collection(buffer)      # over a buffer of parsed.num_bytes
 
-A description is the JSON of a consolidated collection, which
-:mod:`tensordict.storage.describing` makes, behind its length. Values that JSON cannot hold are
-encoded as in checkpoints (:mod:`tensordict.storage.encoding`), their tensors and arrays
-behind the JSON. Nothing is unpickled, imported or called by a name that was received, and
-nothing is allocated for a length that was received before it was compared with a limit.
+A description is the length of a JSON text, then the text: the description of a consolidated
+collection that :mod:`tensordict.storage.describing` makes. Values that JSON cannot hold are encoded
+as in checkpoints (:mod:`tensordict.storage.encoding`), and their tensors and arrays follow the text.
+Nothing is unpickled, imported or called by a received name. Each received length is compared
+with a limit before memory is allocated for it.
 """
 
 from __future__ import annotations
@@ -55,43 +55,41 @@ __all__ = [
 ]
 
 MAX_DESCRIPTION_BYTES = 256 << 20
-"""The longest description that is received: of millions of leaves."""
+"""The longest description to receive. It has room for millions of leaves."""
 
 MAX_ERROR_LENGTH = 8192
-"""So many characters of an error are told to others."""
+"""The most characters of an error that are sent to other processes."""
 
 SMALL_BYTES = 256 << 10
-"""Leaves below this size are packed together; others are sent as they are."""
+"""Leaves below this size are packed together. Each larger leaf is sent without a copy."""
 
 MSG_TYPE = (
-    "Cannot send the entry {place}: it holds a {cls}, which is neither a tensor, nor a "
-    "collection, nor plain data (numbers, text, bytes, None, dicts, lists, tuples, sets, "
-    "arrays), or one in which such is nested too deep. Nothing is pickled for a peer: send "
-    "the state of the object."
+    "Cannot send the entry {place}: it holds a {cls}, but only tensors, tensordicts and "
+    "plain data (numbers, text, bytes, None, dicts, lists, tuples, sets, arrays) that is "
+    "not nested too deep can be sent. Nothing is pickled for a peer: send the state of "
+    "the object."
 )
 MSG_CLASS = (
-    "The entry {} that was received is of the class {}, which this process does not know: "
-    "import the module that defines it."
+    "The received entry {} is of the class {}, which this process does not know: import "
+    "the module that defines it."
 )
-MSG_DAMAGED = "The description of a collection that was received is damaged: {}"
-MSG_LIMIT = (
-    "A peer announces {what} of {found} bytes, more than the {limit} that are allowed."
-)
-MSG_SHORT = "The buffer of a collection has {found} bytes, and it needs {needed}."
+MSG_DAMAGED = "The received description of a tensordict is damaged: {}"
+MSG_LIMIT = "A peer announces {what} of {found} bytes, more than the {limit} allowed."
+MSG_SHORT = "The buffer of a tensordict has {found} bytes, but needs {needed}."
 MSG_MAGIC = (
-    "A peer has sent {found!r} in the place of a head: it is no tensordict of this "
-    "version, or another message was taken for it."
+    "A peer has sent {found!r} instead of a head: the peer runs another program or version, "
+    "or the message belongs to another transfer."
 )
 
 
 FAILED = 17
-"""The kind of the head of a process that cannot send: the text of an error follows."""
+"""The kind of head of a process that cannot send. The text of an error follows."""
 
 MSG_FAILED = "Rank {rank} could not take part: {text}"
 
 
 class WireError(RuntimeError):
-    """A peer has sent what it should not have."""
+    """An error for invalid or incomplete bytes from a peer."""
 
 
 # The head ---------------------------------------------------------------------------------
@@ -105,32 +103,31 @@ class Head(NamedTuple):
     """The first message of a transfer, :data:`HEAD_BYTES` long."""
 
     kind: int
-    """The kind of message that follows: a number of its sender."""
+    """The kind of the message that follows: a constant of the module that sends it."""
     description_bytes: int
-    """The length of the description, or of a text."""
+    """The length of the description, or of an error's text."""
     num_bytes: int
     """The length of the buffer."""
     digest: bytes = b""
     """The digest of a structure, at most 16 bytes."""
     extra: bytes = b""
-    """At most 24 bytes more."""
+    """At most 24 further bytes."""
 
     def to_bytes(self) -> bytes:
-        """Make its bytes."""
+        """Return the head as bytes."""
         lengths = self.description_bytes, self.num_bytes
         return _HEAD.pack(MAGIC, self.kind, 0, *lengths, self.extra, self.digest)
 
     @classmethod
     def of(cls, content: bytes, max_bytes: int | None = None) -> Head:
-        """Read a head that was received.
+        """Parse a head that was received.
 
         Args:
-            content: its bytes.
-            max_bytes: the longest buffer that is taken. Default: whatever can be
-                allocated.
+            content: the bytes.
+            max_bytes: the longest buffer to accept. Default: no limit.
 
         Raises:
-            WireError: it is no head, or announces more than is allowed.
+            WireError: the bytes are not a head, or announce more than is allowed.
         """
         if len(content) != HEAD_BYTES or content[:4] != MAGIC:
             raise WireError(MSG_MAGIC.format(found=bytes(content[:16])))
@@ -148,7 +145,7 @@ def _check_length(what: str, found: int, limit: int) -> None:
 
 
 def text_of(error: BaseException) -> bytes:
-    """Make the text that follows a head of the kind :data:`FAILED`."""
+    """Return the text that follows a head of the kind :data:`FAILED`."""
     return f"{type(error).__name__}: {error}"[:MAX_ERROR_LENGTH].encode()
 
 
@@ -156,24 +153,24 @@ def text_of(error: BaseException) -> bytes:
 
 
 class Message(NamedTuple):
-    """The parts of a collection that are sent."""
+    """A collection to send: its description and its leaves."""
 
     description: bytes
     parts: list[tuple[int, torch.Tensor]]
-    """The start in the buffer of each tensor, in order, and the tensor, which may have gaps
-    and be on any device."""
+    """The start of each tensor in the buffer, in order, and the tensor. It may be on any device
+    and not contiguous."""
     num_bytes: int
-    """The length of the buffer. Bytes between the parts are padding."""
+    """The length of the buffer. The bytes between the parts are padding."""
 
 
 def describe(td: CollectionProtocol) -> Message:
-    """Describe a collection of any kind; its leaves are neither copied nor moved.
+    """Describe a collection of any class. Leaves are neither copied nor moved.
 
-    A consolidated collection is one part: its buffer.
+    The only part of a consolidated collection is its buffer.
 
     Raises:
         TypeError: an entry holds a value that can only be pickled.
-        RuntimeError: a leaf is of a kind that cannot be consolidated.
+        RuntimeError: a leaf cannot be consolidated.
     """
     state = consolidated.state_of(td)
     if state is not None:
@@ -215,14 +212,14 @@ def _joined(fields: dict[str, Any], behind: bytes) -> bytes:
 
 
 class _SentRemarks(extra_metadata.Remarks):
-    """Remarks in which values that JSON cannot hold are encoded."""
+    """Remarks that encode values that JSON cannot hold."""
 
     def __init__(self) -> None:
         super().__init__()
         self.encoder = encoding.Encoder("the values")
 
     def class_name(self, level: dict[str, Any], path: tuple[str, ...]) -> str:
-        """Name a class; parameters are noted apart."""
+        """Return the name of a level's class; note parameters separately."""
         cls = level["cls"]
         if isinstance(cls, type) and issubclass(cls, torch.nn.Module):
             self._add("parameters", path)
@@ -232,7 +229,7 @@ class _SentRemarks(extra_metadata.Remarks):
     def value(
         self, value: object, path: tuple[str, ...], kind: str, message: str
     ) -> Any:
-        """Make a value as JSON holds it."""
+        """Return a value in a form that JSON can hold."""
         try:
             return super().value(value, path, kind, message)
         except RuntimeError:
@@ -252,7 +249,7 @@ class _SentRemarks(extra_metadata.Remarks):
 
 
 class _ReceivedRemarks(extra_metadata.Remarks):
-    """Remarks that were received."""
+    """The remarks of a received description."""
 
     def __init__(self, fields: object, decoder: encoding.Decoder) -> None:
         super().__init__(fields)
@@ -265,7 +262,7 @@ class _ReceivedRemarks(extra_metadata.Remarks):
         requested: type | None,
         filename: str | Path | None,
     ) -> Any:
-        """Find the class that a level names: one that this process has, nothing is imported."""
+        """Return the class that a level names, if this process has imported it."""
         if self._of("parameters", path) is not None:
             return classes.TensorDictParams
         try:
@@ -274,7 +271,7 @@ class _ReceivedRemarks(extra_metadata.Remarks):
             raise WireError(MSG_CLASS.format(describing.shown(path), name)) from None
 
     def noted_value(self, value: object, path: tuple[str, ...]) -> Any:
-        """Make a value as it was encoded, or else as JSON gave it."""
+        """Decode a value if it was encoded; otherwise return the value of the JSON."""
         found = self._of("encoded", path)
         if found is not None:
             return self.decoder.decode(found[0])
@@ -282,11 +279,11 @@ class _ReceivedRemarks(extra_metadata.Remarks):
 
 
 class Parsed:
-    """A description that was received.
+    """A received description.
 
     Args:
-        fields: its JSON.
-        behind: what follows that.
+        fields: the object of the JSON text.
+        behind: the bytes after the JSON text.
     """
 
     def __init__(self, fields: dict[str, Any], behind: bytes) -> None:
@@ -310,17 +307,17 @@ class Parsed:
         device: torch.device | None = None,
         requested: type | None = None,
     ) -> Any:
-        """Make the collection over a buffer, which it shares: it is consolidated.
+        """Build the consolidated collection over a buffer. Its leaves are views of the buffer.
 
         Args:
-            buffer: ``num_bytes`` bytes, ``uint8``.
-            device: the device of the collections in it which have one. Default: that of
-                the buffer.
-            requested: a class that may have another name here than where it was sent.
+            buffer: a ``uint8`` tensor of ``num_bytes`` elements.
+            device: the device of each nested collection that has a device. The default is
+                the device of the buffer.
+            requested: a class to use if the sender's class has another name here.
 
         Raises:
-            WireError: the description and the buffer do not go together, or a class is
-                not known here.
+            WireError: the buffer does not fit the description, or this process does not
+                know a class.
         """
         if len(buffer) != self.num_bytes:
             message = MSG_SHORT.format(found=len(buffer), needed=self.num_bytes)
@@ -328,12 +325,12 @@ class Parsed:
         place = torch.device(device or buffer.device)
         try:
             source = Source(buffer, self._remarks, None, requested)
-            made = source.collection(self.level, ())
-            for collection in _rust.containers(made):
+            td = source.collection(self.level, ())
+            for collection in _rust.containers(td):
                 is_placed = collection._is_dense or collection._is_non_tensor
                 if is_placed and collection._device is not None:
                     collection._device = place
-            return consolidated.marked(made, buffer, self.level)
+            return consolidated.marked(td, buffer, self.level)
         except WireError:
             raise
         except _DAMAGE as error:
@@ -350,21 +347,21 @@ _DAMAGE = (
     ),
     *(RecursionError, RuntimeError, TypeError, ValueError),
 )
-"""The errors that JSON without sense ends in."""
+"""The errors that invalid JSON can raise in the code that reads it."""
 
 
 def parse(
     content: bytes, max_bytes: int | None = None, *, max_levels: int = 250
 ) -> Parsed:
-    """Read a description that was received.
+    """Parse a received description.
 
     Args:
-        content: its bytes.
-        max_bytes: the longest buffer that is taken.
-        max_levels: how deep collections may be nested.
+        content: the bytes.
+        max_bytes: the longest buffer to accept. Default: no limit.
+        max_levels: the number of levels to which collections may be nested.
 
     Raises:
-        WireError: it is damaged, or needs more than is allowed.
+        WireError: the description is damaged, or needs more than is allowed.
     """
     limit = (1 << 62) if max_bytes is None else max_bytes
     try:
@@ -378,25 +375,29 @@ def parse(
 def _read(content: bytes, limit: int, max_levels: int) -> Parsed:
     (length,) = struct.unpack_from("<Q", content)
     if length > len(content) - 8:
-        raise WireError(MSG_DAMAGED.format("it was cut."))
+        raise WireError(MSG_DAMAGED.format("its end is missing."))
     fields = json.loads(content[8 : 8 + length])
     if type(fields["num_bytes"]) is not int:
-        raise WireError(MSG_DAMAGED.format("it does not say how long the buffer is."))
+        raise WireError(
+            MSG_DAMAGED.format("it does not hold the length of the buffer.")
+        )
     _check_length("leaves", fields["num_bytes"], limit)
     if _depth(fields["level"], max_levels) > max_levels:
-        raise WireError(MSG_DAMAGED.format("it is nested too deep."))
+        raise WireError(
+            MSG_DAMAGED.format(f"it is nested in more than {max_levels} levels.")
+        )
     return Parsed(fields, bytes(content[8 + length :]))
 
 
 def _depth(level: Any, limit: int) -> int:
-    """Count how deep levels are nested; something above ``limit`` where it is more."""
+    """Return the number of nested levels, or a number above ``limit`` if there are more."""
     depth, levels = 0, [level]
     while levels and depth <= limit:
         depth += 1
         levels = [
             field
-            for each in levels
-            for name, field in each.items()
+            for fields in levels
+            for name, field in fields.items()
             if name not in describing.RESERVED and isinstance(field, dict)
         ]
     return depth
@@ -406,7 +407,7 @@ def _depth(level: Any, limit: int) -> int:
 
 
 class Run(NamedTuple):
-    """A piece of a buffer that is one message."""
+    """A range of a buffer that is one message."""
 
     start: int
     stop: int
@@ -416,9 +417,9 @@ class Run(NamedTuple):
 def runs(
     parts: list[tuple[int, torch.Tensor]], num_bytes: int, small: int = SMALL_BYTES
 ) -> Iterator[Run]:
-    """Cut a buffer: small leaves that follow one another together, each large one alone.
+    """Divide a buffer into runs: neighbouring small leaves together, each large leaf alone.
 
-    Together the runs are the whole buffer, paddings included.
+    The runs cover the whole buffer, padding included.
     """
     group: list[tuple[int, torch.Tensor]] = []
     begin = 0
@@ -436,12 +437,12 @@ def runs(
 
 
 def pack(message: Message, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Copy the leaves of a message into one buffer: the consolidated form.
+    """Copy the leaves of a message into one buffer, as consolidated collections have it.
 
     Args:
-        message: what :func:`describe` has made.
-        out: the buffer, ``uint8``. Default: a new one on the CPU; the only part of a
-            consolidated collection is taken as it is.
+        message: the result of :func:`describe`.
+        out: the ``uint8`` buffer. The default is a new buffer on the CPU. The buffer of a
+            consolidated collection on the CPU is returned without a copy.
     """
     if out is None and len(message.parts) == 1:
         part = message.parts[0][1]
@@ -456,7 +457,7 @@ def pack(message: Message, out: torch.Tensor | None = None) -> torch.Tensor:
 def fill(
     target: torch.Tensor, offset: int, parts: list[tuple[int, torch.Tensor]]
 ) -> None:
-    """Copy parts into bytes of which the first is at ``offset`` of the buffer."""
+    """Copy parts into ``target``, whose first byte is the byte ``offset`` of the buffer."""
     end = 0
     views, sources = [], []
     for start, part in parts:
@@ -480,7 +481,7 @@ def fill(
 
 
 def content_of(part: torch.Tensor) -> memoryview:
-    """View the bytes of a tensor, without a copy where it is on the CPU and without gaps."""
+    """Return the bytes of a tensor: a view if it is contiguous on the CPU, a copy otherwise."""
     plain = part.detach().resolve_conj().resolve_neg().cpu().contiguous()
     flat = plain.as_subclass(torch.Tensor).reshape(-1)
     if not flat.numel():
