@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import pickle
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from tensordict import (
 )
 from tensordict.data import BatchLoader, DatasetWriter, WeightedSampler, gather
 from tensordict.data.loader.arguments import NAMES_OF_DATA_LOADER
-from tensordict.data.loader.pipelines import NativePipeline
+from tensordict.data.loader.pipelines import NativePipeline, ThreadsPipeline
 from tensordict.parallel import ChunkError
 
 
@@ -554,6 +556,46 @@ def test_a_worker_that_dies_is_an_error() -> None:
     )
     with pytest.raises(ChunkError, match=r"exit code 3 .* batch 2 \(rows 4, 5\)"):
         list(loader)
+
+
+def test_a_dropped_epoch_waits_for_no_thread():
+    # The garbage collector may drop it while this thread holds a lock of `threading`
+    # that a thread needs to end.
+    calls = []
+
+    class Pipeline:
+        def close(self):
+            calls.append("close")
+
+        def abandon(self):
+            calls.append("abandon")
+
+    loader = BatchLoader(numbers(), 2)
+    epoch = iter(loader)
+    epoch._pipeline = Pipeline()
+    del epoch, loader
+    gc.collect()
+    assert calls == ["abandon"]
+
+
+def test_abandoned_threads_end_with_their_batch():
+    is_busy, may_go_on = threading.Event(), threading.Event()
+
+    def make(rows):
+        is_busy.set()
+        assert may_go_on.wait(60)
+        return threading.current_thread(), rows
+
+    pipeline = ThreadsPipeline(make, 1)
+    pipeline.put(torch.arange(2))
+    (batch,) = pipeline._begun
+    is_busy.wait()
+    pipeline.abandon()
+    assert not batch.done()
+    may_go_on.set()
+    thread, rows = batch.result()
+    assert rows.tolist() == [0, 1]
+    thread.join()
 
 
 def noisy(batch: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from typing import TYPE_CHECKING
@@ -36,8 +37,16 @@ class ThreadsBackend:
         outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         credit = threading.Semaphore(job.window or 0)
         has_ended = threading.Event()
+        owner = os.getpid()
+        ended_workers: queue.SimpleQueue[int] = queue.SimpleQueue()
 
         def work(worker: int) -> None:
+            try:
+                take_chunks(worker)
+            finally:
+                ended_workers.put(worker)
+
+        def take_chunks(worker: int) -> None:
             while True:
                 if in_order:
                     credit.acquire()
@@ -66,9 +75,13 @@ class ThreadsBackend:
                     num_released += 1
                 yield outcomes.get()
         finally:
-            has_ended.set()
-            schedule.cancel()
-            for _ in threads:
-                credit.release()
-            for thread in threads:
-                thread.join()
+            # A forked child has this generator, and none of its threads.
+            if os.getpid() == owner:
+                has_ended.set()
+                schedule.cancel()
+                for _ in threads:
+                    credit.release()
+                # No `join`: the garbage collector may close this generator while this
+                # thread holds a lock of `threading` that `join` needs.
+                for _ in threads:
+                    ended_workers.get()

@@ -21,6 +21,8 @@ from tensordict.data.loader.samplers import seed_of
 from tensordict.data.ragged import is_remote
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tensordict.data.loader.drawing import Drawing, Drawn
     from tensordict.data.loader.loader import BatchLoader
     from tensordict.primitives.protocol import CollectionProtocol
@@ -225,20 +227,23 @@ class Epoch:
         return moved
 
     def close(self) -> None:
-        """End the threads and processes. An iterator that nobody has does so, too."""
+        """End the threads and processes, and wait for the batches that they are making."""
+        self._end(lambda pipeline: pipeline.close())
+
+    def _end(self, end: Callable[[Pipeline], None]) -> None:
         self._is_closed = True
         pipeline, self._pipeline = self._pipeline, None
         if self._owner != os.getpid():
             _of_the_parent.append(pipeline)
         elif pipeline is not None:
-            pipeline.close()
+            end(pipeline)
             self._loader.pool, self._pool = self._pool, None
 
     def __del__(self) -> None:
-        # Also of one whose making failed, and while the interpreter ends.
+        # The constructor may have failed, and the interpreter may be ending.
         with contextlib.suppress(Exception):
             if not self._is_closed:
-                self.close()
+                self._end(lambda pipeline: pipeline.abandon())
 
 
 def _unchanged(batch: CollectionProtocol) -> Any:

@@ -55,7 +55,15 @@ class Pipeline(Protocol):
         ...  # pragma: no cover
 
     def close(self) -> None:
-        """End the work, and wait for what is being done."""
+        """End the work, and wait for the batches that are being made."""
+        ...  # pragma: no cover
+
+    def abandon(self) -> None:
+        """End the work for a finalizer, which may not wait for a thread of Python.
+
+        The garbage collector may call a finalizer while this thread holds a lock of
+        ``threading``; a thread needs that lock to end.
+        """
         ...  # pragma: no cover
 
 
@@ -79,8 +87,10 @@ class DirectPipeline:
         return self._make(self._begun.popleft())
 
     def close(self) -> None:
-        """Forget what was noted."""
+        """Forget the rows."""
         self._begun.clear()
+
+    abandon = close
 
 
 class ThreadsPipeline:
@@ -105,9 +115,14 @@ class ThreadsPipeline:
         return self._begun.popleft().result()
 
     def close(self) -> None:
-        """Wait for the batches that threads are at."""
+        """Wait for the batches that threads are making."""
         self._begun.clear()
         self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def abandon(self) -> None:
+        """Begin no further batch; each thread ends after the batch that it is making."""
+        self._begun.clear()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class WaitingPipeline(ThreadsPipeline):
@@ -279,5 +294,7 @@ class NativePipeline:
         return self._source.completed(batch, rows)
 
     def close(self) -> None:
-        """Wait for what is being copied."""
+        """Wait for the rows that are being copied, in threads that need no Python."""
         self._begun.clear()
+
+    abandon = close

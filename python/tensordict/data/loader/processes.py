@@ -153,3 +153,5 @@ class ProcessesPipeline:
             for _ in self._outcomes:
                 pass
         self._outcomes.close()
+
+    abandon = close
