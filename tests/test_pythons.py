@@ -97,6 +97,13 @@ def test_newest_is_the_first_that_can_be_made(pythons, monkeypatch, tmp_path):
     assert tried == ["3.15", "3.14"]
 
 
+@pytest.fixture(autouse=True)
+def space(environments, monkeypatch):
+    """The disk has space for an environment, whatever else is on it."""
+    found = shutil.disk_usage("/")._replace(free=10**11)
+    monkeypatch.setattr(environments.shutil, "disk_usage", lambda path: found)
+
+
 @pytest.fixture
 def debian(environments, monkeypatch):
     """No Python is on this machine, and its user is the superuser."""

@@ -219,13 +219,18 @@ class _ThreadCopy:
         return self._future.result()
 
 
+def _copied_bytes(part: torch.Tensor) -> torch.Tensor:
+    found = part.cpu()
+    if type(found) is not torch.Tensor:
+        found = found.resolve_conj().resolve_neg().contiguous()
+        found = found.as_subclass(torch.Tensor)
+    return _bytes_of(found)
+
+
 def _copy(part: torch.Tensor, future: Future[torch.Tensor]) -> None:
     try:
-        found = part.cpu()
-        if type(found) is not torch.Tensor:
-            found = found.resolve_conj().resolve_neg().contiguous()
-            found = found.as_subclass(torch.Tensor)
-        future.set_result(_bytes_of(found))
+        # Only the future keeps the copy: a thread that ends late keeps no memory.
+        future.set_result(_copied_bytes(part))
     except BaseException as error:  # noqa: BLE001 (it is raised where it is waited for)
         future.set_exception(error)
 
