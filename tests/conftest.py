@@ -34,6 +34,15 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Each new worker of Ray imports torch for seconds: idle workers are kept. A disk that other
+# programs fill stops no test.
+os.environ.update(
+    RAY_USAGE_STATS_ENABLED="0",
+    RAY_num_workers_soft_limit="4",
+    RAY_idle_worker_killing_time_threshold_ms="600000",
+    RAY_local_fs_capacity_threshold="1",
+)
+
 LONG = (
     *("test_typing", "test_hunt", "test_parity", "test_doctests", "test_damage"),
     *("test_scenarios", "test_twins", "test_conformance", "test_stateful"),

@@ -22,6 +22,7 @@ import torch
 
 import tensordict
 from console_examples import run_console
+from ray_sessions import end_ray
 from tensordict import _rust
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +83,13 @@ def documents():
         ]
         if blocks:
             yield pytest.param(blocks, path.name, None, id=str(path.relative_to(ROOT)))
+
+
+@pytest.fixture(autouse=True)
+def no_session_of_ray():
+    """An example may begin a session of Ray; tests of this process begin their own."""
+    yield
+    end_ray()
 
 
 @pytest.mark.parametrize(("texts", "name", "module"), [*docstrings(), *documents()])

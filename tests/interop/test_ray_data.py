@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from object_stores import BUCKET, S3Server
+from ray_sessions import end_ray
 from tensordict import (
     NonTensorData,
     NonTensorStack,
@@ -341,29 +342,27 @@ def ray():
     import ray
     from ray.cluster_utils import Cluster
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        # The names of sockets below it must be short.
-        folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
-        node = {"num_cpus": 1, "object_store_memory": 80 << 20}
-        head = {**node, "include_dashboard": False, "temp_dir": folder}
-        cluster = None
-        try:
-            cluster = Cluster(initialize_head=True, head_node_args=head)
-            cluster.add_node(**node)
-            ray.init(address=cluster.address, log_to_driver=False)
-        except Exception as error:  # noqa: BLE001 # it has many
-            if cluster is not None:
-                cluster.shutdown()
-            pytest.skip(f"Ray does not start here: {error}")
-        context = ray.data.DataContext.get_current()
-        context.enable_progress_bars = False
-        context.execution_options.preserve_order = True
-        ray.folder = folder
-        yield ray
-        ray.shutdown()
-        cluster.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+    # The names of sockets below it must be short.
+    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
+    node = {"num_cpus": 1, "object_store_memory": 80 << 20}
+    head = {**node, "include_dashboard": False, "temp_dir": folder}
+    cluster = None
+    try:
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster.add_node(**node)
+        ray.init(address=cluster.address, log_to_driver=False)
+    except Exception as error:  # noqa: BLE001 # it has many
+        if cluster is not None:
+            cluster.shutdown()
+        pytest.skip(f"Ray does not start here: {error}")
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.execution_options.preserve_order = True
+    ray.folder = folder
+    yield ray
+    end_ray()
+    cluster.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

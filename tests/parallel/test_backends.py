@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from ray_sessions import end_ray
 from tensordict import TensorDict, lazy_stack, tensorclass
 from tensordict.parallel import DeadWorkerError, MapError, RayPool, WorkerPool
 
@@ -583,10 +584,9 @@ class Unreadable:
 
 
 @pytest.fixture
-def ray(monkeypatch):
+def ray():
     """A cluster of two workers. Its start takes seconds, so one test has all of it."""
     ray = pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     # The names of sockets below it must be short.
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
     try:
@@ -600,7 +600,7 @@ def ray(monkeypatch):
     except Exception as error:  # noqa: BLE001 # it has many
         pytest.skip(f"Ray does not start here: {error}")
     yield ray
-    ray.shutdown()
+    end_ray()
     shutil.rmtree(folder, ignore_errors=True)
 
 
