@@ -1,9 +1,9 @@
-"""Values that are no tensors, as entries of containers.
+"""Non-tensor data: entries that hold Python objects.
 
-``data.py`` has one value for all elements of a batch, ``stack.py`` one value for each;
-``convert.py`` says what becomes which, and ``shared.py`` keeps values that processes
-share. :mod:`tensordict.tensorclass` is where programs, pickles and files find the
-classes.
+``data.py`` defines one value for all rows of a batch, ``stack.py`` one value for each
+row. ``convert.py`` converts Python objects to entries, and ``shared.py`` holds values
+that processes share. Programs, pickles and files find the classes under
+:mod:`tensordict.tensorclass`.
 """
 
 from tensordict.containers.nontensor.data import NonTensorData, NonTensorDataBase

@@ -1,4 +1,4 @@
-"""Define what all entries that hold no tensors have in common."""
+"""The base class of all entries that hold Python objects."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ MSG_OTHER_SIZE = "other of batch size {} cannot be expanded to the batch size {}
 MSG_NO_NON_TENSOR = "All tensordicts must be non-tensors."
 MSG_NO_SIZE = (
     "All tensordicts must be non-tensors: one value is stacked with others, and a "
-    "collection of entries has no attribute 'data' to be one of them."
+    "collection of entries has no attribute 'data' to stack with it."
 )
 MSG_NO_ENTRIES = "A {} has no entries: {!r} cannot be set."
 MSG_REDUCED = (
-    "{0} requires this object to be cast to a regular TensorDict: a {1} has a value of "
-    "its own for each element, which nothing can reduce. Leave it out first, with "
+    "{0} requires this object to be cast to a regular TensorDict: a {1} holds a value "
+    "for each element, and values cannot be reduced. Leave it out first, with "
     "filter_non_tensor_data()."
 )
 MSG_UNEXPECTED = "Unexpected type {}"
@@ -69,30 +69,30 @@ MSG_PART_OF_SAVE = (
 
 
 class NonTensorOps(ComparingOps):
-    """A container without entries: a batch of values that no operation looks into.
+    """A collection without entries: a batch of values that operations do not look into.
 
-    Values are kept in *cells*, a list that several containers can share: an element
-    that was taken of a stack writes to the stack that it was taken of, as a view of a
-    tensor does. A subclass says which cells are its own, and for shape operations which
-    of them become which elements of the result (:meth:`_moved`).
+    Values are stored in *cells*, a list that several collections can share. The part of
+    a stack at an index writes to the stack's cells, like a view of a tensor. A subclass
+    defines which cells belong to it. For shape operations, it defines which cells
+    become which elements of the result (:meth:`_moved`).
     """
 
     _is_dense: ClassVar[bool] = False
     _is_non_tensor: ClassVar[bool] = True
 
     _is_one: ClassVar[bool] = True
-    """True where all elements share one value."""
+    """True if all elements share one value."""
 
     _fits_any_size: ClassVar[bool] = False
-    """True of one value that can be written at any index."""
+    """True for one value that can be written at any index."""
 
     _cells: list[Any]
 
     _saved_in: Any = None
-    """The stack that this is a part of, if that one has its values in files."""
+    """The stack with values in files that contains this part."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
-        """Make a subclass as it is: it declares no fields."""
+        """Skip what a tensorclass does here: subclasses declare no fields."""
         object.__init_subclass__(**kwargs)
 
     if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class NonTensorOps(ComparingOps):
     # Declared by subclasses --------------------------------------------------------
 
     def _value(self) -> Any:
-        """Return what reading the entry by key gives: the bare value, or a list."""
+        """Return the result of reading the entry by key: the bare value, or a list."""
         raise NotImplementedError
 
     def _moved(
@@ -114,7 +114,7 @@ class NonTensorOps(ComparingOps):
         tail: int = 0,
         k: int = -1,
     ) -> Any:
-        """Make the collection of batch size ``size`` whose elements are moved by ``op``.
+        """Make a collection of batch size ``size`` with the elements moved by ``op``.
 
         ``op`` is an operation on leaves that copies, drops or reorders elements.
         """
@@ -123,51 +123,52 @@ class NonTensorOps(ComparingOps):
     def _moved_parts(
         self, op: object, args: tuple[Any, ...], sizes: list[torch.Size], k: int
     ) -> list[Any]:
-        """Make the collections of some sizes into which ``op`` splits this one."""
+        """Make the collections of ``sizes`` into which ``op`` splits this one."""
         raise NotImplementedError
 
     def _twin(self) -> Any:
-        """A container of its own with the same values."""
+        """Return a new collection with the same values in new cells."""
         raise NotImplementedError
 
     def _source_twin(self) -> Any:
-        """A container of its own, as a new collection that is made of another one has it."""
-        made = self._twin()
-        made._device = None
-        return made._named(None)
+        """Return a new collection with the same values, without device and names."""
+        twin = self._twin()
+        twin._device = None
+        return twin._named(None)
 
     def _deep_twin(self) -> Any:
-        """A container of its own with copies of the values."""
-        made = self._twin()
-        made._cells = copied(made._cells, not self._is_one)
-        return made
+        """Return a new collection with copies of the values."""
+        twin = self._twin()
+        twin._cells = copied(twin._cells, not self._is_one)
+        return twin
 
-    # Writing cells ---------------------------------------------------------------------
+    # Writing cells
+    # ---------------------------------------------------------------------
 
     def _has_files(self) -> bool:
-        """Tell whether the values are in the files of a save, which writes reach."""
+        """Return whether the values are in files, which writes then change."""
         return self._is_memmap and self._memmap_prefix is not None
 
     def _check_cells(self, *new: object) -> None:
-        """Raise where these values cannot be written here.
+        """Check that values can be written here.
 
         Raises:
-            RuntimeError: this is a part of a stack that has its values in files.
+            RuntimeError: this is a part of a stack with values in files.
         """
-        whole = self._saved_in
-        if whole is not None and whole._has_files():
+        stack = self._saved_in
+        if stack is not None and stack._has_files():
             raise RuntimeError(MSG_PART_OF_SAVE)
         if self._has_files():
             safe_pickle.check_content(new)
 
     def _check_source(self, value: object) -> None:
-        """Check a value, or a collection of values, as :meth:`_check_cells` does."""
+        """Check a value, or a collection of values, like :meth:`_check_cells`."""
         if self._has_files() or self._saved_in is not None:
             new = value._flat() if isinstance(value, NonTensorOps) else (value,)
             self._check_cells(*new)
 
     def _put_cells(self, places: Sequence[int], new: Sequence[Any]) -> None:
-        """Set the cells at some places, and what the files of a save say of them."""
+        """Set the cells at ``places``, in the files of a save too."""
         self._check_cells(*new)
         if self._has_files():
             safe_pickle.rewrite(self, places, new)
@@ -214,13 +215,13 @@ class NonTensorOps(ComparingOps):
         lock: bool,
         k: int,
     ) -> Any:
-        own = self._batch_size
+        own_size = self._batch_size
         if k < 0:
-            k = len(own)
-        elif k > len(own):
-            # All dims of each leaf, those of its features too.
+            k = len(own_size)
+        elif k > len(own_size):
+            # `k` counts the dims of a leaf, feature dims included.
             self._check_reduces(op, REDUCES)
-        size = _spliced_size(own, prefix, k)
+        size = _spliced_size(own_size, prefix, k)
         if moves_elements(op):
             result = self._moved(op, args, size, tail, k)
         elif name_of(op) == "_pad_leaf" and not any(args[0]):
@@ -229,24 +230,24 @@ class NonTensorOps(ComparingOps):
             result = self._padded(op, args[0], size)
         elif name_of(op).startswith("new_"):
             result = self._resized(op, size)
-        elif size == own:
+        elif size == own_size:
             self._check_reduces(op)
             result = self._deep_twin() if op in COPIES else self._twin()
         else:
             result = self._reduced(op, size)
         if not isinstance(result, NonTensorOps):
-            # Nothing is left of the values.
+            # The result has no values.
             result._td_dim_names = _spliced_names(self._td_dim_names, names, k, size)
             return result
         result = self._followed(result, names, k, size)
         name = name_of(op)
-        is_new = name == "flip" or (name in SPREADS and size != own)
+        is_new = name == "flip" or (name in SPREADS and size != own_size)
         if lock and self._is_locked and (result._is_one or not is_new):
             _rust.lock_tree(result)
         return result
 
     def _followed(self, result: Any, names: Any, k: int, size: torch.Size) -> Any:
-        """``result`` of an operation, with the names and the stack dim of this."""
+        """Give the result of an operation this collection's names and stack dim."""
         result._named(_spliced_names(self._td_dim_names, names, k, size))
         if not isinstance(names, tuple):
             result._follow(self, None)
@@ -256,16 +257,16 @@ class NonTensorOps(ComparingOps):
         return self._as_row(result, dims)
 
     def _follow(self, source: object, dims: tuple[int, ...] | None) -> None:
-        """Take the stack dim of ``source``, of whose dims this has those in ``dims``.
+        """Take over the stack dim of ``source``.
 
         Args:
-            source: what this was made of.
-            dims: a dim of ``source`` for each of this, -1 for a new one. None where each
-                dim stands for itself, if there are as many.
+            source: the collection from which this one was made.
+            dims: for each dim of this collection the dim of ``source``, or -1 for a new
+                dim. None if the dims are the same.
         """
 
     def _padded(self, op: object, pads: object, size: torch.Size) -> Any:
-        """The values with None around them."""
+        """Return the values with None around them."""
         flat = self._flat()
         count, args = len(flat), (pads, -1)
         layout, places = places_moved(count, None, self._batch_size, op, args, 0, -1)
@@ -283,16 +284,16 @@ class NonTensorOps(ComparingOps):
         lock: bool,
         k: int,
     ) -> list[Any]:
-        own = self._batch_size
+        own_size = self._batch_size
         if k < 0:
-            k = len(own)
-        sizes = [_spliced_size(own, prefix, k) for prefix in prefixes]
+            k = len(own_size)
+        sizes = [_spliced_size(own_size, prefix, k) for prefix in prefixes]
         if moves_elements(op):
-            made = self._moved_parts(op, args, sizes, k)
+            parts = self._moved_parts(op, args, sizes, k)
         else:
-            made = [self._reduced(op, size) for size in sizes]
+            parts = [self._reduced(op, size) for size in sizes]
         results = []
-        for result, size in zip(made, sizes, strict=True):
+        for result, size in zip(parts, sizes, strict=True):
             if not isinstance(result, NonTensorOps):
                 results.append(result)
                 continue
@@ -313,9 +314,10 @@ class NonTensorOps(ComparingOps):
         out: object = None,
         **kwargs: object,
     ) -> Any:
-        """This, which has no leaf to call ``fn`` with, or one of the size asked for.
+        """Return a collection with the same values: no leaf is passed to ``fn``.
 
-        None where its values cannot have that size: they are left out.
+        Return None, which leaves the entry out, if the values cannot have
+        ``batch_size``.
         """
         if inplace:
             return self
@@ -330,7 +332,7 @@ class NonTensorOps(ComparingOps):
         return result
 
     def _fitted(self, size: torch.Size) -> Any:
-        """One with these values and a batch size; None where they cannot have it."""
+        """Make a collection of the values and ``size``; None if impossible."""
         raise NotImplementedError
 
     def where(
@@ -342,15 +344,15 @@ class NonTensorOps(ComparingOps):
         pad: object = None,
         update_batch_size: bool = False,
     ) -> Any:
-        """The values of this where ``condition`` is true, and those of ``other`` elsewhere.
+        """Select values where ``condition`` is true, and values of ``other`` elsewhere.
 
         Args:
-            condition: bool, broadcast to the batch size from the left.
-            other: one of the same batch size. Anything else has no values: this is the
-                result.
-            out: one whose values are replaced, and which is returned.
-            pad: has no effect.
-            update_batch_size: has no effect.
+            condition: a boolean tensor, broadcast to the batch size from the left.
+            other: non-tensor data of the same batch size. For anything else, the result
+                has this collection's values.
+            out: non-tensor data whose values are replaced, and which is returned.
+            pad: ignored.
+            update_batch_size: ignored.
         """
         result = self._chosen(condition, other)
         result._device = self._device
@@ -359,49 +361,54 @@ class NonTensorOps(ComparingOps):
     @on_real_tensors
     def _chosen(self, condition: torch.Tensor, other: object) -> Any:
         if not isinstance(other, NonTensorOps):
-            made = self._twin()
+            twin = self._twin()
             if self._is_locked:
-                made._lock_tree()
-            return made
+                twin._lock_tree()
+            return twin
         if self._is_one and other._is_one and is_interchangeable(self.data, other.data):
-            # Whatever the mask says: the compiler cannot look at it.
+            # The result is the same for every mask, which the compiler cannot look
+            # into.
             return self._twin()
         size = self._batch_size
-        theirs: Any = other
-        if theirs.batch_size != size:
-            if not expands_to(theirs.batch_size, size):
-                sizes = list(theirs.batch_size), list(size)
+        other_data: Any = other
+        if other_data.batch_size != size:
+            if not expands_to(other_data.batch_size, size):
+                sizes = list(other_data.batch_size), list(size)
                 raise ValueError(MSG_OTHER_SIZE.format(*sizes))
-            theirs = theirs._broadcast(size) if theirs._is_one else theirs.expand(size)
+            other_data = (
+                other_data._broadcast(size)
+                if other_data._is_one
+                else other_data.expand(size)
+            )
         mask = condition
         while mask.dim() < len(size):
             mask = mask.unsqueeze(-1)
         mask = mask.expand(size).flatten()
         kept = mask.tolist()
-        for source, is_all in ((self, all(kept)), (theirs, not any(kept))):
+        for source, is_all in ((self, all(kept)), (other_data, not any(kept))):
             if kept and is_all and source._is_one:
                 return source._twin()
-        pairs = zip(kept, self._flat(), theirs._flat(), strict=True)
+        pairs = zip(kept, self._flat(), other_data._flat(), strict=True)
         flat = [mine if keep else its for keep, mine, its in pairs]
         stack = self._non_tensor_stack_type._of_cells(flat, size, self._device)
         stack._follow(self, None)
         return stack
 
     def _flat(self) -> list[Any]:
-        """The values row by row. Not to be changed: it may be the list of cells."""
+        """Return the values row by row. Do not change the list: it may be the cells."""
         raise NotImplementedError
 
     def _reduced(self, op: object, size: torch.Size) -> Any:
-        """The values where an operation computes with leaves to make fewer of them.
+        """Return the values of an operation that reduces leaves to fewer elements.
 
         Raises:
-            RuntimeError: there is one for each element.
+            RuntimeError: there is a value for each element, so they cannot be reduced.
         """
         self._check_reduces(op)
         return self._resized(op, size)
 
     def _resized(self, op: object, size: torch.Size) -> Any:
-        """Return what stands here in a new collection of other content."""
+        """Return this entry for a new collection of batch size ``size``."""
         if self._is_one:
             return self._fitted(size)
         return self._plain_type({}, size, device=self._device)
@@ -410,13 +417,13 @@ class NonTensorOps(ComparingOps):
         return self._resized(None, data.batch_size)
 
     def _check_reduces(self, op: object, refused: frozenset[str] = SUMS) -> None:
-        """Raise where an operation computes one value of the values of the elements."""
+        """Raise an error if ``op`` would reduce a value for each element."""
         name = name_of(op)
         if name in refused and not self._is_one:
             raise RuntimeError(MSG_REDUCED.format(name, type(self).__name__))
 
     def _leaves(self, out: list[Any]) -> None:
-        """Add nothing: there is no tensor."""
+        """Add no leaf: there are no tensors."""
 
     def _rebuild(self, values: object, lock: bool) -> Any:
         result = self._twin()
@@ -425,15 +432,15 @@ class NonTensorOps(ComparingOps):
         return result
 
     def _store_leaves(self, values: list[Any]) -> None:
-        """Take nothing back: there is no tensor."""
+        """Store no leaf: there are no tensors."""
 
     def _drop_empty(self) -> None:
-        """Take nothing out: what there is is the value."""
+        """Do nothing: there are no entries to remove."""
 
     def _rebuild_as(self, values: object, cls: Any, size: Any) -> Any:
         if size is None or size == self._batch_size:
             result = self._twin()
-            # A result of another class than this collection has no names either.
+            # A result of another class does not take over the names.
             return result if cls is None else result._named(None)
         return self._resized(None, size)
 
@@ -450,22 +457,22 @@ class NonTensorOps(ComparingOps):
     def _index(self, index: object) -> Any:
         plan = _plan_of(self, index)
         if plan is None:
-            # All of it, as one of its own with the same elements.
+            # The index selects everything: the result still is a new collection.
             everything = tuple(range(len(self._batch_size)))
             plan = (..., self._batch_size, everything)
-        at, size, dims = plan
-        result = self._moved(selected, (at,), size)
+        resolved_index, size, dims = plan
+        result = self._moved(selected, (resolved_index,), size)
         old = self._td_dim_names
         result._follow(self, dims)
         result._named(_spliced_names(old, dims, len(self._batch_size), size))
-        return self._part_of_row(result, at)
+        return self._part_of_row(result, resolved_index)
 
     def _part_of_row(self, result: object, at: object) -> Any:
-        """``result`` of an index, as one value where that selects one row of this."""
+        """Return ``result`` of an index as one value if the index selects one row."""
         return result
 
     def _as_row(self, result: object, dims: tuple[int, ...]) -> Any:
-        """``result``, of whose dims those in ``dims`` are of this, or as one value."""
+        """Return ``result`` as one value if its ``dims`` lie within one row."""
         return result
 
     def _get_index(self, index: object) -> Any:
@@ -480,13 +487,13 @@ class NonTensorOps(ComparingOps):
         return {"_type": type(self).__name__, "_non_tensor": fields}, {}
 
     def _stated_value(self) -> Any:
-        """Return what a state dict holds: the value, or a list of them."""
+        """Return the content for a state dict: the value, or a list of values."""
         return self._value()
 
     # Files ---------------------------------------------------------------------------
 
     def _put_leaves(self, leaves: Iterator[Any]) -> None:
-        """Do nothing: there are none."""
+        """Do nothing: there are no leaves."""
 
     def _to_level(self, writer: object, path: tuple[str, ...]) -> dict[str, Any]:
         raise TypeError(safetensors_levels.MSG_ALONE)
@@ -500,9 +507,9 @@ class NonTensorOps(ComparingOps):
         device: torch.device | None,
         names: list[str | None] | None,
     ) -> Self:
-        """This, which was loaded, as an entry of a container of this size and device.
+        """Return this loaded entry with the device and names of its collection.
 
-        Its first dims have the names of those of the container.
+        The names of the collection's dims become the names of the leading dims.
         """
         if self._device is None:
             self._device = device
@@ -514,17 +521,18 @@ class NonTensorOps(ComparingOps):
     # Shared memory -------------------------------------------------------------------
 
     def _columns(self) -> list[Any]:
-        """The containers whose cells hold the values: this one."""
+        """Return the collections whose cells hold the values: this one."""
         return [self]
 
     def _share_all(self, columns: list[Any]) -> None:
-        """Put the values of some containers, this one among them, in shared memory."""
+        """Move the values of some collections, including this one, to shared memory."""
         share_columns(columns)
 
-    # Writing at an index ---------------------------------------------------------------
+    # Writing at an index
+    # ---------------------------------------------------------------
 
     def _check_item(self, size: torch.Size, value: object, at: object = ...) -> None:
-        """Raise where ``value`` cannot be written at an index, of shape ``size``."""
+        """Raise an error if ``value`` cannot be written to a part of shape ``size``."""
         self._check_source(value)
         if isinstance(value, NonTensorOps) and (
             value._fits_any_size or (value._is_one and not value.batch_size)
@@ -533,16 +541,20 @@ class NonTensorOps(ComparingOps):
         if not isinstance(value, CollectionProtocol):
             is_written = isinstance(value, (torch.Tensor, int, float))
             if is_written and self.batch_size and not size.numel():
-                own = getattr(value, "shape", torch.Size([]))
+                value_size = getattr(value, "shape", torch.Size([]))
                 raise RuntimeError(
-                    MSG_WRITTEN_SIZE.format(size, self.batch_size, at, own)
+                    MSG_WRITTEN_SIZE.format(size, self.batch_size, at, value_size)
                 )
             return
-        own = value.batch_size
-        if own == size and not value._is_non_tensor and value.is_empty():
+        value_size = value.batch_size
+        if value_size == size and not value._is_non_tensor and value.is_empty():
             return
-        if own != size and not (value._is_non_tensor and expands_to(own, size)):
-            raise RuntimeError(MSG_WRITTEN_SIZE.format(size, self.batch_size, at, own))
+        if value_size != size and not (
+            value._is_non_tensor and expands_to(value_size, size)
+        ):
+            raise RuntimeError(
+                MSG_WRITTEN_SIZE.format(size, self.batch_size, at, value_size)
+            )
         if not value._is_non_tensor:
             raise RuntimeError(MSG_UNEXPECTED.format(type(value)))
 
@@ -550,10 +562,10 @@ class NonTensorOps(ComparingOps):
         if self._is_locked:
             raise locked_error(self)
 
-    # Consequences of having no tensors -----------------------------------------------
+    # Methods that are trivial without tensors -----------------------------------------
 
     def is_empty(self) -> bool:
-        """Tell whether there is nothing in it: never, it holds values."""
+        """Return False: the values count as content."""
         return False
 
     def empty(
@@ -564,19 +576,21 @@ class NonTensorOps(ComparingOps):
         device: object = NO_DEFAULT,
         names: object = NO_DEFAULT,
     ) -> Any:
-        """A container of its own with the same values: it has no entries to leave out.
+        """Return a new collection with the same values: there are no entries to remove.
 
-        Its batch size is the one asked for where these values can have that.
+        The result has the batch size ``batch_size`` if the values can have it.
         """
         if batch_size is not None:
             batch_size = as_size(batch_size)
             if batch_size == self._batch_size:
-                # With its names.
+                # `None` keeps the names.
                 batch_size = None
-        made = self._apply_nest(None, batch_size=batch_size, device=device, names=names)
-        if made is None:
-            made = self._apply_nest(None, device=device)
-        return made
+        result = self._apply_nest(
+            None, batch_size=batch_size, device=device, names=names
+        )
+        if result is None:
+            result = self._apply_nest(None, device=device)
+        return result
 
     def clear(self) -> Self:
         """Do nothing: there are no entries."""
@@ -584,7 +598,7 @@ class NonTensorOps(ComparingOps):
         return self
 
     def set_non_tensor(self, key: object, value: object) -> Self:
-        """Set the value, under the key ``"data"``."""
+        """Set the value, under the key ``"data"``; other keys are an error."""
         if key in ("data", ("data",)):
             this: Any = self
             this.set("data", value)
@@ -598,9 +612,10 @@ class NonTensorOps(ComparingOps):
         inplace: bool = False,
         safe: bool = True,
     ) -> Any:
-        """Add elements without a value, which is None, around those of the batch dims.
+        """Add elements with the value None around the elements, along batch dims.
 
-        See :meth:`TensorDictBase.pad`. This itself where nothing is added.
+        See :meth:`TensorDictBase.pad`. If nothing is added, this collection is
+        returned.
         """
         if not any(pad_size):
             return self
@@ -608,11 +623,11 @@ class NonTensorOps(ComparingOps):
         return TensorCollection.pad(this, pad_size, value, inplace, safe)
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
-        """This itself: as an entry of a collection it is copied with that."""
+        """Return this entry itself; its collection copies it."""
         return self
 
     def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Any:
-        """A container of its own with the same values; this itself if ``inplace``."""
+        """Return a new collection with the same values, or this one if ``inplace``."""
         return self if inplace else self._twin()
 
     def _stack_all(self, tds: Sequence[Any], dim: int) -> Any:
@@ -623,9 +638,10 @@ class NonTensorOps(ComparingOps):
     def _stack_lazily(
         self, members: list[Any], dim: int, name: str | None, is_shown: bool = False
     ) -> Any:
-        """One stack of values, which writes to the members that have one value.
+        """Make one stack of values, which writes to the members that hold them.
 
-        With ``is_shown`` it shows the entries of the members of a lazy stack.
+        If ``is_shown`` is true, the stack shows an entry of the members of a lazy
+        stack.
         """
         if any(not member._is_non_tensor for member in members):
             return super()._stack_lazily(members, dim, name)
@@ -636,9 +652,10 @@ class NonTensorOps(ComparingOps):
     def _write_held(
         self, holder: Any, key: str, at: object, value: object, as_stack: bool = False
     ) -> None:
-        """Write at an index of this entry of ``holder``, which then has the result.
+        """Write at an index of this entry of ``holder``, and store the result there.
 
-        With ``as_stack`` it becomes a stack, unless it is in files or shared memory.
+        If ``as_stack`` is true, the entry becomes a stack, unless it is memory-mapped
+        or in shared memory.
         """
         written: Any = self._written_at(at, value)
         if as_stack and not (written._is_memmap or written._is_shared):
@@ -647,11 +664,11 @@ class NonTensorOps(ComparingOps):
             holder._set_entry(key, written)
 
     def _entries_to_join(self) -> dict[str, Any]:
-        # Its values would be lost.
+        # Joining as entries would lose the values.
         raise RuntimeError(MSG_NO_NON_TENSOR)
 
     def _cat_with_entries(self, tds: Sequence[Any], dim: int) -> Any:
-        """The concatenation of collections with entries and of values, this among them."""
+        """Concatenate collections with entries and values, including this one."""
         raise RuntimeError(MSG_NO_NON_TENSOR)
 
     def _cat_all(self, tds: Sequence[Any], dim: int) -> Any:
@@ -661,14 +678,15 @@ class NonTensorOps(ComparingOps):
 
 
 def _plan_of(values: Any, index: Any) -> Any:
-    """The plan of an index into a container of values."""
+    """Return the plan of an index into a collection of values."""
     return _rust.index_plan(values._batch_size, index, values)
 
 
 def release(cls: type, base: type, *without: type) -> None:
-    """Have ``cls`` inherit from ``base`` what it would inherit from ``without``.
+    """Replace in ``cls`` the methods inherited from ``without`` by those of ``base``.
 
-    For a class that is a kind of another by name, and keeps its state in its own way.
+    Such a class inherits from another class for ``isinstance``, but stores its state
+    differently.
     """
     for other in without:
         for name in vars(other):
@@ -678,6 +696,6 @@ def release(cls: type, base: type, *without: type) -> None:
 
 
 def expands_to(size: torch.Size, target: torch.Size) -> bool:
-    """Tell whether torch expands a tensor of one size to the other."""
+    """Return whether torch can expand a tensor of shape ``size`` to ``target``."""
     pairs = zip(reversed(size), reversed(target), strict=False)
     return len(size) <= len(target) and all(mine in (1, its) for mine, its in pairs)

@@ -1,7 +1,7 @@
-"""Cells that are no plain list: linked to other cells, or decoded when they are read.
+"""Special cells: linked to other cells, or decoded when they are read.
 
-The cells of a column are a sequence of values. Views of a column share its cells, and what
-is written to them reaches every view. Cells in shared memory are in ``shared.py``.
+Cells are the sequence of values behind non-tensor data. Views share their cells, so a
+write to one view reaches every view. Cells in shared memory are in ``shared.py``.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 __all__ = ["EncodedCells", "LinkedCells", "RowCells"]
 
 MSG_PART_OF_MEMBER = (
-    "A member of this lazy stack has one value for all of its elements, and some of them "
-    "were given another one. Write to the lazy stack at an index: stack[i] = ..."
+    "A member of this lazy stack holds one value for all of its elements, and a write "
+    "changed only some of them. Write to the lazy stack at an index: stack[i] = ..."
 )
 
 
 class _Linked(list[Any]):
-    """Cells that write to others. A pickle or copy of them is a plain list."""
+    """Cells that write to other cells. A pickle or copy of them is a plain list."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return list, (list(self),)
 
 
 class RowCells(_Linked):
-    """The one cell of a row of a stack, whose elements take what is written to it."""
+    """The single cell of a row of a stack; a write sets all elements of the row."""
 
     def __init__(self, value: Any, row: NonTensorStack, places: list[int]) -> None:
         super().__init__([value])
@@ -37,19 +37,19 @@ class RowCells(_Linked):
         self._row_places = places
 
     def __setitem__(self, at: Any, value: Any) -> None:
-        """Set the value here and in the stack that the row is of."""
+        """Set the value here and in the stack that holds the row."""
         self._row._put_cells(self._row_places, [value] * len(self._row_places))
         super().__setitem__(at, value)
 
 
 class LinkedCells(_Linked):
-    """Cells whose values are those of other collections, which take what is written.
+    """Cells that hold the values of other collections. A write changes these, too.
 
     Args:
         values: the values.
-        homes: for each of them the collection that has it, and its place there.
-        is_of_rows: whether several can have one home, as elements of a member with one
-            value do. These are written together, or not at all.
+        homes: the collection that owns each value, and the index of its cell there.
+        is_of_rows: whether several values can have the same home, such as the elements
+            of a member with one value. They must be written together.
     """
 
     def __init__(
@@ -60,17 +60,17 @@ class LinkedCells(_Linked):
         self.is_of_rows = is_of_rows
 
     def put(self, places: Sequence[int], new: Sequence[Any]) -> None:
-        """Set values here and where they are from.
+        """Set values here and in the collections that own them.
 
         Raises:
-            ValueError: a member that has one value would have several.
+            ValueError: a member with one value would get different values.
         """
         pairs = list(zip(places, new, strict=True))
         if self.is_of_rows:
             pairs = [pair for pair in pairs if pair[1] is not self[pair[0]]]
             self._check_whole(pairs)
-        given = {_home_key(self._homes[pair[0]]): pair for pair in pairs}
-        for place, value in given.values():
+        pair_of_home = {_home_key(self._homes[pair[0]]): pair for pair in pairs}
+        for place, value in pair_of_home.values():
             member, at = self._homes[place]
             member._put_cells([at], [value])
         for place, value in pairs:
@@ -78,16 +78,16 @@ class LinkedCells(_Linked):
 
     def _check_whole(self, pairs: list[tuple[int, Any]]) -> None:
         counts = Counter(map(_home_key, self._homes))
-        given: dict[tuple[int, int], list[Any]] = {}
+        new_values: dict[tuple[int, int], list[Any]] = {}
         for place, value in pairs:
-            given.setdefault(_home_key(self._homes[place]), []).append(value)
-        for key, values in given.items():
+            new_values.setdefault(_home_key(self._homes[place]), []).append(value)
+        for key, values in new_values.items():
             is_one = all(value is values[0] for value in values)
             if not is_one or len(values) != counts[key]:
                 raise ValueError(MSG_PART_OF_MEMBER)
 
     def __setitem__(self, place: Any, value: Any) -> None:
-        """Set the value here and where it is from."""
+        """Set the value here and in the collection that owns it."""
         self.put([place], [value])
 
 
@@ -96,18 +96,18 @@ def _home_key(home: tuple[Any, int]) -> tuple[int, int]:
 
 
 class EncodedCells(Sequence[Any]):
-    """Cells in a column of bytes, decoded when somebody looks at them.
+    """Cells in a column of bytes, which are decoded when they are read.
 
-    An index decodes what it takes. Whoever goes through all of them, or writes one, has
-    all decoded and kept.
+    An index decodes only the values that it selects. Iterating over the cells, or
+    writing one of them, decodes all and keeps the values.
 
     Args:
         column: the :class:`RaggedColumn` of the bytes.
-        rows: which of its rows these are.
+        rows: the rows of the column that hold these cells.
     """
 
     is_elsewhere: ClassVar[bool] = False
-    """True if the bytes are not on this machine: a pickle tells where they are."""
+    """True if the bytes are on another machine: a pickle then holds their address."""
 
     def __init__(self, column: Any, rows: range) -> None:
         self.column: Any = column
@@ -136,5 +136,5 @@ class EncodedCells(Sequence[Any]):
         return self._values
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle as a plain list: a copy has no file."""
+        """Pickle as a plain list, because a copy has no file."""
         return list, (self._all(),)

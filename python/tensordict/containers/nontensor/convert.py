@@ -1,4 +1,4 @@
-"""Make entries of what is neither tensor nor collection, and stacks of values."""
+"""Conversion of Python objects to entries, and of lists to stacks of values."""
 
 from __future__ import annotations
 
@@ -31,21 +31,22 @@ __all__ = [
 MSG_STACK_DIM = "Stack dim {} is too big for batch size {}."
 
 _COLUMN_KINDS = "USOMmVT"
-"""The kinds of arrays that are no tensors: text, bytes, objects, dates and raw bytes."""
+"""The dtype kinds of non-tensor arrays: text, bytes, objects, dates and raw bytes."""
 
 
 def non_tensor_of(
     value: object, size: Sequence[int] = ()
 ) -> NonTensorData | NonTensorStack | torch.Tensor:
-    """The non-tensor entry that a value becomes; its batch size is still open.
+    """Convert an object to an entry, whose batch size is not set yet.
 
-    A list becomes a stack, with a batch dim for each depth at which all items are
-    lists; with ``set_list_to_stack(False)``, and a tuple always, one array. An array
-    whose shape begins with ``size``, the batch size where it is stored, becomes a stack.
+    A list becomes a stack, with a batch dim for each level at which all items are
+    lists. After ``set_list_to_stack(False)``, a list becomes one array, as a tuple
+    always does. An array whose shape begins with ``size``, the batch size of the
+    collection, becomes a stack.
 
     Raises:
-        RuntimeError: the items of a list are stacks of different numbers of dims.
-        ValueError: a tuple is no array.
+        RuntimeError: the items of a list are stacks with different numbers of dims.
+        ValueError: numpy cannot make an array of the list or tuple.
     """
     if isinstance(value, list) and options_primitives.list_to_stack():
         return stack_of_list(value)
@@ -63,15 +64,15 @@ def non_tensor_of(
 
 
 def stack_of_array(value: object, size: Sequence[int]) -> NonTensorStack | None:
-    """Make a column with a value per row of an array of texts, dates or objects.
+    """Make a stack with a value for each row of an array of texts, dates or objects.
 
     Args:
-        value: the array, whose leading dims are the rows. Texts become those of Python,
-            and what dims are left is an array per row.
+        value: the array, whose leading dims are the rows. Texts become Python strings.
+            If further dims remain, each value is an array.
         size: the batch size ``[*B]`` of the rows.
 
     Returns:
-        The stack, or None where ``value`` is no such array of these rows.
+        The stack, or None if ``value`` is not such an array with these rows.
     """
     if not (
         isinstance(value, np.ndarray) and size and options_primitives.list_to_stack()
@@ -92,7 +93,7 @@ def stack_of_array(value: object, size: Sequence[int]) -> NonTensorStack | None:
 
 
 def stack_of_list(items: list[Any]) -> Any:
-    """The stack of the items of a list, in which lists of numbers are tensors."""
+    """Make a stack of the items of a list, with lists of numbers as tensors."""
     if not all(isinstance(item, list) for item in items):
         return stack_of(items, 0)
     members = []
@@ -104,8 +105,8 @@ def stack_of_list(items: list[Any]) -> Any:
 
 
 def stack_of(items: Sequence[Any], dim: int) -> NonTensorStack:
-    """The stack of values, and of collections of values, along a new dim."""
-    # Few types stand for many values.
+    """Stack values, and collections of values, along a new dim."""
+    # Many values have few types, so only the types are checked.
     if not any(issubclass(kind, CollectionProtocol) for kind in set(map(type, items))):
         size = torch.Size([len(items)])
         if dim not in (0, -1):
@@ -124,12 +125,12 @@ def stack_of(items: Sequence[Any], dim: int) -> NonTensorStack:
         members.append(item)
     from tensordict.containers.nontensor.joining import stacked
 
-    made: NonTensorStack = stacked(members, checked_dim(members, dim))
-    return made
+    stack: NonTensorStack = stacked(members, checked_dim(members, dim))
+    return stack
 
 
 def stack_of_lists(items: list[Any]) -> Any:
-    """The stack of nested lists."""
+    """Make a stack of nested lists."""
     if not any(isinstance(item, (list, CollectionProtocol)) for item in items):
         return stack_of(items, 0)
     members = [

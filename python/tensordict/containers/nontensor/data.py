@@ -1,4 +1,4 @@
-"""One value that is no tensor, for all elements of a batch."""
+"""Non-tensor data with one value for all rows of a batch."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ _STATE = frozenset(
         "_td_dim_names",
     }
 )
-"""The attributes that an instance has; any other name is an error."""
+"""The attributes of an instance. Setting any other name is an error."""
 
 
 if TYPE_CHECKING:
-    # To checkers a subclass of TensorClass is a dataclass of what it annotates, and
-    # values have a type, which need not be given.
+    # For type checkers, a subclass of TensorClass is a dataclass of its annotations.
+    # The type of the value is a type parameter, which is optional.
     Value = TypeVar("Value", default=Any)
 
     class _Named(TensorCollection, Generic[Value]):
@@ -86,22 +86,22 @@ if TYPE_CHECKING:
         def _check_keys(cls, entries: object) -> None: ...
 else:
     Value = Any
-    # Only checkers know it with a type: here it is the class itself, whatever the type.
+    # At run time the class is the same for every type of the value.
     _Named = defaultdict(lambda: TensorClass)
 
 
 class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
-    """One value of any type for all elements of a batch: the base of both kinds.
+    """One value of any type for all rows of a batch: the base of both such classes.
 
-    No operation looks into the value. It is shared, never copied, by what is made of
-    this collection; shape operations change its batch size alone.
+    Operations do not look into the value. Results share it, and it is never copied;
+    shape operations only change the batch size.
     """
 
     _metadata: Any = None
 
     __expected_keys__: ClassVar[set[str]] = {"_is_non_tensor", "_metadata", "data"}
 
-    # The state is kept here, and not by an inner container as in other tensorclasses.
+    # The state is stored here, unlike in tensorclasses, which wrap a collection.
     _batch_size = torch.Size([])
     _device = None
     _td_dim_names = None
@@ -112,7 +112,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
     _lock_parents_weakrefs = ()
 
     _at: int
-    """The position of the value in the cells."""
+    """The index of the value in the cells."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
     ) -> None:
         while isinstance(data, NonTensorOps):
             data = data.data
-        # Names that are known to be attributes need no look at each.
+        # `__setattr__` checks each name, which is superfluous here.
         set_attribute = object.__setattr__
         set_attribute(self, "_cells", [data])
         set_attribute(self, "_at", 0)
@@ -140,7 +140,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
             self.names = names
 
     def _is_same_node(self, other: Self) -> bool:
-        """Tell whether two pytrees are of one structure where they have these in one place."""
+        """Return whether two pytrees with these nodes have the same structure."""
         return (
             len(self._batch_size) == len(other._batch_size)
             and self._device == other._device
@@ -151,7 +151,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
 
         @classmethod
         def __class_getitem__(cls, item: object) -> Any:
-            """The class in annotations, with the type of the value: ``NonTensorData[str]``."""
+            """Return the class with a type for annotations: ``NonTensorData[str]``."""
             return types.GenericAlias(cls, item)
 
     @classmethod
@@ -162,21 +162,21 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
         batch_size: torch.Size,
         device: torch.device | None = None,
     ) -> Self:
-        """One that holds the value at a position of ``cells``, which it shares."""
-        made = cls.__new__(cls)
+        """Make data with the value at index ``at`` of ``cells``, which it shares."""
+        data = cls.__new__(cls)
         set_attribute = object.__setattr__
-        set_attribute(made, "_cells", cells)
-        set_attribute(made, "_at", at)
-        set_attribute(made, "_batch_size", batch_size)
-        set_attribute(made, "_device", device)
-        set_attribute(made, "_td_dim_names", None)
-        return made
+        set_attribute(data, "_cells", cells)
+        set_attribute(data, "_at", at)
+        set_attribute(data, "_batch_size", batch_size)
+        set_attribute(data, "_device", device)
+        set_attribute(data, "_td_dim_names", None)
+        return data
 
     @classmethod
     def _entry_of(cls, value: object, size: Sequence[int] = ()) -> Any:
-        """The non-tensor entry that a value becomes in a collection of batch size ``size``.
+        """Convert a value to the entry of a collection of batch size ``size``.
 
-        One value for all rows has no batch size yet.
+        An entry with one value for all rows has no batch size yet.
         """
         from tensordict.containers.nontensor.convert import non_tensor_of
 
@@ -184,20 +184,21 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
 
     @classmethod
     def _rows_of(cls, value: object, size: Sequence[int]) -> Any:
-        """Make a column of an array with a row per element of ``size``; else ``value``."""
+        """Make a stack of an array whose rows fill ``size``; else return ``value``."""
         from tensordict.containers.nontensor.convert import stack_of_array
 
         stack = stack_of_array(value, size)
         return value if stack is None else stack
 
     def _sized(self, size: torch.Size) -> Self:
-        """One of another batch size with the same value, of its own."""
-        made = self._of([self._cells[self._at]], 0, size, self._device)
+        """Make data with the same value and another batch size."""
+        data = self._of([self._cells[self._at]], 0, size, self._device)
         if self._metadata is not None:
-            made._metadata = self._metadata
-        return made
+            data._metadata = self._metadata
+        return data
 
-    # The value -------------------------------------------------------------------------
+    # The value
+    # -------------------------------------------------------------------------
 
     @property
     def data(self) -> Any:
@@ -223,7 +224,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
         return self._cells[self._at]
 
     def _homes(self) -> list[tuple[Any, int]]:
-        """The owner of each element in its cells, row by row, and its place there."""
+        """Return for each element, row by row, the owner of its cell and the index."""
         return [(self, self._at)] * self._batch_size.numel()
 
     def __getattr__(self, name: str) -> Any:
@@ -246,13 +247,13 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
         return self.data(*args, **kwargs)
 
     def __bool__(self) -> NoReturn:
-        """Refused, as for any collection."""
+        """Raise an error, like any collection."""
         raise RuntimeError(MSG_BOOL)
 
     __hash__: ClassVar[Any] = None
 
     def __repr__(self) -> str:
-        """Its class, value, batch size and device.
+        """Return the text of the class, value, batch size and device.
 
         Examples:
             >>> NonTensorData("text", batch_size=[3])
@@ -264,10 +265,10 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
         )
 
     def get(self, key: object, *args: object, **kwargs: object) -> Any:
-        """The value under the key ``"data"``; the default under any other.
+        """Return the value for the key ``"data"``, or the default for other keys.
 
         Raises:
-            KeyError: ``key`` is no nested key.
+            KeyError: ``key`` is not a nested key, or no default is allowed.
         """
         if key == "data":
             return self.data
@@ -282,7 +283,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
         return None if default is NONE_IF_MISSING else default
 
     def set(self, key: object, item: object, *args: object, **kwargs: object) -> Self:
-        """Set the value, under the key ``"data"``."""
+        """Set the value, under the key ``"data"``; other keys are an error."""
         if key != "data":
             path = _rust.unravel_key_to_tuple(key)
             if not path:
@@ -295,13 +296,16 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
 
     @classmethod
     def fields(cls) -> tuple[dataclasses.Field[Any], ...]:
-        """The fields of the class, as a dataclass has them."""
+        """Return the fields of the class, like :func:`dataclasses.fields`."""
         return dataclasses.fields(_Fields)
 
-    # Conversions -------------------------------------------------------------------------
+    # Conversions
+    # -------------------------------------------------------------------------
 
     def maybe_to_stack(self) -> Any:
-        """A :class:`NonTensorStack` with a value for each element; itself without dims.
+        """Return a :class:`NonTensorStack` with a value for each row.
+
+        Data without batch dims is returned itself.
 
         Examples:
             >>> NonTensorData("a", batch_size=[2]).maybe_to_stack().tolist()
@@ -334,13 +338,13 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
         return [self._sized(size) for size in sizes]
 
     def _is_bare(self) -> bool:
-        """Tell whether the value, size and device are all that there is to keep."""
+        """Return whether there are neither names nor metadata to keep."""
         return self._td_dim_names is None and self._metadata is None
 
     def _map_leaves(
         self, op: Any, args: Any, prefix: Any, names: Any, tail: int, lock: bool, k: int
     ) -> Any:
-        # Wherever elements are moved, one value is the same: only its size is new.
+        # Moving elements of one value changes its batch size only.
         if (
             prefix is not None
             and op in MOVES_ELEMENTS
@@ -353,7 +357,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
         return super()._map_leaves(op, args, prefix, names, tail, lock, k)
 
     def _index(self, index: object) -> Any:
-        # A plan without the values is one that the compiler does not follow.
+        # The third argument keeps the value out of the plan for the compiler.
         if type(index) is int and self._is_bare():
             plan: Any = _rust.index_plan(self._batch_size, index, True)
             return self._of([self._cells[self._at]], 0, plan[1], self._device)
@@ -363,11 +367,11 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
         return self._sized(shape)
 
     def _entries_to_join(self) -> dict[str, Any]:
-        # Its value would be lost.
+        # Joining as entries would lose the value.
         raise AttributeError(MSG_NO_SIZE)
 
     def _get_sub_tensordict(self, idx: Any) -> Any:
-        """The part at an index: no part of it can be written."""
+        """Return the part at an index, which cannot be written."""
         self._check_index(idx)
         _rust.index_plan(self._batch_size, idx)
         return self._index(idx)
@@ -379,12 +383,12 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
         return [self.data] * self._batch_size.numel()
 
     def _twin(self) -> Self:
-        made = self._sized(self._batch_size)
+        data = self._sized(self._batch_size)
         names = self._td_dim_names
-        return made._named(None if names is None else list(names))
+        return data._named(None if names is None else list(names))
 
     def tolist(self, *, as_linked_list: bool = False, **kwargs: object) -> Any:
-        """The value, in as many nested lists as there are batch dims.
+        """Return the value in nested lists, one level for each batch dim.
 
         Examples:
             >>> NonTensorData("a", batch_size=[2]).tolist()
@@ -395,7 +399,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
         return _nested(self._flat(), self._batch_size)
 
     def to_dict(self, **kwargs: object) -> Any:
-        """The value."""
+        """Return the value."""
         return self.data
 
     def _take_state(self, fields: dict[str, Any], is_one: bool) -> None:
@@ -410,14 +414,14 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
     ) -> Self:
         cls._check_keys(tensordict)
         fields = non_tensordict or {}
-        made = cls(
+        data = cls(
             fields.get("data", tensordict.get("data", None)),
             fields.get("_metadata"),
             batch_size=tensordict.batch_size,
             device=tensordict.device,
         )
         names = tensordict._td_dim_names
-        return made._named(None if names is None else list(names))
+        return data._named(None if names is None else list(names))
 
     @classmethod
     def from_tensordict(
@@ -426,12 +430,12 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
         non_tensordict: dict[str, Any] | None = None,
         safe: bool | None = None,
     ) -> Self:
-        """Make one of the batch size, device and names of a collection.
+        """Make data with the batch size, device and names of a collection.
 
         Args:
-            tensordict: what has them. Its only entry can be ``"data"``.
+            tensordict: the collection. Its only entry can be ``"data"``.
             non_tensordict: the value, under the key ``"data"``.
-            safe: accepted for compatibility.
+            safe: ignored.
 
         Raises:
             ValueError: ``tensordict`` has other entries.
@@ -447,7 +451,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
         return type(self.data).__name__
 
     def __getitem__(self, index: object) -> Any:
-        """The part at an index of the batch dims.
+        """Return the part at an index of the batch dims.
 
         Raises:
             ValueError: the index is a key, or empty.
@@ -473,11 +477,11 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
         return self._twin()
 
     def __delitem__(self, key: object) -> NoReturn:
-        """Refused: there are no entries."""
+        """Raise an error: there are no entries."""
         raise AttributeError(MSG_NO_ATTRIBUTE.format(type(self).__name__, key))
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[Any, ...]:
-        """The pairs of name and value of the fields of the class."""
+        """Return the pairs of name and value of the fields of the class."""
         return (
             ("data", self.data),
             ("_metadata", self._metadata),
@@ -486,17 +490,18 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
 
 
 class NonTensorData(NonTensorDataBase[Value]):
-    """One value of any type for all elements of a batch.
+    """One value of any type for all rows of a batch.
 
-    What is set as an entry and can neither become a tensor nor a collection becomes
-    one. Reading the entry by key gives the value; ``get`` gives this. Elements that
-    take another value make it a :class:`NonTensorStack`.
+    Setting an entry to an object that can be neither a tensor nor a collection stores a
+    ``NonTensorData``. Reading the entry by key returns the value; ``get`` returns the
+    ``NonTensorData``. Writing another value to some rows replaces it by a
+    :class:`NonTensorStack`.
 
     Args:
-        data: the value. Of another one, its value.
+        data: the value. If it is non-tensor data, its value is used.
         batch_size: the batch size ``[*B]``.
-        device: what it says of itself; nothing is moved.
-        names: a name or None per batch dim.
+        device: the device to report; nothing is moved.
+        names: a name or None for each batch dim.
 
     Examples:
         >>> td = TensorDict(a=torch.zeros(2), text="hello", batch_size=[2])
@@ -512,9 +517,9 @@ class NonTensorData(NonTensorDataBase[Value]):
     _fits_any_size: ClassVar[bool] = True
 
     def _can_put(self, value: object) -> bool:
-        is_own = type(self._cells) is list and not self._is_memmap
+        has_plain_cells = type(self._cells) is list and not self._is_memmap
         return (
-            is_own
+            has_plain_cells
             and self._saved_in is None
             and type(self) is type(value) is NonTensorData
         )
@@ -530,7 +535,7 @@ class NonTensorData(NonTensorDataBase[Value]):
         k: int,
     ) -> Any:
         result = super()._map_leaves(op, args, prefix, names, tail, lock, k)
-        # A stack without elements would lose the value.
+        # A stack of no elements would lose the value.
         if 0 in self._batch_size or op not in ADDS_DIMS:
             return result
         if len(result.batch_size) == len(self._batch_size):
@@ -540,7 +545,7 @@ class NonTensorData(NonTensorDataBase[Value]):
         stack = result.maybe_to_stack()
         stack._named(result._td_dim_names)
         if self._batch_size and len(stack.batch_size) == len(self._batch_size) + 1:
-            # With several new dims the rows are stacks.
+            # With one new dim, each row of the stack is one value.
             stack._has_one_a_row = True
         if op in MOVES_DIMS:
             stack.stack_dim = args[0] % len(stack.batch_size)
@@ -557,11 +562,11 @@ class _Fields:
 
 
 VIEWING = frozenset({int, slice, type(...)})
-"""The types of indices, beside None, that make a view of what is mapped."""
+"""The index types, besides None, whose result is a view of memory-mapped data."""
 
 
 def _nested(flat: Any, size: Sequence[int]) -> Any:
-    """A list of values, row by row, as nested lists of a shape; its one value without."""
+    """Nest a flat list of values by ``size``; return the value itself for no dims."""
     if not size:
         return flat[0]
     if len(size) == 1:
@@ -575,7 +580,7 @@ def _nested(flat: Any, size: Sequence[int]) -> Any:
     ]
 
 
-# It is a tensorclass by name: it has no inner container to pass calls on to.
+# The class is a tensorclass for `isinstance`, but has no inner collection to call.
 release(NonTensorDataBase, TensorCollection, TensorClass)
 for _class in (NonTensorDataBase, NonTensorData):
     _class.__module__ = "tensordict.tensorclass"

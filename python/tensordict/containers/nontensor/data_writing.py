@@ -1,4 +1,4 @@
-"""Writing to one value: all of it, or at an index."""
+"""Writing to non-tensor data with one value."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ MSG_ONE_VALUE = (
 )
 MSG_ONE_SHARED = (
     "You're attempting to update a leaf in-place with a shared tensordict, but the new "
-    "value does not match the previous. Elements that take values of their own need a "
+    "value does not match the previous. Elements with different values need a "
     "NonTensorStack: call maybe_to_stack() before sharing or saving."
 )
 MSG_UPDATE_BY_STACK = (
     "Cannot update a NonTensorDataBase object with a NonTensorStack. Call "
     "`non_tensor_data.maybe_to_stack()` before calling update()."
 )
-MSG_UPDATE_TYPE = "Unexpected type {}: it has entries, and a value has none."
+MSG_UPDATE_TYPE = (
+    "Unexpected type {}: it has entries, which non-tensor data cannot hold."
+)
 MSG_NO_COLLECTION = (
-    "A {} takes the value of another one. {!r} is none: it has no attribute 'is_empty'."
+    "A {} takes the value of other non-tensor data. {!r} has no attribute 'is_empty'."
 )
 MSG_COPY_OF_STACK = "Cannot update a NonTensorDataBase with a NonTensorStack object."
 MSG_COPY_OF_OTHER = (
@@ -52,7 +54,7 @@ MSG_NAMES = (
 
 
 class DataWriting(NonTensorOps):
-    """The writes to a :class:`NonTensorDataBase`."""
+    """The writing methods of :class:`NonTensorDataBase`."""
 
     if TYPE_CHECKING:
 
@@ -63,11 +65,11 @@ class DataWriting(NonTensorOps):
         def _sized(self, size: torch.Size) -> Self: ...
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Write a value at an index, which must be a collection of the one there.
+        """Write at an index. Only the value that is already there is allowed.
 
         Raises:
             IndexError: the index does not fit.
-            ValueError: it is another one, or no collection.
+            ValueError: the value is a different one, or not a collection or number.
         """
         self._check_index(index)
         kinds = (CollectionProtocol, torch.Tensor, int, float)
@@ -77,9 +79,11 @@ class DataWriting(NonTensorOps):
         _rust.index_plan(self._batch_size, index)
 
     def _is_value_of(self, value: object) -> bool:
-        """Tell whether this is all that ``value`` has."""
+        """Return whether ``value`` contains this value only."""
         if isinstance(value, NonTensorOps) and not value._is_one:
-            return all(is_interchangeable(each, self.data) for each in value._flat())
+            return all(
+                is_interchangeable(element, self.data) for element in value._flat()
+            )
         return is_interchangeable(bare(value), self.data)
 
     def _check_item(self, size: torch.Size, value: object, at: object = ...) -> None:
@@ -89,9 +93,9 @@ class DataWriting(NonTensorOps):
         if not is_nothing(value) and not self._stays_for(bare(value)):
             raise RuntimeError(MSG_ONE_SHARED)
 
-    def _stays_for(self, made: object) -> bool:
-        """Tell whether this is left as it is where ``made`` is written to some elements."""
-        return made is self.data or is_interchangeable(made, self.data)
+    def _stays_for(self, value: object) -> bool:
+        """Return whether writing ``made`` to some elements changes nothing."""
+        return value is self.data or is_interchangeable(value, self.data)
 
     def _written_at(self, at: object, value: Any) -> Any:
         if not self._batch_size:
@@ -103,27 +107,31 @@ class DataWriting(NonTensorOps):
         size = _rust.index_shape(self._batch_size, at)
         self._check_item(size, value, at)
         is_stack = isinstance(value, NonTensorOps) and not value._is_one
-        if is_stack and all(self._stays_for(each) for each in value._flat()):
+        if is_stack and all(self._stays_for(element) for element in value._flat()):
             return self
         # An index that selects nothing writes nothing.
         return stack if size.numel() else self
 
     def _written_whole(self, at: object, value: object) -> Any:
-        """This, whose one element is written, or one with another value.
+        """Write the only element; return this data, or new data with the other value.
 
         Raises:
-            RuntimeError: the index is one of batch dims.
+            RuntimeError: the index needs batch dims.
         """
         try:
             size = _rust.index_shape(self._batch_size, at)
         except IndexError:
             raise RuntimeError(MSG_NO_BATCH_DIMS.format(at)) from None
         self._check_item(size, value, at)
-        made: Any = bare(value)
-        if is_nothing(value) or not size.numel() or is_interchangeable(made, self.data):
+        new_value: Any = bare(value)
+        if (
+            is_nothing(value)
+            or not size.numel()
+            or is_interchangeable(new_value, self.data)
+        ):
             return self
         result = self._sized(self._batch_size)
-        result._put(made)
+        result._put(new_value)
         return result
 
     def _preallocated(self, at: object, size: torch.Size) -> Any:
@@ -144,23 +152,23 @@ class DataWriting(NonTensorOps):
         ):
             raise RuntimeError(MSG_COPY_OF_OTHER)
         self._check_source(value)
-        made: Any = type(self)
-        return made(value)
+        data_class: Any = type(self)
+        return data_class(value)
 
     def update(
         self, input_dict_or_td: object = None, *args: object, **kwargs: object
     ) -> Self:
-        """Take the value of another one.
+        """Take over the value of other non-tensor data.
 
         Args:
-            input_dict_or_td: the other one. None, or an empty collection, changes
+            input_dict_or_td: the other data. None, or an empty collection, changes
                 nothing.
-            *args: have no effect.
-            **kwargs: with ``inplace=True`` this is :meth:`update_`.
+            *args: ignored.
+            **kwargs: ``inplace=True`` calls :meth:`update_`.
 
         Raises:
-            RuntimeError: this one is locked, or the other one has entries.
-            ValueError: the other one has a value for each element.
+            RuntimeError: this data is locked, or the other collection has entries.
+            ValueError: the other data has a value for each element.
         """
         other = input_dict_or_td
         if other is None:
@@ -181,10 +189,11 @@ class DataWriting(NonTensorOps):
     def update_(
         self, input_dict_or_td: object = None, *args: object, **kwargs: object
     ) -> Self:
-        """Take the value of another one, which a lock allows.
+        """Take over the value of other non-tensor data, also if this data is locked.
 
         Raises:
-            RuntimeError: the other one has a value for each element, or is none.
+            RuntimeError: the other data has a value for each element, or is no
+                non-tensor data.
         """
         other = input_dict_or_td
         if not isinstance(other, NonTensorOps):
@@ -195,7 +204,7 @@ class DataWriting(NonTensorOps):
         return self
 
     def _write_back(self, result: object) -> None:
-        """Take the value of ``result``, which can be a stack that has it everywhere."""
+        """Take over the value of ``result``, which may be a stack of one value."""
         flat = result._flat() if isinstance(result, NonTensorOps) else ()
         if flat and all(value is flat[0] for value in flat):
             self._put(flat[0])
@@ -205,31 +214,32 @@ class DataWriting(NonTensorOps):
     def update_at_(
         self, input_dict_or_td: object, idx: object, *args: object, **kwargs: object
     ) -> Self:
-        """Take the value of another one, if the index is ``:`` or ``()``.
+        """Take over the value of other data, if the index is ``:`` or ``()``.
 
         Raises:
-            RuntimeError: it is another index: all elements have one value. Or the other
-                one has a value for each element, or is none.
+            RuntimeError: the index is another one, which would give elements different
+                values. Or the other data has a value for each element, or is no
+                non-tensor data.
         """
         if not isinstance(idx, (tuple, slice)) or idx not in ((), slice(None)):
             raise RuntimeError(MSG_PART)
         return self.update_(input_dict_or_td)
 
     def replace(self, *args: object, **kwargs: object) -> Any:
-        """One like this with another value, given as ``data=``.
+        """Return a copy with another value, given as ``data=``.
 
         Raises:
-            ValueError: there is another name.
+            ValueError: another name is given.
         """
         changes = replacements(args, kwargs)
         if isinstance(changes, NonTensorOps):
-            # Its keys are those of an empty collection.
+            # Its keys are the keys of an empty collection.
             return self._twin()
         if not changes:
             return self
         others = sorted(set(changes) - {"data"})
         if others:
             raise ValueError(MSG_NAMES.format(others, ["data"]))
-        made = self._twin()
-        made._put(changes["data"])
-        return made
+        twin = self._twin()
+        twin._put(changes["data"])
+        return twin

@@ -1,4 +1,4 @@
-"""Compare values and copy them, and tell what a value is."""
+"""Comparing, copying and inspecting the values of non-tensor data."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ __all__ = [
 MSG_COMPARED_SIZES = "Could not compare tensordicts with shapes {} and {}"
 
 COMPARABLE = (CollectionProtocol, torch.Tensor, dict, numbers.Number)
-"""The types that a value is compared with as if it had no entries."""
+"""The types that compare with non-tensor data as with an empty collection."""
 
 _ATOMIC = frozenset({bool, bytes, complex, float, int, str, type, type(None)})
-"""Types of values that need no copy."""
+"""The types of values that need no copy."""
 
 
-def copied(held: Sequence[Any], is_lenient: bool) -> list[Any]:
-    """Copy values deeply; one that is there several times has one copy.
+def copied(values: Sequence[Any], is_lenient: bool) -> list[Any]:
+    """Copy values deeply; a value that occurs several times is copied once.
 
-    With ``is_lenient`` one that cannot be copied, such as a lock, stands for itself.
+    If ``is_lenient`` is true, a value that cannot be copied, such as a lock, is kept.
 
     Raises:
-        TypeError: one cannot be copied.
+        TypeError: a value cannot be copied.
     """
-    if set(map(type, held)) <= _ATOMIC:
-        return list(held)
+    if set(map(type, values)) <= _ATOMIC:
+        return list(values)
     memo: dict[int, Any] = {}
-    made = []
-    for value in held:
+    copies = []
+    for value in values:
         try:
             if isinstance(value, torch.Tensor) and id(value) not in memo:
                 memo[id(value)] = value.clone()
-            made.append(copy.deepcopy(value, memo))
+            copies.append(copy.deepcopy(value, memo))
         except Exception:
             if not is_lenient:
                 raise
-            made.append(value)
-    return made
+            copies.append(value)
+    return copies
 
 
 def same_value(first: Any, second: Any) -> bool:
-    """Tell whether two values are equal; arrays and tensors where all their elements are."""
+    """Return whether two values are equal; arrays and tensors if all elements are."""
     if type(first) is not type(second) and (
         isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor)
     ):
@@ -65,15 +65,15 @@ def same_value(first: Any, second: Any) -> bool:
     if isinstance(first, torch.Tensor):
         return first.shape == second.shape and bool((first == second).all())
     try:
-        found = first == second
+        answer = first == second
     except Exception:  # noqa: BLE001 - what a value's own comparison raises
         return False
-    if isinstance(found, bool):
-        return found
+    if isinstance(answer, bool):
+        return answer
     try:
-        return bool(found)
+        return bool(answer)
     except Exception:  # noqa: BLE001
-        all_of = getattr(found, "all", None)
+        all_of = getattr(answer, "all", None)
         shapes = getattr(first, "shape", None), getattr(second, "shape", None)
         if all_of is None or shapes[0] != shapes[1]:
             return False
@@ -81,10 +81,10 @@ def same_value(first: Any, second: Any) -> bool:
 
 
 def is_interchangeable(first: Any, second: Any) -> bool:
-    """Tell whether nothing is lost where one value stands for both.
+    """Return whether one value can stand for both.
 
-    They are equal, and so are their types, in what they hold too: 1, 1.0 and True are
-    three values.
+    The values must be equal and of equal types, in their contents too: 1, 1.0 and True
+    are three different values.
     """
     kind = type(first)
     if kind is not type(second) or not same_value(first, second):
@@ -96,13 +96,13 @@ def is_interchangeable(first: Any, second: Any) -> bool:
     if isinstance(first, (list, tuple)):
         return all(map(is_interchangeable, first, second))
     if isinstance(first, (set, frozenset)):
-        kinds = [{(type(item), item) for item in each} for each in (first, second)]
+        kinds = [{(type(item), item) for item in values} for values in (first, second)]
         return kinds[0] == kinds[1]
     return getattr(first, "dtype", None) == getattr(second, "dtype", None)
 
 
 def is_nothing(value: object) -> bool:
-    """Tell whether a value is an empty collection, which writes nothing."""
+    """Return whether a value is an empty collection: writing it does nothing."""
     return (
         isinstance(value, CollectionProtocol)
         and not value._is_non_tensor
@@ -111,16 +111,16 @@ def is_nothing(value: object) -> bool:
 
 
 def bare(value: Any) -> Any:
-    """The value that a collection of one holds; what is no such collection as it is."""
+    """Return the value of non-tensor data with one value; anything else as it is."""
     is_value = isinstance(value, CollectionProtocol) and value._is_non_tensor
     return value.data if is_value and value._is_one else value
 
 
 class ComparingOps(CollectionProtocol):
-    """Comparisons of values, and the logical operators.
+    """Comparisons and logical operators of non-tensor data.
 
-    With other values the answer is a bool tensor ``[*B]``. A number, a tensor and a
-    collection have nothing to compare a value with: the answer has no entries.
+    Comparing with other non-tensor data returns a boolean tensor ``[*B]``. Comparing
+    with a number, a tensor or another collection returns a collection without entries.
     """
 
     if TYPE_CHECKING:
@@ -128,25 +128,25 @@ class ComparingOps(CollectionProtocol):
         def _flat(self) -> list[Any]: ...
 
     def _nothing(self) -> Any:
-        """Return this collection without its values: one without entries."""
+        """Return a collection without entries, of the same batch size and device."""
         return self._plain_type({}, self._batch_size, device=self._device)
 
     def __eq__(self, other: object) -> Any:
-        """Tell whether the values are equal, for each element: a bool tensor ``[*B]``."""
+        """Compare the values of each element: a boolean tensor ``[*B]``."""
         return _compared(self, other, True)
 
     def __ne__(self, other: object) -> Any:
-        """Tell whether the values differ, for each element: a bool tensor ``[*B]``."""
+        """Compare the values of each element: a boolean tensor ``[*B]``."""
         return _compared(self, other, False)
 
     __hash__: ClassVar[Any] = None
 
     def __or__(self, other: object) -> Any:
-        """The truth of ``value | value`` for each element: a bool tensor ``[*B]``."""
+        """Return ``bool(value | value)`` of each element: a boolean tensor ``[*B]``."""
         return self._combined(operator.or_, other)
 
     def __xor__(self, other: object) -> Any:
-        """The truth of ``value ^ value`` for each element: a bool tensor ``[*B]``."""
+        """Return ``bool(value ^ value)`` of each element: a boolean tensor ``[*B]``."""
         return self._combined(operator.xor, other)
 
     def _combined(self, op: Callable[[Any, Any], Any], other: Any) -> Any:
@@ -159,7 +159,7 @@ class ComparingOps(CollectionProtocol):
 
 
 def _compared(first: Any, second: Any, wanted: bool) -> Any:
-    """A bool tensor of where two are (not) equal, or what anything else compares as."""
+    """Compare with non-tensor data elementwise, or like an empty collection."""
     if not _is_values(second):
         if not isinstance(second, COMPARABLE) or -1 in first.batch_size:
             return not wanted
@@ -168,11 +168,11 @@ def _compared(first: Any, second: Any, wanted: bool) -> Any:
     sizes = first.batch_size, second.batch_size
     if any(-1 in size for size in sizes):
         raise RuntimeError(MSG_COMPARED_SIZES.format(*sizes))
-    for one, other in ((first, second), (second, first)):
-        if one._is_one and not one.batch_size and not other._is_one:
-            # One value without dims is compared with each.
-            resized = one._fitted(other.batch_size)
-            first, second = (resized, other) if one is first else (other, resized)
+    for single, other in ((first, second), (second, first)):
+        if single._is_one and not single.batch_size and not other._is_one:
+            # One value without batch dims is compared with each element.
+            resized = single._fitted(other.batch_size)
+            first, second = (resized, other) if single is first else (other, resized)
             break
     if first._is_one and second._is_one:
         answer = same_value(first.data, second.data) is wanted
@@ -188,7 +188,7 @@ def _compared(first: Any, second: Any, wanted: bool) -> Any:
 
 
 def _told(values: Any, answers: list[bool]) -> torch.Tensor:
-    """The answer for each of some values as a tensor ``[*B]``."""
+    """Return an answer for each element as a tensor ``[*B]``."""
     size = values.batch_size
     if -1 in size:
         raise RuntimeError(MSG_COMPARED_SIZES.format(size, size))

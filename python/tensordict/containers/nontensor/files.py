@@ -22,7 +22,7 @@ __all__ = ["DataFiles", "StackFiles"]
 
 
 class DataFiles(NonTensorOps):
-    """The files and pickles of a :class:`NonTensorDataBase`."""
+    """The methods of :class:`NonTensorDataBase` for files and pickles."""
 
     _metadata: Any = None
     _at: int
@@ -37,7 +37,7 @@ class DataFiles(NonTensorOps):
     def _take_loaded(self, loaded: object) -> Any:
         if type(loaded) is not type(self):
             return loaded
-        # Cells of its own: copies of this collection keep their value.
+        # New cells: collections that share the old cells keep their value.
         self._cells, self._at = [loaded.data], 0
         self._metadata = loaded._metadata
         self._memmap_prefix = loaded._memmap_prefix
@@ -58,7 +58,7 @@ class DataFiles(NonTensorOps):
 
     @property
     def _tensordict(self) -> Any:  # type: ignore[override]
-        """An empty dense container of the same size: what tensordict 0.15 keeps here."""
+        """An empty dense collection of this size, which tensordict 0.15 keeps here."""
         names = self._td_dim_names
         return _rust.new(
             self._plain_type,
@@ -77,7 +77,7 @@ class DataFiles(NonTensorOps):
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state in the form that tensordict 0.15 reads."""
+        """Return the state in a form that tensordict 0.15 can read, too."""
         td = self._tensordict
         if self.is_locked:
             td.lock_()
@@ -87,7 +87,7 @@ class DataFiles(NonTensorOps):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or one of tensordict 0.15."""
+        """Restore a pickled state, also one of the published tensordict 0.15."""
         td, fields = state["tensordict"], state["non_tensordict"]
         self._cells = [fields["data"]]
         self._at = 0
@@ -121,7 +121,7 @@ class DataFiles(NonTensorOps):
 
 
 class StackFiles(NonTensorOps):
-    """The files and pickles of a :class:`NonTensorStack`."""
+    """The methods of :class:`NonTensorStack` for files and pickles."""
 
     if TYPE_CHECKING:
         stack_dim: int
@@ -165,7 +165,7 @@ class StackFiles(NonTensorOps):
         )
 
     def _is_plain_column(self) -> bool:
-        """Tell whether each value is that of a plain member."""
+        """Return whether each value can be stored as a plain member."""
         return (
             type(self) is self._non_tensor_stack_type
             and self._member_class is self._non_tensor_type
@@ -199,10 +199,10 @@ class StackFiles(NonTensorOps):
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle as a call of the class, which tensordict 0.15 understands, too."""
+        """Pickle as a call of the class, which tensordict 0.15 can read, too."""
         if self._layout is None and getattr(self._cells, "is_elsewhere", False):
-            given = self._cells, self._batch_size, self._device
-            return self._non_tensor_stack_type._of_cells, given
+            arguments = self._cells, self._batch_size, self._device
+            return self._non_tensor_stack_type._of_cells, arguments
         is_plain = (
             self._device is None
             and self._td_dim_names is None
@@ -211,13 +211,13 @@ class StackFiles(NonTensorOps):
             and not self.stack_dim
             and len(self._batch_size) == 1
         )
-        # A collection would be a member, and not the value of one.
+        # As an argument, a collection would become a member instead of a value.
         if is_plain and self._is_plain_column():
             return self._non_tensor_stack_type, tuple(self._flat())
         return self._non_tensor_stack_type, (), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state in the form that tensordict 0.15 reads."""
+        """Return the state in a form that tensordict 0.15 can read, too."""
         state: dict[str, Any] = {
             "_is_locked": self._is_locked or None,
             "stack_dim": self.stack_dim,
@@ -234,11 +234,11 @@ class StackFiles(NonTensorOps):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or one of tensordict 0.15."""
+        """Restore a pickled state, also one of the published tensordict 0.15."""
         dim, size = state.get("stack_dim", 0), state.get("_batch_size")
         members = state["tensordicts"]
         if size is not None and not size.numel() and not members:
-            # There is no member to tell the other dims.
+            # Without members, only the recorded size has the other dims.
             self._cells, self._layout, self._batch_size = [], None, size
             self.stack_dim = dim
         else:

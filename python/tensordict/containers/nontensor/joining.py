@@ -1,4 +1,4 @@
-"""Stacking and concatenating non-tensor values."""
+"""Stacking and concatenating non-tensor data."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ __all__ = ["cat_values", "stack_values", "stacked"]
 
 
 def stack_values(members: Sequence[Any], dim: int) -> Any:
-    """Stack non-tensor entries: one value where that is all there is.
+    """Stack non-tensor data; equal data may become one value.
 
-    Equal metadata become one, equal data only with ``set_capture_non_tensor_stack``, and
-    where they have no elements: their stack would have no value.
+    Equal metadata becomes one value. Other equal data becomes one value only with
+    ``set_capture_non_tensor_stack``, or if it has no elements: a stack of no elements
+    has no value.
     """
     first = members[0]
     if any(not isinstance(member, NonTensorOps) for member in members):
@@ -53,13 +54,13 @@ def stack_values(members: Sequence[Any], dim: int) -> Any:
     if collapses and all(
         member.data is first.data or same(first.data, member.data) for member in members
     ):
-        made = first._sized(merged_batch_size(list(members), dim))
-        return made._named(_names_with(first, dim))
+        joined = first._sized(merged_batch_size(list(members), dim))
+        return joined._named(_names_with(first, dim))
     return stacked(members, dim)
 
 
 def _same_metadata(first: CollectionProtocol, second: object) -> bool:
-    """Tell whether metadata is one: what can change is not shared because it is equal."""
+    """Return whether metadata is the same: identical, or equal and hashable."""
     if first is second:
         return True
     try:
@@ -71,10 +72,11 @@ def _same_metadata(first: CollectionProtocol, second: object) -> bool:
 
 @on_real_tensors
 def shown_together(members: Sequence[Any], dim: int, of_rows: bool) -> Any:
-    """Values as one stack, which writes to them.
+    """Show values as one stack, which writes to their owners.
 
-    A value for many elements cannot take one for each: with ``of_rows`` such a write is
-    refused, else it stays in the stack.
+    A member with one value for many elements cannot hold different values. If
+    ``of_rows`` is true, such a write raises an error; otherwise the stack is not
+    linked.
     """
     if _show_rows(members):
         return RaggedStack._of_rows(list(members), dim)
@@ -93,7 +95,7 @@ def shown_together(members: Sequence[Any], dim: int, of_rows: bool) -> Any:
             for member, start, stop in zip(members, starts, starts[1:], strict=False)
         ]
         order = torch.stack(numbers, dim).flatten().tolist()
-    # Elements of a member that has one value have one home.
+    # All elements of a member with one value have the same home.
     is_of_rows = any(
         member.batch_size.numel() != 1 and not isinstance(member, NonTensorStack)
         for member in members
@@ -108,7 +110,7 @@ def shown_together(members: Sequence[Any], dim: int, of_rows: bool) -> Any:
 
 
 def _show_rows(members: Sequence[Any]) -> bool:
-    """Tell whether these are rows that differ in length, of one stack."""
+    """Return whether these are rows of one stack that differ in length."""
     first = members[0]
     return all(
         isinstance(member, NonTensorStack) and member._cells is first._cells
@@ -120,14 +122,14 @@ def _show_rows(members: Sequence[Any]) -> bool:
 
 
 def _are_single(members: Sequence[Any]) -> bool:
-    """Tell whether each is one value for one element, without batch dims."""
+    """Return whether each member is one value without batch dims."""
     return {type(member) for member in members} == {NonTensorData} and {
         len(member._batch_size) for member in members
     } == {0}
 
 
 def _singles(members: Sequence[Any]) -> NonTensorStack:
-    """Show members together that are each one value: see :func:`shown_together`."""
+    """Stack members of one value each: see :func:`shown_together`."""
     cells = LinkedCells(
         [member.data for member in members],
         [(member, member._at) for member in members],
@@ -140,7 +142,7 @@ def _singles(members: Sequence[Any]) -> NonTensorStack:
 
 
 def stacked(members: Sequence[Any], dim: int) -> Any:
-    """The stack of collections of values along a new dim."""
+    """Stack collections of values along a new dim."""
     size = members[0].batch_size
     for member in members:
         if len(member.batch_size) != len(size):
@@ -164,13 +166,13 @@ MSG_CAT_SIZES = (
 
 
 def cat_values(members: Sequence[Any], dim: int) -> Any:
-    """Concatenate non-tensor entries: one value where all have that."""
+    """Concatenate non-tensor data; the result of equal values is one value."""
     if any(not isinstance(member, NonTensorOps) for member in members):
         raise RuntimeError(MSG_NO_NON_TENSOR)
     first = members[0]
     is_empty = not first.batch_size.numel() and not any(map(_is_ragged, members))
     if is_empty and not any(member.batch_size[dim] for member in members):
-        # Two values for the same elements, of which there are none.
+        # The data has no elements, so the first one stands for all.
         return first._twin()
     if all(isinstance(member, NonTensorDataBase) for member in members) and all(
         member.data is first.data or is_interchangeable(first.data, member.data)
@@ -178,22 +180,24 @@ def cat_values(members: Sequence[Any], dim: int) -> Any:
     ):
         length = sum(member.batch_size[dim] for member in members)
         size = first.batch_size
-        made = first._sized(torch.Size([*size[:dim], length, *size[dim + 1 :]]))
+        joined = first._sized(torch.Size([*size[:dim], length, *size[dim + 1 :]]))
         names = first._td_dim_names
-        return made._named(None if names is None else list(names))
+        return joined._named(None if names is None else list(names))
     if any(map(_is_ragged, members)):
         return cat_rows(members, dim)
     before, after = first.batch_size[:dim], first.batch_size[dim + 1 :]
     length = 0
     for position, member in enumerate(members):
-        own = member.batch_size
-        if own[:dim] != before or own[dim + 1 :] != after:
-            if len(own) == len(first.batch_size) and all(map(_is_stack, members)):
+        member_size = member.batch_size
+        if member_size[:dim] != before or member_size[dim + 1 :] != after:
+            if len(member_size) == len(first.batch_size) and all(
+                map(_is_stack, members)
+            ):
                 return cat_rows(members, dim)
             raise RuntimeError(
-                MSG_CAT_SIZES.format(dim, first.batch_size, own, position)
+                MSG_CAT_SIZES.format(dim, first.batch_size, member_size, position)
             )
-        length += own[dim]
+        length += member_size[dim]
     dims = {member.stack_dim if _is_stack(member) else dim for member in members}
     stack_dim = dims.pop() if len(dims) == 1 else dim
     size = torch.Size([*before, length, *after])
@@ -213,7 +217,7 @@ def cat_values(members: Sequence[Any], dim: int) -> Any:
 
 
 def _lock_as(stack: Any, members: Sequence[Any]) -> None:
-    """Lock ``stack`` if all of its members are."""
+    """Lock ``stack`` if all of its members are locked."""
     if all(member._is_locked for member in members):
         stack._lock_tree()
 
@@ -230,7 +234,7 @@ def _is_stack(member: CollectionProtocol) -> bool:
 def _joined(
     members: Sequence[Any], size: torch.Size, dim: int, stack_dim: int
 ) -> NonTensorStack:
-    """The values of members, part by part along ``dim``, in a column of ``size``."""
+    """Concatenate the values of members along ``dim``, in a stack of ``size``."""
     outer = math.prod(size[:dim])
     rows = []
     for member in members:
@@ -263,7 +267,7 @@ def _member_class(member: Any) -> type[NonTensorDataBase]:
 
 
 def _names_with(member: CollectionProtocol, dim: int) -> list[str | None] | None:
-    """The names of a stack of collections like ``member`` along a new dim."""
+    """Return the names of a stack of collections like ``member`` along a new dim."""
     names = member._td_dim_names
     return None if names is None else [*names[:dim], None, *names[dim:]]
 

@@ -14,7 +14,7 @@ from tensordict.containers.nontensor.write_through import LinkedList
 
 MSG_MAPPED_CHOICE = (
     "where() cannot choose among the values of a NonTensorStack that torch.vmap maps over: "
-    "the function runs once, for all of its elements. Call it before or after."
+    "the function runs once, for all of its elements. Call where() before or after it."
 )
 
 if TYPE_CHECKING:
@@ -29,44 +29,44 @@ MSG_MAPPED = (
 
 
 class MappedStack(NonTensorStack):
-    """A :class:`NonTensorStack` of which ``vmap`` hides one dim or more.
+    """A :class:`NonTensorStack` of which ``vmap`` hides one or more dims.
 
-    The function runs once, so that there is no value of one element to see: reading
-    it gives those of all. Shape operations move the elements as the function asks for.
+    ``vmap`` calls the function once for all elements, so reading returns the values of
+    all elements. Shape operations move the elements like those of a tensor.
     """
 
     _places: torch.Tensor
-    """The position in the cells of each element, with the dims that are hidden."""
+    """The cell index of each element, with the hidden dims first."""
 
     _levels: tuple[int, ...]
-    """The level of ``vmap`` of each leading dim of the positions that is hidden."""
+    """The ``vmap`` level of each hidden dim."""
 
     @classmethod
     def _hide(cls, stack: NonTensorStack, dim: int, level: int, size: object) -> Self:
-        """A stack without one of its dims, which ``vmap`` maps over."""
+        """Hide a dim of a stack that ``vmap`` maps over."""
         levels = stack._levels if isinstance(stack, MappedStack) else ()
         places = stack._index_tensor().movedim(len(levels) + dim, 0)
         return cls._of_places(stack, places, size, (level, *levels))
 
     @classmethod
     def _of_places(cls, like: Any, places: Any, size: Any, levels: Any) -> Self:
-        made = cls._of_cells(like._cells, torch.Size(size), like._device)
-        made._places = places
-        made._member_class = like._member_class
-        made._levels = levels
-        return made
+        stack = cls._of_cells(like._cells, torch.Size(size), like._device)
+        stack._places = places
+        stack._member_class = like._member_class
+        stack._levels = levels
+        return stack
 
     def _index_tensor(self) -> torch.Tensor:
         return self._places
 
     def _numbers(self) -> list[int]:
-        found: list[int] = self._places.flatten().tolist()
-        return found
+        numbers: list[int] = self._places.flatten().tolist()
+        return numbers
 
     def _flat(self) -> list[Any]:
         return taken(self._cells, self._numbers())
 
-    # One element of those that are seen is many of those that are not.
+    # One visible element stands for many elements, so it is not one value.
     _index = NonTensorOps._index
     _as_row = NonTensorOps._as_row
     _part_of_row = NonTensorOps._part_of_row
@@ -107,9 +107,9 @@ class MappedStack(NonTensorStack):
         if levels:
             return self._of_places(self, places, prefix, levels)
         cells = [self._cells[place] for place in places.flatten().tolist()]
-        made = NonTensorStack._of_cells(cells, prefix, self._device)
-        made._member_class = self._member_class
-        return made
+        stack = NonTensorStack._of_cells(cells, prefix, self._device)
+        stack._member_class = self._member_class
+        return stack
 
     def _twin(self) -> Any:
         return self._of_places(self, self._places, self._batch_size, self._levels)
@@ -121,7 +121,7 @@ class MappedStack(NonTensorStack):
         return LinkedList(self.tolist())
 
     def tolist(self, *, as_linked_list: bool = False, **kwargs: object) -> Any:
-        """The values of all elements, those of the dims that are hidden first."""
+        """Return the values of all elements in nested lists, hidden dims first."""
         nested = _nested(self._flat(), self._index_tensor().shape)
         return LinkedList(nested) if as_linked_list else nested
 
@@ -135,7 +135,7 @@ class MappedStack(NonTensorStack):
 def joined_with_mapped(
     members: Sequence[Any], join: Callable[..., torch.Tensor], dim: int, size: Any
 ) -> MappedStack:
-    """One stack of values of which ``vmap`` maps over some: ``join`` is of tensors."""
+    """Join stacks of which ``vmap`` maps over some; ``join`` joins tensors."""
     levels: dict[int, int] = {}
     for member in members:
         if isinstance(member, MappedStack):
@@ -145,21 +145,23 @@ def joined_with_mapped(
     cells: list[Any] = []
     parts = []
     for member in members:
-        own = member._levels if isinstance(member, MappedStack) else ()
+        member_levels = member._levels if isinstance(member, MappedStack) else ()
         flat = member._flat()
         places = torch.arange(len(cells), len(cells) + len(flat))
         cells += flat
-        places = places.view([*[levels[level] for level in own], *member.batch_size])
+        places = places.view(
+            [*[levels[level] for level in member_levels], *member.batch_size]
+        )
         for at, level in enumerate(order):
-            if level not in own:
+            if level not in member_levels:
                 places = places.unsqueeze(at)
         parts.append(
             places.expand(*[levels[level] for level in order], *member.batch_size)
         )
-    made = MappedStack._of_cells(cells, torch.Size(size), members[0]._device)
-    made._places = join(parts, len(order) + dim)
-    made._levels = tuple(order)
-    made._member_class = next(
+    joined = MappedStack._of_cells(cells, torch.Size(size), members[0]._device)
+    joined._places = join(parts, len(order) + dim)
+    joined._levels = tuple(order)
+    joined._member_class = next(
         member._member_class for member in members if isinstance(member, MappedStack)
     )
-    return made
+    return joined

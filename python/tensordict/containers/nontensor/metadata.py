@@ -1,4 +1,4 @@
-"""The class of one value that belongs to a collection as a whole, and those of its types."""
+"""Non-tensor data that belongs to a collection as a whole, and its typed subclasses."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ MSG_TWICE = "Cannot specify type for {}: it has one."
 class MetaData(NonTensorDataBase[Value]):
     """One value of any type that belongs to a collection as a whole.
 
-    As :class:`NonTensorData`, but equal ones are stacked to one, not to a
-    :class:`NonTensorStack`.
+    It differs from :class:`NonTensorData` when it is stacked: equal metadata stays one
+    value, and does not become a :class:`NonTensorStack`.
 
     Examples:
         >>> torch.stack([MetaData("a"), MetaData("a")])
         MetaData(data=a, batch_size=torch.Size([2]), device=None)
 
-    ``MetaData[int]`` is a subclass that takes values of this type alone:
+    ``MetaData[int]`` is a subclass that only accepts values of this type:
 
         >>> MetaData[int](3)
         MetaData[int](data=3, batch_size=torch.Size([]), device=None)
@@ -49,7 +49,7 @@ class MetaData(NonTensorDataBase[Value]):
 
         @classmethod
         def __class_getitem__(cls, item: object) -> type:
-            """The subclass whose values are of a type: ``MetaData[int]``."""
+            """Return the subclass for values of a type: ``MetaData[int]``."""
             if cls._expected_type is not None:
                 raise TypeError(MSG_TWICE.format(cls.__name__))
             return _of_type(cls, item)
@@ -58,12 +58,12 @@ class MetaData(NonTensorDataBase[Value]):
         return type(self).__name__
 
     def _chosen(self, condition: torch.Tensor, other: object) -> Any:
-        # Data of a collection as a whole is not chosen for some elements.
+        # Metadata belongs to the whole collection: a mask does not choose it.
         if isinstance(other, NonTensorOps):
             return self._twin()
         return super()._chosen(condition, other)
 
-    # A tensor is meant for the elements, not for what belongs to them as a whole.
+    # Writing a tensor or number addresses the elements, so it skips metadata.
 
     def _check_item(self, size: torch.Size, value: object, at: object = ...) -> None:
         if not isinstance(value, (torch.Tensor, int, float)):
@@ -76,12 +76,12 @@ class MetaData(NonTensorDataBase[Value]):
 
 
 class _OfType(type):
-    """The class of the classes with a type, which no module has under their names."""
+    """The metaclass of typed subclasses, which pickle cannot find by name."""
 
 
 @functools.cache
 def _of_type(cls: type[MetaData], item: object) -> type:
-    """Make the subclass of ``cls`` whose values are of a type, once for each."""
+    """Make the subclass of ``cls`` for values of a type, once for each type."""
     name = f"{cls.__qualname__}[{_name_of(item)}]"
     body = {
         "_expected_type": item,
@@ -89,42 +89,42 @@ def _of_type(cls: type[MetaData], item: object) -> type:
         "__doc__": cls.__doc__,
     }
     kind: Any = item
-    made: Any = _OfType(name, (cls,), body)
+    typed_class: Any = _OfType(name, (cls,), body)
 
     def checked(self: MetaData, data: object, *args: Any, **options: Any) -> None:
         cls.__init__(self, data, *args, **options)
         if not _is_instance(self.data, kind):
-            said = MSG_TYPE.format(_name_of(item), type(self.data).__name__)
-            raise TypeError(said)
+            msg = MSG_TYPE.format(_name_of(item), type(self.data).__name__)
+            raise TypeError(msg)
 
-    # Not in the body, of which the class makes a method of its own.
-    made.__init__ = checked
-    return made
+    # Set after creation: in the body, the class would wrap it.
+    typed_class.__init__ = checked
+    return typed_class
 
 
 def _reduce_class(cls: type[MetaData]) -> str | tuple[Callable[..., type], Any]:
-    """Give pickle what it keeps of a class with a type, or of a subclass of one."""
+    """Reduce a typed subclass to its base and type; other classes to their name."""
     if "_expected_type" not in cls.__dict__:
         return str(cls.__qualname__)
     return _of_type, (cls.__base__, cls._expected_type)
 
 
 def _is_instance(value: object, expected: type[Any]) -> bool:
-    """Return whether ``value`` is of a type, as far as that can be told."""
+    """Return whether ``value`` is of a type, as far as Python can check it."""
     try:
         return isinstance(value, expected)
     except TypeError:
         origin: Any = typing.get_origin(expected)
     if origin in (typing.Union, types.UnionType):
-        return any(_is_instance(value, each) for each in typing.get_args(expected))
-    # Everything is an instance of Any, of type variables and the like.
+        return any(_is_instance(value, member) for member in typing.get_args(expected))
+    # The answer for `Any`, type variables and similar types is True.
     is_class = isinstance(origin, type) and origin.__module__ != "typing"
     return not is_class or isinstance(value, origin)
 
 
 def _name_of(item: object) -> str:
-    """The type as it stands between brackets."""
-    # From 3.14 on the name of a union is that of its class.
+    """Return the text of a type for use between brackets."""
+    # From Python 3.14 on, `__name__` of a union is the name of its class.
     if isinstance(item, types.UnionType):
         return str(item)
     return str(getattr(item, "__name__", item))

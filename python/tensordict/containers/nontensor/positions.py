@@ -1,9 +1,9 @@
-"""Computing with the positions of values.
+"""Computing the cell indices of values, the *positions*, after an operation.
 
-The positions of a stack in its cells are plain Python, so that the compiler knows them:
-a :data:`Layout`, as a view of a tensor has one. Those of what an operation makes are
-found by doing the same to a tensor of positions: while a program is compiled, then,
-and not in the program.
+The positions of a stack are stored as a :data:`Layout` of plain Python numbers, similar
+to the strides of a tensor view, so that the compiler can see them. The positions after
+an operation are found by applying it to a tensor of positions. Compiled programs do
+this during compilation only.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ __all__ = [
 ]
 
 Layout = tuple[int, tuple[int, ...]]
-"""The position of the first element, and how far it is to the next one in each dim."""
+"""The position of the first element, and the step to the next one in each dim."""
 
 Found = tuple[Layout | None, list[int] | None]
-"""A layout in the same cells, or the positions of what has cells of its own, row by row."""
+"""A layout in the same cells, or the positions to copy to new cells, row by row."""
 
 KEPT = 1 << 16
-"""The number of positions that are kept, for all stacks that have no more cells."""
+"""The length of the cached tensor of positions, which all smaller stacks share."""
 
 MSG_INDEX = "index {} is out of bounds for the stack dim of size {}"
 
 
 def moves_elements(op: Any) -> bool:
-    """Tell whether an operation on leaves moves elements, rather than compute with them."""
+    """Return whether an operation on leaves only moves elements."""
     return name_of(op) in MOVES_ELEMENTS
 
 
 def leaf_call(
     op: Any, args: tuple[Any, ...], tail: int, k: int, part: int | None = None
 ) -> Any:
-    """An operation on leaves as a function of the positions of values alone."""
+    """Return an operation on leaves as a function of a tensor of positions."""
 
     def call(positions: torch.Tensor) -> Any:
         result = _call(positions, op, args, tail, k)
@@ -72,9 +72,9 @@ def leaf_call(
 
 
 def on_real_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``function``, which computes with positions, do so under any dispatch mode.
+    """Decorate ``function`` to compute with real tensors under any dispatch mode.
 
-    Values are where they are: under a ``FakeTensorMode`` positions must not be fake.
+    Positions are needed as real numbers even under a ``FakeTensorMode``.
     """
 
     @functools.wraps(function)
@@ -88,12 +88,12 @@ def on_real_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _has_modes() -> bool:
-    """Tell whether a dispatch mode is on."""
+    """Return whether a dispatch mode is on."""
     return bool(torch._C._len_torch_dispatch_stack())
 
 
 def taken(cells: list[Any], places: list[int]) -> list[Any]:
-    """The values at some positions."""
+    """Return the values at some positions."""
     return [cells[place] for place in places]
 
 
@@ -101,7 +101,7 @@ _kept: list[torch.Tensor] = []
 
 
 def _positions(count: int) -> torch.Tensor:
-    """The numbers from 0 to ``count``, which are made once if they are not many."""
+    """Return the numbers from 0 to ``count``, from a cached tensor if they are few."""
     if count > KEPT:
         return torch.arange(count, device="cpu")
     if not _kept:
@@ -110,9 +110,9 @@ def _positions(count: int) -> torch.Tensor:
 
 
 def places_of(count: int, layout: Layout | None, size: torch.Size) -> torch.Tensor:
-    """The position of each element of a stack of ``size`` in ``count`` cells.
+    """Return the positions of a stack of ``size`` in ``count`` cells.
 
-    Not to be changed. Without a layout the elements are in order.
+    Do not change the tensor. Without a layout, the elements are in order.
     """
     places = _positions(count)
     if layout is None:
@@ -122,16 +122,16 @@ def places_of(count: int, layout: Layout | None, size: torch.Size) -> torch.Tens
 
 @on_real_tensors
 def places_listed(count: int, layout: Layout | None, size: torch.Size) -> list[int]:
-    """The position of each element, row by row."""
-    found: list[int] = places_of(count, layout, size).flatten().tolist()
-    return found
+    """Return the position of each element, row by row."""
+    places: list[int] = places_of(count, layout, size).flatten().tolist()
+    return places
 
 
 @on_real_tensors
 def places_at(
     count: int, layout: Layout | None, size: torch.Size, index: Any
 ) -> tuple[list[int], torch.Size]:
-    """The positions of the elements at an index, row by row, and their shape."""
+    """Return the positions of the elements at an index, row by row, and their shape."""
     places = places_of(count, layout, size)
     plan = _rust.index_plan(size, index)
     if plan is not None:
@@ -149,7 +149,7 @@ def places_moved(
     tail: int,
     k: int,
 ) -> Found:
-    """Tell where the elements of a stack are after an operation on leaves."""
+    """Return the positions of a stack's elements after an operation on leaves."""
     places = places_of(count, layout, size)
     return _found(leaf_call(op, args, tail, k)(places), places)
 
@@ -163,14 +163,14 @@ def places_split(
     args: tuple[Any, ...],
     k: int,
 ) -> list[Found]:
-    """The same for an operation that makes several."""
+    """Return the positions for each result of an operation that splits leaves."""
     places = places_of(count, layout, size)
     parts = leaf_call(op, args, 0, k)(places)
     return [_found(part, places) for part in parts]
 
 
 def selected(positions: torch.Tensor, at: Any) -> torch.Tensor:
-    """The operation that an index is."""
+    """Index a tensor of positions: the operation of an index."""
     return positions[at]
 
 
@@ -181,7 +181,7 @@ def _found(moved: torch.Tensor, places: torch.Tensor) -> Found:
 
 
 def dims_taken(item: Any) -> int:
-    """Count the dims that an item of an index selects along."""
+    """Return the number of dims that an item of an index selects along."""
     if item is None or isinstance(item, bool):
         return 0
     is_mask = isinstance(item, torch.Tensor) and item.dtype is torch.bool
@@ -189,7 +189,7 @@ def dims_taken(item: Any) -> int:
 
 
 def selects_one(at: object, dim: int) -> bool:
-    """Tell whether an index, as a plan has it, has a number for a dim."""
+    """Return whether a resolved index has an integer for a dim."""
     taken = 0
     for item in at if isinstance(at, tuple) else (at,):
         if taken == dim and dims_taken(item):
@@ -199,13 +199,13 @@ def selects_one(at: object, dim: int) -> bool:
 
 
 def out_of_bounds(places: list[int], length: int) -> IndexError:
-    """The error of a position that is none among ``length`` of them."""
+    """Return the error for the first position that is out of range."""
     at = next(at for at in places if not -length <= at < length)
     return IndexError(MSG_INDEX.format(at, length))
 
 
 def strides_of(size: torch.Size) -> tuple[int, ...]:
-    """The strides of elements of ``size`` that lie row by row."""
+    """Return the strides of elements of ``size`` that lie row by row."""
     steps, step = [], 1
     for length in reversed(size):
         steps.append(step)
@@ -214,7 +214,7 @@ def strides_of(size: torch.Size) -> tuple[int, ...]:
 
 
 def is_view(moved: torch.Tensor, places: torch.Tensor) -> bool:
-    """Tell whether ``moved`` shows each element of ``places`` once at most, in its memory."""
+    """Return whether ``moved`` is a view of ``places`` that repeats no element."""
     if moved.untyped_storage()._cdata != places.untyped_storage()._cdata:
         return False
     return all(

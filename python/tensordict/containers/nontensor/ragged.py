@@ -1,4 +1,4 @@
-"""Stacks of values whose rows have different lengths: rows that are kept apart."""
+"""Ragged stacks of values: rows of different lengths."""
 
 from __future__ import annotations
 
@@ -35,58 +35,58 @@ if TYPE_CHECKING:
 __all__ = ["RaggedStack", "cat_rows", "stack_rows"]
 
 MSG_SHAPE = (
-    "{} needs rows of one length, and those of this NonTensorStack differ: its batch "
-    "size is {}. Take them one by one, with unbind({})."
+    "{} needs rows of one length, but the rows of this NonTensorStack differ: its batch "
+    "size is {}. Split the rows with unbind({}) first."
 )
 MSG_VALUES = (
-    "The values to write have the batch size {}, and what they are written to has other "
-    "lengths: its batch size is {}."
+    "The values to write have the batch size {}, but the lengths of the target's rows "
+    "differ: its batch size is {}."
 )
 
 
 class RaggedStack(NonTensorStack):
     """A :class:`NonTensorStack` of rows that differ in length: -1 in its batch size.
 
-    Its rows are kept apart, as the members of a lazy stack are: what moves elements is
-    done by a lazy stack of them, which show parts of the cells.
+    The rows are kept separate, like the members of a lazy stack. Operations that move
+    elements run on a lazy stack of the rows. The rows are parts of the same cells.
     """
 
     _rows: list[Any]
-    """The rows along the stack dim, of which only the places in the cells count."""
+    """The rows along the stack dim, of which only the layouts are used."""
 
     @classmethod
     def _of_rows(cls, rows: list[Any], dim: int) -> Self:
-        """The stack of rows that show parts of the same cells."""
-        made = cls.__new__(cls)
-        made._rows = rows
-        made._cells, made._layout = rows[0]._cells, None
-        made._batch_size = merged_batch_size(rows, dim)
+        """Make the stack of rows that are parts of the same cells."""
+        stack = cls.__new__(cls)
+        stack._rows = rows
+        stack._cells, stack._layout = rows[0]._cells, None
+        stack._batch_size = merged_batch_size(rows, dim)
         devices = {row._device for row in rows}
-        made._device = devices.pop() if len(devices) == 1 else None
-        made._td_dim_names = None
-        made._member_class = rows[0]._member_class
-        made.stack_dim = dim
-        return made
+        stack._device = devices.pop() if len(devices) == 1 else None
+        stack._td_dim_names = None
+        stack._member_class = rows[0]._member_class
+        stack.stack_dim = dim
+        return stack
 
-    # A stack made anew of cells has rows of one length.
+    # The rows of a stack made from cells have the same length.
     _of_cells = NonTensorStack._of_cells  # type: ignore[assignment]
 
     def _row(self, at: int) -> Any:
-        """The row at a position, as a view of this."""
+        """Return the row at a position, as a view."""
         row = self._rows[at]._over(self._cells)
         row._device = self._device
         return self._part(row)
 
     def _apart(self) -> Any:
-        """The lazy stack of the rows."""
+        """Return a lazy stack of the rows."""
         rows = [self._row(at) for at in range(len(self._rows))]
         return LazyStackedTensorDict._of(rows, self.stack_dim)
 
     def _together(self, made: Any) -> Any:
-        """Turn what the lazy stack of the rows made into a stack of values.
+        """Turn the result of the lazy stack of rows into a stack of values.
 
         Raises:
-            RuntimeError: it would have needed rows of one length.
+            RuntimeError: the operation needs rows of one length.
         """
         if not isinstance(made, NonTensorOps):
             if 0 in made.batch_size:
@@ -100,7 +100,7 @@ class RaggedStack(NonTensorStack):
 
     @property
     def tensordicts(self) -> list[Any]:  # type: ignore[override]
-        """The rows: views, made now."""
+        """The rows, as new views."""
         return [self._row(at) for at in range(len(self._rows))]
 
     def _numbers(self) -> list[int]:
@@ -124,20 +124,21 @@ class RaggedStack(NonTensorStack):
         return LinkedList([row._value() for row in self._in_order()], td=self)
 
     def tolist(self, *, as_linked_list: bool = False, **kwargs: object) -> Any:
-        """The values in nested lists: see :meth:`NonTensorStack.tolist`."""
+        """Return the values in nested lists: see :meth:`NonTensorStack.tolist`."""
         if as_linked_list:
             return self._value()
         return [row.tolist() for row in self._in_order()]
 
     def _in_order(self) -> Sequence[Any]:
-        """The parts along the first dim; the rows where that has no length."""
+        """Return the parts along the first dim, or the rows if it is ragged."""
         return self.unbind(self.stack_dim if self._batch_size[0] < 0 else 0)
 
     def maybe_to_stack(self) -> Any:
-        """A stack of the same elements."""
+        """Return a stack of the same elements."""
         return self._index(...)
 
-    # Moving elements -------------------------------------------------------------------
+    # Moving elements
+    # -------------------------------------------------------------------
 
     def _map_leaves(
         self,
@@ -172,7 +173,7 @@ class RaggedStack(NonTensorStack):
             return made
         rows = None
         if not self.stack_dim and op not in MOVES_DIMS | REGROUPS:
-            # Rows are moved as their numbers are.
+            # Apply the operation to the row numbers, then select these rows.
             numbers = torch.arange(size[0])
             rows = (
                 leaf_call(op, args, tail, k)(numbers)
@@ -194,11 +195,11 @@ class RaggedStack(NonTensorStack):
         return [self._together(part) for part in parts]
 
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:
-        """The parts along a dim, which is that of the rows, or has a length."""
+        """Return the parts along a dim: the stack dim, or a dim that is not ragged."""
         return tuple(self._together(part) for part in self._apart().unbind(dim))
 
     def reshape(self, *shape: Any, **kwargs: object) -> Any:
-        """Copy all values into one dim, with -1: rows have no other common shape."""
+        """Copy all values into one dim; only the shape ``-1`` is supported."""
         if shape not in ((-1,), ([-1],), ((-1,),)):
             raise self._refused("reshape")
         flat = self._flat()
@@ -207,7 +208,7 @@ class RaggedStack(NonTensorStack):
     def flatten(
         self, start_dim: int | None = None, end_dim: int | None = None, **kwargs: object
     ) -> Any:
-        """All values in one dim."""
+        """Return all values in one dim."""
         ndim = len(self._batch_size)
         if (start_dim or 0) % ndim or (end_dim or -1) % ndim != ndim - 1:
             raise self._refused("flatten")
@@ -221,7 +222,8 @@ class RaggedStack(NonTensorStack):
             return self._row(index)
         return self._together(self._apart()._index(index))
 
-    # Writing ---------------------------------------------------------------------------
+    # Writing
+    # ---------------------------------------------------------------------------
 
     def _check_item(self, size: torch.Size, value: object, at: object = ...) -> None:
         self._check_source(value)
@@ -229,8 +231,8 @@ class RaggedStack(NonTensorStack):
             self._content_at(at, value)
 
     def _content_at(self, index: object, value: object) -> tuple[list[int], list[Any]]:
-        """The places that an index selects, and what is written to each of them."""
-        # The cells of these have their own places as values.
+        """Return the cells that an index selects, and the value for each of them."""
+        # A stack of the same layout whose values are the cell indices.
         places: Any = self._over(list(range(len(self._cells))))
         part = places if index == () else places._index(index)
         flat = part._flat()
@@ -243,9 +245,9 @@ class RaggedStack(NonTensorStack):
         if _lengths(value) == _lengths(part):
             return flat, value._flat()
         if part.batch_size[1:] and value.batch_size == part.batch_size[:1]:
-            # One value for each row.
+            # There is one value for each row.
             pairs = zip(value._flat(), part.unbind(0), strict=True)
-            return flat, [each for each, row in pairs for _ in row._flat()]
+            return flat, [row_value for row_value, row in pairs for _ in row._flat()]
         raise RuntimeError(MSG_VALUES.format(value.batch_size, part.batch_size))
 
     @on_real_tensors
@@ -277,7 +279,8 @@ class RaggedStack(NonTensorStack):
         if len(found) != len(self._batch_size) - 1:
             super()._check_row_size(found)
 
-    # The stack as a whole ----------------------------------------------------------------
+    # The stack as a whole
+    # ----------------------------------------------------------------
 
     def _take_state(self, fields: dict[str, Any], is_one: bool) -> None:
         if is_one:
@@ -291,9 +294,9 @@ class RaggedStack(NonTensorStack):
         return self._twin() if self._batch_size[: len(size)] == size else None
 
     def _twin(self) -> Any:
-        made = self._moved_into([])
+        twin = self._moved_into([])
         names = self._td_dim_names
-        return made._named(None if names is None else list(names))
+        return twin._named(None if names is None else list(names))
 
     def _refused(self, what: str) -> RuntimeError:
         text = MSG_SHAPE.format(what, self._batch_size, self.stack_dim)
@@ -301,25 +304,27 @@ class RaggedStack(NonTensorStack):
 
 
 def stack_rows(members: Sequence[Any], dim: int) -> Any:
-    """The stack along a new dim of values that differ in shape, but not in dims."""
+    """Stack values along a new dim, of the same number of dims but other lengths."""
     cells: list[Any] = []
-    stacks = [each._to_stack() if each._is_one else each for each in members]
-    return RaggedStack._of_rows([each._moved_into(cells) for each in stacks], dim)
+    stacks = [member._to_stack() if member._is_one else member for member in members]
+    return RaggedStack._of_rows([member._moved_into(cells) for member in stacks], dim)
 
 
 def cat_rows(members: Sequence[Any], dim: int) -> Any:
-    """Values that differ in shape one after the other along ``dim``."""
-    at = next((each.stack_dim for each in members if isinstance(each, RaggedStack)), 0)
+    """Concatenate values that differ in shape along ``dim``."""
+    at = next(
+        (member.stack_dim for member in members if isinstance(member, RaggedStack)), 0
+    )
     rows = [member.unbind(at) for member in members]
     if dim == at:
-        return stack_of([row for each in rows for row in each], at)
+        return stack_of([row for member_rows in rows for row in member_rows], at)
     inner = dim - (dim > at)
     joined = [parts[0]._cat_all(parts, inner) for parts in zip(*rows, strict=True)]
     return stack_of(joined, at)
 
 
 def _lengths(stack: Any) -> Any:
-    """The batch size, or those of the rows in a list where they differ."""
+    """Return the batch size, or a list of the rows' batch sizes if it is ragged."""
     if -1 not in stack.batch_size:
         return stack.batch_size
     return [_lengths(row) for row in stack.tensordicts]

@@ -1,10 +1,10 @@
-"""Values that processes share: ``share_memory_`` and ``share_non_tensor=True``.
+"""Non-tensor data in shared memory: ``share_memory_`` and ``share_non_tensor=True``.
 
-The cells of such values are a :class:`SharedCells`: a sequence over slots of a file without
-a name, which ``_rust.SharedValues`` reads and writes. One file holds all values of a
-collection. A forked process inherits it, and :mod:`multiprocessing` hands it over by its
-descriptor; it is gone when no process holds it. A value that a process has read stays in
-its memory until the slot says that there is another one.
+The cells are a :class:`SharedCells`: a sequence over slots of an unnamed file, which
+``_rust.SharedValues`` reads and writes. One file holds all values of a collection. A
+forked process inherits it, and :mod:`multiprocessing` sends its descriptor. The file is
+removed when no process holds it. A process caches a value that it has read until the
+slot has a new one.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 __all__ = ["SharedCells", "install", "share_columns"]
 
 MSG_NOT_SENT = (
-    "This value was set by another process before it was shared, and cannot be sent: it "
-    "cannot be pickled. Set one that can."
+    "This value was set by another process before it was shared. It cannot be pickled, so "
+    "it cannot be sent to this process. Set a value that can be pickled."
 )
 
 NOT_SENT = b""
-"""The content of a slot whose value cannot be pickled."""
+"""The content of a slot if its value cannot be pickled."""
 
 
 class SharedCells(Sequence[Any]):
-    """Cells that are slots of a file, each of which any process can write.
+    """Cells that are slots of a file, which any process can write.
 
     Args:
         source: the file.
         start: the slot of the first cell.
-        length: how many cells there are.
-        known: the values that the slots have now, if this process has them.
+        length: the number of cells.
+        known: the present values of the slots, if this process has them.
     """
 
     __slots__ = ("_known", "_length", "_source", "_start")
@@ -53,7 +53,7 @@ class SharedCells(Sequence[Any]):
         self._source = source
         self._start = start
         self._length = length
-        # The generation of a slot, and its value then.
+        # For each cell, the generation of its slot and the value of that generation.
         self._known: dict[int, tuple[int, Any]] = {}
         for place, value in enumerate(known):
             self._known[place] = source.generation(start + place), value
@@ -66,9 +66,9 @@ class SharedCells(Sequence[Any]):
             return [self[at] for at in range(*place.indices(self._length))]
         place = self._place(place)
         slot = self._start + place
-        known = self._known.get(place)
-        if known is not None and known[0] == self._source.generation(slot):
-            return known[1]
+        cached = self._known.get(place)
+        if cached is not None and cached[0] == self._source.generation(slot):
+            return cached[1]
         generation, content = self._source.read(slot)
         value = _decoded(content)
         self._known[place] = generation, value
@@ -89,23 +89,25 @@ class SharedCells(Sequence[Any]):
         return place % length
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a part of a file, which only :mod:`multiprocessing` can send."""
+        """Pickle as a part of the file, which only :mod:`multiprocessing` can send."""
         return SharedCells, (self._source, self._start, self._length)
 
 
 def share_columns(columns: list[Any]) -> None:
-    """Let the values of some containers be seen by the processes that they are sent to.
+    """Move the values of some collections to shared memory.
 
-    Those that are shared already stay so. A value that cannot be pickled is seen by
-    this process and those forked from it, until there is another one.
+    Collections that are already shared stay so. A value that cannot be pickled is
+    visible only to this process and its forks, until a new value is set.
 
     Raises:
-        OSError: there is not enough memory, or there are too many open files.
+        OSError: there is not enough memory, or too many files are open.
     """
-    # One that is an entry several times is one.
-    columns = list({id(each): each for each in columns}.values())
-    columns = [each for each in columns if not isinstance(each._cells, SharedCells)]
-    # Containers that share cells, as views of a stack do, go on sharing them.
+    # The same collection may be an entry several times.
+    columns = list({id(column): column for column in columns}.values())
+    columns = [
+        column for column in columns if not isinstance(column._cells, SharedCells)
+    ]
+    # Collections that share cells, such as views of a stack, continue to share them.
     lists = {id(column._cells): column._cells for column in columns}
     contents = [_sent(value) for cells in lists.values() for value in cells]
     if not contents:
@@ -134,11 +136,12 @@ def _encoded(value: object) -> bytes:
 def _decoded(content: bytes) -> Any:
     if content == NOT_SENT:
         raise RuntimeError(MSG_NOT_SENT)
-    # Written by a process that was given the descriptor, as this one was.
+    # Only processes of this program have the descriptor, so the pickle is trusted.
     return pickle.loads(content)  # noqa: S301
 
 
-# Sending -------------------------------------------------------------------------------
+# Sending
+# -------------------------------------------------------------------------------
 
 
 def _reduce_source(source: _rust.SharedValues) -> tuple[Any, ...]:
@@ -152,22 +155,22 @@ def _rebuild_source(duplicate: Any) -> _rust.SharedValues:
 _OF_THIS_PROCESS = frozenset({"_last_op", "_lock_parents_weakrefs"})
 
 
-def _reduce_held(held: Any) -> Any:
-    if not isinstance(held.__dict__.get("_cells"), SharedCells):
-        return held.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-    state = held.__dict__.items()
+def _reduce_held(data: Any) -> Any:
+    if not isinstance(data.__dict__.get("_cells"), SharedCells):
+        return data.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    state = data.__dict__.items()
     state = {name: value for name, value in state if name not in _OF_THIS_PROCESS}
-    return _rebuild_held, (type(held), state)
+    return _rebuild_held, (type(data), state)
 
 
 def _rebuild_held(cls: Any, state: dict[str, Any]) -> Any:
-    held = cls.__new__(cls)
-    held.__dict__.update(state)
-    return held
+    data = cls.__new__(cls)
+    data.__dict__.update(state)
+    return data
 
 
 def install(*classes: type) -> None:
-    """Register how values are sent to other processes, shared or not."""
+    """Register how :mod:`multiprocessing` sends non-tensor data."""
     reduction.register(_rust.SharedValues, _reduce_source)
     for cls in classes:
         ForkingPickler.register(cls, _reduce_held)

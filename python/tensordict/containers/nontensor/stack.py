@@ -1,4 +1,4 @@
-"""A value that is no tensor for each element of a batch: one column of values."""
+"""Non-tensor data with a value for each row of a batch."""
 
 from __future__ import annotations
 
@@ -64,28 +64,28 @@ MSG_DIFFERENT_SIZES = (
 
 
 SHOWN = 50
-"""The number of characters of its values that the text of a stack has."""
+"""The number of characters of the values in the text of a stack."""
 
 
 @on_real_tensors
 def _listed(places: torch.Tensor) -> list[int]:
-    found: list[int] = places.flatten().tolist()
-    return found
+    listed: list[int] = places.flatten().tolist()
+    return listed
 
 
 def _copied_along(places: torch.Tensor, dim: int, size: torch.Size) -> torch.Tensor:
-    """Each element once for each place along a new dim."""
+    """Repeat each element along a new dim."""
     return places.unsqueeze(dim).expand(size).clone()
 
 
 def _has_plain_bounds(index: slice) -> bool:
-    """Tell whether a slice has no step, and bounds that are numbers."""
+    """Return whether a slice has no step, and integers or None as bounds."""
     bounds = {type(index.start), type(index.stop)}
     return index.step is None and bounds <= {int, type(None)}
 
 
 def _holds_anything(data: object) -> bool:
-    """Tell whether nested lists hold anything but lists."""
+    """Return whether nested lists contain anything but lists."""
     return not isinstance(data, list) or any(map(_holds_anything, data))
 
 
@@ -102,18 +102,18 @@ _STATE = (
     "_saved_in",
     "stack_dim",
 )
-"""The attributes that a stack may have in its dictionary when it was just made."""
+"""The attributes that a new stack may have in its dictionary."""
 
 
 class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
     StackFiles, StackWriting, LazyStackedTensorDict
 ):
-    """A value of any type for each element of a batch.
+    """A value of any type for each row of a batch.
 
-    The values lie in one list, row by row; the element at an index is made when it is
-    asked for, as a view: setting its ``data`` writes to the stack. So are the stacks
-    that an index with integers and slices, a view or a split gives. Other operations
-    copy the list, never the values.
+    The values are in one list, row by row. The element at an index is made at each
+    read, as a view: setting its ``data`` writes to the stack. An index of integers and
+    slices, a view and a split also return views. Other operations copy the list, never
+    the values.
 
     Args:
         *args: a value for each element, or a collection of values for each row.
@@ -131,13 +131,13 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
     """
 
     _member_class: type[NonTensorDataBase] = NonTensorData
-    """The class of the element at an index."""
+    """The class of a single element."""
 
     _layout: Layout | None
-    """The place of each element in the cells; None where they are in order."""
+    """The position of each element in the cells. None if the elements are in order."""
 
     _has_one_a_row: bool = False
-    """True where each row along ``stack_dim`` was one value for all of its elements."""
+    """True if each row along ``stack_dim`` was one value for all of its elements."""
 
     stack_dim: int = 0
     _batch_size = torch.Size([0])
@@ -155,24 +155,24 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         self._become(stack_of(args, stack_dim))
 
     def _become(self, source: NonTensorStack) -> None:
-        """Take the state of another one; rows that differ in length make a class of theirs."""
+        """Take over the state and the class of another stack, which may be ragged."""
         if type(source) is not type(self):
             self.__class__ = type(source)
-        # Name by name: Dynamo of torch 2.11 cannot go through an object's dictionary.
+        # One name at a time: Dynamo of torch 2.11 cannot iterate over `__dict__`.
         state = source.__dict__
         for name in _STATE:
             if name in state:
                 object.__setattr__(self, name, state[name])
 
     def _replace_content(self, result: Any) -> Self:
-        """Hold the values of ``result``, at their places: there are no entries to change."""
+        """Take over the values of ``result`` and their positions."""
         self._check_unlocked()
-        made = result._to_stack() if result._is_one else result
-        # The class says it where an object says nothing.
+        stack = result._to_stack() if result._is_one else result
+        # Remove attributes for which `stack` uses the class's default.
         for name in (*_STATE, "stack_dim"):
-            if name in self.__dict__ and name not in made.__dict__:
+            if name in self.__dict__ and name not in stack.__dict__:
                 object.__delattr__(self, name)
-        self._become(made)
+        self._become(stack)
         return self
 
     @classmethod
@@ -182,24 +182,24 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         batch_size: torch.Size,
         device: torch.device | None = None,
     ) -> Self:
-        """One of values that lie row by row in ``cells``, which become its own."""
-        made = cls.__new__(cls)
-        made._cells = cells
-        made._layout = None
-        made._batch_size = batch_size
-        made._device = device
-        made._td_dim_names = None
-        return made
+        """Make a stack of values that lie row by row in ``cells``, which it owns."""
+        stack = cls.__new__(cls)
+        stack._cells = cells
+        stack._layout = None
+        stack._batch_size = batch_size
+        stack._device = device
+        stack._td_dim_names = None
+        return stack
 
     def _sized(self, size: torch.Size, cells: list[Any]) -> Self:
-        made = self._of_cells(cells, size, self._device)
+        stack = self._of_cells(cells, size, self._device)
         if self._member_class is not NonTensorData:
-            made._member_class = self._member_class
-        return made
+            stack._member_class = self._member_class
+        return stack
 
     @classmethod
     def from_list(cls, non_tensors: list[Any]) -> Any:  # type: ignore[override]
-        """Make a stack of nested lists, each depth of which becomes a batch dim.
+        """Make a stack of nested lists. Each level becomes a batch dim.
 
         Examples:
             >>> NonTensorStack.from_list([["a", "b"], ["c", "d"]]).batch_size
@@ -209,10 +209,10 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     @classmethod
     def from_nontensordata(cls, non_tensor: NonTensorDataBase) -> Any:
-        """The stack that has the value of ``non_tensor`` for each of its elements.
+        """Make a stack with the value of ``non_tensor`` for each element.
 
         Raises:
-            AttributeError: it does not have one value.
+            AttributeError: the elements of ``non_tensor`` do not share one value.
         """
         value = NonTensorData(
             non_tensor.data, batch_size=non_tensor.batch_size, device=non_tensor.device
@@ -221,7 +221,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     @classmethod
     def _from_nested(cls, data: list[Any], batch_size: list[int] | None) -> Any:
-        """The stack of nested lists: of a batch size, or of as many dims as they have."""
+        """Make a stack of nested lists; by default each level is a batch dim."""
         if batch_size is not None and -1 in batch_size:
             return stack_of_lists(data)
         size = shape_of_lists(data) if batch_size is None else batch_size
@@ -230,15 +230,16 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             flat = [item for row in flat for item in row]
         return cls._of_cells(list(flat), torch.Size(size))
 
-    # The values --------------------------------------------------------------------------
+    # The values
+    # --------------------------------------------------------------------------
 
     def _flat(self) -> list[Any]:
-        """The values row by row. Not to be changed: it may be the list of cells."""
+        """Return the values row by row. Do not change the list: it may be the cells."""
         if self._layout is None:
             return self._cells
         start, steps = self._layout
         if steps == (1,):
-            # A run of cells, which those that are encoded decode at once.
+            # A run of cells: encoded cells decode a slice in one go.
             return self._cells[start : start + self._batch_size[0]]
         return taken(self._cells, self._numbers())
 
@@ -252,21 +253,21 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             dim, level = args
             return MappedStack._hide(self, dim, level, prefix)
         if name == "_remove_from_leaf":
-            # The same for all that the function was called for.
+            # The stack is the same for all calls of the mapped function.
             dim = args[2]
             return self._moved(_copied_along, (dim, prefix), prefix)
         return super()._map_leaves(op, args, prefix, names, tail, lock, k)
 
     def _homes(self) -> list[tuple[Any, int]]:
-        """The owner of each element in its cells, row by row, and its place there."""
+        """Return for each element, row by row, the owner of its cell and the index."""
         return [(self, place) for place in self._numbers()]
 
     def _index_tensor(self) -> torch.Tensor:
-        """The position in the cells of each element ``[*B]``. Not to be changed."""
+        """Return the cell index of each element ``[*B]``. Do not change the tensor."""
         return places_of(len(self._cells), self._layout, self._batch_size)
 
     def _numbers(self) -> list[int]:
-        """The position in the cells of each element, row by row."""
+        """Return the cell index of each element, row by row."""
         return places_listed(len(self._cells), self._layout, self._batch_size)
 
     def _is_uniform(self) -> bool:
@@ -280,7 +281,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         """The value that all elements share.
 
         Raises:
-            AttributeError: they do not have one value.
+            AttributeError: the elements do not share one value.
 
         Examples:
             >>> NonTensorStack("a", "a").data
@@ -292,13 +293,13 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     def _value(self) -> Any:
         values = _nested(self._flat(), self._batch_size)
-        # A write at an index of no dims leaves one value.
+        # Indexing all batch dims leaves a single value.
         return LinkedList._of(self, values) if self._batch_size else values
 
     def tolist(self, *, as_linked_list: bool = False, **kwargs: object) -> Any:
-        """The values in nested lists, one for each batch dim.
+        """Return the values in nested lists, one level for each batch dim.
 
-        With ``as_linked_list`` the lists write to the stack.
+        If ``as_linked_list`` is true, changes of the lists write to the stack.
 
         Examples:
             >>> NonTensorStack("a", "b").tolist()
@@ -307,30 +308,30 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         if as_linked_list:
             return self._value()
         if self._batch_size and not self._batch_size[self.stack_dim]:
-            # Without members there are no lists either.
+            # A stack without members returns an empty list, whatever the other dims.
             return []
         return _nested(self._flat(), self._batch_size)
 
     def to_dict(self, **kwargs: object) -> Any:
-        """The values in nested lists: see :meth:`tolist`."""
+        """Return the values in nested lists: see :meth:`tolist`."""
         return self.tolist()
 
     def numpy(self) -> Any:
-        """The values in nested lists: see :meth:`tolist`."""
+        """Return the values in nested lists: see :meth:`tolist`."""
         return self.tolist()
 
     def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Self:
-        """This stack itself: its values are one list at any time."""
+        """Return this stack itself: its values are always one list."""
         return self
 
     def is_contiguous(self) -> bool:
-        """Tell whether it is no stack of several: never."""
+        """Return False, like every lazy stack."""
         return False
 
     def maybe_to_stack(self) -> Self:
-        """A stack of the same elements."""
-        made: Self = NonTensorOps._index(self, ...)
-        return made
+        """Return a stack of the same elements."""
+        result: Self = NonTensorOps._index(self, ...)
+        return result
 
     def _write_held(
         self, holder: Any, key: str, at: Any, value: Any, as_stack: bool = False
@@ -338,10 +339,10 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         if not isinstance(self._cells, LinkedCells):
             super()._write_held(holder, key, at, value, as_stack)
         elif not self._cells.is_of_rows:
-            # Values are written to where they were read from.
+            # The linked cells write to the collections that hold the values.
             super()._write_held(holder, key, at, value)
         else:
-            # Members that have one value each take their rows of it.
+            # Members with one value each take their rows of the value.
             size = _rust.index_shape(holder.batch_size, at)
             if isinstance(value, (torch.Tensor, int, float)):
                 value = NonTensorData(torch.as_tensor(value), batch_size=size)
@@ -357,12 +358,12 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         if is_one or not isinstance(data, list):
             data = NonTensorData(data)
         elif shape_of_lists(data)[: len(self._batch_size)] == list(self._batch_size):
-            # A value may be a list itself: its own items are below the batch dims.
+            # A value may itself be a list: split only the levels of the batch dims.
             data = self._from_nested(data, list(self._batch_size))
         self._write((), data)
 
     def _refined(self, names: list[str | None], is_fresh: bool = False) -> Any:
-        # The elements of a list have no dims, hence no names.
+        # The elements have no dims, hence no names.
         return self if is_fresh else super()._refined(names)
 
     def _repr_short(self) -> str:
@@ -370,10 +371,11 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
     @property
     def tensordicts(self) -> list[Any]:  # type: ignore[override] # made when read
-        """The elements, or stacks of them, along ``stack_dim``: views, made now."""
+        """The elements, or stacks of elements, along ``stack_dim``: new views."""
         return list(self.unbind(self.stack_dim))
 
-    # The protocol --------------------------------------------------------------------------
+    # The protocol
+    # --------------------------------------------------------------------------
 
     def _moved(
         self,
@@ -384,8 +386,10 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         k: int = -1,
     ) -> Any:
         count = len(self._cells)
-        found = places_moved(count, self._layout, self._batch_size, op, args, tail, k)
-        return self._made_of(found, size)
+        positions = places_moved(
+            count, self._layout, self._batch_size, op, args, tail, k
+        )
+        return self._made_of(positions, size)
 
     def _moved_parts(
         self, op: object, args: tuple[Any, ...], sizes: list[torch.Size], k: int
@@ -394,11 +398,11 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             len(self._cells), self._layout, self._batch_size, op, args, k
         )
         pairs = zip(parts, sizes, strict=True)
-        return [self._made_of(found, size) for found, size in pairs]
+        return [self._made_of(positions, size) for positions, size in pairs]
 
-    def _made_of(self, found: Found, size: torch.Size) -> Any:
-        """Make a stack that shows cells in a layout, or owns those of some places."""
-        layout, places = found
+    def _made_of(self, positions: Found, size: torch.Size) -> Any:
+        """Make a stack that shows cells in a layout, or owns copies of some cells."""
+        layout, places = positions
         if layout is None:
             assert places is not None  # noqa: S101 - for the type checker
             if size:
@@ -407,56 +411,56 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         if not size:
             member = self._member_class
             return self._part(member._of(self._cells, layout[0], size, self._device))
-        made = self._sized(size, self._cells)
-        made._layout = layout
-        return self._part(made)
+        stack = self._sized(size, self._cells)
+        stack._layout = layout
+        return self._part(stack)
 
     def _part(self, made: Any) -> Any:
-        """``made``, which shares cells with this one and does not write to its files."""
-        whole = self if self._has_files() else self._saved_in
-        if whole is not None:
-            made._saved_in = whole
+        """Mark ``made`` as a part: it shares cells, and does not write to the files."""
+        stack = self if self._has_files() else self._saved_in
+        if stack is not None:
+            made._saved_in = stack
         if self._is_locked:
             made._lock_tree()
         return made
 
     def _fitted(self, size: torch.Size) -> Self | None:
         size = torch.Size(size)
-        own = self._batch_size
-        if own[: len(size)] == size:
+        own_size = self._batch_size
+        if own_size[: len(size)] == size:
             return self._twin()
-        if own.numel() == size.numel():
+        if own_size.numel() == size.numel():
             return self._sized(size, list(self._flat()))
         return None
 
     def _over(self, cells: list[Any]) -> Any:
-        """The same stack with the values at the same places of other cells."""
-        made = self._sized(self._batch_size, cells)
-        made._layout = self._layout
-        made.stack_dim = self.stack_dim
-        return made
+        """Make the same stack with values at the same positions of other cells."""
+        stack = self._sized(self._batch_size, cells)
+        stack._layout = self._layout
+        stack.stack_dim = self.stack_dim
+        return stack
 
     def _moved_into(self, cells: list[Any]) -> Any:
-        """The same stack over ``cells``, to which its values are added."""
+        """Append the values to ``cells``, and make the same stack over them."""
         start = len(cells)
         cells += self._flat()
-        made = self._over(cells)
-        made._layout = start, strides_of(self._batch_size)
-        return made
+        stack = self._over(cells)
+        stack._layout = start, strides_of(self._batch_size)
+        return stack
 
     def _twin(self) -> Self:
-        made = self._sized(self._batch_size, list(self._flat()))
+        twin = self._sized(self._batch_size, list(self._flat()))
         if self.stack_dim:
-            made.stack_dim = self.stack_dim
+            twin.stack_dim = self.stack_dim
         if self._has_one_a_row:
-            made._has_one_a_row = True
+            twin._has_one_a_row = True
         names = self._td_dim_names
-        return made._named(None if names is None else list(names))
+        return twin._named(None if names is None else list(names))
 
     @on_real_tensors
     def _index(self, index: Any) -> Any:
         if type(index) is int and len(self._batch_size) == 1:
-            # One element of a plain column, without a tensor of positions.
+            # Read one element of a flat stack without a tensor of positions.
             length = self._batch_size[0]
             if -length <= index < length:
                 place = index % length
@@ -464,8 +468,8 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                     start, steps = self._layout
                     place = start + steps[0] * place
                 member = self._member_class
-                made = member._of(self._cells, place, torch.Size(()), self._device)
-                return self._part(made)
+                element = member._of(self._cells, place, torch.Size(()), self._device)
+                return self._part(element)
         if type(index) is slice and self._is_simple() and _has_plain_bounds(index):
             rows = range(self._batch_size[0])[index]
             part = self._sized(torch.Size([len(rows)]), self._cells)
@@ -476,14 +480,14 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         if is_tensor and self._layout is None and len(self._batch_size) == 1:
             plan = _rust.index_plan(self._batch_size, index, self)
             if plan is not None and isinstance(plan[0], torch.Tensor):
-                # The positions are what the index says.
+                # The values of the index tensor are the cell indices.
                 places = _listed(plan[0])
                 try:
-                    found = taken(self._cells, places)
+                    values = taken(self._cells, places)
                 except IndexError:
                     raise out_of_bounds(places, len(self._cells)) from None
-                # The dim of a stack that is indexed has no name then.
-                return self._sized(plan[1], found)
+                # The result has no names, like an indexed stack dim.
+                return self._sized(plan[1], values)
         refuse_first_class(index)
         try:
             return super()._index(index)
@@ -492,7 +496,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             raise
 
     def _is_simple(self) -> bool:
-        """Tell whether this is a column in order, of which a slice has no more to keep."""
+        """Return whether the stack is flat, in order and without attributes to keep."""
         return (
             self._layout is None
             and len(self._batch_size) == 1
@@ -501,14 +505,15 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             and not torch.compiler.is_compiling()
         )
 
-    # The dim of the rows -------------------------------------------------------------------
+    # The dim of the rows
+    # -------------------------------------------------------------------
 
     def _follow(self, source: Any, dims: tuple[int, ...] | None) -> None:
         if dims is None:
             dims = tuple(range(len(source.batch_size)))
         dim = getattr(source, "stack_dim", 0)
         if dim not in dims:
-            # The rows that a tensor selects, if there is one.
+            # The dim of the rows that an index tensor selects is -1, if it has one.
             dim = -1
         if dim in dims and len(dims) == len(self._batch_size):
             self.stack_dim = dims.index(dim)
@@ -520,12 +525,12 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
     def _part_of_row(self, result: object, at: object) -> Any:
         if not selects_one(at, self.stack_dim):
             return result
-        # One element with new dims is one value, too.
+        # One element with new dims counts as one value, too.
         dims = range(len(self._batch_size))
         return self._row_of(result, all(selects_one(at, dim) for dim in dims))
 
     def _row_of(self, result: Any, is_element: bool = False) -> Any:
-        """``result``, elements of one row, as one value if a row has one."""
+        """Return ``result``, elements of one row, as one value if the row had one."""
         if not (self._has_one_a_row or is_element):
             return result
         flat = result._flat() if isinstance(result, NonTensorStack) else ()
@@ -543,7 +548,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             raise RuntimeError(MSG_RESIZED.format(size, self._batch_size))
 
     def __repr__(self) -> str:
-        """The beginning of its values, its batch size and device.
+        """Return the text of the first values, the batch size and the device.
 
         Examples:
             >>> NonTensorStack("a", "b")
@@ -553,7 +558,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
                 device=None)
         """
         rows = self.batch_size[0] if self.batch_size else 0
-        # More rows than characters are not shown in any case.
+        # Read no more rows than the number of characters shown.
         shown = self[:SHOWN] if rows > SHOWN else self
         text = str(shown.tolist())
         if len(text) > SHOWN:
@@ -577,29 +582,29 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
 
 
 def _refused(name: str) -> Any:
-    """The method ``name``, which a value for each element does not have."""
+    """Make a method that raises an error: separate values cannot be reduced."""
 
     def method(self: NonTensorStack, *_: object, **__: object) -> NoReturn:
         raise RuntimeError(MSG_REDUCED.format(name, type(self).__name__))
 
     method.__name__ = name
     method.__qualname__ = f"NonTensorStack.{name}"
-    method.__doc__ = "Refused: there is nothing to compute with."
+    method.__doc__ = "Raise an error: the values of the elements cannot be reduced."
     return method
 
 
 for _name in REDUCES:
     setattr(NonTensorStack, _name, _refused(_name))
 
-# Its elements are a column of values, not members: what goes through members does not
-# apply. Methods that only stacks have remain.
+# The elements are values in one list, not members: methods of lazy stacks that work on
+# members do not apply. Methods that only lazy stacks have stay.
 release(
     NonTensorStack,
     TensorDictBase,
     *(
-        each
-        for each in LazyStackedTensorDict.__mro__
-        if each not in TensorDictBase.__mro__
+        base
+        for base in LazyStackedTensorDict.__mro__
+        if base not in TensorDictBase.__mro__
     ),
 )
 NonTensorStack.__module__ = "tensordict.tensorclass"

@@ -1,4 +1,4 @@
-"""Writing to a stack of values: at an index, all of it, and new members."""
+"""Writing to a stack of values: at an index, all values, and new rows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MSG_NOT_SUPPORTED = "The data type {} is not supported within NonTensorStack.upd
 
 
 class StackWriting(NonTensorOps):
-    """The writes to a :class:`NonTensorStack`."""
+    """The writing methods of :class:`NonTensorStack`."""
 
     if TYPE_CHECKING:
         stack_dim: int
@@ -56,12 +56,12 @@ class StackWriting(NonTensorOps):
     # Members --------------------------------------------------------------------------
 
     def insert(self, index: int, tensordict: CollectionProtocol) -> None:
-        """Add a row, which is a stack of values, before the one at ``index``.
+        """Insert a row, which is a stack of values, before the row at ``index``.
 
         Raises:
             RuntimeError: the stack is locked.
-            TypeError: ``tensordict`` is no stack of values.
-            ValueError: it does not have the batch size of a row.
+            TypeError: ``tensordict`` is not a stack of values.
+            ValueError: ``tensordict`` does not have the batch size of a row.
         """
         self._insert_rows(index, [tensordict])
 
@@ -70,7 +70,7 @@ class StackWriting(NonTensorOps):
         self._insert_rows(self._batch_size[self.stack_dim], [tensordict])
 
     def extend(self, tensordict: Any) -> None:
-        """Add rows at the end, or those of another stack. See :meth:`insert`."""
+        """Add rows of a list or a stack at the end. See :meth:`insert`."""
         rows = tensordict
         if isinstance(tensordict, CollectionProtocol):
             rows = tensordict.unbind(self.stack_dim)
@@ -87,27 +87,28 @@ class StackWriting(NonTensorOps):
         members[index:index] = rows
         self._take(self._non_tensor_stack_type(*members, stack_dim=dim))
 
-    def _check_row_size(self, found: torch.Size) -> None:
+    def _check_row_size(self, row_size: torch.Size) -> None:
         size, dim = self._batch_size, self.stack_dim
         row = torch.Size([*size[:dim], *size[dim + 1 :]])
-        if found != row:
-            raise ValueError(MSG_NEW_SIZE.format(row, found))
+        if row_size != row:
+            raise ValueError(MSG_NEW_SIZE.format(row, row_size))
 
     def _take(self, other: Any) -> None:
-        """Take the values of another stack, and its size."""
+        """Take over the values and batch size of another stack."""
         self._cells, self._layout = other._cells, other._layout
         self._batch_size = other._batch_size
 
-    # Writing ---------------------------------------------------------------------------------
+    # Writing
+    # ---------------------------------------------------------------------------------
 
     def __setitem__(self, index: object, value: object) -> None:
-        """Write a value, or a list or collection of them, at an index.
+        """Write a value, or a list or collection of values, at an index.
 
         Raises:
             IndexError: the index does not fit.
-            RuntimeError: the values do not have the shape of what is indexed, or there
-                is no element.
-            ValueError: a row that is one value would not be one any more.
+            RuntimeError: the values do not have the shape of the indexed part, or the
+                part is empty.
+            ValueError: a row that is one value would get different values.
         """
         if isinstance(index, str) or (
             isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
@@ -118,13 +119,14 @@ class StackWriting(NonTensorOps):
         self._write(index, value)
 
     def set(self, key: object, item: object, *args: object, **kwargs: object) -> Self:
-        """Give all elements one value, under the key ``"data"``, or each its own.
+        """Set the values, under the key ``"data"``.
 
-        A list, or a stack of values, has a value for each element; all else is one value.
+        A list or a stack has a value for each element. Any other object is one value
+        for all elements.
 
         Raises:
-            KeyError: it is another key.
-            RuntimeError: the stack is locked, or there are more or fewer values.
+            KeyError: the key is another one.
+            RuntimeError: the stack is locked, or the number of values is wrong.
         """
         if key not in ("data", ("data",)):
             raise KeyMessageError(MSG_ONLY_DATA)
@@ -135,11 +137,11 @@ class StackWriting(NonTensorOps):
     def set_at_(
         self, key: object, value: object, index: Any, *, non_blocking: bool = False
     ) -> Self:
-        """Write a value, or a list of them, at an index, under the key ``"data"``.
+        """Write a value, or a list of values, at an index, under the key ``"data"``.
 
         Raises:
             IndexError: the index does not fit.
-            KeyError: it is another key.
+            KeyError: the key is another one.
         """
         refuse_fractions(index)
         _rust.index_shape(self._batch_size, index)
@@ -166,17 +168,17 @@ class StackWriting(NonTensorOps):
         self._put_cells(flat, [value] * len(flat))
 
     def _column_of(self, values: list[Any], size: torch.Size) -> Any:
-        """The values of a list: of lists in it, where they have the shape of ``size``."""
+        """Make a stack of a list; nested lists are rows if they fit ``size``."""
         if len(size) > 1:
-            made = self._non_tensor_stack_type._from_nested(values, None)
-            if made._batch_size == size:
-                return made
+            stack = self._non_tensor_stack_type._from_nested(values, None)
+            if stack._batch_size == size:
+                return stack
         return self._non_tensor_stack_type._of_cells(values, torch.Size([len(values)]))
 
     def _spread_to(self, size: torch.Size) -> Any:
-        """These values broadcast to ``size``, as tensors are; as they are if they cannot."""
-        own = self._batch_size
-        if own == size or not expands_to(own, size):
+        """Broadcast to ``size`` like a tensor; return this stack if it does not fit."""
+        own_size = self._batch_size
+        if own_size == size or not expands_to(own_size, size):
             return self
         return self._moved("expand", (size,), size)
 
@@ -185,9 +187,9 @@ class StackWriting(NonTensorOps):
         return self
 
     def _preallocated(self, at: object, size: torch.Size) -> Any:
-        made = self._sized(size, [None] * size.numel())
-        made._write(at, self)
-        return made
+        stack = self._sized(size, [None] * size.numel())
+        stack._write(at, self)
+        return stack
 
     def _takes(self, value: object) -> bool:
         if isinstance(value, StackWriting):
@@ -195,10 +197,10 @@ class StackWriting(NonTensorOps):
         return isinstance(value, NonTensorData)
 
     def _along(self, size: torch.Size) -> Any:
-        """This with each of its values for all of what follows its dims in ``size``."""
-        own = self._batch_size
-        extra = len(size) - len(own)
-        if extra <= 0 or own != size[: len(own)]:
+        """Repeat each value along the dims that ``size`` has behind this batch size."""
+        own_size = self._batch_size
+        extra = len(size) - len(own_size)
+        if extra <= 0 or own_size != size[: len(own_size)]:
             return self
         return self._moved(_spread_behind, (extra, size), size)
 
@@ -225,18 +227,18 @@ class StackWriting(NonTensorOps):
     def update(
         self, input_dict_or_td: object = None, *args: object, **kwargs: object
     ) -> Self:
-        """Take the values of another one.
+        """Take over the values of other non-tensor data.
 
         Args:
-            input_dict_or_td: the other one: a stack of as many values, or one for all.
+            input_dict_or_td: a stack of as many values, or one value for all elements.
                 None changes nothing.
-            *args: have no effect.
-            **kwargs: with ``inplace=True`` this is :meth:`update_`.
+            *args: ignored.
+            **kwargs: ``inplace=True`` calls :meth:`update_`.
 
         Raises:
-            NotImplementedError: it is something else.
-            RuntimeError: this one is locked.
-            ValueError: it is a stack of another batch size.
+            NotImplementedError: the argument is not non-tensor data.
+            RuntimeError: this stack is locked.
+            ValueError: the argument is a stack of another batch size.
         """
         if input_dict_or_td is None:
             return self
@@ -247,7 +249,7 @@ class StackWriting(NonTensorOps):
     def update_(
         self, input_dict_or_td: object = None, *args: object, **kwargs: object
     ) -> Self:
-        """Take the values of another one, which a lock allows. See :meth:`update`."""
+        """Take over other values, also if this stack is locked. See :meth:`update`."""
         if input_dict_or_td is None:
             return self
         if not isinstance(input_dict_or_td, NonTensorOps):
@@ -258,11 +260,11 @@ class StackWriting(NonTensorOps):
     def update_at_(
         self, input_dict_or_td: object, idx: object, *args: object, **kwargs: object
     ) -> Self:
-        """Write a value, or a stack of them, at an index.
+        """Write a value, or a stack of values, at an index.
 
         Raises:
-            NotImplementedError: it is something else.
-            RuntimeError: it is a stack of another shape.
+            NotImplementedError: the argument is not non-tensor data.
+            RuntimeError: the argument is a stack of another shape.
         """
         value = input_dict_or_td
         refuse_fractions(idx)
@@ -273,7 +275,7 @@ class StackWriting(NonTensorOps):
         return self
 
     def replace(self, *args: object, **kwargs: object) -> Any:
-        """A copy with the values of another one. See :meth:`update`."""
+        """Return a copy with the values of another stack. See :meth:`update`."""
         changes = replacements(args, kwargs)
         is_values = isinstance(changes, NonTensorOps)
         if not is_values and not changes:
@@ -282,5 +284,5 @@ class StackWriting(NonTensorOps):
 
 
 def _spread_behind(places: torch.Tensor, extra: int, size: torch.Size) -> torch.Tensor:
-    """Each element for all of what follows the dims in ``size``."""
+    """Repeat each element along the dims behind its own in ``size``."""
     return places[(..., *[None] * extra)].expand(size)

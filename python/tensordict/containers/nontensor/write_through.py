@@ -1,4 +1,4 @@
-"""The list that reading a stack of values by key gives: its changes write through."""
+"""The list that reading a stack of values returns. Its changes write to the stack."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["LinkedList"]
 
 MSG_ALONE = (
-    "{} changes a list that was read from a collection, and not the collection, which has "
-    "a value for each of its {} rows: the list is linked to it no longer. Take "
-    "list(values) for a list of its own, or set the entry to other values."
+    "{} changes a list that was read from a collection, but not the collection, which "
+    "holds a value for each of its {} rows. The list is no longer linked to it. Call "
+    "list(values) for a separate list, or set the entry to other values."
 )
 MSG_LENGTH = (
-    "{} would change the number of values, and there is one for each of the {} rows of "
-    "the collection that they were read from. Take list(values) for a list of its own, or "
-    "set the entry to other values."
+    "{} would change the number of values, but the collection that they were read from "
+    "has {} rows. Call list(values) for a separate list, or set the entry to other "
+    "values."
 )
 
 
@@ -31,8 +31,8 @@ MSG_LENGTH = (
 class LinkedList(list[Any]):
     """The values of a :class:`NonTensorStack` as a list that writes to the stack.
 
-    There is a value per row: a change of the length is one of the list alone, which
-    warns, and is linked to the stack no longer.
+    The stack has one value for each row, so its length cannot change. Changing the
+    length of the list emits a warning, and unlinks the list from the stack.
 
     Examples:
         >>> td = TensorDict(people=["grace", "alan"], batch_size=[2])
@@ -60,7 +60,8 @@ class LinkedList(list[Any]):
     def __setitem__(self, index: Any, value: Any) -> None:
         """Set values here and in the stack.
 
-        What is no list, or a list of one value, is set in all rows of a slice.
+        A slice takes a list of as many values. A list of one value, or any other
+        object, is set in all rows of the slice.
 
         Raises:
             RuntimeError: a list has more or fewer values than the slice has rows.
@@ -80,7 +81,7 @@ class LinkedList(list[Any]):
         super().__setitem__(slice(None), self._read_again())
 
     def reverse(self) -> None:
-        """Put the values in the opposite order, here and in the stack."""
+        """Reverse the values, here and in the stack."""
         self._put_in_order(range(len(self) - 1, -1, -1))
 
     def sort(
@@ -100,14 +101,15 @@ class LinkedList(list[Any]):
         super().__setitem__(slice(None), values)
 
     def _read_again(self) -> list[Any]:
-        """The values, or the rows of a collection, as they are now."""
+        """Return the present values, or the rows of a collection."""
         td = self._td
         if not td._is_non_tensor:
             rows: list[Any] = td.tolist()
             return rows
         return self._of(td, td.tolist())
 
-    # Changes of the length -------------------------------------------------------------
+    # Changes of the length
+    # -------------------------------------------------------------
 
     def _refuse(self, what: str) -> NoReturn:
         raise RuntimeError(MSG_LENGTH.format(what, len(self)))
@@ -119,21 +121,21 @@ class LinkedList(list[Any]):
             self._td = None
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        # Not by adding the values to a list that is linked already.
+        # Pickle's default would append the values to a list that is already linked.
         return type(self), (list(self),), {"_td": self._td}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({super().__repr__()})"
 
     def tolist(self) -> list[Any]:
-        """The values in plain lists."""
+        """Return the values in plain lists."""
         return [
             item.tolist() if isinstance(item, LinkedList) else item for item in self
         ]
 
 
 def _letting_go(name: str, shown: str) -> Callable[..., Any]:
-    """Return the method ``name`` of a list, which lets go of the stack before it works."""
+    """Return a method of ``list`` that first unlinks the list from the stack."""
     change = getattr(list, name)
 
     @functools.wraps(change)
