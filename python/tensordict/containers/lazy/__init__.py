@@ -1,11 +1,12 @@
-"""Stacks of collections that are made when an entry is read, not before.
+"""Lazy stacks: an entry is stacked when it is read.
 
-``stack.py`` has the container and ``making.py`` what makes one; ``reading.py`` reads
-entries, ``indexing.py`` says which members an index touches and
-how, ``members.py`` what members do on their own, ``keys.py`` what is done with keys,
-``shapes.py`` what operations on dims make of the members, ``formats.py`` how entries whose
-shapes differ are read, and ``display.py`` how a stack prints. ``column_stack.py`` is a stack
-over columns in files, which ``columns.py`` and ``ragged_column.py`` have.
+``stack.py`` defines the class, ``construct.py`` checks members and makes stacks.
+``access.py`` reads keys and entries, ``set.py`` writes entries, ``apply.py`` calls
+functions on leaves and joins stacks. ``indexing.py`` finds the members that an index
+selects, ``shapes.py`` implements operations on dims, ``formats.py`` reads entries whose
+shapes differ, ``display.py`` prints. ``rollback.py`` undoes a write that fails.
+``column_stack.py`` defines a stack over columns in files, which ``columns.py`` and
+``ragged_column.py`` read.
 """
 
 from tensordict.containers.lazy.construct import lazy_stack

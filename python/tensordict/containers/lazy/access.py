@@ -1,4 +1,4 @@
-"""Reading a stack: its keys, and its entries stacked, in another form, or only looked at."""
+"""Reading a lazy stack: its keys, stacked entries, other formats, and metadata."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FORMATS = frozenset(
         "layout",
     }
 )
-"""The parameters of ``get`` besides the key and a default."""
+"""The keyword arguments of ``get`` that choose a format."""
 
 
 MSG_EXCLUSIVE = "the method {} cannot complete when there are exclusive keys."
@@ -64,7 +64,7 @@ MSG_DELETE = "Key {} not found in any of the stacked tensordicts."
 
 
 class _LazyStackedTensorDictKeysView(_TensorDictKeysView):
-    """The keys that all members of a stack have: a live view."""
+    """A live view of the keys that all members of a stack have."""
 
     tensordict: Any
 
@@ -88,7 +88,7 @@ class _LazyStackedTensorDictKeysView(_TensorDictKeysView):
         try:
             return _rust.contains(self.tensordict, path)
         except RuntimeError:
-            # Nested collections that make no stack are looked into one by one.
+            # Nested collections that cannot be stacked are searched one by one.
             members = self.tensordict.tensordicts
             return all(_rust.contains(member, path) for member in members)
 
@@ -97,16 +97,16 @@ _LazyStackedTensorDictKeysView.__module__ = "tensordict._lazy"
 
 
 class StackState(StackProtocol):
-    """The state of a lazy stack, which the files of this folder read and write."""
+    """The state of a lazy stack, which the classes in this folder read and write."""
 
     _td_dim_name: str | None = None
-    """The name of the dim along which the members are stacked."""
+    """The name of the stack dim."""
 
     _hook_out: Callable[[Any], Any] | None = None
     _hook_in: Callable[[Any], Any] | None = None
 
     if TYPE_CHECKING:
-        # For annotations only: each of these lives in one of the four files of a stack.
+        # Declarations only: the other classes of this folder define these methods.
 
         @classmethod
         def _of(cls, members: list[Any], dim: int, name: str | None = None) -> Self: ...
@@ -135,17 +135,18 @@ class ReadingOps(StackState):
     # Reading -----------------------------------------------------------------------
 
     def _common_keys(self) -> list[str]:
-        """The keys that all members have, in the order of the first."""
+        """Return the keys that all members have, in the order of the first member."""
         return _rust.common_keys(self.tensordicts)
 
     def _group(self, key: str) -> list[Any] | None:
-        """The entries of all members at a direct key; None where one has none."""
+        """Return the entries of all members at a direct key; None if one is missing."""
         return _rust.member_values(self.tensordicts, (key,))
 
     def _stacked(self, key: str, values: list[Any], is_shown: bool = True) -> Any:
-        """The entries of all members as one.
+        """Stack the entries of all members.
 
-        Without ``is_shown`` it is made to be kept: values may be set in part of a row.
+        If ``is_shown`` is false the result is stored, so values may be set in part of a
+        row.
         """
         first = values[0]
         if isinstance(first, CollectionProtocol):
@@ -172,7 +173,7 @@ class ReadingOps(StackState):
     def _sample_entries(self) -> dict[str, Any]:
         entries = {}
         for key in self._common_keys():
-            # Any leaf will do, but collections have to be seen as a stack.
+            # The first member's leaf is a sample, but collections must be a stack.
             value = self.tensordicts[0]._sample_entry(key)
             if isinstance(value, CollectionProtocol):
                 values = self._seen(key)
@@ -188,12 +189,12 @@ class ReadingOps(StackState):
         return NO_DEFAULT if values is None else self._sampled(values)
 
     def _holds_stacks(self) -> bool:
-        """Return whether a member is not dense: reading its entries may stack them."""
+        """Return whether some member is not dense, so that reading it may stack."""
         kinds: set[type[CollectionProtocol]] = set(map(type, self.tensordicts))
         return not all(kind._is_dense for kind in kinds)
 
     def _seen(self, key: str) -> list[Any] | None:
-        """Look at an entry as :meth:`_group` does, but at metadata of stacked leaves."""
+        """Return entries like :meth:`_group`, but only metadata of stacked leaves."""
         if not self._holds_stacks():
             return self._group(key)
         values = []
@@ -205,7 +206,7 @@ class ReadingOps(StackState):
         return values
 
     def _seen_entry(self, key: str) -> Any:
-        """An entry for a look: a :class:`MetaTensor` for stacked leaves."""
+        """Return an entry to inspect; stacked leaves are a :class:`MetaTensor`."""
         values = self._seen(key)
         if values is None:
             return NO_DEFAULT
@@ -219,7 +220,8 @@ class ReadingOps(StackState):
             if first_misfit(values) is not None:
                 for value in values:
                     if not isinstance(value, CollectionProtocol):
-                        # Collections here and tensors there count as a leaf.
+                        # The entry is a collection in some members and a leaf in
+                        # others.
                         return value
             return first._stack_lazily(values, self.stack_dim, self._td_dim_name)
         return first
@@ -234,20 +236,21 @@ class ReadingOps(StackState):
     @overload
     def get(self, key: NestedKeyLike, *args: Any, **kwargs: Any) -> Any: ...
     def get(self, key: NestedKeyLike, *args: object, **kwargs: object) -> Any:
-        """The entry at a nested key, or ``default`` where not all members have it.
+        """Return the entry at a nested key, or ``default`` if some member lacks it.
 
         Args:
             key: a nested key.
-            *args: ``default``, by position. Without it a missing entry is None.
-            **kwargs: ``default``, and how an entry is read whose members differ in
-                shape: ``as_list=True`` gives them in a list; ``as_padded_tensor=True`` a
-                tensor filled up with ``padding_value`` (0) on the ``padding_side``
-                (``"right"``), its first dim that of the members; ``as_nested_tensor=True`` a nested tensor of the
+            *args: ``default`` as a positional argument. Without a default, a missing
+                entry is None.
+            **kwargs: ``default``, and the format of an entry whose members differ in
+                shape. ``as_list=True`` returns a list of the members' entries.
+                ``as_padded_tensor=True`` returns a tensor whose first dim is the
+                members, padded with ``padding_value`` (0) on the ``padding_side``
+                (``"right"``). ``as_nested_tensor=True`` returns a nested tensor of the
                 ``layout`` (``torch.jagged``).
 
         Raises:
-            RuntimeError: the entries of members differ in shape, and none of these is
-                given.
+            RuntimeError: the members' entries differ in shape, and no format is given.
 
         Examples:
             >>> stack = lazy_stack([TensorDict(a=torch.ones(n)) for n in (1, 2)])
@@ -276,7 +279,7 @@ class ReadingOps(StackState):
     @overload
     def __getitem__(self, index: object) -> Any: ...
     def __getitem__(self, index: Any) -> Any:
-        """The stacked entry at a nested key, or the part of the stack at an index."""
+        """Return the stacked entry at a nested key, or the part at an index."""
         if isinstance(index, str) or (
             isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
         ):
@@ -284,7 +287,10 @@ class ReadingOps(StackState):
         return self._get_index(index)
 
     def _read(self, key: NestedKeyLike, default: object) -> Any:
-        """The entry at a nested key: a nested leaf without the stacks on the way."""
+        """Return the entry at a nested key.
+
+        Stack no collections on the way to a leaf.
+        """
         path = _rust.unravel_key_to_tuple(key)
         if path and self._hook_out is None:
             stacked = _rust.stacked_values(self.tensordicts, path, self.stack_dim)
@@ -314,7 +320,7 @@ class ReadingOps(StackState):
         parent: Any = self
         for at, part in enumerate(path[:-1]):
             if isinstance(parent._sample_entry(part), torch.Tensor):
-                # The key runs through a leaf, which is not stacked to say so.
+                # The key leads through a leaf: any member raises the right error.
                 return _rust.get(parent.tensordicts[0], path[at:], default)
             parent = inside(parent._get_entry(part, NO_DEFAULT))
             if not isinstance(parent, ReadingOps):
@@ -336,10 +342,10 @@ class ReadingOps(StackState):
         return parent._stacked(path[-1], values)
 
     def _formatted_group(self, key: str, kwargs: dict[str, Any]) -> list[Any] | None:
-        """The leaves of all members at a direct key, those of stacks in the format asked.
+        """Return all members' leaves at a direct key, with nested stacks formatted.
 
         Raises:
-            ValueError: rows of a nested tensor would be nested tensors.
+            ValueError: the rows of a nested tensor would be nested tensors.
         """
         if kwargs.get("stacked") or not self._holds_stacks():
             return self._group(key)
@@ -373,31 +379,34 @@ class ReadingOps(StackState):
         *,
         layout: torch.layout | None = None,
     ) -> Any:
-        """The entry at a nested key as a nested tensor, a strided one by default.
+        """Return the entry at a nested key as a nested tensor, strided by default.
 
         Raises:
-            RuntimeError: the stack dim is not the first.
+            RuntimeError: the stack dim is not the first dim.
         """
         if self.stack_dim != 0:
             raise RuntimeError(MSG_NESTED_DIM)
         form = torch.strided if layout is None else layout
-        # The entries of members that are stacks are rows, stacked.
+        # If members are stacks, their stacked entries are the rows.
         kwargs = {"as_nested_tensor": True, "layout": form, "stacked": True}
         return self._read_formatted(key, default, kwargs)
 
     def get_item_shape(self, key: NestedKeyLike) -> torch.Size:
-        """The shape of the entry at ``key``, -1 in dims where members differ.
+        """Return the shape of the entry at ``key``, with -1 where members differ.
 
-        Nothing is stacked for it.
+        The entry is not stacked.
 
         Raises:
-            KeyError: not all members have such an entry.
+            KeyError: some member lacks the entry.
         """
         meta = self._meta(key)
         return meta.shape
 
     def _meta(self, key: NestedKeyLike) -> Any:
-        """Return the metadata of an entry without stacking it; a collection itself."""
+        """Return an entry's metadata without stacking.
+
+        A collection is returned itself.
+        """
         path = _rust.unravel_key_to_tuple(key)
         parent: Any = self
         for part in path[:-1]:
@@ -412,7 +421,7 @@ class ReadingOps(StackState):
         return all(member.is_empty() for member in self.tensordicts)
 
     def __iter__(self) -> Iterator[TensorDict]:  # type: ignore[override]
-        """The members where they are stacked along the first dim, else parts of them."""
+        """Iterate over the members, or over the first dim if that is not the stack dim."""
         if self.stack_dim == 0:
             return iter(list(self.tensordicts))
         return super().__iter__()  # type: ignore[return-value]
@@ -439,7 +448,7 @@ class ReadingOps(StackState):
         *,
         sort: bool = False,
     ) -> Any:
-        """The keys that all members have. See ``TensorDict.keys``."""
+        """Return the keys that all members have. See ``TensorDict.keys``."""
         return _LazyStackedTensorDictKeysView(
             self, include_nested, leaves_only, is_leaf, sort
         )
@@ -452,7 +461,7 @@ class ReadingOps(StackState):
         *,
         sort: bool = False,
     ) -> Any:
-        """The same as :meth:`keys`; deprecated."""
+        """Return :meth:`keys`; deprecated."""
         return self.keys(include_nested, leaves_only, is_leaf, sort=sort)
 
     @property
@@ -473,7 +482,8 @@ class ReadingOps(StackState):
         if self._has_exclusive_keys:
             raise RuntimeError(MSG_EXCLUSIVE.format(method))
 
-    # Choosing --------------------------------------------------------------------------
+    # Choosing
+    # --------------------------------------------------------------------------
 
     def select(
         self,
@@ -482,25 +492,33 @@ class ReadingOps(StackState):
         strict: bool = True,
         as_tensordict: bool = False,
     ) -> Self:
-        """Keep only the entries at ``keys``, in every member. See ``TensorDict.select``."""
+        """Keep only the entries at ``keys``, in each member.
+
+        See ``TensorDict.select``.
+        """
         if inplace and self.is_locked:
             raise locked_error(self)
-        members = [each.select(*keys, strict=strict) for each in self.tensordicts]
+        members = [member.select(*keys, strict=strict) for member in self.tensordicts]
         if not inplace:
             return self._like(members)
-        for each in self.tensordicts:
-            each.select(*keys, inplace=True, strict=strict)
+        for member in self.tensordicts:
+            member.select(*keys, inplace=True, strict=strict)
         return self
 
     def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Self:
-        """Drop the entries at ``keys`` from every member. See ``TensorDict.exclude``."""
+        """Drop the entries at ``keys`` from each member. See ``TensorDict.exclude``."""
         if inplace and self.is_locked:
             raise locked_error(self)
-        members = [each.exclude(*keys, inplace=inplace) for each in self.tensordicts]
+        members = [
+            member.exclude(*keys, inplace=inplace) for member in self.tensordicts
+        ]
         return self if inplace else self._like(members)
 
     def empty(self, recurse: bool = False, **kwargs: Any) -> Any:
-        """A stack of as many members without entries. See ``TensorDict.empty``."""
+        """Return a stack of as many members without entries.
+
+        See ``TensorDict.empty``.
+        """
         unset = (None, NO_DEFAULT)
         changes = {key for key, value in kwargs.items() if value not in unset}
         members = self.tensordicts
@@ -518,37 +536,40 @@ class ReadingOps(StackState):
         inner = {key: kwargs[key] for key in kwargs if key == "device"}
         if size is not None:
             inner["batch_size"] = [*size[:dim], *size[dim + 1 :]]
-        return self._like([each.empty(recurse, **inner) for each in members])
+        return self._like([member.empty(recurse, **inner) for member in members])
 
     def filter_non_tensor_data(self) -> Self:
-        """A stack of the tensors alone."""
-        return self._like([each.filter_non_tensor_data() for each in self.tensordicts])
+        """Return a stack of the members without non-tensor data."""
+        return self._like(
+            [member.filter_non_tensor_data() for member in self.tensordicts]
+        )
 
     def filter_empty_(self) -> Self:
-        """Drop the nested collections without leaves from every member."""
-        for each in self.tensordicts:
-            each.filter_empty_()
+        """Drop nested collections without leaves from each member."""
+        for member in self.tensordicts:
+            member.filter_empty_()
         return self
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[Any, ...]:
-        """The pairs of key and value of the non-tensor entries that all members have."""
-        found: list[Any] = []
+        """Return pairs of key and non-tensor entry that all members have."""
+        pairs: list[Any] = []
         for key, value in self._sample_entries().items():
             if not isinstance(value, CollectionProtocol):
                 continue
             if value._is_non_tensor:
-                found.append((key, value))
+                pairs.append((key, value))
             elif include_nested:
-                found += [
+                pairs += [
                     ((key, *((name,) if isinstance(name, str) else name)), inner)
                     for name, inner in value.non_tensor_items(True)
                 ]
-        return tuple(found)
+        return tuple(pairs)
 
     def entry_class(self, key: NestedKeyLike) -> type:
-        """The type of the entry at ``key``, not stacked; ``NoneType`` if there is none.
+        """Return the type of the entry at ``key`` without stacking it.
 
-        Of an entry that not all members have it is that of the first member.
+        If some members lack the entry, the first member's type is returned. If the
+        stack is empty, the type is ``NoneType``.
         """
         if not _rust.contains(self, key):
             if not self.tensordicts:
@@ -559,21 +580,21 @@ class ReadingOps(StackState):
         return meta._class if isinstance(meta, MetaTensor) else type(meta)
 
     def rename_keys(self, *args: object, **kwargs: object) -> Self:
-        """A stack with entries of every member renamed. See ``TensorDict.rename_keys``."""
+        """Return a stack with renamed entries. See ``TensorDict.rename_keys``."""
         return self._like(
-            [each.rename_keys(*args, **kwargs) for each in self.tensordicts]
+            [member.rename_keys(*args, **kwargs) for member in self.tensordicts]
         )
 
     def split_keys(self, *key_sets: Any, **kwargs: object) -> tuple[Any, ...]:
-        """Several stacks of the entries of several sets of keys. See ``TensorDict``.
+        """Return a stack for each set of keys. See ``TensorDict.split_keys``.
 
-        A member gives what it has: a key that some members have is no error.
+        A key that only some members have is no error: these members contribute it.
         """
         members = self.tensordicts
         if kwargs.get("inplace"):
-            for each in members:
-                if each.is_locked:
-                    raise locked_error(each)
+            for member in members:
+                if member.is_locked:
+                    raise locked_error(member)
         is_strict = kwargs.pop("strict", True)
         default = kwargs.pop("default", None)
         sets = [list(keys) for keys in key_sets]
@@ -581,7 +602,7 @@ class ReadingOps(StackState):
         for key in (key for keys in missing for key in keys if is_strict):
             _rust.getitem(self, _rust.unravel_key_to_tuple(key))
         rows = _once(
-            members, lambda each: each.split_keys(*sets, strict=False, **kwargs)
+            members, lambda member: member.split_keys(*sets, strict=False, **kwargs)
         )
         parts = [self._like(list(group)) for group in zip(*rows, strict=True)]
         if default is not None and default is not NO_DEFAULT:
@@ -599,36 +620,39 @@ class ReadingOps(StackState):
         strict: bool = True,
         filter_empty: bool = True,
     ) -> Self:
-        """Take the entries at ``keys`` out of every member. See ``TensorDict.separates``.
+        """Move the entries at ``keys`` to a new stack. See ``TensorDict.separates``.
 
         Raises:
-            KeyError: not all members have one of them; then nothing is taken out.
+            KeyError: some member lacks an entry. Then no entry is moved.
             RuntimeError: a member is locked.
         """
         if not self.tensordicts:
             return super().separates(  # type: ignore[misc]
                 *keys, default=default, strict=strict, filter_empty=filter_empty
             )
-        held = dict.fromkeys(map(_rust.unravel_key_to_tuple, keys))
-        parents = {path[:end] for path in held for end in range(len(path))}
+        paths = dict.fromkeys(map(_rust.unravel_key_to_tuple, keys))
+        parents = {path[:end] for path in paths for end in range(len(path))}
         for member in self.tensordicts:
             for path in parents:
                 holder = _rust.get(member, path, None) if path else member
                 if isinstance(holder, CollectionProtocol) and holder.is_locked:
                     raise locked_error(holder)
-        missing = [key for key in held if not _rust.contains(self, key)]
+        missing = [key for key in paths if not _rust.contains(self, key)]
         for key in missing if strict and default is NO_DEFAULT else ():
             _rust.getitem(self, key)
-        taken = _once(
+        members = _once(
             self.tensordicts,
-            lambda each: each.separates(*held, strict=False, filter_empty=filter_empty),
+            lambda member: member.separates(
+                *paths, strict=False, filter_empty=filter_empty
+            ),
         )
-        result = self._like(taken)
+        result = self._like(members)
         for key in missing if default is not NO_DEFAULT else ():
             set_default(result, key, default)
         return result
 
-    # Regrouping ------------------------------------------------------------------------
+    # Regrouping
+    # ------------------------------------------------------------------------
 
     def flatten_keys(
         self,
@@ -636,10 +660,10 @@ class ReadingOps(StackState):
         inplace: bool = False,
         is_leaf: Callable[[type], bool] | None = None,
     ) -> Self:
-        """All leaves of every member under joined keys. See ``TensorDict.flatten_keys``.
+        """Join the nested keys of each member. See ``TensorDict.flatten_keys``.
 
         Raises:
-            RuntimeError: members have keys of their own; or ``inplace`` is set and the
+            RuntimeError: members differ in their keys, or ``inplace`` is true and the
                 stack is locked.
         """
         self._refuse_exclusive("flatten_keys")
@@ -648,11 +672,11 @@ class ReadingOps(StackState):
         return self._regrouped("flatten_keys", separator, inplace, is_leaf)
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
-        """Nest the entries of every member. See ``TensorDict.unflatten_keys``.
+        """Nest the entries of each member. See ``TensorDict.unflatten_keys``.
 
         Raises:
-            RuntimeError: members have keys of their own; or ``inplace`` is set, the stack
-                is locked, and there is something to nest.
+            RuntimeError: members differ in their keys, or ``inplace`` is true, the
+                stack is locked, and there are keys to nest.
         """
         self._refuse_exclusive("unflatten_keys")
         return self._regrouped("unflatten_keys", separator, inplace)
@@ -661,12 +685,13 @@ class ReadingOps(StackState):
         self, method: str, separator: str, inplace: bool, *more: object
     ) -> Any:
         members = [
-            getattr(each, method)(separator, False, *more) for each in self.tensordicts
+            getattr(member, method)(separator, False, *more)
+            for member in self.tensordicts
         ]
         result: Any = self
         if inplace:
-            for each in self.tensordicts:
-                getattr(each, method)(separator, True, *more)
+            for member in self.tensordicts:
+                getattr(member, method)(separator, True, *more)
         else:
             result = self._like(members)
         return self._remember(result, method, (separator,), {})
@@ -674,29 +699,30 @@ class ReadingOps(StackState):
     def rename_key_(
         self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
     ) -> Self:
-        """Rename an entry in every member. See ``TensorDict.rename_key_``.
+        """Rename an entry in each member. See ``TensorDict.rename_key_``.
 
         Raises:
-            KeyError: a member does not have it.
+            KeyError: a member lacks the entry.
         """
-        for each in (self, *self.tensordicts):
-            if each.is_locked:
-                raise locked_error(each)
-        for each in self.tensordicts:
-            each.copy().unlock_().rename_key_(old_key, new_key, safe=safe)
-        for each in self.tensordicts:
-            # A member that is there twice is renamed once.
-            if _rust.contains(each, old_key):
-                each.rename_key_(old_key, new_key, safe=safe)
+        for member in (self, *self.tensordicts):
+            if member.is_locked:
+                raise locked_error(member)
+        for member in self.tensordicts:
+            member.copy().unlock_().rename_key_(old_key, new_key, safe=safe)
+        for member in self.tensordicts:
+            # The same member may occur twice: rename its entry once.
+            if _rust.contains(member, old_key):
+                member.rename_key_(old_key, new_key, safe=safe)
         return self
 
-    # Removing --------------------------------------------------------------------------
+    # Removing
+    # --------------------------------------------------------------------------
 
     def popitem(self) -> tuple[NestedKeyLike, Any]:
         """Remove and return the last entry that all members have.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no such entry.
             RuntimeError: the stack is locked.
         """
         keys = self._common_keys()
@@ -705,28 +731,30 @@ class ReadingOps(StackState):
         return keys[-1], self.pop(keys[-1])
 
     def del_(self, key: NestedKeyLike) -> Self:
-        """Remove an entry from every member that has it.
+        """Remove an entry from each member that has it.
 
         Raises:
-            KeyError: none has it.
+            KeyError: no member has the entry.
             RuntimeError: the stack is locked.
-            ValueError: the key runs through a leaf.
+            ValueError: the key leads through a leaf.
         """
         if self.is_locked:
             raise locked_error(self)
         path = _rust.unravel_key_to_tuple(key)
         if not path:
             raise KeyError(MSG_BAD_KEY.format(key))
-        holders = [each for each in self.tensordicts if _rust.contains(each, path)]
+        holders = [
+            member for member in self.tensordicts if _rust.contains(member, path)
+        ]
         if not holders:
-            for each in self.tensordicts:
-                if len(path) > 1 and _rust.contains(each, path[:-1]):
-                    each.del_(path)  # Tells a key that runs through a leaf.
+            for member in self.tensordicts:
+                if len(path) > 1 and _rust.contains(member, path[:-1]):
+                    member.del_(path)  # Raises the error for a key through a leaf.
             raise missing_path(self, path, MSG_DELETE.format(key).rstrip("."))
-        for each in holders:
-            # A member may be there twice.
-            if _rust.contains(each, path):
-                each.del_(path)
+        for member in holders:
+            # The same member may occur twice.
+            if _rust.contains(member, path):
+                member.del_(path)
         return self
 
     def clear(self) -> Self:
@@ -737,8 +765,8 @@ class ReadingOps(StackState):
         """
         if self.is_locked:
             raise locked_error(self)
-        for each in self.tensordicts:
-            each.clear()
+        for member in self.tensordicts:
+            member.clear()
         return self
 
     def is_non_tensor(self, key: NestedKeyLike) -> bool:
@@ -746,54 +774,63 @@ class ReadingOps(StackState):
         value = self._meta(key)
         return holds_values(value)
 
-    # Conversions --------------------------------------------------------------------------
+    # Conversions
+    # --------------------------------------------------------------------------
 
     def to_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """A dictionary of the stacked entries. See ``TensorDict.to_dict``.
+        """Return a dictionary of the stacked entries. See ``TensorDict.to_dict``.
 
-        Of members that differ in shape it has a list of the entries.
+        An entry whose members differ in shape becomes a list.
 
         Raises:
-            RuntimeError: members have keys of their own.
+            RuntimeError: members differ in their keys.
         """
         self._refuse_exclusive("to_dict")
         return super().to_dict(*args, **kwargs)
 
     def _rows_or_entries(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         for key in self._common_keys():
             try:
-                found[key] = self._get_entry(key, None)
+                entries[key] = self._get_entry(key, None)
             except RuntimeError:
-                found[key] = [each._rows_or_entries()[key] for each in self.tensordicts]
-        return found
+                entries[key] = [
+                    member._rows_or_entries()[key] for member in self.tensordicts
+                ]
+        return entries
 
     def to_namedtuple(self, dest_cls: type | None = None) -> Any:
-        """A named tuple of the stacked entries. See ``TensorDict.to_namedtuple``.
+        """Return a named tuple of the stacked entries.
+
+        See ``TensorDict.to_namedtuple``.
 
         Raises:
-            RuntimeError: members have keys of their own.
+            RuntimeError: members differ in their keys.
         """
         self._refuse_exclusive("to_namedtuple")
         return super().to_namedtuple(dest_cls)
 
     def state_dict(self, *args: object, **kwargs: object) -> Any:
-        """The stacked entries for a module's state. See ``TensorDict.state_dict``.
+        """Return the stacked entries as a module's state.
+
+        See ``TensorDict.state_dict``.
 
         Raises:
-            RuntimeError: members have keys of their own.
+            RuntimeError: members differ in their keys.
         """
         self._refuse_exclusive("state_dict")
         return super().state_dict(*args, **kwargs)  # type: ignore[misc]
 
 
 def _once(members: list[Any], take: Callable[[Any], Any]) -> list[Any]:
-    """Call ``take`` once for each different member; return a result for each place."""
-    given = {id(each): take(each) for each in {id(m): m for m in members}.values()}
-    return [given[id(each)] for each in members]
+    """Call ``take`` once for each distinct member; return a result for each member."""
+    results = {
+        id(member): take(member) for member in {id(m): m for m in members}.values()
+    }
+    return [results[id(member)] for member in members]
 
 
 def _is_held(members: list[Any], key: NestedKeyLike) -> bool:
-    """Return whether some member has an entry; members refuse what is no key."""
+    """Return whether some member has an entry, or ``key`` is not a valid key."""
     path = _rust.unravel_key_to_tuple(key)
-    return not path or any(_rust.contains(each, path) for each in members)
+    return not path or any(_rust.contains(member, path) for member in members)

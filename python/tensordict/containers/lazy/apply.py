@@ -1,4 +1,4 @@
-"""Walks of a stack, done by its members: calls on every leaf, comparisons, joins, locks."""
+"""Methods of lazy stacks that run on the members: calls on leaves, joins, locks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["CombiningOps"]
 
 MSG_PARTS = (
-    "The collection has {} elements along dim {}, along which the stack has {} members."
+    "The collection has {} elements along dim {}, but the stack has {} members there."
 )
 MSG_OUT = (
     "out must be a LazyStackedTensorDict instance in lazy_stack.apply(..., out=out)."
@@ -54,11 +54,11 @@ MSG_WHERE = (
 )
 
 MOVING_ELEMENTS = frozenset({"logsumexp", "roll", "rot90", "flip", "fliplr", "flipud"})
-"""Methods that need all members as one and look at their dims before they stack them."""
+"""Methods that look at the dims of a dense collection before they stack the members."""
 
 
 MOVING_ROWS = frozenset({"roll", "flip", "fliplr", "flipud"})
-"""Those of them that only move elements, which can be done to members apart."""
+"""The methods of ``MOVING_ELEMENTS`` that can also run on separate members."""
 
 
 MSG_EXPAND = (
@@ -68,7 +68,7 @@ MSG_EXPAND = (
 
 
 class CombiningOps(StackState):
-    """The walks and locks of a stack, alone and with others of its kind."""
+    """Methods of a stack that visit all leaves, join stacks, or set locks."""
 
     # Calling a function on every leaf ----------------------------------------------
 
@@ -89,7 +89,7 @@ class CombiningOps(StackState):
         is_leaf: object = None,
         **kwargs: object,
     ) -> Any:
-        """The walk of ``apply``: each member by itself, unless the batch size changes."""
+        """Run ``apply`` by member, or on a dense copy if the batch size changes."""
         if call_on_nested:
             is_leaf = True
         columns = None if batch_size is not None else self._columns_of(others)
@@ -102,14 +102,15 @@ class CombiningOps(StackState):
                 self._as_dense(), fn, others, batch_size, device, names, default, named,
                 nested_keys, filter_empty, is_leaf, checked, prefix,
             )  # fmt: skip
-        given, own = names, self._td_dim_name
+        member_names, dim_name = names, self._td_dim_name
         if names is not NO_DEFAULT:
             rest = [None] * len(self.batch_size) if names is None else list(names)
-            own = rest.pop(self.stack_dim)
-            given = rest if any(name is not None for name in rest) else None
+            dim_name = rest.pop(self.stack_dim)
+            member_names = rest if any(name is not None for name in rest) else None
         results = [
             _rust.apply_nest(
-                member, fn, tuple(column[at] for column in columns), None, device, given,
+                member, fn, tuple(column[at] for column in columns), None, device,
+                member_names,
                 default, named, nested_keys, filter_empty, is_leaf, checked, prefix,
             )
             for at, member in enumerate(self.tensordicts)
@@ -121,16 +122,17 @@ class CombiningOps(StackState):
             if result is None:
                 results[at] = self.tensordicts[at].empty(**options)
                 if names is not NO_DEFAULT:
-                    results[at].names = given
+                    results[at].names = member_names
         stack = self._like(results)
-        stack._td_dim_name = own
+        stack._td_dim_name = dim_name
         return stack
 
     def _columns_of(self, others: Sequence[Any]) -> list[list[Any]] | None:
-        """For each of ``others`` its part for every member; None where one has none.
+        """Split each of ``others`` by member; return None if one cannot be split.
 
         Raises:
-            ValueError: one has parts, and not as many as there are members.
+            ValueError: one of ``others`` has a different number of elements along the
+                stack dim.
         """
         columns = []
         dim = self.stack_dim
@@ -176,9 +178,9 @@ class CombiningOps(StackState):
         )  # fmt: skip
 
     def apply_(self, fn: Callable[..., Any], *others: object, **kwargs: object) -> Self:
-        """Call ``fn`` on every leaf of the members. See ``TensorDict.apply_``.
+        """Call ``fn`` on each leaf of the members. See ``TensorDict.apply_``.
 
-        Results broadcast to the leaves that they are copied into.
+        The results are broadcast to the leaves into which they are copied.
         """
         self._fast_apply(fn, *others, inplace=True, **kwargs)
         return self
@@ -186,16 +188,16 @@ class CombiningOps(StackState):
     # Updates -------------------------------------------------------------------------
 
     def _entry_for(self, present: Any) -> Any:
-        """A dense entry becomes a stack, whose members take those of this one."""
+        """Return a dense entry as a lazy stack that members can be written to."""
         size, dim = present.batch_size, self.stack_dim
         if present._is_dense and len(size) > dim and size[dim] == len(self.tensordicts):
             return present.to_lazystack(dim)
         return present
 
     def _is_ragged(self, key: str) -> bool:
-        """Return whether the leaves at a direct key of all members are none as a whole.
+        """Return whether the members' leaves at a direct key cannot be one tensor.
 
-        They differ in shape, or have no batch dims.
+        They differ in shape, or are unbatched.
         """
         values = self._seen(key)
         if values is None or isinstance(values[0], CollectionProtocol):
@@ -209,7 +211,7 @@ class CombiningOps(StackState):
 
     @property
     def grad(self) -> Any:
-        """A stack of the gradients of the members; None where none has one."""
+        """A stack of the members' gradients; None if no member has a gradient."""
         grads = [member.grad for member in self.tensordicts]
         if all(grad is None for grad in grads):
             return None
@@ -228,14 +230,16 @@ class CombiningOps(StackState):
         AutogradOps.grad.fset(self, value)  # type: ignore[attr-defined]
 
     def _undo_to(self, source: Any, *args: object, **kwargs: object) -> None:
-        for member, own in zip(self.tensordicts, source.tensordicts, strict=True):
-            member._undo_to(own, *args, **kwargs)
+        for member, source_member in zip(
+            self.tensordicts, source.tensordicts, strict=True
+        ):
+            member._undo_to(source_member, *args, **kwargs)
 
     def to(self, *args: object, **kwargs: object) -> Self:
-        """A stack of the members moved or cast. See ``TensorDict.to``.
+        """Return a stack of the members, moved or cast. See ``TensorDict.to``.
 
         Raises:
-            TypeError: ``batch_size`` is given: that of a stack is that of its members.
+            TypeError: ``batch_size`` is given, which the members of a stack define.
         """
         if kwargs.get("batch_size") is not None:
             raise TypeError(MSG_TO_SIZE)
@@ -253,10 +257,10 @@ class CombiningOps(StackState):
     def _where_operands(
         self, condition: torch.Tensor, other: object, pad: object
     ) -> Any:
-        """Each member with its parts of what ``where`` takes.
+        """Return each member with its parts of the arguments of ``where``.
 
         Raises:
-            ValueError: ``other`` is a tensor that has no part for each member.
+            ValueError: the tensor ``other`` has no part for each member.
         """
         if isinstance(other, torch.Tensor) and other.dim():
             lead = self.batch_size[: self.stack_dim + 1]
@@ -270,14 +274,15 @@ class CombiningOps(StackState):
             return groups
         if not self._has_exclusive_keys:
             return groups
-        # An ordinary collection has no entry for what only some members have.
+        # The ordinary collection `other` lacks the exclusive entries of members.
         keys = list(_rust.walk(self, 0, True, True))
         return [(member.select(*keys), parts) for member, parts in groups]
 
-    # Joining -----------------------------------------------------------------------------
+    # Joining
+    # -----------------------------------------------------------------------------
 
     def _stack_all(self, tds: Sequence[Any], dim: int) -> Any:
-        own = self.stack_dim
+        stack_dim = self.stack_dim
         for at, td in enumerate(tds):
             if td.batch_size != self.batch_size:
                 raise RuntimeError(
@@ -285,12 +290,12 @@ class CombiningOps(StackState):
                 )
         if not all(_is_alike(td, self) for td in tds):
             if all(isinstance(td, CombiningOps) for td in tds):
-                # Stacks along several dims have no members that belong together.
+                # Stacks along different dims have no members that correspond.
                 return self._stack_lazily(list(tds), dim, None)
             return _rust.stack([_dense(td) for td in tds], dim)
-        at = dim - (dim > own)
+        at = dim - (dim > stack_dim)
         if any(leaf.is_nested for leaf in _rust.leaves(self)):
-            # torch stacks no nested tensors: the stacks are kept apart, too.
+            # torch cannot stack nested tensors, so the result is a stack of stacks.
             return self._stack_lazily(list(tds), dim, None)
         members = [
             _rust.stack(list(group), at)
@@ -299,27 +304,30 @@ class CombiningOps(StackState):
         if not members:
             return _rust.stack([_dense(td) for td in tds], dim)
         name = self._td_dim_name
-        return members[0]._stack_lazily(members, own + (dim <= own), name)
+        return members[0]._stack_lazily(members, stack_dim + (dim <= stack_dim), name)
 
     def _cat_all(self, tds: Sequence[Any], dim: int) -> Any:
-        own = self.stack_dim
-        if dim == own:
-            return self._like([member for td in tds for member in _members(td, own)])
-        if any(len(_members(td, own)) != len(self.tensordicts) for td in tds):
+        stack_dim = self.stack_dim
+        if dim == stack_dim:
+            return self._like(
+                [member for td in tds for member in _members(td, stack_dim)]
+            )
+        if any(len(_members(td, stack_dim)) != len(self.tensordicts) for td in tds):
             return _rust.cat([_dense(td) for td in tds], dim)
-        at = dim - (dim > own)
-        groups = zip(*(_members(td, own) for td in tds), strict=True)
+        at = dim - (dim > stack_dim)
+        groups = zip(*(_members(td, stack_dim) for td in tds), strict=True)
         members = [_rust.cat(list(group), at) for group in groups]
         return self._like(members)
 
     def _cat_with_entries(self, tds: Sequence[Any], dim: int) -> Any:
-        # A stack: what only some members have is kept.
+        # The result is a stack, so that it keeps exclusive entries.
         return self._cat_all(tds, dim)
 
-    # Leaf by leaf ----------------------------------------------------------------------
+    # Leaf by leaf
+    # ----------------------------------------------------------------------
 
     def data_ptr(self, *, storage: bool = False) -> Any:
-        """The addresses of the leaves of each member, under its number."""
+        """Return the addresses of each member's leaves, under the member's position."""
         pointers = {
             str(number): member.data_ptr(storage=storage)
             for number, member in enumerate(self.tensordicts)
@@ -327,14 +335,17 @@ class CombiningOps(StackState):
         return self._plain_type(pointers, batch_size=[], device="cpu")
 
     def softmax(self, dim: int, dtype: torch.dtype | None = None) -> Any:
-        """Apply a softmax to every leaf along one batch dim: see ``TensorDict.softmax``."""
+        """Apply a softmax to each leaf along a batch dim.
+
+        See ``TensorDict.softmax``.
+        """
         ndim = len(self.batch_size)
-        own = self.stack_dim
-        if not -ndim <= dim < ndim or dim % ndim == own:
+        stack_dim = self.stack_dim
+        if not -ndim <= dim < ndim or dim % ndim == stack_dim:
             return super().softmax(dim, dtype)  # type: ignore[misc]
         at = dim % ndim
-        at -= at > own
-        return self._like([each.softmax(at, dtype) for each in self.tensordicts])
+        at -= at > stack_dim
+        return self._like([member.softmax(at, dtype) for member in self.tensordicts])
 
     def _new_leaves(
         self,
@@ -368,17 +379,17 @@ class CombiningOps(StackState):
     # Copies of parts ------------------------------------------------------------------
 
     def pack(self, *args: object, **kwargs: object) -> Any:
-        """All leaves in one tensor. See ``TensorDict.pack``.
+        """Copy all leaves into one tensor. See ``TensorDict.pack``.
 
         Raises:
-            RuntimeError: members have keys of their own.
+            RuntimeError: members differ in their keys.
         """
         if self._has_exclusive_keys:
             raise RuntimeError(MSG_PACK)
         return self._as_dense().pack(*args, **kwargs)
 
     def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Any:
-        """Keep the elements where ``mask`` is true, stacked."""
+        """Return the elements where ``mask`` is true, stacked."""
         mask.ndimension()
         size = _rust.index_shape(self.batch_size, mask)
         try:
@@ -389,12 +400,12 @@ class CombiningOps(StackState):
         except RuntimeError:
             if inplace:
                 raise
-            # Entries that cannot be stacked stay apart.
+            # Entries that cannot be stacked stay in a lazy stack.
             return self._index(mask)
         result = _rust.new(self._plain_type, entries, size, self._device, None)
         names, dims = self._own_names(), mask.ndim
         if names is not None:
-            # Several dims that are selected from become one.
+            # A mask of several dims selects along one new dim without a name.
             result.names = names if dims == 1 else [None, *names[dims:]]
         return self._replace_content(result) if inplace else result
 
@@ -406,18 +417,18 @@ class CombiningOps(StackState):
         *,
         inplace: bool = False,
     ) -> Any:
-        """Take elements along a batch dim. See ``TensorDict.gather``."""
+        """Select elements along a batch dim. See ``TensorDict.gather``."""
         try:
             return super().gather(dim, index, out, inplace=inplace)  # type: ignore[misc]
         except RuntimeError:
             size = self.batch_size
             if out is not None or inplace or -1 in size or index.dim() != len(size):
                 raise
-            # A value that no collection of this size takes is an error here, too.
+            # Raise the error of a wrong argument for a collection of this size.
             _rust.new(self._plain_type, {}, size, None, None).gather(dim, index)
             at = dim % len(size)
-            for own, other in enumerate(index.shape):
-                if own != at and other > size[own]:
+            for size_dim, other in enumerate(index.shape):
+                if size_dim != at and other > size[size_dim]:
                     raise
             if (
                 index.numel()
@@ -427,7 +438,7 @@ class CombiningOps(StackState):
             return shapes.gathered(self, at, index.to(torch.int64))
 
     def repeat(self, *repeats: Any, inplace: bool = False) -> Any:
-        """Repeat along the batch dims: a stack of copies. See ``TensorDict.repeat``."""
+        """Repeat along batch dims: a stack of copies. See ``TensorDict.repeat``."""
         times = repeats[0] if repeats and not isinstance(repeats[0], int) else repeats
         times = list(times)
         if inplace or len(times) != len(self.batch_size) or not self.tensordicts:
@@ -443,7 +454,10 @@ class CombiningOps(StackState):
         return members[0]._stack_lazily(members, self.stack_dim, self._td_dim_name)
 
     def repeat_interleave(self, *args: object, **kwargs: object) -> Any:
-        """Repeat each element: a stack of copies. See ``TensorDict.repeat_interleave``."""
+        """Repeat each element: a stack of copies.
+
+        See ``TensorDict.repeat_interleave``.
+        """
         repeats = args[0] if args else kwargs.get("repeats")
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
         ndim = len(self.batch_size)
@@ -465,7 +479,7 @@ class CombiningOps(StackState):
                 return super().repeat_interleave(*args, **kwargs)  # type: ignore[misc]
             repeated: list[Any] = []
             for member, count in zip(self.tensordicts, counts, strict=True):
-                repeated += [member] * count  # which no memory may hold
+                repeated += [member] * count
             members = [member.clone() for member in repeated]
         else:
             inner = at - (at > self.stack_dim)
@@ -473,10 +487,10 @@ class CombiningOps(StackState):
                 member.repeat_interleave(repeats, dim=inner)
                 for member in self.tensordicts
             ]
-        made = members[0]._stack_lazily(members, self.stack_dim, self._td_dim_name)
+        stack = members[0]._stack_lazily(members, self.stack_dim, self._td_dim_name)
         if self.is_locked:
-            _rust.lock_tree(made)
-        return made
+            _rust.lock_tree(stack)
+        return stack
 
     # Walking -----------------------------------------------------------------------
 
@@ -490,7 +504,7 @@ class CombiningOps(StackState):
         lock: bool,
         k: int,
     ) -> Any:
-        # An expanded stack has elements of its own, which are free.
+        # The elements of an expanded stack are new, so they are not locked.
         lock = lock and op not in NEW_ELEMENTS
         keeps = lock and not self.is_locked
         result = self._mapped(op, args, prefix, names, tail, k, keeps)
@@ -510,7 +524,7 @@ class CombiningOps(StackState):
         k: int,
         lock: bool,
     ) -> Any:
-        """The stack mapped; with ``lock`` what is locked in a member of it is again."""
+        """Map the stack; with ``lock``, lock parts that are locked in a member."""
         if op in ONE_BLOCK:
             return self._as_dense()
         size = self.batch_size
@@ -518,7 +532,7 @@ class CombiningOps(StackState):
         dim = self.stack_dim
         members = self.tensordicts
         if dim >= k or not members:
-            # The dims that the operation is about are those of the members, too.
+            # The operation's dims lie before the stack dim, so members have them too.
             results = _rust.map_members(members, op, args, prefix, names, tail, k, lock)
             if prefix is None:
                 return self._like(results)
@@ -550,7 +564,7 @@ class CombiningOps(StackState):
             expanded = self._expanded_members(prefix, names, k)
             if expanded is not None:
                 return expanded
-        # A result of a method of the members has their class.
+        # Methods that the members implement return the members' class.
         is_softmax = op in COMPUTES and op in ALONG_DIMS
         if is_softmax and self._has_exclusive_keys:
             return shapes.softmaxed(self, args[1:])
@@ -568,12 +582,15 @@ class CombiningOps(StackState):
         if is_softmax:
             return self._like(list(result.unbind(dim)))
         if op in NEW_ELEMENTS:
-            # A stack of expanded members has elements of its own.
+            # The elements of an expanded stack are independent copies.
             return result.clone()
         return result
 
     def _expanded_members(self, prefix: torch.Size, names: object, k: int) -> Any:
-        """The members expanded where they cannot be stacked; None where they can."""
+        """Expand each member if the members cannot be stacked.
+
+        Otherwise return None.
+        """
         first = self.tensordicts[0]
         if not self._has_exclusive_keys and all(
             _shapes(member) == _shapes(first) for member in self.tensordicts
@@ -588,14 +605,14 @@ class CombiningOps(StackState):
                 for at, old in enumerate(names)
                 if at != dim
             )
-        # A ragged dim keeps the size that it has in each member.
+        # A ragged dim keeps its size in each member.
         members = []
         for member in self.tensordicts:
-            own = [
+            member_sizes = [
                 member.batch_size[at - len(size)] if length == -1 else length
                 for at, length in enumerate(size)
             ]
-            goal = torch.Size(own)
+            goal = torch.Size(member_sizes)
             members.append(
                 _rust.map_leaves(
                     member, "expand", (goal,), goal, names, 1, False, k - 1
@@ -606,9 +623,9 @@ class CombiningOps(StackState):
         return members[0]._stack_lazily(members, dim, self._td_dim_name)
 
     def unbind(self, dim: int) -> tuple[Any, ...]:
-        """The collections along a batch dim: see :meth:`TensorDictBase.unbind`.
+        """Return the collections along a batch dim. See :meth:`TensorDictBase.unbind`.
 
-        Along the stack dim they are the members.
+        Along the stack dim, these are the members.
         """
         if dim == self.stack_dim and self.tensordicts:
             return self._parts(self.tensordicts)
@@ -676,7 +693,7 @@ class CombiningOps(StackState):
         ]
 
     def _none_of(self, op: object, dim: int) -> Any:
-        """A piece of no members: dense, without elements."""
+        """Return an empty piece of the stack: dense, without elements."""
         index = (slice(None),) * dim + (slice(0, 0),)
         return self[index]
 
@@ -690,7 +707,7 @@ class CombiningOps(StackState):
         drop_empty_of_members(self.tensordicts)
 
     def _rebuild_as(self, values: Iterator[Any], cls: object, size: object) -> Any:
-        # Without names and class, for comparisons.
+        # Results of comparisons have neither names nor class.
         from tensordict.containers.lazy.stack import LazyStackedTensorDict
 
         members = _rust.rebuilt_members(self.tensordicts, values, self._plain_type)
@@ -706,10 +723,10 @@ class CombiningOps(StackState):
         if parts is None:
             return False
         for member, part in zip(self.tensordicts, parts, strict=True):
-            found = _rust.align(member, part, is_complete)
-            if found is None:
+            aligned = _rust.align(member, part, is_complete)
+            if aligned is None:
                 return False
-            out += found
+            out += aligned
         return True
 
     def _leaf_batch_dims(self, out: list[int]) -> None:
@@ -717,9 +734,9 @@ class CombiningOps(StackState):
             _rust.leaf_batch_dims(member, out)
 
     def _parts_of(self, other: object) -> list[Any] | None:
-        """The part of another collection that belongs to each member; None if it has none.
+        """Split another collection by member; return None if the sizes do not fit.
 
-        A collection without batch dims is a part of its own for all members.
+        A collection without batch dims is the part of each member.
         """
         count, dim = len(self.tensordicts), self.stack_dim
         if not isinstance(other, CollectionProtocol):
@@ -734,7 +751,7 @@ class CombiningOps(StackState):
         return list(other.unbind(dim))
 
     def _tensor_parts(self, value: torch.Tensor) -> list[torch.Tensor]:
-        """The part of a tensor, broadcast from the left, that belongs to each member."""
+        """Split a tensor, broadcast from the left, by member."""
         count, dim = len(self.tensordicts), self.stack_dim
         if value.dim() <= dim:
             return [value] * count
@@ -782,15 +799,15 @@ class CombiningOps(StackState):
 
 
 def _lock_alike(td: CollectionProtocol, result: CollectionProtocol) -> None:
-    """Lock the nested collections of a result that are locked in what it is made of."""
+    """Lock the nested collections of a result that are locked in the source."""
     for key, entry in result._entries().items():
         if not is_branch(entry):
             continue
-        own = td._sample_entry(key)
-        if isinstance(own, CollectionProtocol) and own.is_locked:
+        source_entry = td._sample_entry(key)
+        if isinstance(source_entry, CollectionProtocol) and source_entry.is_locked:
             _rust.lock_tree(entry)
-        elif isinstance(own, CollectionProtocol):
-            _lock_alike(own, entry)
+        elif isinstance(source_entry, CollectionProtocol):
+            _lock_alike(source_entry, entry)
 
 
 def _shapes(td: CollectionProtocol) -> list[Any]:
@@ -804,7 +821,7 @@ def _without_dim(
     at: int,
     k: int,
 ) -> list[torch.Size]:
-    """The batch sizes of the pieces of a member that is split along ``at``."""
+    """Return the batch sizes of the pieces of a member that is split along ``at``."""
     size = member.batch_size[:k]
     return [
         torch.Size(
@@ -823,15 +840,16 @@ def _moved_names(names: object, at: int, ndim: int) -> Any:
 def _parts_of(
     value: torch.Tensor, dim: int, targets: list[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """The part of ``value`` for each of ``targets``, which are rows along ``dim``.
+    """Split ``value`` into a part for each of ``targets``, the rows along ``dim``.
 
     Raises:
-        RuntimeError: it does not fit one of them.
+        RuntimeError: the value does not fit a target.
     """
     parts = [value] * len(targets)
     if not targets:
         return parts
-    # Values broadcast from the right: one with fewer dims may be the same for all.
+    # Values broadcast from the right, so a value of fewer dims is the same for all
+    # rows.
     along = dim + value.dim() - targets[0].dim() - 1
     if along >= 0 and value.shape[along] != 1:
         parts = list(value.unbind(along))
@@ -847,21 +865,21 @@ def _parts_of(
 
 
 def _stacked_first(name: str) -> Callable[..., Any]:
-    """A method that needs all members in one tensor: it is that of the dense collection."""
+    """Make a method that runs on the dense, stacked collection."""
 
     def method(self: Any, *args: object, **kwargs: object) -> Any:
         if kwargs.get("reduce") and not args and kwargs.get("dim") is None:
-            # All elements of all leaves: their shapes do not matter.
+            # Reducing everything needs no equal shapes.
             return getattr(super(CombiningOps, self), name)(**kwargs)
         try:
             dense = self._as_dense()
         except RuntimeError:
-            # Arguments that no collection of this size takes are told first.
+            # An argument that is wrong for every collection of this size fails first.
             bare = _rust.new(self._plain_type, {}, self.batch_size, None, None)
             try:
                 getattr(bare, name)(*args, **kwargs)
-            except (TypeError, ValueError, IndexError) as told:
-                if name in MOVING_ELEMENTS or isinstance(told, TypeError):
+            except (TypeError, ValueError, IndexError) as error:
+                if name in MOVING_ELEMENTS or isinstance(error, TypeError):
                     raise
             if name in MOVING_ROWS and -1 not in self.batch_size:
                 return getattr(super(CombiningOps, self), name)(*args, **kwargs)
@@ -875,7 +893,7 @@ def _stacked_first(name: str) -> Callable[..., Any]:
 
     method.__name__ = name
     method.__qualname__ = f"CombiningOps.{name}"
-    method.__doc__ = f"As ``TensorDict.{name}``, of the entries stacked."
+    method.__doc__ = f"Call ``TensorDict.{name}`` on the stacked entries."
     return method
 
 
@@ -888,13 +906,13 @@ for _name in (
 
 
 def _counts(repeats: object, length: int) -> list[int] | None:
-    """Return how often each of ``length`` members is repeated; None for no count."""
+    """Return the number of repeats of each member; None for invalid ``repeats``."""
     if isinstance(repeats, torch.Tensor) and repeats.dtype in (
         torch.int64,
         torch.int32,
     ):
-        found = repeats.reshape(-1).tolist()
-        counts = found * length if len(found) == 1 else found
+        numbers = repeats.reshape(-1).tolist()
+        counts = numbers * length if len(numbers) == 1 else numbers
     elif isinstance(repeats, int) and not isinstance(repeats, bool):
         counts = [repeats] * length
     else:

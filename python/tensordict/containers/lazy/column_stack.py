@@ -55,7 +55,8 @@ class ColumnStack(LazyStackedTensorDict):
 
     It is a :class:`LazyStackedTensorDict` in every way. ``stack[i]`` is made when it is
     asked for, over the memory of the columns, and is locked: what is written to its
-    tensors is written to the columns. :meth:`unlock_` makes all members, and keeps them.
+    tensors is written to the columns. :meth:`unlock_` makes all members, and keeps
+    them.
     """
 
     _columns: Columns
@@ -324,9 +325,9 @@ class ColumnStack(LazyStackedTensorDict):
 
         Args:
             index: their numbers: a tensor, an array, a list, or a mask.
-            ragged: what is made of rows that differ in shape: ``"stack"``, a lazy stack of
-                them; ``"padded"``, tensors filled up to the largest row of the batch;
-                ``"jagged"``, nested tensors with the jagged layout.
+            ragged: what is made of rows that differ in shape: ``"stack"``, a lazy stack
+                of them; ``"padded"``, tensors filled up to the largest row of the
+                batch; ``"jagged"``, nested tensors with the jagged layout.
             padding_value: what they are filled up with.
             keys: which entries. Default: all.
 
@@ -370,7 +371,10 @@ class ColumnStack(LazyStackedTensorDict):
         return gathered(columns, places, ragged, padding_value)
 
     def _as_level(self) -> Level | None:
-        """The rows as a writer takes them; None where they are not those of the columns."""
+        """The rows as a writer takes them.
+
+        None where they are not those of the columns.
+        """
         rows = self._rows
         if self._is_made or rows.step != 1:
             return None

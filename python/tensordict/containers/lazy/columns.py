@@ -1,4 +1,4 @@
-"""The columns of a level: what its rows are kept in, and how some are copied."""
+"""The columns of a level of a save, and copies of some of their rows."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ CPU = torch.device("cpu")
 
 @dataclass
 class Columns:
-    """The columns of a level."""
+    """The columns of a level of a save: the storage of its rows."""
 
     entries: dict[str, Any]
-    """By key: a tensor, a :class:`RaggedColumn`, further columns, or a collection."""
+    """Columns by key: a tensor, a :class:`RaggedColumn`, columns, or a collection."""
     num_rows: int
     num_dims: int
     """The number of batch dims of a row."""
     tail: torch.Size | None
-    """Those, where they are the same in all rows."""
+    """The batch size of a row, if all rows have the same."""
     names: list[str | None] | None = None
     wrapper: type | None = None
-    """The class of a row, where it is a tensorclass around these entries."""
+    """The tensorclass of a row, if the entries belong to a tensorclass."""
 
-    def wrapped(self, made: CollectionProtocol) -> Any:
-        """Return rows in the tensorclass that they are of, if any."""
+    def wrapped(self, rows: CollectionProtocol) -> Any:
+        """Wrap rows in their tensorclass, if they have one."""
         cls: Any = self.wrapper
-        return made if cls is None else cls._from_tensordict(made)
+        return rows if cls is None else cls._from_tensordict(rows)
 
     @functools.cached_property
     def _plain(self) -> dict[str, Any]:
-        """The entries; tensors without the class of mapped ones, whose views take longer."""
+        """The entries, with plain tensors, whose views are faster than mapped ones'."""
         return {
             key: column.as_subclass(torch.Tensor)
             if isinstance(column, torch.Tensor)
@@ -62,28 +62,28 @@ class Columns:
 
     @functools.cached_property
     def _files(self) -> list[ColumnFile]:
-        """The files of all columns, here and nested."""
-        found: list[ColumnFile | None] = []
+        """The files of all columns, nested ones included."""
+        files: list[ColumnFile | None] = []
         for column in self.entries.values():
             if isinstance(column, Columns):
-                found += column._files
+                files += column._files
             elif isinstance(column, RaggedColumn):
-                found += [column.file, column.table_file]
+                files += [column.file, column.table_file]
             elif isinstance(column, torch.Tensor):
-                found.append(ColumnFile.of(column))
-        return [file for file in found if file is not None]
+                files.append(ColumnFile.of(column))
+        return [file for file in files if file is not None]
 
     def check_files(self) -> None:
-        """Refuse files that are too short: to touch what is gone would end the process.
+        """Check that no file is too short: reading missing pages would end the process.
 
         Raises:
-            RuntimeError: somebody cut one.
+            RuntimeError: a file was truncated.
         """
         for file in self._files:
             file.check()
 
     def row(self, at: int) -> Any:
-        """The collection of a row."""
+        """Return a row as a locked collection of views."""
         entries: dict[str, Any] = {}
         for key, column in self._plain.items():
             if isinstance(column, RaggedColumn):
@@ -96,14 +96,14 @@ class Columns:
                 value = column[at]
             entries[key] = value
         names = None if self.names is None else self.names[1:]
-        made = _rust.new(TensorDict, entries, self.row_size(at), CPU, names)
-        made._is_locked = True
-        return self.wrapped(made)
+        row = _rust.new(TensorDict, entries, self.row_size(at), CPU, names)
+        row._is_locked = True
+        return self.wrapped(row)
 
     def ragged_entries(
         self, path: tuple[str, ...]
     ) -> Iterator[tuple[tuple[str, ...], int]]:
-        """The paths of ragged entries below ``path``, and the dims that masks have."""
+        """Yield each ragged entry's path below ``path``, and the ndim of its mask."""
         for key, column in self.entries.items():
             if isinstance(column, Columns):
                 yield from column.ragged_entries((*path, key))
@@ -113,7 +113,7 @@ class Columns:
     def row_shapes(
         self, key: str, rows: range, places: torch.Tensor | None
     ) -> torch.Tensor:
-        """The shapes of rows of an entry of tensors: int64 ``[rows, dims]``."""
+        """Return the shapes of rows of a tensor entry: int64 ``[rows, dims]``."""
         numbers = torch.arange(rows.start, rows.stop, rows.step)
         if places is not None:
             numbers = numbers[places]
@@ -124,7 +124,7 @@ class Columns:
         return sizes.expand(len(numbers), -1)
 
     def dense_rows(self, index: torch.Tensor) -> dict[str, torch.Tensor]:
-        """A copy of some rows of the entries whose rows are all of one shape."""
+        """Copy some rows of the entries whose rows all have one shape."""
         if self._dense is None:
             return {}
         rows: Any = _rust.index(self._dense, index)
@@ -132,7 +132,7 @@ class Columns:
 
     @functools.cached_property
     def _dense(self) -> TensorDict | None:
-        """Those entries, which are gathered in one call; None where there are none."""
+        """The entries with rows of one shape, for a single gather; None without any."""
         entries = {
             key: column
             for key, column in self.entries.items()
@@ -142,7 +142,7 @@ class Columns:
         return _rust.new(TensorDict, entries, size, CPU, None) if entries else None
 
     def chosen(self, keys: Iterable[Any]) -> Columns | None:
-        """The columns of some keys; None where one is not there."""
+        """Return the columns at ``keys``; None if a key is missing."""
         below: dict[str, list[Any] | None] = {}
         for key in keys:
             path = _rust.unravel_key_to_tuple(key)
@@ -163,13 +163,13 @@ class Columns:
             if part is None:
                 return None
             entries[key] = part
-        made = dataclasses.replace(self, entries=entries)
-        # Batch sizes that differ are those of a ragged column.
+        chosen = dataclasses.replace(self, entries=entries)
+        # If batch sizes differ, a ragged column must be left to give them.
         has_size = self.tail is not None or not self.num_dims
-        return made if has_size or any(made._sized_columns()) else None
+        return chosen if has_size or any(chosen._sized_columns()) else None
 
     def row_size(self, at: int) -> torch.Size:
-        """The batch size of a row."""
+        """Return the batch size of a row."""
         if self.tail is not None:
             return self.tail
         if not self.num_dims:
@@ -178,18 +178,18 @@ class Columns:
         return torch.Size(column.table[at, : self.num_dims].tolist())
 
     def size(self, rows: range) -> torch.Size:
-        """The batch size of the stack of some rows, -1 where theirs differ."""
+        """Return the batch size of a stack of rows, with -1 where rows differ."""
         if self.tail is not None or not rows or not self.num_dims:
             tail = self.tail if self.tail is not None else [-1] * self.num_dims
             return torch.Size([len(rows), *tail])
-        found = next(self._sized_columns())
-        table = found.table[rows.start : rows.stop : rows.step, : self.num_dims]
+        column = next(self._sized_columns())
+        table = column.table[rows.start : rows.stop : rows.step, : self.num_dims]
         low, high = table.amin(0).tolist(), table.amax(0).tolist()
         dims = [a if a == b else -1 for a, b in zip(low, high, strict=True)]
         return torch.Size([len(rows), *dims])
 
     def _sized_columns(self) -> Iterator[RaggedColumn]:
-        """The columns whose shapes begin with the batch size of a row."""
+        """Yield the ragged columns of tensors, whose shapes begin with a row's batch size."""
         for column in self.entries.values():
             if isinstance(column, Columns):
                 yield from column._sized_columns()
@@ -197,7 +197,7 @@ class Columns:
                 yield column
 
     def level(self, start: int, stop: int) -> Level:
-        """Consecutive rows as a writer takes them, without a copy."""
+        """Return consecutive rows in the form of a writer, without a copy."""
         cls = self.wrapper or TensorDict
         level = Level(cls, self.tail, self.num_dims, {}, self.names)
         for key, column in self.entries.items():
@@ -213,12 +213,12 @@ class Columns:
 
 
 def value_of(data: object, size: torch.Size) -> NonTensorData:
-    """The collection of a value of a row."""
+    """Make non-tensor data of a value in a row."""
     return NonTensorData(data, batch_size=size)
 
 
 def copied(columns: Columns, places: Any) -> Columns:
-    """Columns of copies of some rows."""
+    """Copy some rows to new columns."""
     index = torch.from_numpy(places)
     dense = columns.dense_rows(index)
     entries: dict[str, Any] = {}
@@ -234,7 +234,7 @@ def copied(columns: Columns, places: Any) -> Columns:
 
 
 def gathered(columns: Columns, places: Any, ragged: str, padding: float) -> Any:
-    """A collection of some rows, those that differ in shape padded or jagged."""
+    """Return a collection of some rows; ragged entries are padded or jagged."""
     index = torch.from_numpy(places)
     dense = columns.dense_rows(index)
     entries: dict[str, Any] = {}
@@ -251,12 +251,12 @@ def gathered(columns: Columns, places: Any, ragged: str, padding: float) -> Any:
             entries[key] = padded(column.taken(places), padding)
         else:
             entries[key] = jagged(column.taken(places), key, column.mask_dims)
-    made = _rust.new(TensorDict, entries, torch.Size([len(places)]), CPU, None)
-    return columns.wrapped(made)
+    collection = _rust.new(TensorDict, entries, torch.Size([len(places)]), CPU, None)
+    return columns.wrapped(collection)
 
 
 def described(columns: Columns, indent: str) -> list[str]:
-    """A line for each column, as a stack of them prints."""
+    """Return a line for each column, for the text of a stack."""
     lines = []
     for key, column in columns.entries.items():
         if isinstance(column, Columns):
@@ -266,12 +266,12 @@ def described(columns: Columns, indent: str) -> list[str]:
             ]
         elif isinstance(column, RaggedColumn):
             dims = ", ".join(["-1"] * column.table.shape[1])
-            what = {"utf-8": "text", "bytes": "bytes"}.get(
+            kind = {"utf-8": "text", "bytes": "bytes"}.get(
                 str(column.encoding), "values"
             )
             if column.encoding is None:
-                what = f"{column.values.dtype} rows of shape [{dims}]"
-            lines.append(f"{indent}{key}: {what}")
+                kind = f"{column.values.dtype} rows of shape [{dims}]"
+            lines.append(f"{indent}{key}: {kind}")
         else:
             shape = list(column.shape[1:])
             lines.append(f"{indent}{key}: {column.dtype} rows of shape {shape}")

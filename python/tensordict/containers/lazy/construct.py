@@ -1,4 +1,4 @@
-"""Making a stack: what is checked of its members, and :func:`lazy_stack`."""
+"""Making lazy stacks: checks of the members, and :func:`lazy_stack`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ MSG_OUT_SIZE = (
 def fill_state(
     stack: Any, members: list[Any], dim: int, size: torch.Size, name: str | None
 ) -> None:
-    """Give a new stack its state: the keys of an instance of tensordict 0.15."""
+    """Set the state of a new stack, under the attribute names of tensordict 0.15."""
     stack._is_locked = None
     stack.stack_dim = dim
     stack._batch_size = size
@@ -68,11 +68,11 @@ def fill_state(
 
 
 def checked_dim(members: list[Any], stack_dim: int) -> int:
-    """The stack dim counted from the front.
+    """Return the stack dim counted from the front.
 
     Raises:
-        RuntimeError: there is no such dim, or devices differ.
-        TypeError: a member is no collection.
+        RuntimeError: the dim is out of range, or devices differ.
+        TypeError: a member is not a collection.
     """
     check_members(members)
     size = members[0].batch_size
@@ -85,13 +85,13 @@ def checked_dim(members: list[Any], stack_dim: int) -> int:
 
 
 def check_members(members: list[Any]) -> None:
-    """Raise where one is no collection, or on another device than the first."""
+    """Raise an error if a member is not a collection, or its device differs."""
     misfit = first_misfit(members)
     if misfit is None:
         return
     for member in members:
         if not isinstance(member, CollectionProtocol):
-            # The first one is asked for its batch size before its type is looked at.
+            # The published package fails earlier for the first member, with this error.
             kind = AttributeError if member is members[0] else TypeError
             raise kind(MSG_MEMBER_TYPE.format(type(member)))
     devices = members[0].device, members[misfit].device
@@ -99,10 +99,10 @@ def check_members(members: list[Any]) -> None:
 
 
 def merged_batch_size(members: list[Any], dim: int) -> torch.Size:
-    """The batch size of a stack, -1 in dims where those of the members differ.
+    """Return the batch size of a stack, with -1 for dims in which members differ.
 
     Raises:
-        RuntimeError: they have not the same number of dims, or there is no ``dim``.
+        RuntimeError: the members' numbers of dims differ, or ``dim`` is out of range.
     """
     size = _rust.merged_size(members, dim)
     if size is None:
@@ -117,10 +117,11 @@ def merged_batch_size(members: list[Any], dim: int) -> torch.Size:
 
 
 def stack_size(members: list[Any], dim: int, strict: bool) -> torch.Size:
-    """The batch size of a stack.
+    """Return the batch size of a stack.
 
     Raises:
-        RuntimeError: those of the members differ in length, or at all if ``strict``.
+        RuntimeError: the members' numbers of dims differ; or ``strict`` is true and
+            their batch sizes differ.
     """
     if strict:
         first = members[0].batch_size
@@ -131,7 +132,7 @@ def stack_size(members: list[Any], dim: int, strict: bool) -> torch.Size:
 
 
 def have_own_keys(members: list[Any], leaves_only: bool) -> bool:
-    """Return whether some keys or tensors, nested or not, are not in all members."""
+    """Return whether some members lack keys or leaves, nested or not, of others."""
     if _have_same_keys(members):
         return False
     first: list[Any] | None = None
@@ -145,7 +146,7 @@ def have_own_keys(members: list[Any], leaves_only: bool) -> bool:
 
 
 def _have_same_keys(members: list[Any]) -> bool:
-    """Return whether dense members have the same keys, nested or not; else False."""
+    """Return whether all members are dense and have the same keys, nested or not."""
     kinds: set[type[CollectionProtocol]] = set(map(type, members))
     if not all(kind._is_dense for kind in kinds):
         return False
@@ -168,7 +169,7 @@ def _have_same_keys(members: list[Any]) -> bool:
 def nested_stacks(
     parts: list[Any], dim: int, shape: tuple[int, ...], names: Sequence[str | None]
 ) -> Any:
-    """The parts stacked along ``dim`` in the dims of ``shape``, the outermost first."""
+    """Stack the parts along ``dim`` into the dims ``shape``, in nested stacks."""
     if len(shape) == 1:
         return parts[0]._stack_lazily(parts, dim, names[0])
     step = len(parts) // shape[0]
@@ -200,14 +201,14 @@ def lazy_stack(input: Any, dim: int = 0, *, out: Any = None, **kwargs: Any) -> A
     """Stack collections along a new batch dim without copying them.
 
     Args:
-        input: the collections, or tensors, which are stacked by :func:`torch.stack`.
+        input: the collections; or tensors, which :func:`torch.stack` stacks.
         dim: the new dim.
-        out: the collection to write into, and to return.
-        **kwargs: ``stack_dim_name`` and ``strict_shape``, as of
-            :class:`LazyStackedTensorDict`; of tensors the formats of its ``get``.
+        out: a collection to write into, which is returned.
+        **kwargs: ``stack_dim_name`` and ``strict_shape``, see
+            :class:`LazyStackedTensorDict`. For tensors, the formats of its ``get``.
 
     Raises:
-        RuntimeError: ``input`` is empty, or batch sizes do not fit.
+        RuntimeError: ``input`` is empty, or the batch sizes do not fit.
 
     Examples:
         >>> members = [TensorDict(a=torch.zeros(n)) for n in (2, 3)]
@@ -228,7 +229,7 @@ def lazy_stack(input: Any, dim: int = 0, *, out: Any = None, **kwargs: Any) -> A
         raise TypeError(MSG_MEMBER_TYPE.format(type(first)))
     members = list(items)
     if dim < 0:
-        # A dim before the first one counts from the end once more.
+        # A negative dim counts from the end of the new batch size.
         check_members(members)
         dim += first.batch_dims + 1
     at = checked_dim(members, dim)

@@ -1,4 +1,4 @@
-"""Print a stack: the entries that all members have, then those that some have."""
+"""Printing lazy stacks: first the entries of all members, then exclusive entries."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ __all__ = ["compact", "long_parts"]
 def exclusive_entries(
     td: LazyStackedTensorDict,
 ) -> list[tuple[int, list[tuple[str, Any]]]]:
-    """For each member that has some, the entries that not all members have."""
+    """Return the position of each member with exclusive entries, and these entries."""
     common = set(td._common_keys())
     out = []
     for position in members_with_more(td.tensordicts, len(common)):
         member = td.tensordicts[position]
-        own = [
+        exclusive = [
             (key, value)
             for key, value in member._repr_entries()
             if key not in common and value is not None
         ]
-        if own:
-            out.append((position, own))
+        if exclusive:
+            out.append((position, exclusive))
     return out
 
 
 def long_parts(td: LazyStackedTensorDict, parts: list[str]) -> list[str]:
-    """The lines of the long form: with the exclusive fields, and the stack dim."""
+    """Return the lines of the long form, with exclusive fields and the stack dim."""
     options = display._options
     blocks = [
         f"        {position} ->\n"
         + ",\n".join(
             display._indented(f"{key}: {display._describe(value, options)}", 12)
-            for key, value in own
+            for key, value in exclusive
         )
-        for position, own in exclusive_entries(td)
+        for position, exclusive in exclusive_entries(td)
     ]
     text = ",\n".join(blocks)
     exclusive = f"    exclusive_fields={{\n{text or '    '}}}"
@@ -50,7 +50,7 @@ def long_parts(td: LazyStackedTensorDict, parts: list[str]) -> list[str]:
 
 
 def compact(td: LazyStackedTensorDict) -> str:
-    """The short form: one line where it is not too wide."""
+    """Return the short form, in one line if it is not too wide."""
     options = display._options
     head = ", ".join([*td._repr_head(), "fields={"])
     children = display._compact_children(td, options)
@@ -59,10 +59,10 @@ def compact(td: LazyStackedTensorDict) -> str:
     if not exclusive:
         return display._layout(f"{name}({head}", children, "})", 0, 0)
     members = []
-    for position, own in exclusive:
+    for position, entries in exclusive:
         member = td.tensordicts[position]
         inner: list[Any] = []
-        for key, value in own:
+        for key, value in entries:
             if holds_values(value):
                 inner.append(f"{key}: {value._repr_short()}")
             elif isinstance(value, CollectionProtocol):
@@ -86,7 +86,7 @@ def compact(td: LazyStackedTensorDict) -> str:
 
 
 def _broken(opening: str, children: list[Any], tail: int = 3) -> str:
-    """The fields, or members, one to a line, the last with ``tail`` more characters."""
+    """Print fields or members one in a line; the last has ``tail`` more characters."""
     if not children:
         return opening + "}"
     lines = []

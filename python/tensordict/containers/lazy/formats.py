@@ -1,4 +1,4 @@
-"""Entries of a stack whose members may differ in shape, as one tensor."""
+"""Formats that read entries of members with different shapes as one tensor."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ MSG_NESTED_ROWS = (
     "members of this stack are stacks, or hold nested tensors. Pass as_list=True."
 )
 MAX_PADDING = 2**24
-"""Up to here an integer is the same in all common dtypes."""
+"""The largest integer up to which all common dtypes are exact."""
 
 MSG_MIXED = (
     "The entry {!r} is a tensor in some members of the lazy stack and a collection in "
-    "others: they cannot be read as one. Read those of the members."
+    "others, so it has no stacked form. Read the entry of each member instead."
 )
 MSG_PADDING_SIDE = "Expected padding_side to be one of left or right, but got {}."
 
 
 def check_tensors(key: object, values: Sequence[Any]) -> None:
-    """Raise where the entries of some members are collections."""
+    """Raise an error if the entries of some members are collections."""
     if any(isinstance(value, CollectionProtocol) for value in values):
         raise RuntimeError(MSG_MIXED.format(key))
 
 
 def stack_leaves(key: object, values: list[torch.Tensor], dim: int) -> torch.Tensor:
-    """The tensors stacked along ``dim``.
+    """Stack tensors along ``dim``.
 
     Raises:
-        RuntimeError: their shapes differ.
+        RuntimeError: the shapes differ.
     """
     first = values[0]
     if any(map(special.kind_of, values)):
@@ -60,9 +60,9 @@ def stack_leaves(key: object, values: list[torch.Tensor], dim: int) -> torch.Ten
 
 
 def as_padded(values: list[torch.Tensor], padding: float, side: str) -> torch.Tensor:
-    """The rows of one tensor, each filled up to the largest size of each dim.
+    """Stack tensors, each padded to the largest size of each dim.
 
-    Rows come first, as those of a nested tensor do, along whatever dim they are stacked.
+    The rows are the first dim, as in a nested tensor, whatever the stack dim is.
     """
     if side not in ("left", "right"):
         raise RuntimeError(MSG_PADDING_SIDE.format(side))
@@ -71,7 +71,7 @@ def as_padded(values: list[torch.Tensor], padding: float, side: str) -> torch.Te
     if all(shape == first.shape for shape in shapes):
         return torch.stack(values)
     if _differ_in_first_dim(values, padding):
-        # Torch does the commonest case in one call.
+        # torch has one call for the commonest case.
         return pad_sequence(values, True, padding, side)
     if any(len(shape) != len(first.shape) for shape in shapes):
         msg = (
@@ -92,7 +92,7 @@ def as_padded(values: list[torch.Tensor], padding: float, side: str) -> torch.Te
 
 
 def _differ_in_first_dim(values: list[torch.Tensor], padding: float) -> bool:
-    """Return whether tensors of one dtype differ in the first of their dims alone."""
+    """Return whether tensors of one dtype and device differ in their first dim only."""
     first = values[0]
     if not isinstance(padding, (int, float)) or not abs(padding) < MAX_PADDING:
         return False
@@ -109,7 +109,7 @@ def _differ_in_first_dim(values: list[torch.Tensor], padding: float) -> bool:
 
 
 def as_nested(values: list[torch.Tensor], layout: torch.layout | None) -> torch.Tensor:
-    """The tensors as the rows of a nested tensor, a jagged one by default."""
+    """Make a nested tensor with the tensors as rows, jagged by default."""
     if layout is None:
         layout = torch.jagged
     if any(special.rows(value) is not None for value in values):

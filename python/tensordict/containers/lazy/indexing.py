@@ -1,8 +1,8 @@
-"""Find the members of a stack that an index touches, and the index of each.
+"""Find the members of a lazy stack that an index selects, and the index into each.
 
-An index is split into the part for the stack dim, which chooses members, and the rest,
-which goes to each member chosen. What the index gives is described by a :class:`Plan`
-of *picks*, one per member touched, in the order of the result.
+An index is split into the item for the stack dim, which selects members, and the rest,
+which is applied to each selected member. A :class:`Plan` describes the result by
+*picks*, one for each selected member, in the order of the result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 class Pick(NamedTuple):
-    """A member, and the index into it; None takes all of it."""
+    """A member, and the index into it; None selects the entire member."""
 
     member: int
     index: Any
@@ -41,12 +41,17 @@ class Pick(NamedTuple):
 class Plan(NamedTuple):
     """The plan of reading a stack at an index.
 
-    ``picks`` are the members touched. With ``dim`` None there is one, and it is the
-    result. Else the results of all are stacked along ``dim``; ``shape`` is the shape of
-    the dims that the picks make there, one dim unless an index tensor has more.
-    ``to_front`` says how many dims that an index of tensors made in a member have to be
-    moved from ``to_front[0]`` to the front of it. With ``copies`` an index of tensors goes
-    along other dims, too: its elements are copies, though each pick is a view.
+    Attributes:
+        picks: the selected members, and the index into each.
+        dim: the dim along which the results of the picks are stacked. None: there is
+            one pick, and its result is the result.
+        shape: the dims into which the picks are stacked. There is one dim, unless an
+            index tensor has more.
+        to_front: in each member, the first dim and the number of dims, made by an index
+            of tensors, that have to be moved to the front. None: no dim.
+        keeps_name: whether the result has the name of the stack dim.
+        copies: whether the picks must be copied: tensors index other dims, too, so the
+            elements are copies although each pick is a view.
     """
 
     picks: list[Pick]
@@ -58,12 +63,12 @@ class Plan(NamedTuple):
 
 
 def normalized(index: object, size: Sequence[int]) -> list[Any] | None:
-    """The items of an index: no ellipsis, no masks, no lists. None if it takes all.
+    """Return the items of an index without ellipsis; None if it selects everything.
 
     Raises:
-        IndexError: there are too many of them, or one is no index.
+        IndexError: there are too many items, or an item is not an index.
         RuntimeError: there are two ellipses.
-        TypeError: one is a string.
+        TypeError: an item is a string.
     """
     items, used, ellipsis_at = sorted_out(index)
     ndim = len(size)
@@ -83,7 +88,7 @@ def normalized(index: object, size: Sequence[int]) -> list[Any] | None:
 
 
 def without_ellipsis(index: object, ndim: int) -> Any:
-    """An index of ``ndim`` dims for entries, of which an ellipsis would mean more dims."""
+    """Expand the ellipsis of an index of ``ndim`` dims, as entries have more dims."""
     items, used, ellipsis_at = sorted_out(index)
     if ellipsis_at < 0:
         return index
@@ -98,16 +103,17 @@ def _is_position(item: object) -> bool:
 
 
 def _are_numbers(items: list[Any]) -> bool:
-    """Return whether a list is one of numbers, and not empty."""
+    """Return whether a list is not empty and contains only integers."""
     return bool(items) and all([type(item) is int for item in items])
 
 
 def without_new_dims(
     index: object, size: Sequence[int]
 ) -> tuple[Any, list[int]] | None:
-    """The rest of an index that makes new dims, and where those are in what it gives.
+    """Split an index into one without new dims, and the positions of the new dims.
 
-    None where it makes none, or where tensors decide about the order of dims.
+    Return None if the index makes no new dims, or if the order of dims depends on
+    tensors.
     """
     rest: list[Any] = []
     places: list[int] = []
@@ -129,18 +135,18 @@ def without_new_dims(
 
 
 def _with_masks_spread(items: list[Any], size: Sequence[int]) -> list[Any]:
-    """Masks as the index tensors of their true elements.
+    """Replace masks by index tensors of their true elements.
 
     Raises:
-        IndexError: a mask does not have the shape of the dims that it stands for.
+        IndexError: a mask does not have the shape of the dims that it indexes.
     """
     out: list[Any] = []
     dim = 0
     for item in items:
         if isinstance(item, torch.Tensor) and item.dtype in _MASKS:
             shape = tuple(size[dim : dim + item.dim()])
-            for at, (own, wanted) in enumerate(zip(item.shape, shape, strict=True)):
-                if wanted not in (-1, own):
+            for at, (found, wanted) in enumerate(zip(item.shape, shape, strict=True)):
+                if wanted not in (-1, found):
                     msg = (
                         f"The shape of the mask {list(item.shape)} at index {at} does not "
                         f"match the shape of the indexed tensor {list(size)} at index "
@@ -163,7 +169,7 @@ def _bounded(item: int, dim: int, length: int) -> int:
 
 
 def _as_index(items: list[Any]) -> Any:
-    """The index of ``items``; None where it takes all."""
+    """Return the index with the given items; None if it selects everything."""
     while items and isinstance(items[-1], slice) and _is_whole(items[-1]):
         items = items[:-1]
     if not items:
@@ -174,7 +180,7 @@ def _as_index(items: list[Any]) -> Any:
 def plan_index(
     size: Sequence[int], stack_dim: int, count: int, index: object
 ) -> Plan | None:
-    """The plan of ``index`` on a stack; None where it takes all as it is.
+    """Plan reading a stack at ``index``; return None if the index selects everything.
 
     Args:
         size: the batch size of the stack, -1 in ragged dims.
@@ -186,7 +192,7 @@ def plan_index(
         IndexError: the index does not fit.
     """
     if not stack_dim and type(index) is list and _are_numbers(index):
-        # A list needs no tensor, of which the compiler does not know the elements.
+        # A list is used without a tensor, whose elements the compiler would not know.
         picks = [Pick(_bounded(member, 0, count), None) for member in index]
         return Plan(picks, 0, (len(picks),), None, True)
     items = normalized(index, size)
@@ -194,7 +200,7 @@ def plan_index(
         return None
     if any(isinstance(item, torch.Tensor) and item.dtype in _MASKS for item in items):
         items = _with_masks_spread(items, size)
-    # The place of the stack dim among the items, and the number of dims before it.
+    # Find the position of the item for the stack dim, and the number of dims before it.
     dim, at, before = 0, len(items), 0
     for position, item in enumerate(items):
         if item is None or isinstance(item, bool):
@@ -212,8 +218,8 @@ def plan_index(
     rest = items[:at] + items[at + 1 :]
     tensors = [
         position
-        for position, each in enumerate(items)
-        if isinstance(each, (torch.Tensor, bool))
+        for position, element in enumerate(items)
+        if isinstance(element, (torch.Tensor, bool))
     ]
     if isinstance(item, int):
         member = _bounded(item, stack_dim, count)
@@ -228,7 +234,7 @@ def plan_index(
 
 
 def _check_bounds(items: list[Any], size: Sequence[int], stack_dim: int) -> None:
-    """Raise where a number is out of range, as it is for all members."""
+    """Raise an error if an integer is out of range for a dim that is not ragged."""
     dim = 0
     for item in items:
         if item is None or isinstance(item, bool):
@@ -239,7 +245,7 @@ def _check_bounds(items: list[Any], size: Sequence[int], stack_dim: int) -> None
 
 
 def _block_dims(items: list[Any], tensors: list[int]) -> int:
-    """The number of dims of the broadcast index tensors."""
+    """Return the number of dims of the broadcast index tensors."""
     return max(
         (items[at].dim() if isinstance(items[at], torch.Tensor) else 1)
         for at in tensors
@@ -247,7 +253,7 @@ def _block_dims(items: list[Any], tensors: list[int]) -> int:
 
 
 def _is_adjacent(items: list[Any], tensors: list[int]) -> bool:
-    """Return whether only numbers, which make no dim, are between index tensors."""
+    """Return whether there are only integers, which make no dims, between tensors."""
     return all(
         isinstance(items[at], (int, torch.Tensor, bool))
         for at in range(tensors[0], tensors[-1])
@@ -257,12 +263,12 @@ def _is_adjacent(items: list[Any], tensors: list[int]) -> bool:
 def _place_of_slice(
     items: list[Any], tensors: list[int], at: int, before: int
 ) -> tuple[int, tuple[int, int] | None]:
-    """Tell where the stack dim goes if a slice takes it, among dims of tensors."""
+    """Return the new position of the stack dim, if a slice indexes it."""
     if not tensors:
         return before, None
     block = _block_dims(items, tensors)
     if not _is_adjacent(items, tensors):
-        # The block leads, here. In a member the tensors may have become adjacent.
+        # The tensors' dims lead the result. In a member, the tensors may be adjacent.
         rest = items[:at] + items[at + 1 :]
         moved = [place - (place > at) for place in tensors]
         to_front = None
@@ -278,16 +284,16 @@ def _place_of_slice(
 
 
 def _broadcast(parts: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The index tensors, of one shape.
+    """Broadcast index tensors to one shape.
 
     Raises:
-        RuntimeError: they have none.
+        RuntimeError: the shapes cannot be broadcast.
     """
     return parts if len(parts) < 2 else list(torch.broadcast_tensors(*parts))
 
 
 def _plan_tensor(items: list[Any], tensors: list[int], at: int, count: int) -> Plan:
-    """The plan of an index whose item for the stack dim is a tensor."""
+    """Plan an index with a tensor for the stack dim."""
     flags = [place for place in tensors if isinstance(items[place], bool)]
     parts = [items[place] for place in tensors if place not in flags]
     parts = _broadcast(parts)
@@ -302,7 +308,7 @@ def _plan_tensor(items: list[Any], tensors: list[int], at: int, count: int) -> P
         1 for each in items[:first] if each is None or isinstance(each, slice)
     )
     places = [place for place in tensors if place not in flags]
-    own = places.index(at)
+    member_column = places.index(at)
     fixed = [
         each
         for position, each in enumerate(items)
@@ -315,7 +321,7 @@ def _plan_tensor(items: list[Any], tensors: list[int], at: int, count: int) -> P
     ]
     picks = []
     alone = None if others else _as_index(fixed)
-    for row, member in enumerate(columns[own]):
+    for row, member in enumerate(columns[member_column]):
         picked = alone
         if others:
             filled = list(fixed)

@@ -1,4 +1,4 @@
-"""A column of rows that differ in shape: their items, and a table of their shapes."""
+"""A column of rows that differ in shape: their elements, and a shape table."""
 
 from __future__ import annotations
 
@@ -20,34 +20,33 @@ if TYPE_CHECKING:
 __all__ = ["RaggedColumn", "covered_dims", "jagged", "jagged_alike", "padded"]
 
 MSG_JAGGED = (
-    "The rows of the entry {!r} differ in no dim or in several: there is no jagged tensor "
-    "of them. Ask for ragged='padded' or 'stack'."
+    "The rows of the entry {!r} differ in no dim or in several dims, so they are no "
+    "jagged tensor. Pass ragged='padded' or ragged='stack'."
 )
 MSG_CUT = (
-    "{} has {} bytes, and the rows that were loaded need {}: somebody cut the file while "
-    "it was in use."
+    "{} has {} bytes, but the loaded rows need {}: somebody cut the file while it was "
+    "in use. Save again: a save creates a new file."
 )
 
 
 class ColumnFile:
-    """The file of a column: what is read of it is asked for before it is touched.
+    """The file of a column. Ranges are requested from the kernel before they are read.
 
-    To touch pages that are not in memory reads one after the other, each with as much
-    around it as the device reads ahead. Asked for, exactly what is needed comes, all at
-    the same time.
+    Reading mapped pages that are not in memory loads them one by one, each with the
+    device's read-ahead. Requested ranges are loaded exactly and all at once.
     """
 
     def __init__(self, path: str, num_bytes: int) -> None:
         self.path = path
         self.num_bytes = num_bytes
-        found = Path(path).stat()
-        self._identity = found.st_dev, found.st_ino
+        status = Path(path).stat()
+        self._identity = status.st_dev, status.st_ino
         self._descriptor: int | None = None
         self._is_gone = not hasattr(os, "posix_fadvise")
 
     @classmethod
     def of(cls, values: torch.Tensor) -> ColumnFile | None:
-        """That of a mapped tensor; None for others, and for one without items."""
+        """Return the file of a memory-mapped tensor; None for others and empty ones."""
         path = getattr(values, "_filename", None)
         if path is None or not values.numel():
             return None
@@ -59,10 +58,11 @@ class ColumnFile:
     def ask_for(
         self, starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any]
     ) -> None:
-        """Ask the kernel for some ranges of bytes.
+        """Request ranges of bytes from the kernel.
 
         Raises:
-            RuntimeError: somebody cut the file: to touch what is gone would end the process.
+            RuntimeError: the file was truncated. Reading the mapped pages would end the
+                process.
         """
         self.check()
         if self._descriptor is None:
@@ -70,23 +70,23 @@ class ColumnFile:
         for start, length in zip(
             starts.tolist(), (stops - starts).tolist(), strict=True
         ):
-            # A length of 0 would mean all bytes that follow.
+            # A length of 0 would request all following bytes.
             if length:
                 os.posix_fadvise(
                     self._descriptor, start, length, os.POSIX_FADV_WILLNEED
                 )
 
     def check(self) -> None:
-        """Compare the length of the file with that of the rows.
+        """Check that the file still has all bytes of the rows.
 
         Raises:
-            RuntimeError: somebody cut it.
+            RuntimeError: the file was truncated.
         """
         if self._descriptor is None and not self._is_gone:
             self._open()
         if self._descriptor is None:
             return
-        # It costs a third of `fstat`; nobody reads from where the descriptor stands.
+        # `lseek` takes a third of the time of `fstat`; the position is not used.
         size = os.lseek(self._descriptor, 0, os.SEEK_END)
         if size < self.num_bytes:
             raise RuntimeError(MSG_CUT.format(self.path, size, self.num_bytes))
@@ -97,9 +97,9 @@ class ColumnFile:
         except OSError:
             self._is_gone = True
             return
-        found = os.fstat(descriptor)
-        if (found.st_dev, found.st_ino) != self._identity:
-            # Another save took its place: the mapping is of the old one.
+        status = os.fstat(descriptor)
+        if (status.st_dev, status.st_ino) != self._identity:
+            # Another save replaced the file: the mapping belongs to the old file.
             os.close(descriptor)
             self._is_gone = True
             return
@@ -108,18 +108,18 @@ class ColumnFile:
 
 
 class RaggedColumn:
-    """Rows of different shapes: their items one after the other, and their shapes.
+    """Rows of different shapes: all elements in sequence, and the shape of each row.
 
     Args:
-        values: the items of all rows: ``[N]``.
+        values: the elements of all rows: ``[N]``.
         table: the shape of each row: int64 ``[rows, dims]``.
-        encoding: how values that are no tensors are encoded in the items; None of tensors.
+        encoding: the encoding of non-tensor data in the elements; None for tensors.
     """
 
     def __init__(
         self, values: torch.Tensor, table: torch.Tensor, encoding: str | None = None
     ) -> None:
-        # Without the class of mapped tensors a view takes a fifth of the time.
+        # A view of a plain tensor takes a fifth of the time of a memory-mapped one's.
         self.file: ColumnFile | None = ColumnFile.of(values)
         self.table_file: ColumnFile | None = ColumnFile.of(table)
         self.values: torch.Tensor = values.as_subclass(torch.Tensor)
@@ -127,19 +127,19 @@ class RaggedColumn:
         self.encoding = encoding
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was found or read for a call is found again where it is asked for.
+        # Cached values that can be computed again are not pickled.
         left_out = ("starts", "_bytes")
         return {key: it for key, it in self.__dict__.items() if key not in left_out}
 
     @functools.cached_property
     def table(self) -> torch.Tensor:
         """The shape of each row."""
-        # A writer knows only the first dim of an empty list of lists.
+        # A writer does not know the later dims of an empty list of lists.
         return _with_sizes_of_full(self._table)
 
     @functools.cached_property
     def starts(self) -> np.ndarray[Any, Any]:
-        """The starts of the items of each row, and the end of the last."""
+        """The offset of each row in the elements, and the end of the last row."""
         table = self.table.numpy()
         starts = np.zeros(len(table) + 1, np.int64)
         np.cumsum(table.prod(1), out=starts[1:])
@@ -147,7 +147,7 @@ class RaggedColumn:
 
     @functools.cached_property
     def mask_dims(self) -> int:
-        """The dims of a row up to the last one in which rows differ; the first at least."""
+        """The number of dims up to the last one in which rows differ, at least 1."""
         return max(covered_dims(self.table), min(1, self.table.shape[1]))
 
     @functools.cached_property
@@ -155,18 +155,18 @@ class RaggedColumn:
         return self.values.view(torch.uint8).numpy()
 
     def row(self, at: int) -> Any:
-        """A row: a view of the items, or the value that they are the bytes of."""
+        """Return a row: a view of its elements, or the value that they encode."""
         start, stop = int(self.starts[at]), int(self.starts[at + 1])
         if self.encoding is not None:
             return decoded(self._bytes[start:stop].tobytes(), self.encoding)
         return self.values[start:stop].view(self.table[at].tolist())
 
     def rows(self, places: Iterable[int]) -> list[Any]:
-        """Several rows."""
+        """Return several rows."""
         return [self.row(at) for at in places]
 
     def taken(self, places: Sequence[int]) -> Ragged:
-        """A copy of some rows, one after the other."""
+        """Return a copy of some rows, in sequence."""
         size = self.values.element_size()
         at = np.asarray(places, np.int64)
         starts, stops = self.starts[at] * size, self.starts[at + 1] * size
@@ -184,13 +184,13 @@ class RaggedColumn:
         return Ragged(joined.view(self.values.dtype), table)
 
     def span(self, start: int, stop: int) -> Ragged:
-        """Consecutive rows, as views."""
+        """Return consecutive rows, as views."""
         first, last = int(self.starts[start]), int(self.starts[stop])
         return Ragged(self.values[first:last], self.table[start:stop])
 
 
 def covered_dims(table: torch.Tensor) -> int:
-    """Count the dims up to the last one in which rows of such shapes differ."""
+    """Return the number of dims up to the last one in which row shapes differ."""
     if not len(table):
         return 0
     differs = (table != table[0]).any(0).nonzero()
@@ -198,7 +198,7 @@ def covered_dims(table: torch.Tensor) -> int:
 
 
 def padded(rows: Ragged, padding: float) -> torch.Tensor:
-    """Stack the rows, each filled up to the largest size of each dim."""
+    """Stack the rows, each padded to the largest size of each dim."""
     count, num_dims = rows.table.shape
     if not count:
         return rows.values.new_empty(0, *[0] * num_dims)
@@ -218,8 +218,8 @@ def padded(rows: Ragged, padding: float) -> torch.Tensor:
 def _fill_beginnings(out: torch.Tensor, rows: Ragged) -> None:
     """Write rows that differ in their first dim only.
 
-    Each is the beginning of a row of ``out``. NumPy copies it in a tenth of the time of
-    torch, and by its bytes whatever the dtype.
+    Each row is the beginning of a row of ``out``. NumPy takes a tenth of torch's time
+    for these copies; it copies bytes, whatever the dtype.
     """
     target = out.view(len(out), -1).view(torch.uint8).numpy()
     data = rows.values.view(torch.uint8).numpy()
@@ -231,7 +231,7 @@ def _fill_beginnings(out: torch.Tensor, rows: Ragged) -> None:
 
 
 def _fill_corners(out: torch.Tensor, rows: Ragged) -> None:
-    """Write rows that differ in any dims."""
+    """Write rows that differ in any dim."""
     ends = rows.table.prod(1).cumsum(0).tolist()
     start = 0
     for row, shape, stop in zip(out.unbind(0), rows.table.tolist(), ends, strict=True):
@@ -240,12 +240,12 @@ def _fill_corners(out: torch.Tensor, rows: Ragged) -> None:
 
 
 def jagged(rows: Ragged, key: object, dim: int) -> torch.Tensor:
-    """The rows as a nested tensor with the jagged layout.
+    """Return the rows as a nested tensor with the jagged layout.
 
     Args:
         rows: the rows.
-        key: their entry, for messages.
-        dim: which dim of it is ragged if all of these rows are of one shape, from 1 on.
+        key: the key of the entry, for errors.
+        dim: the ragged dim of the result, from 1 on, if all rows have the same shape.
     """
     table = rows.table
     if not table.shape[1]:
@@ -271,7 +271,7 @@ def jagged(rows: Ragged, key: object, dim: int) -> torch.Tensor:
 
 
 def _with_sizes_of_full(table: torch.Tensor) -> torch.Tensor:
-    """Give rows of size 0 in every dim the sizes of others behind the first dim."""
+    """Give rows of size 0 in each dim the later sizes of the other rows."""
     is_empty = table.sum(1) == 0
     if table.shape[1] > 1 and bool(is_empty.any()) and not bool(is_empty.all()):
         table = table.clone()
@@ -280,7 +280,7 @@ def _with_sizes_of_full(table: torch.Tensor) -> torch.Tensor:
 
 
 def jagged_alike(stacked: torch.Tensor, dim: int) -> torch.Tensor:
-    """Make rows of one shape a nested tensor whose dim ``dim`` may differ."""
+    """Make a nested tensor of rows of one shape, with ``dim`` as the ragged dim."""
     count, size = len(stacked), stacked.shape[dim]
     values = stacked.movedim(0, dim - 1).flatten(dim - 1, dim)
     offsets = torch.arange(count + 1) * size

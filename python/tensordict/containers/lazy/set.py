@@ -190,7 +190,10 @@ class WritingOps(StackState):
             member._set_path((key,), item, False, non_blocking, True, force)
 
     def _tensor_rows(self, value: object) -> list[Any] | None:
-        """The tensors, of several shapes, that a list had for the members; else None."""
+        """The tensors, of several shapes, that a list had for the members.
+
+        Else None.
+        """
         if self.stack_dim or not isinstance(value, CollectionProtocol):
             return None
         if not value._is_non_tensor or value.batch_dims != 1:
@@ -369,7 +372,8 @@ class WritingOps(StackState):
                 member._store_leaves(values[position : position + count])
             position += count
 
-    # At an index -----------------------------------------------------------------------
+    # At an index
+    # -----------------------------------------------------------------------
 
     def _set_index(self, index: BatchIndex, value: object) -> None:
         plan = self._plan(index)
@@ -827,7 +831,10 @@ class WritingOps(StackState):
         return value.expand(shape)
 
     def _plan_or_none(self, index: object) -> Any:
-        """The members that an index of entries picks; None where it takes all, or is wrong."""
+        """The members that an index of entries picks.
+
+        None where it takes all, or is wrong.
+        """
         if any(item is ... for item in (index if type(index) is tuple else (index,))):
             # It stands for dims of the entry, too.
             return None

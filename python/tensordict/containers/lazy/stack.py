@@ -1,4 +1,4 @@
-"""A stack of collections that are kept apart: entries are stacked when read."""
+"""The lazy stack, which keeps its members separate and stacks entries when read."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ MSG_NAMES = "Not all dim names match, got {} and {}."
 
 
 MSG_KEYS = (
-    "Cannot save the lazy stack {} as safetensors: its entries have different keys. Give "
-    "every entry the same keys first."
+    "Cannot save the lazy stack {} as safetensors: its members have different keys. "
+    "Give every member the same keys first."
 )
 
 MSG_NAMES = "Not all dim names match, got {} and {}."
@@ -81,30 +81,30 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     FixedSize,
     TensorDictBase,
 ):
-    """A stack of collections that are kept apart, and stacked entry by entry when read.
+    """A stack of separate collections, its members; entries are stacked when read.
 
-    ``stack[i]`` is the ``i``-th member itself, and what is written to the stack is
-    written to the members. Members may differ in the shapes of their entries, which then
-    show as -1, and in their keys: an entry that not all have is hidden, and listed under
-    ``exclusive_fields`` in the text of the stack.
+    ``stack[i]`` is the ``i``-th member itself, and a write to the stack is a write to
+    the members. Entries may differ in shape between members; such dims are shown as -1.
+    Members may also differ in keys: an entry that some members lack is hidden, and
+    listed under ``exclusive_fields`` in the text of the stack.
 
     Args:
-        *tensordicts: the members. None makes an empty stack, to be filled by
-            :meth:`append`.
+        *tensordicts: the members. Without members the stack is empty; :meth:`append`
+            fills it.
         stack_dim: the dim along which members are stacked.
-        hook_out: called with what is read, deprecated.
-        hook_in: called with what is written, deprecated.
-        batch_size: that of the stack, checked if given; of an empty stack, that of the
-            members to come.
-        device: of an empty stack.
-        names: of an empty stack.
+        hook_out: deprecated: a function that is called with each entry that is read.
+        hook_in: deprecated: a function that is called with each entry that is written.
+        batch_size: the batch size of the stack, checked if given. For an empty stack,
+            the batch size of future members.
+        device: the device of an empty stack.
+        names: the names of an empty stack.
         stack_dim_name: the name of the stack dim.
-        strict_shape: whether the batch sizes of members must be equal, and not only
-            their numbers of dims.
+        strict_shape: if true, the batch sizes of all members must be equal. If false,
+            only their numbers of dims must be equal.
 
     Raises:
-        RuntimeError: batch sizes or devices differ, or there is no such dim.
-        TypeError: a member is no collection.
+        RuntimeError: batch sizes or devices differ, or ``stack_dim`` is out of range.
+        TypeError: a member is not a collection.
 
     Examples:
         >>> members = [TensorDict(a=torch.zeros(n)) for n in (2, 3)]
@@ -155,14 +155,14 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     @classmethod
     def _of(cls, members: list[Any], dim: int, name: str | None = None) -> Self:
-        """A stack of members that are known to fit."""
+        """Make a stack of members that are known to fit."""
         stack = cls.__new__(cls)
         size = merged_batch_size(members, dim)
         fill_state(stack, members, dim, size, name)
         return stack
 
     def _like(self, members: list[Any]) -> Self:
-        """A stack of other members, of the class, dim and name of this one."""
+        """Make a stack of other members, with this class, dim and name."""
         if not members:
             copy = type(self).__new__(type(self))
             fill_state(copy, [], self.stack_dim, self._batch_size, self._td_dim_name)
@@ -179,25 +179,25 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     @classmethod
     def from_dict(cls, input_dict: Any, *args: object, **kwargs: Any) -> Any:
-        """A stack of the collections made of the values at ``"0"``, ``"1"``, and so on.
+        """Make a stack of collections from the values at ``"0"``, ``"1"``, and so on.
 
         Raises:
-            KeyError: one of them is missing.
+            KeyError: one of these keys is missing.
         """
         values = [input_dict[str(at)] for at in range(len(input_dict))]
-        members = [TensorDict.from_dict(each, *args, **kwargs) for each in values]
+        members = [TensorDict.from_dict(value, *args, **kwargs) for value in values]
         return lazy_stack(members)
 
     @classmethod
     def from_list(cls, input: Any, *args: object, **kwargs: Any) -> Any:
-        """A stack of the collections made of the items of a list."""
+        """Make a stack of collections from the items of a list."""
         input = list(input)
         if not input:
             return cls(stack_dim=0)
         return TensorDict.from_list(input, *args, **{**kwargs, "lazy": True})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or one of tensordict 0.15; lock it again."""
+        """Restore a pickled state, also one of tensordict 0.15, and its lock."""
         state = dict(state)
         locked = state.pop("_is_locked", None)
         for name in ("_last_op", "_last_op_queue", "_lock_parents_weakrefs"):
@@ -211,7 +211,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     @property
     def hook_out(self) -> Callable[[Any], Any] | None:
-        """The function that is called with entries that are read; deprecated."""
+        """The function that is called with each entry that is read; deprecated."""
         return self._hook_out
 
     @hook_out.setter
@@ -220,14 +220,14 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     @property
     def hook_in(self) -> Callable[[Any], Any] | None:
-        """The function that is called with entries that are written; deprecated."""
+        """The function that is called with each entry that is written; deprecated."""
         return self._hook_in
 
     @hook_in.setter
     def hook_in(self, hook: Callable[[Any], Any] | None) -> None:
         self._hook_in = hook
 
-    # State, which is that of the members -------------------------------------------
+    # State, which the members hold --------------------------------------------------
 
     @property
     def _device(self) -> torch.device | None:
@@ -236,7 +236,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         first: torch.device | None = self.tensordicts[0].device
         if first is None or first_misfit(self.tensordicts) is None:
             return first
-        # One was put on a device by itself.
+        # Some member was moved separately, so the devices differ.
         return None
 
     @_device.setter
@@ -248,7 +248,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     @property
     def _td_dim_names(self) -> list[str | None] | None:
-        # Results of the stack take the name of its dim along with those of members.
+        # Names of members, and the name of the stack dim, go to results of the stack.
         if self.tensordicts and not self._has_names():
             return None
         return self._own_names()
@@ -267,27 +267,27 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             member._td_dim_names = None if kept is None else list(kept)
 
     def _own_names(self) -> list[str | None] | None:
-        """The names of all dims, that of the stack dim among them; None without any."""
-        own = self._td_dim_name
+        """Return the names of all dims, including the stack dim, or None."""
+        dim_name = self._td_dim_name
         if not self.tensordicts:
             rest: list[str | None] | None = self.__dict__.get("_member_names")
-            if own is None and rest is None:
+            if dim_name is None and rest is None:
                 return None
             if rest is None:
                 rest = [None] * (len(self._batch_size) - 1)
-            return [*rest[: self.stack_dim], own, *rest[self.stack_dim :]]
-        # A dim that members call differently has no known name: `names` says so.
+            return [*rest[: self.stack_dim], dim_name, *rest[self.stack_dim :]]
+        # If members disagree on a name, it is None here; `names` raises an error.
         first = list(self.tensordicts[0].names)
         for member in self.tensordicts:
             if member.names != first:
                 pairs = zip(first, member.names, strict=True)
                 first = [name if name == other else None for name, other in pairs]
-        names = [*first[: self.stack_dim], own, *first[self.stack_dim :]]
+        names = [*first[: self.stack_dim], dim_name, *first[self.stack_dim :]]
         return names if any(name is not None for name in names) else None
 
     @property
     def names(self) -> list[str | None]:
-        """A name or None per batch dim. See ``TensorDict.names``.
+        """A name or None for each batch dim. See ``TensorDict.names``.
 
         Raises:
             ValueError: members have different names.
@@ -297,8 +297,8 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             for member in self.tensordicts:
                 if member.names != first:
                     raise ValueError(MSG_NAMES.format(first, member.names))
-        own = self._own_names()
-        return [None] * len(self._batch_size) if own is None else list(own)
+        own_names = self._own_names()
+        return [None] * len(self._batch_size) if own_names is None else list(own_names)
 
     @names.setter
     def names(self, value: Sequence[str | None] | None) -> None:
@@ -314,8 +314,8 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
     @property
     def is_locked(self) -> bool:
-        """Return whether it is locked as a whole, or all of its members are."""
-        # An older Dynamo does not know the property of a new stack.
+        """Return whether the stack, or each of its members, is locked."""
+        # Older versions of Dynamo cannot call the property of a new stack.
         return self._flag("_is_locked")
 
     @is_locked.setter
@@ -347,7 +347,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         self.__dict__["_is_shared"] = value
 
     def _flag(self, name: str) -> bool:
-        """Return whether the stack is marked so, or all of its members are."""
+        """Return whether the stack, or each of its members, has the flag."""
         if self.__dict__.get(name):
             return True
         members = self.tensordicts
@@ -357,29 +357,29 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return len(members) > 0
 
     def _common_size(self, *args: object) -> torch.Size:
-        """The batch size: within another collection a stack keeps its own."""
+        """Return the batch size: a nested stack keeps its own batch size."""
         return self._batch_size
 
     def _clear_device(self) -> None:
-        """No effect: each member has its own device."""
+        """Do nothing: each member has its own device."""
 
     @property
     def _has_exclusive_keys(self) -> bool:  # type: ignore[override]
-        """Return whether some members have tensors, nested or not, that others lack."""
+        """Whether some members have leaves, nested or not, that others lack."""
         return have_own_keys(self.tensordicts, True)
 
     # Indexing ------------------------------------------------------------------------
 
     def _plan(self, index: object) -> indexing.Plan | None:
-        own = self.stack_dim
-        if isinstance(index, list) and not own:
+        stack_dim = self.stack_dim
+        if isinstance(index, list) and not stack_dim:
             refuse_fractions(index)
         try:
             return indexing.plan_index(
-                self._batch_size, own, len(self.tensordicts), index
+                self._batch_size, stack_dim, len(self.tensordicts), index
             )
         except IndexError as error:
-            refuse_types(index, own, error)
+            refuse_types(index, stack_dim, error)
             raise
 
     def _get_index(self, index: object) -> Any:
@@ -406,11 +406,11 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
                 for member, at in plan.picks
             ]
         except RuntimeError:
-            found = indexing.without_new_dims(index, self._batch_size)
-            if found is None:
+            split = indexing.without_new_dims(index, self._batch_size)
+            if split is None:
                 raise
-            # Nothing goes before the first dim of a nested tensor: the stack stays whole.
-            rest, places = found
+            # A nested tensor cannot get a new first dim: stack the stack instead.
+            rest, places = split
             result = self._index(rest)
             for place in places:
                 result = result._stack_lazily([result], place, None)
@@ -431,21 +431,21 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return result
 
     def _names_at(self, index: object, plan: indexing.Plan) -> Sequence[str | None]:
-        """The names of the dims that an index makes of the stack dim."""
+        """Return the names of the dims into which an index turns the stack dim."""
         if plan.keeps_name:
             return [self._td_dim_name]
         names = self._own_names()
         if plan.dim is None or names is None or -1 in self._batch_size:
             return [None] * len(plan.shape)
-        # Index tensors in several dims, or of several: as in an ordinary collection.
+        # An index with several tensors, or dims: use the names of a dense collection.
         size, dim = self._batch_size, plan.dim
-        taken = _rust.index(_rust.new(TensorDict, {}, size, None, names), index)
-        return taken.names[dim : dim + len(plan.shape)]
+        indexed = _rust.index(_rust.new(TensorDict, {}, size, None, names), index)
+        return indexed.names[dim : dim + len(plan.shape)]
 
     def _empty_at(self, index: object, plan: indexing.Plan) -> Any:
-        """Return the dense collection without elements at an index of no member."""
+        """Return a dense collection without elements, if an index selects no member."""
         if not self.tensordicts or any(leaf.is_nested for leaf in _rust.leaves(self)):
-            # Nested tensors of several members are never one: without any, there is none.
+            # Several nested tensors cannot be joined densely, so return an empty stack.
             size = list(_rust.index_shape(self._batch_size, index))
             at = size.index(0) if 0 in size else plan.dim or 0
             return LazyStackedTensorDict(
@@ -453,13 +453,13 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             )
         first = self.tensordicts[0]
         if isinstance(first, LazyStackedTensorDict) and first._has_exclusive_keys:
-            keys = [list(each._member_paths()) for each in self.tensordicts]
-            if all(own == keys[0] for own in keys):
+            keys = [list(member._member_paths()) for member in self.tensordicts]
+            if all(member_keys == keys[0] for member_keys in keys):
                 return self._turned(first)._index(index)
         first = first.select(*self._keys_of_all())
-        one = LazyStackedTensorDict._of([first], self.stack_dim, self._td_dim_name)
+        stack = LazyStackedTensorDict._of([first], self.stack_dim, self._td_dim_name)
         try:
-            dense = one.contiguous()
+            dense = stack.contiguous()
             if first._is_dense:
                 dense = _rust.new(
                     type(first),
@@ -471,7 +471,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         except RuntimeError:
             if not isinstance(first, LazyStackedTensorDict):
                 raise
-            # Its members, which differ in shape, stay apart.
+            # The members differ in shape, so they stay in a lazy stack.
             return self._turned(first)._index(index)
         names = self._own_names()
         if names is not None and any(names):
@@ -481,33 +481,37 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return _rust.index(dense.expand(size), index)
 
     def _keys_of_all(self) -> list[Any]:
-        """The entries of the first member that the others have, nested ones too."""
+        """Return the keys, also nested, of the first member that all members have."""
         keys: list[Any] = self._common_keys()
         if not have_own_keys(self.tensordicts, True):
             return keys
         below: dict[str, list[Any]] = {key: [] for key in keys}
         for key in _rust.walk(self, 0, True, False):
             entry = _rust.get(self.tensordicts[0], key, None)
-            # Each entry of a nested collection counts, and an empty one itself.
+            # Count the entries of a nested collection, or the collection if it is
+            # empty.
             is_nested = isinstance(entry, CollectionProtocol)
             if not is_nested or entry._is_non_tensor or not entry._held_keys():
                 below[key if isinstance(key, str) else key[0]].append(key)
         return [path for key, paths in below.items() for path in paths or [key]]
 
     def _turned(self, first: Any) -> LazyStackedTensorDict:
-        """A stack of stacks, all like ``first``, with the inner dim as the outer one."""
-        count, own, inner = len(self.tensordicts), self.stack_dim, first.stack_dim
+        """Exchange the two stack dims of a stack of equal stacks."""
+        count, dim, inner = len(self.tensordicts), self.stack_dim, first.stack_dim
         members = [
             LazyStackedTensorDict._of(
-                [each] * count, own - (inner < own), self._td_dim_name
+                [member] * count, dim - (inner < dim), self._td_dim_name
             )
-            for each in first.tensordicts
+            for member in first.tensordicts
         ]
-        at = inner + (own <= inner)
+        at = inner + (dim <= inner)
         return LazyStackedTensorDict._of(members, at, first._td_dim_name)
 
     def permute(self, *args: object, **kwargs: object) -> Any:
-        """Reorder the batch dims: always a new stack. See ``TensorDict.permute``."""
+        """Reorder the batch dims. The result is always a new stack.
+
+        See ``TensorDict.permute``.
+        """
         result = super().permute(*args, **kwargs)
         if result is not self:
             return result
@@ -515,10 +519,15 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return self._remember(copy, "permute", args, kwargs)
 
     def view(self, *shape: Any, size: Any = None, batch_size: Any = None) -> Any:
-        """See ``TensorDict.view``; of -1 alone a new stack of the same members."""
+        """View the stack in another shape. For -1, return a new stack of the members.
+
+        See ``TensorDict.view``.
+        """
         result = super().view(*shape, size=size, batch_size=batch_size)
-        asked = shape[0] if len(shape) == 1 else size
-        is_open = asked == -1 or (isinstance(asked, (list, tuple)) and [*asked] == [-1])
+        shape_given = shape[0] if len(shape) == 1 else size
+        is_open = shape_given == -1 or (
+            isinstance(shape_given, (list, tuple)) and [*shape_given] == [-1]
+        )
         if result is not self or not is_open:
             return result
         copy = self._like(list(self.tensordicts))
@@ -526,7 +535,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return self._remember(copy, "view", shape, {"size": size} if size else {})
 
     def atleast_1d(self) -> Self:
-        """Add a leading batch dim where there is none."""
+        """Add a leading batch dim if there is none."""
         return self._with_ndim(1)
 
     def atleast_2d(self) -> Self:
@@ -544,7 +553,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return self._remember(result, f"atleast_{ndim}d", (), {})
 
     def to_lazystack(self, dim: int = 0) -> Any:
-        """A stack along ``dim``: this one where it is that."""
+        """Return a stack along ``dim``; this stack itself if that is its stack dim."""
         ndim = len(self._batch_size)
         at = from_front(dim, ndim)
         if at == self.stack_dim:
@@ -558,10 +567,11 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             return self._as_dense()
         return _rust.stack(self.tensordicts, self.stack_dim)
 
-    # Dense copies ----------------------------------------------------------------------
+    # Dense copies
+    # ----------------------------------------------------------------------
 
     def _as_dense(self) -> Any:
-        """A dense collection of the entries stacked, down to the last."""
+        """Return a dense collection of the stacked entries, nested ones included."""
         if self._hook_out is None:
             stacked = _rust.stacked_members(
                 self.tensordicts, self.stack_dim, TensorDict
@@ -573,7 +583,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             if isinstance(value, LazyStackedTensorDict):
                 entries[key] = value._as_dense()
             elif is_branch(value):
-                # Stacks of a class: of its fields the same.
+                # A stack of tensorclasses: stack its fields.
                 entries[key] = value.contiguous()
         return self._with_entries(entries)
 
@@ -584,25 +594,25 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return self
 
     def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Any:
-        """Stack every entry that all members have: an ordinary collection, unlocked."""
+        """Stack the entries that all members have, in an ordinary, unlocked collection."""
         if inplace:
             return super().contiguous(canonical=canonical, inplace=True)
         return self._as_dense()
 
     def is_contiguous(self) -> bool:
-        """False: entries are stacked when they are read."""
+        """Return False: entries are stacked when they are read."""
         return False
 
     def densify(self, layout: torch.layout = torch.strided) -> Any:
-        """Stack every entry, as a nested tensor where members differ in shape.
+        """Stack each entry, as a nested tensor if members differ in shape.
 
-        An entry that only some members have is stacked with empty ones for the others.
+        If some members lack an entry, empty tensors stand in for it.
 
         Args:
-            layout: of the nested tensors: ``torch.strided`` or ``torch.jagged``.
+            layout: the layout of nested tensors: ``torch.strided`` or ``torch.jagged``.
 
         Raises:
-            NotImplementedError: shapes differ, and the stack dim is not the first.
+            NotImplementedError: shapes differ, and the stack dim is not the first dim.
 
         Examples:
             >>> stack = lazy_stack([TensorDict(a=torch.ones(n)) for n in (1, 2)])
@@ -611,7 +621,8 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         """
         return shapes.densified(self, layout)
 
-    # Files --------------------------------------------------------------------------------
+    # Files
+    # --------------------------------------------------------------------------------
 
     def _save_plan(self, plan: object, level: int) -> None:
         plan_stack(self, plan, level)
@@ -629,7 +640,8 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     def _shape_fields(self) -> dict[str, str | None]:
         return {"stack_dim_name": json.dumps(self._td_dim_name)}
 
-    # Printing ----------------------------------------------------------------------------
+    # Printing
+    # ----------------------------------------------------------------------------
 
     def _repr_entries(self) -> list[tuple[str, Any]]:
         return shapes.printed_entries(self)
@@ -699,10 +711,10 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         path: str | os.PathLike[str],
         is_part: bool = False,
     ) -> Any:
-        """The stack of a level: its parts are views of the stacked tensors."""
+        """Make the stack of a saved level. Its members are views of stacked tensors."""
         dense = reader.collection(level, path, is_part=True)
         dim = level["stack_dim"]
-        # The published release writes the name of the stack dim among the others alone.
+        # The published package only writes the stack dim's name among the other names.
         names = level.get("names")
         dim_name = level.get("stack_dim_name", names and names[dim])
         members = list(dense.unbind(dim))
@@ -715,8 +727,8 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
 
         Raises:
             RuntimeError: the stack is locked.
-            TypeError: ``tensordict`` is no collection.
-            ValueError: its batch size is not that of the members.
+            TypeError: ``tensordict`` is not a collection.
+            ValueError: its batch size or device differs from the other members'.
 
         Examples:
             >>> stack = LazyStackedTensorDict(stack_dim=0)
@@ -727,14 +739,14 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         self.insert(len(self.tensordicts), tensordict)
 
     def insert(self, index: int, tensordict: CollectionProtocol) -> None:
-        """Add a member before the one at ``index``. See :meth:`append`."""
+        """Insert a member before the member at ``index``. See :meth:`append`."""
         self._refuse_locked()
         if not isinstance(tensordict, CollectionProtocol):
             raise TypeError(MSG_NEW_TYPE.format(type(tensordict)))
         self._add(index, [tensordict])
 
     def extend(self, tensordict: Any) -> None:
-        """Add several members at the end: a list of them, or those of another stack."""
+        """Add members at the end: a list of collections, or the members of a stack."""
         self._refuse_locked()
         if isinstance(tensordict, LazyStackedTensorDict) and (
             tensordict.stack_dim == self.stack_dim
@@ -744,8 +756,8 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             added = list(tensordict.unbind(self.stack_dim))
         else:
             added = list(tensordict)
-        if not all(isinstance(each, CollectionProtocol) for each in added):
-            raise TypeError(MSG_NEW_TYPE.format([type(each) for each in added]))
+        if not all(isinstance(member, CollectionProtocol) for member in added):
+            raise TypeError(MSG_NEW_TYPE.format([type(member) for member in added]))
         self._add(len(self.tensordicts), added)
 
     def _refuse_locked(self) -> None:
@@ -755,57 +767,59 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     def _add(self, index: int, added: list[Any]) -> None:
         if not added:
             return
-        # Nothing here looks at the members there are: a stack grows by many appends.
-        known = self.tensordicts[0] if self.tensordicts else added[0]
-        for each in added:
-            if each.device != known.device:
-                raise ValueError(MSG_NEW_DEVICE.format(known.device, each.device))
-            if each.batch_size != known.batch_size and not self._fits_member(each):
-                message = MSG_NEW_SIZE.format(known.batch_size, each.batch_size)
+        # The new members are compared with the first one only, so that an append is
+        # cheap.
+        first = self.tensordicts[0] if self.tensordicts else added[0]
+        for member in added:
+            if member.device != first.device:
+                raise ValueError(MSG_NEW_DEVICE.format(first.device, member.device))
+            if member.batch_size != first.batch_size and not self._fits_member(member):
+                message = MSG_NEW_SIZE.format(first.batch_size, member.batch_size)
                 raise ValueError(message)
         dim = self.stack_dim
         if self.tensordicts:
             size = list(self._batch_size)
-            # Some may have been put into the list itself.
+            # The caller may have added members to the list directly.
             size[dim] = len(self.tensordicts) + len(added)
             self._batch_size = torch.Size(size)
-        elif dim > len(known.batch_size):
-            raise RuntimeError(MSG_STACK_DIM.format(dim, known.batch_size))
+        elif dim > len(first.batch_size):
+            raise RuntimeError(MSG_STACK_DIM.format(dim, first.batch_size))
         else:
             self._batch_size = merged_batch_size(added, dim)
-        # In place: whoever holds the list sees the new members.
+        # In place, so that other references to the list see the new members.
         self.tensordicts[index:index] = added
 
     def _fits_member(self, member: Any) -> bool:
-        """Return whether a member differs from the others only where those differ."""
+        """Return whether a member differs only in dims that are ragged already."""
         size = list(self._batch_size)
         del size[self.stack_dim]
-        own = member.batch_size
-        return len(own) == len(size) and all(
-            length in (-1, other) for length, other in zip(size, own, strict=True)
+        member_size = member.batch_size
+        return len(member_size) == len(size) and all(
+            length in (-1, other)
+            for length, other in zip(size, member_size, strict=True)
         )
 
 
 def _hollow(cls: Any, dim: int, dim_name: str | None) -> Any:
-    """A stack without members."""
+    """Make a stack without members."""
     return cls(stack_dim=dim, stack_dim_name=dim_name)
 
 
 def _leaf_keys(
     td: CollectionProtocol, place: str
 ) -> frozenset[tuple[tuple[str, ...], bool]]:
-    """The keys of what is no collection, each with whether it is a value.
+    """Return the keys of all leaves, each with whether it is non-tensor data.
 
-    What only some members of a stack have would be left out where they are stacked.
+    Stacking the members drops a leaf that only some members have.
 
     Raises:
-        TypeError: members of a stack differ in them.
+        TypeError: the members of a stack differ in their leaves.
     """
     if not td._is_dense and hasattr(td, "tensordicts"):
-        found = [_leaf_keys(member, place) for member in td.tensordicts]
-        if any(keys != found[0] for keys in found):
+        keys_of_members = [_leaf_keys(member, place) for member in td.tensordicts]
+        if any(keys != keys_of_members[0] for keys in keys_of_members):
             raise TypeError(MSG_KEYS.format(place))
-        return found[0] if found else frozenset()
+        return keys_of_members[0] if keys_of_members else frozenset()
     keys: set[tuple[tuple[str, ...], bool]] = set()
     for key, value in td._entries().items():
         is_collection = isinstance(value, CollectionProtocol)
@@ -818,13 +832,15 @@ def _leaf_keys(
 
 
 def _copied(part: CollectionProtocol) -> Any:
-    """A copy of a part; what has no batch dims is shared, as at an index of any tensor."""
+    """Return a copy of a part; unbatched tensors are shared, as at any tensor index."""
     copy = part.clone()
     leaves = _rust.leaves(part)
     if not any(map(is_shared, leaves)):
         return copy
     pairs = zip(leaves, _rust.leaves(copy), strict=True)
-    return _rust.rebuild(copy, [own if is_shared(own) else new for own, new in pairs])
+    return _rust.rebuild(
+        copy, [leaf if is_shared(leaf) else new for leaf, new in pairs]
+    )
 
 
 LazyStackedTensorDict.__module__ = "tensordict._lazy"
