@@ -439,6 +439,6 @@ def test_a_pickle_has_each_row_once(tmp_path):
     assert len(content) < 200 * 400
     found = pickle.loads(content)
     assert found.is_locked
-    assert not stack._is_made
+    assert not stack._has_members
     assert all(are_equal(found[at], row) for at, row in enumerate(rows))
     assert are_equal(pickle.loads(pickle.dumps(stack[3:9]))[1], rows[4])

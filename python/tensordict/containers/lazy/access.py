@@ -421,7 +421,7 @@ class ReadingOps(StackState):
         return all(member.is_empty() for member in self.tensordicts)
 
     def __iter__(self) -> Iterator[TensorDict]:  # type: ignore[override]
-        """Iterate over the members, or over the first dim if that is not the stack dim."""
+        """Iterate over the first dim; if that is the stack dim, over the members."""
         if self.stack_dim == 0:
             return iter(list(self.tensordicts))
         return super().__iter__()  # type: ignore[return-value]

@@ -1,9 +1,9 @@
-"""Lazy stacks over columns in files: a member is made when somebody looks at it.
+"""Lazy stacks over columns in files, whose members are made when they are read.
 
-A :class:`~tensordict.containers.lazy.columns.Columns` has the files of one level: a
-tensor for each entry whose rows are all of one shape, a
-:class:`~tensordict.containers.lazy.ragged_column.RaggedColumn` of values and shapes for
-others. A :class:`ColumnStack` is the lazy stack of their rows, or of some of them.
+A :class:`~tensordict.containers.lazy.columns.Columns` holds the files of one level of a
+save: a tensor for each entry whose rows all have one shape, and a
+:class:`~tensordict.containers.lazy.ragged_column.RaggedColumn` of elements and shapes
+for each other entry. A :class:`ColumnStack` is the lazy stack of all or some rows.
 """
 
 from __future__ import annotations
@@ -44,19 +44,18 @@ if TYPE_CHECKING:
 __all__ = ["ColumnStack"]
 
 _PADDED = {"as_padded_tensor", "padding_value"}
-"""The arguments of ``get`` that ask for an entry padded on the right."""
+"""The arguments of ``get`` that read an entry padded on the right."""
 
 MSG_RAGGED = "ragged must be 'stack', 'padded' or 'jagged', got {!r}."
 MSG_BOUNDS = "index {} is out of bounds for the stack dim of size {}"
 
 
 class ColumnStack(LazyStackedTensorDict):
-    """The lazy stack of rows that are kept in columns, such as those of a dataset in files.
+    """A lazy stack of rows in columns, such as the rows of a dataset in files.
 
-    It is a :class:`LazyStackedTensorDict` in every way. ``stack[i]`` is made when it is
-    asked for, over the memory of the columns, and is locked: what is written to its
-    tensors is written to the columns. :meth:`unlock_` makes all members, and keeps
-    them.
+    It works like any :class:`LazyStackedTensorDict`. ``stack[i]`` is made at each read,
+    as a locked collection over the memory of the columns: writing to its tensors writes
+    to the columns. :meth:`unlock_` makes all members, and keeps them.
     """
 
     _columns: Columns
@@ -64,7 +63,7 @@ class ColumnStack(LazyStackedTensorDict):
 
     @classmethod
     def of_columns(cls, columns: Columns, rows: range | None = None) -> Self:
-        """A stack of all rows, or of some."""
+        """Make a stack of all rows of columns, or of some."""
         stack = cls.__new__(cls)
         stack._columns = columns
         stack._rows = range(columns.num_rows) if rows is None else rows
@@ -79,7 +78,7 @@ class ColumnStack(LazyStackedTensorDict):
 
     @classmethod
     def _of(cls, members: list[Any], dim: int, name: str | None = None) -> Any:
-        # Results made of the members are stacks of theirs.
+        # A result made of members is a plain lazy stack.
         return LazyStackedTensorDict._of(members, dim, name)
 
     def _like(self, members: list[Any]) -> Any:
@@ -88,7 +87,7 @@ class ColumnStack(LazyStackedTensorDict):
         return LazyStackedTensorDict._of(members, self.stack_dim, self._td_dim_name)
 
     def __getattr__(self, name: str) -> Any:
-        # Members are made all at once where something needs the list of them.
+        # A request for the list of members makes all members.
         if name == "tensordicts" and "_columns" in self.__dict__:
             self._columns.check_files()
             members = [self._columns.row(at) for at in self._rows]
@@ -99,18 +98,18 @@ class ColumnStack(LazyStackedTensorDict):
         )
 
     @property
-    def _is_made(self) -> bool:
-        """Return whether the members were made, and may differ from the rows by now."""
+    def _has_members(self) -> bool:
+        """Return whether members were made, which may differ from the rows."""
         return "tensordicts" in self.__dict__
 
     @property
     def _unmade_columns(self) -> Columns | None:
-        """The columns, as long as no members were made, which may differ from them."""
-        return None if self._is_made else self._columns
+        """The columns, or None if members were made, which may differ from them."""
+        return None if self._has_members else self._columns
 
     def __reduce__(self) -> Any:
-        if not self._is_made and self._rows:
-            # A row is a view of the whole column, and torch would pickle all of that.
+        if not self._has_members and self._rows:
+            # Copy the rows: torch would pickle the entire column of each view.
             places = np.asarray(self._rows, np.int64)
             return _of_columns, (copied(self._columns, places), self._td_dim_name)
         members = list(self.tensordicts)
@@ -118,16 +117,16 @@ class ColumnStack(LazyStackedTensorDict):
             return self.__class__.of_columns, (self._columns, self._rows)
         return _rebuilt, (members, self._td_dim_name)
 
-    # State, which that of the columns says --------------------------------------------
+    # State, which the columns hold until members are made -----------------------------
 
     def _flag(self, name: str) -> bool:
-        if self._is_made:
+        if self._has_members:
             return super()._flag(name)
         return bool(self.__dict__.get(name))
 
     @property
     def _device(self) -> torch.device | None:
-        return super()._device if self._is_made else CPU
+        return super()._device if self._has_members else CPU
 
     @_device.setter
     def _device(self, value: torch.device | None) -> None:
@@ -135,8 +134,8 @@ class ColumnStack(LazyStackedTensorDict):
 
     @property
     def names(self) -> list[str | None]:
-        """A name or None per batch dim. See ``TensorDict.names``."""
-        if self._is_made:
+        """A name or None for each batch dim. See ``TensorDict.names``."""
+        if self._has_members:
             return super().names
         names = self._columns.names
         return [None] * len(self._batch_size) if names is None else list(names)
@@ -146,22 +145,24 @@ class ColumnStack(LazyStackedTensorDict):
         LazyStackedTensorDict.names.fset(self, value)  # type: ignore[attr-defined]
 
     def _has_names(self) -> bool:
-        return super()._has_names() if self._is_made else any(self.names)
+        return super()._has_names() if self._has_members else any(self.names)
 
     @property
     def _has_exclusive_keys(self) -> bool:  # type: ignore[override]
-        return super()._has_exclusive_keys if self._is_made else False
+        return super()._has_exclusive_keys if self._has_members else False
 
     def _common_keys(self) -> list[str]:
-        return super()._common_keys() if self._is_made else list(self._columns.entries)
+        return (
+            super()._common_keys() if self._has_members else list(self._columns.entries)
+        )
 
     def _holds_stacks(self) -> bool:
-        return super()._holds_stacks() if self._is_made else False
+        return super()._holds_stacks() if self._has_members else False
 
     # Reading --------------------------------------------------------------------------
 
     def _group(self, key: str) -> list[Any] | None:
-        if self._is_made:
+        if self._has_members:
             return super()._group(key)
         if key not in self._columns.entries:
             return None
@@ -176,7 +177,7 @@ class ColumnStack(LazyStackedTensorDict):
         return [column[at] for at in self._rows]
 
     def _column(self, key: str) -> Any:
-        """The entry of all rows, where it need not be stacked; else None."""
+        """Return the entry of all rows, if that needs no stacking; otherwise None."""
         column = self._columns.entries.get(key)
         rows = self._rows
         if isinstance(column, Columns):
@@ -193,14 +194,14 @@ class ColumnStack(LazyStackedTensorDict):
         return None
 
     def _get_entry(self, key: str, default: object) -> Any:
-        if not self._is_made and self._hook_out is None:
-            found = self._column(key)
-            if found is not None:
-                return found
+        if not self._has_members and self._hook_out is None:
+            entry = self._column(key)
+            if entry is not None:
+                return entry
         return super()._get_entry(key, default)
 
     def _read(self, key: Any, default: object) -> Any:
-        if self._is_made or self._hook_out is not None:
+        if self._has_members or self._hook_out is not None:
             return super()._read(key, default)
         path = _rust.unravel_key_to_tuple(key)
         if len(path) > 1:
@@ -210,11 +211,11 @@ class ColumnStack(LazyStackedTensorDict):
                     path[1:], default
                 )
         elif path:
-            found = self._column(path[0])
-            if found is None and path[0] in self._columns.entries:
-                found = self._stacked(path[0], self._group(path[0]) or [])
-            if found is not None:
-                return found._value() if isinstance(found, NonTensorStack) else found
+            entry = self._column(path[0])
+            if entry is None and path[0] in self._columns.entries:
+                entry = self._stacked(path[0], self._group(path[0]) or [])
+            if entry is not None:
+                return entry._value() if isinstance(entry, NonTensorStack) else entry
         if path and path[0] not in self._columns.entries:
             if default is NO_DEFAULT:
                 return _rust.getitem(self, path)
@@ -222,21 +223,21 @@ class ColumnStack(LazyStackedTensorDict):
         return super()._read(key, default)
 
     def _sample_entries(self) -> dict[str, Any]:
-        if self._is_made or not self._rows:
+        if self._has_members or not self._rows:
             return super()._sample_entries()
         return {key: self._sample_entry(key) for key in self._columns.entries}
 
     def _sample_entry(self, key: str) -> Any:
-        if self._is_made or not self._rows:
+        if self._has_members or not self._rows:
             return super()._sample_entry(key)
         column = self._columns.entries.get(key)
         if column is None:
             return NO_DEFAULT
-        found = self._column(key)
-        if isinstance(found, CollectionProtocol):
-            return found
+        entry = self._column(key)
+        if isinstance(entry, CollectionProtocol):
+            return entry
         if isinstance(column, RaggedColumn) and column.encoding is None:
-            # No item of the row is read, which may be in a store.
+            # Return an uninitialized tensor: reading elements may need an object store.
             sizes = column.table[self._rows[0]].tolist()
             return torch.empty(sizes, dtype=column.values.dtype)
         return self._columns.row(self._rows[0])._get_entry(key, NO_DEFAULT)
@@ -245,7 +246,7 @@ class ColumnStack(LazyStackedTensorDict):
         self, key: NestedKeyLike, default: object, kwargs: dict[str, Any]
     ) -> Any:
         path = _rust.unravel_key_to_tuple(key)
-        if not self._is_made and len(path) == 1 and set(kwargs) <= _PADDED:
+        if not self._has_members and len(path) == 1 and set(kwargs) <= _PADDED:
             column = self._columns.entries.get(path[0])
             is_padded = kwargs.get("as_padded_tensor") and self._rows
             if (
@@ -264,9 +265,9 @@ class ColumnStack(LazyStackedTensorDict):
         strict: bool = True,
         as_tensordict: bool = False,
     ) -> Any:
-        """A stack of some entries. See ``TensorDict.select``."""
+        """Return a stack of some entries. See ``TensorDict.select``."""
         columns = None
-        if not (self._is_made or inplace or as_tensordict):
+        if not (self._has_members or inplace or as_tensordict):
             columns = self._columns.chosen(keys)
         if columns is None:
             return super().select(
@@ -275,7 +276,7 @@ class ColumnStack(LazyStackedTensorDict):
         return ColumnStack.of_columns(columns, self._rows)
 
     def _index(self, index: object) -> Any:
-        if self._is_made:
+        if self._has_members:
             return super()._index(index)
         count = len(self._rows)
         if type(index) is int:
@@ -307,11 +308,11 @@ class ColumnStack(LazyStackedTensorDict):
             places = _places(index, count)
         if places is None or (len(shape) > 1 and not len(places)):
             return super()._index(index)
-        taken = self.gather_rows(places)
+        stack = self.gather_rows(places)
         if len(shape) < 2:
-            return taken
+            return stack
         names: list[str | None] = [None] * len(shape)
-        return nested_stacks(taken.tensordicts, 0, tuple(shape), names)
+        return nested_stacks(stack.tensordicts, 0, tuple(shape), names)
 
     def gather_rows(
         self,
@@ -324,19 +325,20 @@ class ColumnStack(LazyStackedTensorDict):
         """Copy some rows to memory.
 
         Args:
-            index: their numbers: a tensor, an array, a list, or a mask.
-            ragged: what is made of rows that differ in shape: ``"stack"``, a lazy stack
-                of them; ``"padded"``, tensors filled up to the largest row of the
-                batch; ``"jagged"``, nested tensors with the jagged layout.
-            padding_value: what they are filled up with.
-            keys: which entries. Default: all.
+            index: the row numbers: a tensor, an array, a list, or a mask.
+            ragged: the form of entries whose rows differ in shape. ``"stack"`` returns
+                a lazy stack of the rows. ``"padded"`` returns tensors padded to the
+                largest row. ``"jagged"`` returns nested tensors with the jagged layout.
+            padding_value: the value of the padding.
+            keys: the entries to copy. Default: all.
 
         Returns:
-            a lazy stack, or a ``TensorDict`` for the other two.
+            A lazy stack for ``"stack"``, otherwise a ``TensorDict``.
 
         Raises:
-            IndexError: there is no such row.
-            ValueError: a jagged tensor cannot hold what is asked for.
+            IndexError: a row number is out of range, or ``index`` is not an index of
+                rows.
+            ValueError: a jagged tensor cannot hold an entry.
 
         Examples:
             >>> import tempfile
@@ -353,7 +355,7 @@ class ColumnStack(LazyStackedTensorDict):
         if places is None:
             raise IndexError(f"{index!r} is not an index of rows.")
         columns: Columns | None = self._columns
-        if self._is_made:
+        if self._has_members:
             columns = None
         elif keys is not None:
             columns = self._columns.chosen(keys)
@@ -363,27 +365,27 @@ class ColumnStack(LazyStackedTensorDict):
         rows = self._rows
         places = np.asarray(places, np.int64) * rows.step + rows.start
         if ragged == "stack":
-            taken = copied(columns, places)
+            copies = copied(columns, places)
             if not len(places):
-                return ColumnStack.of_columns(taken)
-            members = [_unlocked(taken.row(at)) for at in range(len(places))]
+                return ColumnStack.of_columns(copies)
+            members = [_unlocked(copies.row(at)) for at in range(len(places))]
             return LazyStackedTensorDict._of(members, 0)
         return gathered(columns, places, ragged, padding_value)
 
     def _as_level(self) -> Level | None:
-        """The rows as a writer takes them.
+        """Return the rows in the form of a writer.
 
-        None where they are not those of the columns.
+        Return None if members were made, or the rows are not consecutive.
         """
         rows = self._rows
-        if self._is_made or rows.step != 1:
+        if self._has_members or rows.step != 1:
             return None
         return self._columns.level(rows.start, rows.start + len(rows))
 
     # Files ----------------------------------------------------------------------------
 
     def _plain(self) -> LazyStackedTensorDict:
-        """The same as a stack that every version knows."""
+        """Return a plain lazy stack, which every version of the package can load."""
         return LazyStackedTensorDict._of(self.tensordicts, 0, self._td_dim_name)
 
     def _save_plan(self, plan: object, level: int) -> None:
@@ -394,13 +396,13 @@ class ColumnStack(LazyStackedTensorDict):
 
     @staticmethod
     def _load_level(tree: object, path: SavedPath, options: dict[str, Any]) -> Any:
-        """The collection of a level whose metadata names this class."""
+        """Load a level whose metadata names this class."""
         return _load_level(tree, path, options)
 
     # Printing -------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        if self._is_made:
+        if self._has_members:
             return super().__repr__()
         lines = ",\n".join(described(self._columns, "        "))
         return (
@@ -430,7 +432,7 @@ def _unlocked(td: CollectionProtocol) -> Any:
 
 
 def _places(index: object, count: int) -> Any:
-    """The numbers of rows that an index has; None where it is another one."""
+    """Return the row numbers of an index of rows; None for any other index."""
     if isinstance(index, torch.Tensor):
         if index.ndim != 1:
             return None
@@ -460,7 +462,7 @@ def _places(index: object, count: int) -> Any:
 
 
 def _load_level(tree: object, path: SavedPath, options: dict[str, Any]) -> Any:
-    """The collection of a level that has columns of rows that differ in size."""
+    """Load a level with columns of rows that differ in shape."""
     fields = _fields(path)
     if "_row_dims" not in fields:
         return _with_texts(tree, path, options, fields)
@@ -484,11 +486,11 @@ def _columns(
     for key in tree.special:
         value = entries[key]
         if isinstance(value, str):
-            made = load_directory(path_of(path, value), options)
-            if made._is_non_tensor:
+            loaded = load_directory(path_of(path, value), options)
+            if loaded._is_non_tensor:
                 batch = torch.Size(tree.batch_size)
-                made = made._loaded_in(batch, CPU, tree.names)
-            entries[key] = _as_columns(made)
+                loaded = loaded._loaded_in(batch, CPU, tree.names)
+            entries[key] = _as_columns(loaded)
         else:
             entries[key] = RaggedColumn(value[0], value[1], _encoding(fields, key))
     size = list(tree.batch_size)
@@ -497,18 +499,18 @@ def _columns(
     return Columns(entries, size[0], num_dims, tail, tree.names)
 
 
-def _as_columns(made: CollectionProtocol) -> Any:
-    """The columns of a tensorclass whose rows are kept in some; others as they are."""
-    inner = inside(made)
-    if inner is made or not isinstance(inner, ColumnStack):
-        return made
-    return dataclasses.replace(inner._columns, wrapper=type(made))
+def _as_columns(loaded: CollectionProtocol) -> Any:
+    """Return the columns of a tensorclass around columns; other entries as they are."""
+    inner = inside(loaded)
+    if inner is loaded or not isinstance(inner, ColumnStack):
+        return loaded
+    return dataclasses.replace(inner._columns, wrapper=type(loaded))
 
 
 def _with_texts(
     tree: Any, path: SavedPath, options: Any, fields: dict[str, Any]
 ) -> Any:
-    """A dense collection, some of whose entries are columns of texts."""
+    """Load a dense collection with columns of texts among its entries."""
     others = []
     for key in tree.special:
         encoding = _encoding(fields, key)
@@ -522,7 +524,7 @@ def _with_texts(
 
 
 def _texts(column: RaggedColumn, rows: range) -> NonTensorStack:
-    """The values of some rows of a column, which are decoded when they are read."""
+    """Make non-tensor data of some rows of a column; values are decoded when read."""
     cells: Any = EncodedCells(column, rows)
     return NonTensorStack._of_cells(cells, torch.Size([len(rows)]), CPU)
 

@@ -24,25 +24,25 @@ __all__ = ["in_form", "is_stack_of_rows", "ragged_entries", "row_shapes"]
 Path = tuple[str, ...]
 
 MSG_ROWS_OF_STACKS = (
-    "The rows of the entry {!r} are lazy stacks whose members differ in shape: there is no "
-    "batch of them with ragged={!r}. Ask for ragged='stack'."
+    "The rows of the entry {!r} are lazy stacks whose members differ in shape. They cannot "
+    "be read with ragged={!r}; pass ragged='stack'."
 )
 MSG_STACK_DIM = (
-    "Rows are along the first batch dim, and this is a lazy stack along dim {}: its rows "
+    "Rows are along the first batch dim, but this is a lazy stack along dim {}, whose rows "
     "do not differ in shape. Index it without ragged=, or make it dense with contiguous()."
 )
-MSG_NO_TENSOR = "The entry {!r} has no tensors that a mask could be of."
-MSG_DIMS = "The rows of the entry {!r} have {} and {} dims: there is no mask of them."
+MSG_NO_TENSOR = "The entry {!r} does not exist or has no tensors, so it has no mask."
+MSG_DIMS = "The rows of the entry {!r} have {} and {} dims, so they have no mask."
 
 
 def in_form(rows: CollectionProtocol, ragged: str, padding: float) -> Any:
     """Make a batch of rows that may differ in shape.
 
     Args:
-        rows: a lazy stack along its first dim, a dense collection, or a tensorclass around
-            one.
+        rows: a lazy stack along its first dim, a dense collection, or a tensorclass
+            around one of these.
         ragged: ``"stack"``, ``"padded"`` or ``"jagged"``.
-        padding: what ``"padded"`` fills up with.
+        padding: the value of the padding for ``"padded"``.
 
     Raises:
         ValueError: a row is a lazy stack whose members differ in shape.
@@ -77,7 +77,10 @@ def in_form(rows: CollectionProtocol, ragged: str, padding: float) -> Any:
 
 
 def _dense_in_form(rows: CollectionProtocol, ragged: str, padding: float) -> Any:
-    """Convert the nested tensors of a tensordict; of another collection nothing."""
+    """Convert the nested tensors of a tensordict.
+
+    Return other collections unchanged.
+    """
     if not isinstance(rows, TensorDict):
         return rows
     entries = dict(rows._tensordict)
@@ -101,10 +104,10 @@ def _dense_in_form(rows: CollectionProtocol, ragged: str, padding: float) -> Any
 
 
 def is_stack_of_rows(td: CollectionProtocol) -> bool:
-    """Return whether each member of a collection is a row.
+    """Return whether the members of a collection are its rows.
 
     Raises:
-        ValueError: it is a lazy stack along another dim.
+        ValueError: the collection is a lazy stack along another dim.
     """
     if not isinstance(td, LazyStackedTensorDict):
         return False
@@ -117,10 +120,10 @@ def is_stack_of_rows(td: CollectionProtocol) -> bool:
 
 
 def ragged_entries(td: CollectionProtocol) -> dict[Path, int]:
-    """Map the paths of entries whose rows differ in shape to the dims that a mask has.
+    """Map the path of each entry whose rows differ in shape to the ndim of its mask.
 
-    These are the dims of a row up to the last one in which rows of ``td`` differ: they
-    depend on all of its rows, and not on those of a batch.
+    A mask has the dims of a row up to the last dim in which rows of ``td`` differ. All
+    rows of ``td`` count, not only the rows of a batch.
     """
     return dict(_ragged_entries(td, ()))
 
@@ -147,11 +150,11 @@ def _ragged_entries(td: CollectionProtocol, path: Path) -> Iterator[tuple[Path, 
 def row_shapes(
     td: CollectionProtocol, path: Path, places: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the shape of each row of an entry, or of some: int64 ``[rows, dims]``.
+    """Return the shapes of all or some rows of an entry: int64 ``[rows, dims]``.
 
     Raises:
-        KeyError: there is no such entry, or it has no tensors.
-        ValueError: rows have different numbers of dims.
+        KeyError: the entry does not exist, or has no tensors.
+        ValueError: rows differ in their numbers of dims.
     """
     td = inside(td)
     columns = getattr(td, "_unmade_columns", None)

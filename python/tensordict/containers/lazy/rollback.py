@@ -1,4 +1,4 @@
-"""Writes into several members that leave all of them as they were where one fails."""
+"""Writes into several members that leave all members unchanged if one write fails."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["Undoing"]
 
 
 class Undoing:
-    """A block of writes into collections, which are as they were where it fails.
+    """A block of writes into collections, which are restored if the block fails.
 
-    A copy of the collections is the price, so that plain writes, which can be checked
-    before the first of them, and a single one, which is done in one step, do without.
+    The collections are copied first. Writes that can be checked in advance, and single
+    writes, do not need this.
     """
 
     def __init__(self, targets: list[Any]) -> None:
         unique = {id(target): target for target in targets}
-        self._held = [(target, _taken(target)) for target in unique.values()]
+        self._held = [(target, _copies_of(target)) for target in unique.values()]
 
     def __enter__(self) -> None:
         """Begin the block."""
@@ -31,39 +31,39 @@ class Undoing:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             with torch.no_grad():
-                for target, held in self._held:
-                    _put_back(target, held)
+                for target, copies in self._held:
+                    _restore(target, copies)
 
 
 def _members(td: CollectionProtocol) -> list[Any] | None:
-    """The members of a stack of collections that are no values."""
+    """Return the members of a lazy stack; None for other collections."""
     return None if td._is_non_tensor else getattr(td, "tensordicts", None)
 
 
-def _taken(td: CollectionProtocol) -> list[Any] | dict[str, tuple[Any, Any]]:
-    """Each entry of a collection with a copy of it."""
+def _copies_of(td: CollectionProtocol) -> list[Any] | dict[str, tuple[Any, Any]]:
+    """Return each entry of a collection, with a copy of it."""
     members = _members(td)
     if members is not None:
-        return [_taken(member) for member in members]
-    held: dict[str, tuple[Any, Any]] = {}
+        return [_copies_of(member) for member in members]
+    copies: dict[str, tuple[Any, Any]] = {}
     for key, entry in list(td._entries().items()):
         is_nested = is_branch(entry)
-        held[key] = entry, _taken(entry) if is_nested else entry.clone()
-    return held
+        copies[key] = entry, _copies_of(entry) if is_nested else entry.clone()
+    return copies
 
 
-def _put_back(td: Any, held: Any) -> None:
-    if isinstance(held, list):
-        for member, own in zip(_members(td) or (), held, strict=True):
-            _put_back(member, own)
+def _restore(td: Any, copies: Any) -> None:
+    if isinstance(copies, list):
+        for member, member_copies in zip(_members(td) or (), copies, strict=True):
+            _restore(member, member_copies)
         return
     now = dict(td._entries())
     for key in now:
-        if key not in held:
+        if key not in copies:
             td._del_entry(key)
-    for key, (entry, copy) in held.items():
+    for key, (entry, copy) in copies.items():
         if isinstance(copy, (dict, list)):
-            _put_back(entry, copy)
+            _restore(entry, copy)
         elif isinstance(entry, torch.Tensor):
             entry.data.copy_(copy)
         else:

@@ -1,4 +1,4 @@
-"""Write into the members of a stack: entries by key, parts at an index, other collections."""
+"""Writing to the members of a stack: by key, at an index, from other collections."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["WritingOps", "refuse_casts"]
 
 MSG_ROWS = (
-    "A list of {} items cannot be stored under {!r}: the stack has {} members. Give one "
-    "item for each."
+    "A list of {} items cannot be stored under {!r}: the stack has {} members. Pass one "
+    "item for each member."
 )
 MSG_NO_SUCH_MEMBERS = (
     "setting a value in-place on a stack of TensorDict is only permitted if all members "
@@ -63,12 +63,12 @@ MSG_UPDATE_COUNT = (
 
 
 class WritingOps(StackState):
-    """The writes of a stack, done by its members."""
+    """The writing methods of a stack, which write to its members."""
 
     # By key ------------------------------------------------------------------------
 
     def _value_parts(self, value: Any) -> list[Any]:
-        """The part of a value of this batch size that belongs to each member."""
+        """Split a value of this batch size into a part for each member."""
         hook = getattr(self, "_hook_in", None)
         if hook is not None:
             value = hook(value)
@@ -95,19 +95,21 @@ class WritingOps(StackState):
             member._hang(key, part)
 
     def _holders(self) -> list[Any]:
-        held = [holder for each in self.tensordicts for holder in each._holders()]
-        return [self, *held]
+        holders = [
+            holder for member in self.tensordicts for holder in member._holders()
+        ]
+        return [self, *holders]
 
     def _del_entry(self, key: str) -> None:
         for member in self.tensordicts:
-            # One that is there several times has it only once.
+            # The same member may occur twice: delete its entry once.
             if member._sample_entry(key) is not NO_DEFAULT:
                 member._del_entry(key)
 
     def _check_takes_entries(self) -> None:
         super()._check_takes_entries()
         for member in self.tensordicts:
-            # Each takes its part, or none does.
+            # Check all members first, so that all of them change or none.
             member._check_takes_entries()
 
     def _set_path(
@@ -122,16 +124,16 @@ class WritingOps(StackState):
         key = path[0]
         if len(path) == 1 and inplace is False:
             if not validated:
-                given = value
+                original = value
                 try:
                     value = _rust.validate(self, key, value, non_blocking)
                 except RuntimeError as error:
-                    if not isinstance(given, list):
+                    if not isinstance(original, list):
                         raise
-                    _check_list(given, self.stack_dim, len(self.tensordicts), error)
-                    self._set_rows(key, given, non_blocking, ignore_lock)
+                    _check_list(original, self.stack_dim, len(self.tensordicts), error)
+                    self._set_rows(key, original, non_blocking, ignore_lock)
                     return
-                if isinstance(given, list):
+                if isinstance(original, list):
                     rows = self._tensor_rows(value)
                     if rows is not None:
                         self._set_rows(key, rows, non_blocking, ignore_lock)
@@ -143,24 +145,24 @@ class WritingOps(StackState):
             else:
                 self._set_entry(key, value)
             return
-        held = [member._sample_entry(key) for member in self.tensordicts]
-        present = [each for each in held if each is not NO_DEFAULT]
-        if len(present) < len(held) and inplace is None:
+        entries = [member._sample_entry(key) for member in self.tensordicts]
+        present = [entry for entry in entries if entry is not NO_DEFAULT]
+        if len(present) < len(entries) and inplace is None:
             if len(path) > 1:
-                # A value that does not fit is told first.
+                # Raise the error for a value that does not fit first.
                 _rust.validate(self, key, value, non_blocking)
             raise KeyMessageError(MSG_NO_SUCH_MEMBERS)
         if len(path) > 1 and present:
-            if not all(isinstance(each, CollectionProtocol) for each in present):
+            if not all(isinstance(entry, CollectionProtocol) for entry in present):
                 _rust.validate(self, key, value, non_blocking)
                 raise KeyMessageError(MSG_PRESENT.format(key, self))
-            if len(present) < len(held):
+            if len(present) < len(entries):
                 self._set_in_some(
                     path, value, bool(inplace), non_blocking, validated, ignore_lock
                 )
                 return
-        if len(path) == 1 and len(present) < len(held):
-            # Not all have it, so there is nothing to write into as a whole.
+        if len(path) == 1 and len(present) < len(entries):
+            # Some members lack this key, so the stack has no tensor to write into.
             inplace = False
         super_set = super()._set_path
         if len(path) == 1 and inplace is not False and present:
@@ -169,14 +171,14 @@ class WritingOps(StackState):
         super_set(path, value, inplace, non_blocking, validated, ignore_lock)
 
     def _child_type(self) -> type[Any]:
-        # Its rows are hung into the members, and are of the class that these make.
+        # Members store the rows, which have the class that the members make.
         kinds = {member._child_type() for member in self.tensordicts}
         return kinds.pop() if len(kinds) == 1 else self._plain_type
 
     def _set_rows(
         self, key: str, rows: list[Any], non_blocking: bool, force: bool
     ) -> None:
-        """Store an item of a list in each member: as a whole it has not all batch dims."""
+        """Store an item of a list in each member; the list is no value of all dims."""
         if not force:
             self._check_takes_entries()
         members = self.tensordicts
@@ -190,10 +192,7 @@ class WritingOps(StackState):
             member._set_path((key,), item, False, non_blocking, True, force)
 
     def _tensor_rows(self, value: object) -> list[Any] | None:
-        """The tensors, of several shapes, that a list had for the members.
-
-        Else None.
-        """
+        """Return the rows of a list of tensors that differ in shape; otherwise None."""
         if self.stack_dim or not isinstance(value, CollectionProtocol):
             return None
         if not value._is_non_tensor or value.batch_dims != 1:
@@ -210,7 +209,7 @@ class WritingOps(StackState):
         validated: bool,
         force: bool,
     ) -> None:
-        """Store below an entry that only some members have: the others get a new one."""
+        """Store below an entry that some members lack: create it there."""
         if not force:
             self._check_takes_entries()
         if not validated:
@@ -226,9 +225,9 @@ class WritingOps(StackState):
     def _write_into(
         self, key: str, present: object, value: object, non_blocking: bool
     ) -> None:
-        given = value
+        original = value
         value = _rust.validate(self, key, value, non_blocking)
-        rows = self._tensor_rows(value) if isinstance(given, list) else None
+        rows = self._tensor_rows(value) if isinstance(original, list) else None
         parts = self._value_parts(value) if rows is None else rows
         entries = [member._get_entry(key, NO_DEFAULT) for member in self.tensordicts]
         for member, entry, part in zip(self.tensordicts, entries, parts, strict=True):
@@ -240,21 +239,21 @@ class WritingOps(StackState):
             member._write_into(key, entry, part, non_blocking)
 
     def _write_ragged(self, key: str, index: object, value: Any) -> None:
-        """Write into part of an entry whose members differ in shape.
+        """Write into a part of an entry whose members differ in shape.
 
         Raises:
             IndexError: the index does not fit.
-            RuntimeError: the value does not fit one of the members.
+            RuntimeError: the value does not fit a member.
         """
         if self._holds_stacks():
-            whole = None
+            shared_value = None
             if isinstance(value, torch.Tensor):
                 size = self._index(index).batch_size
-                # One with fewer dims broadcasts from the right, in each member.
-                whole = value if value.dim() < len(size) else None
-            writes = self._parts_at(index, value if whole is None else None)
-            if whole is not None:
-                writes = [(target, at, whole) for target, at, _ in writes]
+                # A value of fewer dims is broadcast from the right, in each member.
+                shared_value = value if value.dim() < len(size) else None
+            writes = self._parts_at(index, value if shared_value is None else None)
+            if shared_value is not None:
+                writes = [(target, at, shared_value) for target, at, _ in writes]
             with Undoing([target for target, _, _ in writes]):
                 for target, at, part in writes:
                     target.set_at_(key, part, at)
@@ -263,9 +262,10 @@ class WritingOps(StackState):
         if is_shared(values[0]):
             self._write_shared(key, self._plan(index), value)
             return
-        shape = merged_shape([each.shape for each in values], self.stack_dim)
+        shape = merged_shape([entry.shape for entry in values], self.stack_dim)
         if len(shape) < len(self._batch_size):
-            # Entries with other numbers of dims have no more than those in common.
+            # Members differ in their numbers of dims: use the batch dims, which all
+            # have.
             shape = self._batch_size
         plan = plan_index(shape, self.stack_dim, len(values), index)
         if plan is None:
@@ -280,7 +280,7 @@ class WritingOps(StackState):
         with Undoing([self.tensordicts[member] for member, _ in picks]):
             for (member, at), part in zip(picks, parts, strict=True):
                 values[member][... if at is None else at] = part
-                self._give(member, key, values[member], values[member])
+                self._copy_to_member(member, key, values[member], values[member])
 
     def _write_at(
         self,
@@ -289,12 +289,15 @@ class WritingOps(StackState):
         index: BatchIndex,
         value: object,
     ) -> None:
-        """Write into part of the entry at ``key``: ``target`` is a copy of it."""
+        """Write into part of the entry at ``key``.
+
+        ``target`` is a stacked copy of it.
+        """
         if is_shared(target):
             self._write_shared(key, None, value)
             return
         _assign_at(target, index, value)
-        self._take_back(key, target, index, value)
+        self._copy_back(key, target, index, value)
 
     def _casts_at(self, index: object) -> bool:
         plan = self._plan(index)
@@ -303,19 +306,19 @@ class WritingOps(StackState):
         return not plan.copies and all(_is_plain_index(at) for _, at in plan.picks)
 
     def _dtypes_of(self, key: str) -> set[torch.dtype]:
-        """The dtypes of the leaves that the entry at a direct key is stacked of."""
+        """Return the dtypes of the members' leaves at a direct key."""
         if not self._holds_stacks():
             return {value.dtype for value in self._group(key) or ()}
-        found: set[torch.dtype] = set()
+        dtypes: set[torch.dtype] = set()
         for member in self.tensordicts:
             if isinstance(member, WritingOps):
-                found |= member._dtypes_of(key)
+                dtypes |= member._dtypes_of(key)
             else:
-                found.add(member._get_entry(key, NO_DEFAULT).dtype)
-        return found
+                dtypes.add(member._get_entry(key, NO_DEFAULT).dtype)
+        return dtypes
 
     def _write_shared(self, key: str, plan: Any, value: object) -> None:
-        """Write what has no batch dims, whole, into each member that a plan picks."""
+        """Write an unbatched value as a whole into each member that a plan picks."""
         members = self.tensordicts
         if plan is not None:
             picked = dict.fromkeys(pick.member for pick in plan.picks)
@@ -323,18 +326,18 @@ class WritingOps(StackState):
         for member in members:
             member.set_at_(key, value, ...)
 
-    def _take_back(
+    def _copy_back(
         self,
         key: str,
         target: Any,
         index: BatchIndex,
         value: object,
     ) -> None:
-        """Copy an entry that was stacked back to the members that an index touches."""
+        """Copy a stacked entry back to the members that an index selects."""
         values: Any = self._group(key)
         if len(self._dtypes_of(key)) > 1 or any(map(_is_expanded, values)):
-            # The copy has a dtype that may not hold what is in the members; and what
-            # has one number for several elements takes no other copy of all of them.
+            # The stacked copy may have a dtype that loses values of members, and an
+            # expanded leaf cannot take a copy of all elements: write only the parts.
             if isinstance(value, torch.Tensor):
                 value = value.expand(target[index].shape)
             parts = self._parts_at(index, value, target.shape)
@@ -342,21 +345,24 @@ class WritingOps(StackState):
                 for member, at, part in parts:
                     member.set_at_(key, part, at)
             return
-        shape = merged_shape([each.shape for each in values], self.stack_dim)
+        shape = merged_shape([entry.shape for entry in values], self.stack_dim)
         plan = plan_index(shape, self.stack_dim, len(values), index)
         touched = range(len(values))
         if plan is not None:
-            # The same member may be there twice: what is not written stays as it is.
+            # The same member may occur twice: leave the rows outside of the index
+            # alone.
             touched = dict.fromkeys(pick.member for pick in plan.picks)  # type: ignore[assignment]
         rows = target.unbind(self.stack_dim)
         if self._holds_stacks() or target.is_nested:
             for at in touched:
-                self._give(at, key, values[at], rows[at])
+                self._copy_to_member(at, key, values[at], rows[at])
         elif touched:
             copy_all([values[at] for at in touched], [rows[at] for at in touched])
 
-    def _give(self, member: int, key: str, held: torch.Tensor, value: Any) -> None:
-        """Copy a value to a member: what is ``held`` of one that is a stack is a copy."""
+    def _copy_to_member(
+        self, member: int, key: str, held: torch.Tensor, value: Any
+    ) -> None:
+        """Copy a value to a member. If the member is a stack, ``held`` is a copy."""
         owner = self.tensordicts[member]
         if not owner._is_dense:
             owner._write_into(key, held, value, False)
@@ -364,7 +370,10 @@ class WritingOps(StackState):
             held.copy_(value)
 
     def _store_leaves(self, values: list[Any]) -> None:
-        """No effect but where members give copies: leaves are those of the members."""
+        """Store leaves in members whose leaves are copies.
+
+        Others are written already.
+        """
         position = 0
         for member in self.tensordicts:
             count = len(_rust.leaves(member))
@@ -379,7 +388,7 @@ class WritingOps(StackState):
         plan = self._plan(index)
         members = self.tensordicts
         if plan is not None and not plan.picks and -1 in self._batch_size:
-            # No member says how long its ragged dims are: what is not written fits.
+            # Without members, ragged dims have no size, and nothing is written.
             return
         if isinstance(value, dict):
             value = self._from_dict_at(index, value)
@@ -396,14 +405,14 @@ class WritingOps(StackState):
         if isinstance(value, CollectionProtocol) and any(
             value is member for member in members
         ):
-            # The first write may change what is read next.
+            # The first write could change the member that is read for the next one.
             value = value.clone()
         if (
             isinstance(value, torch.Tensor)
             and not value.requires_grad
             and fills(index, value)
         ):
-            # The plan has positions in the place of the mask, at which it would cast.
+            # The plan has positions instead of the mask, and would refuse to cast.
             value = value.item()
         if plan.dim is None:
             member, at = plan.picks[0]
@@ -448,9 +457,9 @@ class WritingOps(StackState):
     def _write_picks(
         self, picks: list[Any], parts: list[Any] | None, value: object
     ) -> None:
-        """Write a part, or one value, into each member picked.
+        """Write a part, or one value, into each selected member.
 
-        One value goes to the entries that all members have.
+        One value is written only to the entries that all members have.
         """
         members: Any = self.tensordicts
         keys: list[Any] | None = None
@@ -459,7 +468,7 @@ class WritingOps(StackState):
             and not isinstance(value, CollectionProtocol)
             and have_own_keys(members, False)
         ):
-            # A number goes to all of a nested entry, a tensor to the leaves of all.
+            # A number goes to all of a nested entry, a tensor to leaves of all members.
             is_tensor = isinstance(value, torch.Tensor)
             keys = (
                 _rust.walk(self, 0, True, True, is_leaf_nontensor)
@@ -479,7 +488,7 @@ class WritingOps(StackState):
     def _write_each(
         self, picks: list[Any], parts: list[Any], keys: list[Any] | None
     ) -> None:
-        """Write a part into each member picked, or into those entries of it."""
+        """Write a part into each selected member, or into the entries at ``keys``."""
         for (member, at), part in zip(picks, parts, strict=True):
             target = self.tensordicts[member]
             if keys is not None:
@@ -496,7 +505,7 @@ class WritingOps(StackState):
                 target[...] = part
 
     def _write_tensor(self, index: BatchIndex, value: torch.Tensor) -> None:
-        """Write one tensor into every entry at an index: it broadcasts from the right."""
+        """Write one tensor into each entry at an index, broadcast from the right."""
         index = without_ellipsis(index, len(self._batch_size))
         if not self._casts_at(index) and not fills(index, value):
             for leaf in () if self._has_exclusive_keys else _rust.leaves(self):
@@ -518,10 +527,10 @@ class WritingOps(StackState):
                     _assign_at(entry, index, value)
             for key, entry in copies:
                 if isinstance(entry, torch.Tensor):
-                    self._take_back(key, entry, index, value)
+                    self._copy_back(key, entry, index, value)
 
     def _write_value(self, key: str, index: object, value: torch.Tensor) -> None:
-        """Give elements of an entry that is no tensor another value, in the members."""
+        """Write a value to elements of non-tensor data, in the members."""
         for target, at, _ in self._parts_at(index, None):
             if isinstance(target, WritingOps):
                 target._write_value(key, at, value)
@@ -532,10 +541,10 @@ class WritingOps(StackState):
                 target._set_entry(key, written)
 
     def _update_parts(self, source: Any) -> list[Any] | None:
-        """Split the source of an update into the part of each member.
+        """Split the source of an update into a part for each member.
 
         Raises:
-            ValueError: it is a stack of another number of members.
+            ValueError: the source is a stack with another number of members.
         """
         if isinstance(source, WritingOps) and source.stack_dim == self.stack_dim:
             if len(source.tensordicts) == len(self.tensordicts):
@@ -546,7 +555,7 @@ class WritingOps(StackState):
         if isinstance(source, CollectionProtocol):
             size = source.batch_size
             if len(size) <= self.stack_dim and size == self.batch_size[: len(size)]:
-                # Its entries may have the dims that it does not name itself.
+                # The entries may have further batch dims.
                 try:
                     return self._mapping_parts(source._entries())
                 except RuntimeError as error:
@@ -560,7 +569,7 @@ class WritingOps(StackState):
         return self._mapping_parts(source)
 
     def _parts_to_resize(self, source: CollectionProtocol) -> list[Any] | None:
-        """Split a collection into what each member may take its batch size from."""
+        """Split a collection into parts from which members take their batch sizes."""
         source = _without_class(source)
         if isinstance(source, WritingOps) and source.stack_dim == self.stack_dim:
             return source.tensordicts
@@ -569,10 +578,11 @@ class WritingOps(StackState):
         return list(source.unbind(self.stack_dim))
 
     def _resize_members(self, source: CollectionProtocol) -> None:
-        """Take the members of a collection: as many, and with their batch sizes.
+        """Take over the number of members of a collection, and their batch sizes.
 
         Raises:
-            ValueError: it has no members along the stack dim, or they have other dims.
+            ValueError: the collection has no stack dim, or its members have another
+                number of dims.
         """
         parts = self._parts_to_resize(source)
         if parts is None:
@@ -588,7 +598,7 @@ class WritingOps(StackState):
             added.append(part if part.device == device else part.clear_device_())
         for member, part in zip(members, parts, strict=False):
             _take_batch_sizes(member, part, False)
-        # In place: whoever holds the list sees the new members.
+        # In place, so that other references to the list see the new members.
         members[len(parts) :] = added
         dim = self.stack_dim
         self._batch_size = (
@@ -605,9 +615,10 @@ class WritingOps(StackState):
         keys_to_update: Sequence[Any] | None = None,
         **kwargs: object,
     ) -> Self:
-        """Take the entries of another collection or mapping. See ``TensorDict.update``.
+        """Set the entries of another collection or mapping. See ``TensorDict.update``.
 
-        Those of another stack need not be stacked, so members may differ.
+        The entries of another stack are not stacked, so its members may differ in
+        shape.
         """
         source = input_dict_or_td
         if isinstance(source, CollectionProtocol) and keys_to_update is not None:
@@ -619,9 +630,9 @@ class WritingOps(StackState):
         )
 
     def replace(self, *args: object, **kwargs: object) -> Self:
-        """A copy that shares the leaves, with some entries exchanged.
+        """Return a copy that shares the leaves, with some entries replaced.
 
-        See ``TensorDict.replace``. Those of another stack need not be stacked.
+        See ``TensorDict.replace``. The entries of another stack are not stacked.
         """
         if len(args) != 1 or not isinstance(args[0], WritingOps) or kwargs:
             return super().replace(*args, **kwargs)  # type: ignore[misc]
@@ -632,16 +643,17 @@ class WritingOps(StackState):
         return result
 
     def _copy_parts(self, source: Any, is_whole: bool = False) -> list[Any] | None:
-        """Split the source of a copy; mappings of values with the stack dim, too.
+        """Split the source of a copy into a part for each member.
 
-        With ``is_whole``, or where one does not have it, values broadcast to all of the
-        entry. So do those of a collection that has no part for each member.
+        Values of a mapping are split along the stack dim. If ``is_whole`` is true, or a
+        value has no stack dim, values are broadcast to the entire entry. So are the
+        values of a collection that cannot be split by member.
         """
         if isinstance(source, CollectionProtocol):
             if not is_whole and self._divides(source):
                 return self._update_parts(source)
             entries, size = source._entries(), source.batch_size
-            # They may have the dims that it does not name itself.
+            # The entries may have further batch dims.
             is_named = bool(size) and size == self.batch_size[: len(size)]
             is_whole = is_whole or not (is_named and self._have_rows(entries.values()))
             along = self.stack_dim - len(self.batch_size) + len(size)
@@ -650,13 +662,15 @@ class WritingOps(StackState):
                 raise ValueError(MSG_UPDATE_SHAPES)
             source = entries
         is_whole = is_whole or not self._have_rows(source.values())
-        known: dict[Any, Any] = {}
+        to_validate: dict[Any, Any] = {}
         absent: dict[Any, Any] = {}
         split: dict[Any, Any] = {}
         for key, value in list(source.items()):
             if not _rust.contains(self, key):
-                is_held = any(_rust.contains(each, key) for each in self.tensordicts)
-                (known if is_held and not is_whole else absent)[key] = value
+                is_held = any(
+                    _rust.contains(member, key) for member in self.tensordicts
+                )
+                (to_validate if is_held and not is_whole else absent)[key] = value
                 continue
             entry = self._meta(key)
             if _is_in_members(entry) and (
@@ -671,19 +685,19 @@ class WritingOps(StackState):
             if isinstance(value, torch.Tensor) and is_leaf:
                 split[key] = self._copied_rows(entry, key, value, is_whole)
                 continue
-            known[key] = value
-        parts = self._mapping_parts(known)
+            to_validate[key] = value
+        parts = self._mapping_parts(to_validate)
         for at, part in enumerate(parts):
             part.update(absent)
             part.update({key: pieces[at] for key, pieces in split.items()})
         return parts
 
     def _have_rows(self, values: object) -> bool:
-        """Return whether all values have the stack dim and the batch dims before it."""
+        """Return whether all values have the batch dims up to the stack dim."""
         return _all_have(self.batch_size[: self.stack_dim + 1], values)
 
     def _divides(self, source: CollectionProtocol) -> bool:
-        """Return whether a collection is that of all members or has a part for each."""
+        """Return whether a collection can be split into a part for each member."""
         size, dim = source.batch_size, self.stack_dim
         if isinstance(source, WritingOps) and source.stack_dim == dim:
             return True
@@ -694,10 +708,10 @@ class WritingOps(StackState):
     def _copied_rows(
         self, entry: Any, key: str, value: torch.Tensor, is_whole: bool
     ) -> list[torch.Tensor]:
-        """The part for each member of what is copied into an entry.
+        """Split a tensor that is copied into an entry into a part for each member.
 
         Raises:
-            RuntimeError: it does not broadcast to the entry.
+            RuntimeError: the tensor cannot be broadcast to the entry.
         """
         shape, dim = entry.shape, self.stack_dim
         kind = entry._class if isinstance(entry, MetaTensor) else type(entry)
@@ -743,10 +757,10 @@ class WritingOps(StackState):
         *,
         non_blocking: bool = False,
     ) -> Self:
-        """Write into part of an entry, whose members may differ in shape.
+        """Write into a part of an entry, whose members may differ in shape.
 
         Raises:
-            KeyError: ``key`` is no nested key, or there is no such entry.
+            KeyError: ``key`` is not a nested key, or the entry does not exist.
         """
         path = _rust.unravel_key_to_tuple(key)
         if not path:
@@ -778,8 +792,8 @@ class WritingOps(StackState):
                 size = _rust.index_shape(parent.batch_size, index)
                 if not size.numel() or parent._put_in_members(path[-1], index, value):
                     return self
-                if any(isinstance(each, WritingOps) for each in parent.tensordicts):
-                    # A stack of stacks takes one value at a time.
+                if any(isinstance(member, WritingOps) for member in parent.tensordicts):
+                    # A stack of stacks writes one value at a time.
                     parts = parent._parts_at(index, value)
                     with Undoing([target for target, _, _ in parts]):
                         for target, at, part in parts:
@@ -788,12 +802,12 @@ class WritingOps(StackState):
         return super().set_at_(key, value, index, non_blocking=non_blocking)  # type: ignore[misc]
 
     def _shape_of_some(self, path: tuple[str, ...]) -> torch.Size | None:
-        """The shape that the tensors of some members would have if all members had one.
+        """Return the stacked shape of an entry that only some members have.
 
-        None where these differ in shape, or are no tensors.
+        Return None if these members' entries differ in shape, or are not plain tensors.
         """
-        found = [_rust.get(member, path, None) for member in self.tensordicts]
-        entries = [entry for entry in found if entry is not None]
+        values = [_rust.get(member, path, None) for member in self.tensordicts]
+        entries = [entry for entry in values if entry is not None]
         if not entries or not all(type(entry) is torch.Tensor for entry in entries):
             return None
         shape = entries[0].shape
@@ -809,10 +823,10 @@ class WritingOps(StackState):
         index: BatchIndex,
         shape: torch.Size,
     ) -> torch.Tensor:
-        """A tensor in the shape that an index gives of an entry of some members.
+        """Broadcast a tensor to the indexed part of an entry that some members have.
 
         Raises:
-            RuntimeError: it cannot have that.
+            RuntimeError: the tensor cannot be broadcast.
         """
         touched = self._parts_at(index, None, shape)
         plan = plan_index(shape, self.stack_dim, len(self.tensordicts), index)
@@ -820,23 +834,25 @@ class WritingOps(StackState):
             return value
         if plan is not None:
             target, at, _ = touched[0]
-            taken = [*_rust.get(target, path)[at].shape]
+            part_shape = [*_rust.get(target, path)[at].shape]
             if plan.to_front is not None:
                 start, block = plan.to_front
-                moved = taken[start : start + block]
-                taken = [*moved, *taken[:start], *taken[start + block :]]
-            shape = torch.Size([*taken[: plan.dim], *plan.shape, *taken[plan.dim :]])
+                moved = part_shape[start : start + block]
+                part_shape = [*moved, *part_shape[:start], *part_shape[start + block :]]
+            shape = torch.Size(
+                [*part_shape[: plan.dim], *plan.shape, *part_shape[plan.dim :]]
+            )
         while value.dim() > len(shape) and value.shape[0] == 1:
             value = value[0]
         return value.expand(shape)
 
     def _plan_or_none(self, index: object) -> Any:
-        """The members that an index of entries picks.
+        """Plan an index of entries.
 
-        None where it takes all, or is wrong.
+        Return None if the index selects everything, or is wrong.
         """
         if any(item is ... for item in (index if type(index) is tuple else (index,))):
-            # It stands for dims of the entry, too.
+            # The ellipsis also stands for feature dims of the entry.
             return None
         try:
             return self._plan(index)
@@ -844,7 +860,10 @@ class WritingOps(StackState):
             return None
 
     def _put_in_one(self, path: tuple[str, ...], value: object, plan: Any) -> bool:
-        """Write into a tensor of the one member that is picked; whether one is."""
+        """Write into a tensor of the only selected member.
+
+        Return whether it was done.
+        """
         if plan.dim is not None:
             return False
         member, at = plan.picks[0]
@@ -855,7 +874,7 @@ class WritingOps(StackState):
         return True
 
     def _put_rows(self, key: str, value: object, plan: Any) -> bool:
-        """Write a row into a tensor of each member picked; whether all are and fit."""
+        """Write a row into a tensor of each selected member; return whether all fit."""
         if not isinstance(value, torch.Tensor) or value.is_nested or plan.dim is None:
             return False
         if len(plan.shape) > 1 or value.dim() <= plan.dim or plan.to_front is not None:
@@ -867,7 +886,7 @@ class WritingOps(StackState):
             if type(entry) is not torch.Tensor or at is not None:
                 return False
             entries.append(entry)
-        # A copy, since what is written may be what other members have.
+        # A copy, because the value may be a view of a member.
         rows = value.clone().unbind(plan.dim)
         if len(rows) != len(entries) or not all(
             entry.shape == row.shape and entry.dtype == row.dtype
@@ -879,7 +898,10 @@ class WritingOps(StackState):
         return True
 
     def _put_in_members(self, key: str, index: object, value: object) -> bool:
-        """Return whether a text fits in all of the entry of each member picked."""
+        """Write a text into an entry of each selected member.
+
+        Return whether all fit.
+        """
         if not isinstance(value, (str, bytes)):
             return False
         plan = self._plan(index)
@@ -899,9 +921,9 @@ class WritingOps(StackState):
     def _parts_at(
         self, index: Any, value: Any, shape: torch.Size | None = None
     ) -> list[tuple[Any, Any, Any]]:
-        """The members that an index touches, each with its index and its part of a value.
+        """Return the selected members, each with its index and its part of a value.
 
-        The index is one of an entry where its shape is given.
+        If ``shape`` is given, the index is an index of an entry of this shape.
         """
         if shape is None:
             plan = self._plan(index)
@@ -934,7 +956,7 @@ class WritingOps(StackState):
     def _check_have(
         self, parts: list[tuple[Any, Any, Any]], keys: Iterable[NestedKeyLike]
     ) -> None:
-        """Raise where a member that is written to does not have an entry."""
+        """Raise an error if a selected member lacks an entry."""
         for target, _, _ in parts:
             for key in keys:
                 if not _rust.contains(target, key):
@@ -943,7 +965,7 @@ class WritingOps(StackState):
     def update_at_(
         self, input_dict_or_td: Any, idx: BatchIndex, *args: object, **kw: object
     ) -> Self:
-        """Write values where ``idx`` points: into members where they differ in shape."""
+        """Write values at ``idx``; if members differ in shape, write to each member."""
         source = input_dict_or_td
         if "keys_to_update" not in kw:
             is_collection = isinstance(source, CollectionProtocol)
@@ -955,10 +977,10 @@ class WritingOps(StackState):
                     source = self._from_dict_at(idx, source)
                 parts = self._parts_at(idx, source)
                 plan = self._plan(idx)
-                for each in parts:
-                    self._check_have([each], each[-1].keys(True, True))
+                for target_part in parts:
+                    self._check_have([target_part], target_part[-1].keys(True, True))
                     if plan is not None and plan.copies:
-                        refuse_casts(each[0], each[-1])
+                        refuse_casts(target_part[0], target_part[-1])
                 with Undoing([target for target, _, _ in parts]):
                     for target, at, part in parts:
                         target.update_at_(part, at)
@@ -980,67 +1002,72 @@ class WritingOps(StackState):
 
 
 def _is_in_members(entry: CollectionProtocol) -> bool:
-    """Return whether it is a nested stack, or a class around one."""
+    """Return whether an entry is a nested stack, or a tensorclass around one."""
     is_collection = isinstance(entry, CollectionProtocol)
     return is_collection and not (entry._is_non_tensor or entry._is_dense)
 
 
 def _is_spread(value: Any, is_whole: bool) -> bool:
-    """Return whether it is a collection of tensors that all members take alike."""
+    """Return whether a value is a collection that is copied to each member alike."""
     is_collection = is_branch(value)
     return is_collection and (is_whole or not value.batch_size)
 
 
 def _chosen(source: CollectionProtocol, keys: object) -> Any:
-    """The entries of a stack that ``keys_to_update`` names, in the order of the stack."""
-    held = _rust.walk(source, 0, True, False)
-    place = {(key,) if isinstance(key, str) else key: at for at, key in enumerate(held)}
-    paths = sorted(key_paths(keys), key=lambda path: place.get(path, len(place)))
+    """Return the entries at ``keys_to_update``, in the order of the source."""
+    all_keys = _rust.walk(source, 0, True, False)
+    position = {
+        (key,) if isinstance(key, str) else key: at for at, key in enumerate(all_keys)
+    }
+    paths = sorted(key_paths(keys), key=lambda path: position.get(path, len(position)))
     return source.select(*paths, strict=False)
 
 
 def _all_have(lead: torch.Size, values: Any) -> bool:
-    """Return whether all values, nested ones too, have the leading dims ``lead``.
+    """Return whether all values, nested ones too, begin with the dims ``lead``.
 
-    What is no tensor and no number has them.
+    Values that are neither tensors nor numbers count as if they did.
     """
     for value in values:
         if isinstance(value, dict):
-            has = _all_have(lead, value.values())
+            has_lead = _all_have(lead, value.values())
         elif isinstance(value, CollectionProtocol):
-            has = (
+            has_lead = (
                 value._is_non_tensor
                 or value.batch_size[: len(lead)] == lead
                 or _all_have(lead, value._sample_entries().values())
             )
         elif isinstance(value, NUMBERS):
-            has = False
+            has_lead = False
         else:
             shape = getattr(value, "shape", None)
-            has = shape is None or tuple(shape[: len(lead)]) == tuple(lead)
-        if not has:
+            has_lead = shape is None or tuple(shape[: len(lead)]) == tuple(lead)
+        if not has_lead:
             return False
     return True
 
 
 def _exchange_values(target: CollectionProtocol, chosen: CollectionProtocol) -> None:
-    """Take what was written into entries of ``target``: tensors are where they were."""
+    """Store the written copies of entries in ``target``.
+
+    Tensors were written in place.
+    """
     for key, entry in list(chosen._sample_entries().items()):
         if not isinstance(entry, CollectionProtocol):
             continue
         if entry._is_non_tensor:
             target._set_entry(key, chosen._get_entry(key, NO_DEFAULT))
             continue
-        held = target._get_entry(key, NO_DEFAULT)
-        if held is not entry:
-            _exchange_values(held, entry)
+        present = target._get_entry(key, NO_DEFAULT)
+        if present is not entry:
+            _exchange_values(present, entry)
 
 
 def refuse_casts(target: CollectionProtocol, value: Any) -> None:
-    """Raise where a leaf has another dtype: tensors as an index do not cast.
+    """Check that no leaf needs a cast: an index of tensors does not cast.
 
     Raises:
-        RuntimeError: one has.
+        RuntimeError: a value has another dtype than its leaf.
     """
     if isinstance(value, WritingOps):
         for part in value.tensordicts:
@@ -1064,11 +1091,11 @@ def refuse_casts(target: CollectionProtocol, value: Any) -> None:
 
 
 def _sized_as(part: Any, size: torch.Size) -> Any:
-    """A part of what was made for a ragged batch size, of the size of its member."""
-    own = part.batch_size
-    if -1 not in own or not (part._is_dense or part._is_non_tensor):
+    """Give a part of a value with ragged batch size the batch size of its member."""
+    part_size = part.batch_size
+    if -1 not in part_size or not (part._is_dense or part._is_non_tensor):
         return part
-    goal = size[: len(own)]
+    goal = size[: len(part_size)]
     if part._is_non_tensor:
         return part._sized(goal)
     entries = {
@@ -1081,15 +1108,15 @@ def _sized_as(part: Any, size: torch.Size) -> Any:
 def _assign_at(
     entry: CollectionProtocol | torch.Tensor, index: BatchIndex, value: Any
 ) -> None:
-    """Set part of an entry: index tensors and masks do not cast what is set."""
+    """Set part of an entry; cast the value, which index tensors and masks do not do."""
     if isinstance(value, torch.Tensor) and isinstance(entry, torch.Tensor):
         value = value.to(entry.dtype)
     entry[index] = value
 
 
 def _expanded_to(value: Any, size: torch.Size) -> Any:
-    own = value.batch_size
-    if own == size or (len(own) == len(size) and -1 in size):
+    value_size = value.batch_size
+    if value_size == size or (len(value_size) == len(size) and -1 in size):
         return value
     while value.batch_dims > len(size) and value.batch_size[0] == 1:
         value = value[0]
@@ -1097,7 +1124,7 @@ def _expanded_to(value: Any, size: torch.Size) -> Any:
 
 
 def _is_expanded(value: object) -> bool:
-    """Return whether several elements of a tensor are one number in memory."""
+    """Return whether several elements of a tensor share memory."""
     return (
         isinstance(value, torch.Tensor)
         and not value.is_nested
@@ -1110,36 +1137,36 @@ def _is_expanded(value: object) -> bool:
 
 
 def _is_plain_index(index: object) -> bool:
-    """Return whether an index has no tensor: then an assignment is a copy and casts."""
+    """Return whether an index has no tensor, so that an assignment casts."""
     items = index if isinstance(index, tuple) else (index,)
     return not any(isinstance(item, torch.Tensor) for item in items)
 
 
 def _check_rows(value: dict[Any, Any], size: torch.Size, dim: int, error: Any) -> None:
-    """Raise ``error`` as what it is of the first value without a row for each member.
+    """Raise ``error`` again, as the class that fits the first value with wrong rows.
 
     Raises:
-        IndexError: the value does not have that dim.
-        ValueError: it has more or fewer rows.
+        IndexError: the value does not have the dim ``dim``.
+        ValueError: the value has another number of rows.
     """
-    for each in value.values():
-        if isinstance(each, dict):
-            _check_rows(each, size, dim, error)
-        elif isinstance(each, torch.Tensor) and each.shape[: len(size)] != size:
-            if each.dim() <= dim:
+    for item in value.values():
+        if isinstance(item, dict):
+            _check_rows(item, size, dim, error)
+        elif isinstance(item, torch.Tensor) and item.shape[: len(size)] != size:
+            if item.dim() <= dim:
                 raise IndexError(str(error)) from error
-            if each.shape[dim] != size[dim]:
+            if item.shape[dim] != size[dim]:
                 raise ValueError(str(error)) from error
             raise error
 
 
 def _check_list(rows: list[Any], dim: int, count: int, error: Exception) -> None:
-    """Raise where a list that is no value as a whole has no part for each member.
+    """Raise ``error`` again for a list, as the class that fits its nesting.
 
     Raises:
-        IndexError: it is not nested deep enough to have the stack dim.
-        ValueError: it has more or fewer items there than there are members.
-        RuntimeError: it has as many, but the other dims do not fit.
+        IndexError: the list is not nested deep enough to have the stack dim.
+        ValueError: the number of items along the stack dim is not that of the members.
+        RuntimeError: the number fits, but the other dims do not.
     """
     if not dim:
         return

@@ -1,4 +1,4 @@
-"""Apply operations on batch dims to a stack, and show the entries of the whole."""
+"""Operations on the batch dims of a lazy stack, and views of its merged entries."""
 
 from __future__ import annotations
 
@@ -65,9 +65,10 @@ def moved(
     k: int,
     lock: bool,
 ) -> Any:
-    """A stack whose ``k`` leading dims are those of ``order``, -1 for a new dim of one.
+    """Return a stack with reordered dims; each member is changed in the same way.
 
-    The stack dim is among them, on both sides. Each member is moved the same way.
+    ``order`` lists the old dim for each of the ``k`` new leading dims, -1 for a new dim
+    of size 1. It contains the stack dim.
     """
     dim = td.stack_dim
     new_dim = order.index(dim)
@@ -75,19 +76,19 @@ def moved(
     op, args, tail = _IN_MEMBERS[op](args, rest, dim, new_dim)
     members: list[Any] = []
     if tail == DIMS_TAIL and rest == tuple(range(len(rest))):
-        # Only the members change places.
+        # Only the stack dim moves, so the members stay.
         members = list(td.tensordicts)
         return members[0]._stack_lazily(members, new_dim, td._td_dim_name)
     for member in td.tensordicts:
-        # A ragged dim has a size of its own in each member.
-        own = member.batch_size
-        size = torch.Size([1 if old < 0 else own[old] for old in rest])
+        # A ragged dim has a different size in each member.
+        member_size = member.batch_size
+        size = torch.Size([1 if old < 0 else member_size[old] for old in rest])
         try:
             part = _rust.map_leaves(member, op, args, size, rest, tail, lock, k - 1)
         except RuntimeError:
             if -1 not in order:
                 raise
-            # Nothing goes before the first dim of a nested tensor: the stack stays whole.
+            # A nested tensor cannot get a new first dim: stack the stack instead.
             return td._stack_lazily([td], order.index(-1), None)
         members.append(part)
     return members[0]._stack_lazily(members, new_dim, td._td_dim_name)
@@ -98,8 +99,8 @@ def _permuted_member(_: object, rest: tuple[int, ...], *__: int) -> MemberCall:
 
 
 def _squeezed_member(args: tuple[Any, ...], _: object, dim: int, __: int) -> MemberCall:
-    gone = args[0] if isinstance(args[0], tuple) else (args[0],)
-    return "squeeze", (tuple(each - (each > dim) for each in gone),), NO_TAIL
+    dims = args[0] if isinstance(args[0], tuple) else (args[0],)
+    return "squeeze", (tuple(removed - (removed > dim) for removed in dims),), NO_TAIL
 
 
 def _unsqueezed_member(
@@ -114,10 +115,10 @@ _IN_MEMBERS: dict[str, Callable[[Any, tuple[int, ...], int, int], MemberCall]] =
     "transpose": _permuted_member,
     "unsqueeze": _unsqueezed_member,
 }
-"""The operation in each member, by that on the stack: name, arguments and tail.
+"""For each operation on a stack, a function that returns the operation on a member.
 
-Asked with the arguments on the stack, the order of the dims of a member, the stack dim,
-and the stack dim afterwards.
+The function takes the arguments on the stack, the order of the member's dims, the stack
+dim and the new stack dim. It returns the name, the arguments and the kind of tail.
 """
 
 
@@ -128,10 +129,10 @@ def batched(
     names: tuple[int, ...],
     k: int,
 ) -> Any:
-    """The members with a dim taken from them by ``vmap``, or given back to them.
+    """Return the members with a dim removed by ``vmap``, or given back.
 
-    None where ``op`` does neither. The stack dim is not the one that is mapped over: so
-    members that differ in shape can be mapped, too.
+    Return None if ``op`` does neither. The mapped dim is not the stack dim, so members
+    that differ in shape can be mapped, too.
     """
     name = getattr(op, "__name__", "")
     if name not in ("_add_batch_dim", "_remove_from_leaf"):
@@ -147,17 +148,17 @@ def batched(
     rest = tuple(old - (old > dim) for at, old in enumerate(names) if at != new_dim)
     members = []
     for member in td.tensordicts:
-        own = member.batch_size
-        size = torch.Size([args[1] if old < 0 else own[old] for old in rest])
+        member_size = member.batch_size
+        size = torch.Size([args[1] if old < 0 else member_size[old] for old in rest])
         members.append(_rust.map_leaves(member, op, inner, size, rest, 0, False, k - 1))
     return members[0]._stack_lazily(members, new_dim, td._td_dim_name)
 
 
 def squeezed(td: StackState, gone: tuple[int, ...], k: int) -> Any:
-    """The single member, without the dims of ``gone`` but the stack dim."""
+    """Return the single member, without the dims ``gone``."""
     dim = td.stack_dim
     member = td.tensordicts[0]
-    rest = tuple(each - (each > dim) for each in gone if each != dim)
+    rest = tuple(removed - (removed > dim) for removed in gone if removed != dim)
     if not rest:
         return member
     size = member.batch_size
@@ -168,28 +169,30 @@ def squeezed(td: StackState, gone: tuple[int, ...], k: int) -> Any:
 
 
 def regrouped(td: StackState, shape: torch.Size, copies: bool) -> Any:
-    """The same elements in another shape: one run of dims joined into one, or one split.
+    """Return the same elements in another shape, by joining or splitting dims.
+
+    One run of dims is joined into one, or one dim is split.
 
     Raises:
-        RuntimeError: it takes more than that, and ``copies`` is false.
+        RuntimeError: the new shape needs more than that, and ``copies`` is false.
     """
     old = td.batch_size
     if shape == old:
         return td
     ones = _ones_taken_out(old[td.stack_dim + 1 :], shape[td.stack_dim + 1 :])
     if ones and old[: td.stack_dim + 1] == shape[: td.stack_dim + 1]:
-        # The members stay, each without some dims.
+        # The members stay, with some dims of size 1 removed.
         for at in reversed(ones):
             td = td.squeeze(td.stack_dim + 1 + at)
         if len(shape) == td.stack_dim + 1:
-            # A dim joined with the stack dim has no name.
+            # A dim that was joined with the stack dim has no name.
             td._td_dim_name = None
         return td
     most = min(len(old), len(shape)) - 1
     head = _num_equal(old, shape, most)
     tail = _num_equal(old[::-1], shape[::-1], most - head)
     if 0 in old and 0 in shape[head : len(shape) - tail]:
-        # Without elements, a dim of size 0 is better left as it is.
+        # Without elements, a dim of size 0 should keep its position.
         tail = _num_equal(old[::-1], shape[::-1], most)
         head = _num_equal(old, shape, most - tail)
     before = old[head : len(old) - tail]
@@ -210,34 +213,35 @@ def regrouped(td: StackState, shape: torch.Size, copies: bool) -> Any:
         return td
     elif len(before) == 1 and after and (0 not in after or after == (1, 0)):
         return _split_dim(td, head, after)
-    # Without elements, any shape is a view.
+    # A shape without elements never needs a copy.
     if not copies and 0 not in old:
         raise RuntimeError(MSG_VIEW)
     return td._as_dense().reshape(shape)
 
 
-def _num_equal(one: Sequence[int], other: Sequence[int], most: int) -> int:
-    """Count the lengths that two shapes share from the left, at most ``most``."""
-    pairs = zip(one[:most], other[:most], strict=True)
+def _num_equal(first: Sequence[int], second: Sequence[int], most: int) -> int:
+    """Return the number of leading sizes that two shapes share, at most ``most``."""
+    pairs = zip(first[:most], second[:most], strict=True)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), max(most, 0))
 
 
 def _ones_taken_out(old: torch.Size, new: torch.Size) -> list[int]:
-    """The dims of one element that ``new`` does not have; none where others differ."""
-    taken: list[int] = []
+    """Return the dims of size 1 that ``new`` lacks; an empty list if others differ."""
+    removed: list[int] = []
     for at, length in enumerate(old):
-        kept = at - len(taken)
+        kept = at - len(removed)
         if kept >= len(new) or new[kept] != length:
-            taken.append(at)
-    rest = [length for at, length in enumerate(old) if at not in taken]
-    is_all = rest == list(new) and all(old[at] == 1 for at in taken)
-    return taken if is_all else []
+            removed.append(at)
+    rest = [length for at, length in enumerate(old) if at not in removed]
+    is_all = rest == list(new) and all(old[at] == 1 for at in removed)
+    return removed if is_all else []
 
 
 def take_over(td: StackState, result: Any) -> None:
-    """Give the members of a stack what ``result`` holds at their places.
+    """Replace the content of a stack's members by the parts of ``result``.
 
-    They stay the same objects; new ones come after them, and those too many go.
+    The members stay the same objects. Further parts become new members, and superfluous
+    members are removed.
     """
     dim = td.stack_dim
     if result.batch_dims != td.batch_dims:
@@ -256,7 +260,7 @@ def take_over(td: StackState, result: Any) -> None:
 def rearranged(td: CollectionProtocol, op: object, args: object) -> Any:
     """Apply ``narrow``, ``flip`` or ``roll`` to members that cannot be stacked.
 
-    None of any other operation.
+    Return None for another operation.
     """
     work = _REARRANGED.get(op) if isinstance(op, str) else None
     return None if work is None else work(td, args)
@@ -274,7 +278,8 @@ def _flipped(td: StackState, args: tuple[Any, ...]) -> Any:
 
 def _rolled(td: StackState, args: tuple[Any, ...]) -> Any:
     shifts, dims = (
-        each if isinstance(each, (tuple, list)) else (each,) for each in args
+        argument if isinstance(argument, (tuple, list)) else (argument,)
+        for argument in args
     )
     pairs = zip(shifts, dims, strict=True)
     return _with_rows_moved(td, "roll", [((shift, 0), dim) for shift, dim in pairs])
@@ -288,12 +293,12 @@ _REARRANGED: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _with_rows_moved(td: StackState, op: str, steps: list[tuple[Any, int]]) -> Any:
-    """``td`` with its rows moved by ``op``, with these arguments along these dims."""
+    """Move the rows of ``td`` by ``op``, for each pair of arguments and dim."""
     result = td
     for arguments, dim in steps:
         rows = rows_moved(op, arguments, td.batch_size[dim])
         result = result._index((slice(None),) * dim + (rows,))
-    # Copies, as of tensors: an index takes the members themselves.
+    # The index returned the members themselves: copy them, as for tensors.
     result = result.clone()
     if td._own_names() is not None:
         result.names = td._own_names()
@@ -301,7 +306,7 @@ def _with_rows_moved(td: StackState, op: str, steps: list[tuple[Any, int]]) -> A
 
 
 def softmaxed(td: StackState, args: tuple[Any, ...]) -> Any:
-    """The softmax along the stack dim, of each entry among the members that have it."""
+    """Apply a softmax along the stack dim, to each entry among members that have it."""
     dim, members = td.stack_dim, td.tensordicts
     results = [_rust.clone_structure(member) for member in members]
     holders: dict[Any, list[int]] = {}
@@ -317,7 +322,7 @@ def softmaxed(td: StackState, args: tuple[Any, ...]) -> Any:
 
 
 def gathered(td: StackState, dim: int, index: torch.Tensor) -> Any:
-    """The elements that ``gather`` takes of members that cannot be stacked."""
+    """Apply ``gather`` to members that cannot be stacked."""
     ndim = index.dim()
     items = [
         torch.arange(length).reshape(
@@ -333,23 +338,23 @@ def gathered(td: StackState, dim: int, index: torch.Tensor) -> Any:
 
 
 def _can_unbind(td: StackState, dim: int, count: int) -> bool:
-    """Return whether ``count`` dims from ``dim`` on can be split one after the other.
+    """Return whether ``count`` dims from ``dim`` on can be unbound one by one.
 
-    A ragged dim has a size only after the stack dim that it hangs on is gone.
+    A ragged dim can only be unbound after the stack dim.
     """
     ragged = [at for at in range(dim, dim + count) if td.batch_size[at] == -1]
     return not ragged or dim <= td.stack_dim < min(ragged)
 
 
 def _is_ragged_with_ones(after: torch.Size) -> bool:
-    """Return whether a ragged dim stays as it is, beside new dims of size 1."""
+    """Return whether a shape is one ragged dim and dims of size 1."""
     return [length for length in after if length != 1] == [-1]
 
 
 def _split_dim(td: Any, dim: int, sizes: torch.Size) -> Any:
-    """One dim as several: one after the other is split off, as a stack of pieces."""
+    """Split one dim into several, each as a stack of pieces."""
     if dim and len(sizes) == 2 and sizes[0] == 1:
-        # The same members: what is stored in the one is seen in the other.
+        # The result shares the members, so a new entry appears in both.
         return td._stack_lazily([td], dim, None)
     names, length = td._own_names(), td.batch_size[dim]
     for at, count in enumerate(sizes[:-1], dim):
@@ -361,7 +366,8 @@ def _split_dim(td: Any, dim: int, sizes: torch.Size) -> Any:
     return td
 
 
-# The whole stack -----------------------------------------------------------------------
+# The whole stack
+# -----------------------------------------------------------------------
 
 
 def densified(td: LazyStackedTensorDict, layout: torch.layout) -> TensorDict:
@@ -373,11 +379,11 @@ def densified(td: LazyStackedTensorDict, layout: torch.layout) -> TensorDict:
     keys = dict.fromkeys(key for entries in all_entries for key in entries)
     entries: dict[str, Any] = {}
     for key in keys:
-        values = [each.get(key, NO_DEFAULT) for each in all_entries]
-        known = [value for value in values if value is not NO_DEFAULT]
-        first = known[0]
+        values = [member_entries.get(key, NO_DEFAULT) for member_entries in all_entries]
+        present = [value for value in values if value is not NO_DEFAULT]
+        first = present[0]
         if isinstance(first, CollectionProtocol):
-            for value in known:
+            for value in present:
                 if not isinstance(value, CollectionProtocol):
                     raise TypeError(MSG_MIXED.format(key, type(value).__name__))
             values = [
@@ -386,24 +392,24 @@ def densified(td: LazyStackedTensorDict, layout: torch.layout) -> TensorDict:
             stacked = first._stack_lazily(values, td.stack_dim, td._td_dim_name)
             entries[key] = stacked.densify(layout)
             continue
-        if len(known) == len(values) and all(
-            value.shape == first.shape for value in known
+        if len(present) == len(values) and all(
+            value.shape == first.shape for value in present
         ):
-            entries[key] = stack_leaves(key, known, td.stack_dim)
+            entries[key] = stack_leaves(key, present, td.stack_dim)
             continue
         if td.stack_dim != 0:
             raise NotImplementedError(MSG_DENSIFY.format(td.stack_dim))
-        check_tensors(key, known)
-        entries[key] = _nested_rows(td, values, known, layout)
+        check_tensors(key, present)
+        entries[key] = _nested_rows(td, values, present, layout)
     return _rust.new(TensorDict, entries, td._batch_size, td._device, td._own_names())
 
 
 def _nested_rows(
-    td: LazyStackedTensorDict, values: list[Any], known: list[Any], layout: object
+    td: LazyStackedTensorDict, values: list[Any], present: list[Any], layout: object
 ) -> Any:
-    """The entries of members as the rows of a nested tensor, empty ones where missing."""
-    first = known[0]
-    dtype = _common_dtype(known)
+    """Make a nested tensor of the members' entries; missing entries are empty rows."""
+    first = present[0]
+    dtype = _common_dtype(present)
     ndim = max(len(td._batch_size) - 1, 0)
     rows = []
     for member, value in zip(td.tensordicts, values, strict=True):
@@ -418,16 +424,16 @@ def _nested_rows(
 
 
 def _common_dtype(values: list[torch.Tensor]) -> torch.dtype:
-    """The dtype of the values that have elements: an empty one has none to tell it."""
-    told = [value for value in values if value.numel()] or values
-    dtype = told[0].dtype
-    for value in told[1:]:
+    """Return the common dtype of the values with elements, if there are any."""
+    non_empty = [value for value in values if value.numel()] or values
+    dtype = non_empty[0].dtype
+    for value in non_empty[1:]:
         dtype = torch.promote_types(dtype, value.dtype)
     return dtype
 
 
 def printed_entries(td: Any) -> list[tuple[str, Any]]:
-    """The entries that all members have, as the text of the stack names them."""
+    """Return the entries that all members have, in their printed form."""
     out: list[tuple[str, Any]] = []
     is_short = get_printoptions()["compact"]
     for key in td._common_keys():
@@ -444,7 +450,7 @@ def printed_entries(td: Any) -> list[tuple[str, Any]]:
             if not is_short and any(value.shape != values[0].shape for value in values):
                 meta.dtype = values[0].dtype
             elif issubclass(meta._class, MAPPED_OR_TRAINED):
-                # A stacked tensor is neither any more.
+                # Stacking makes a plain tensor of memory-mapped tensors and parameters.
                 meta._class = torch.Tensor
             out.append((key, meta))
     if get_printoptions()["sort_keys"] == "alphabetical":
@@ -453,26 +459,26 @@ def printed_entries(td: Any) -> list[tuple[str, Any]]:
 
 
 def first_entry(td: LazyStackedTensorDict, key: str) -> Any:
-    """The entry of the first member that is no stack of others."""
+    """Return the entry of the first member that is not a stack itself."""
     while td.tensordicts and hasattr(td.tensordicts[0], "tensordicts"):
         td = td.tensordicts[0]
     return td.tensordicts[0]._sample_entry(key)
 
 
 def _printed(stack: Any, first: Any) -> Any:
-    """A stack of entries as it prints: one of values goes by the type of the first."""
+    """Return a stacked entry to print; stacked values print like the first value."""
     if not first._is_non_tensor or isinstance(stack, type(first)):
         return stack
     return PrintedEntry(stack, first._repr_short())
 
 
 def _is_known(value: object) -> bool:
-    """Return whether an object is a leaf with a shape, as not all leaves are."""
+    """Return whether an object is a leaf with a shape; other leaves have none."""
     return isinstance(value, (torch.Tensor, MetaTensor))
 
 
 class _Mixed:
-    """An entry of things that nothing can be stacked of, printed by their classes."""
+    """An entry that cannot be stacked; its text lists the classes of its values."""
 
     def __init__(self, values: list[Any]) -> None:
         self.names = dict.fromkeys(type(value).__name__ for value in values)

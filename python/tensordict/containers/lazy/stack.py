@@ -594,7 +594,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return self
 
     def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Any:
-        """Stack the entries that all members have, in an ordinary, unlocked collection."""
+        """Stack the entries of all members, in an ordinary, unlocked collection."""
         if inplace:
             return super().contiguous(canonical=canonical, inplace=True)
         return self._as_dense()
