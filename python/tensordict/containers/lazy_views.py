@@ -126,8 +126,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         """Return the source with the operation applied, its leaves as views."""
         return self._apply(self._source)
 
-    # State, which the source holds
-    # ------------------------------------------------------
+    # State, which the source holds ----------------------------------------------------
 
     @property
     def _device(self) -> torch.device | None:
@@ -170,8 +169,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
     def _children(self) -> list[Any]:
         return [self._source]
 
-    # Reading
-    # -------------------------------------------------------------------------------
+    # Reading --------------------------------------------------------------------------
 
     def _entries(self) -> dict[str, Any]:
         if options_primitives.lazy_legacy():
@@ -215,8 +213,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
             self._set_entry(key, value)
         return self
 
-    # Writing
-    # -------------------------------------------------------------------------------
+    # Writing --------------------------------------------------------------------------
 
     def _set_entry(self, key: str, value: object) -> None:
         self._source._set_entry(key, self._undone(key, value))
@@ -277,8 +274,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         self._source.rename_key_(old_key, new_key, safe=safe)
         return self
 
-    # Walking
-    # -------------------------------------------------------------------------------
+    # Walking --------------------------------------------------------------------------
 
     def _refuse(self, op: object) -> None:
         if options_primitives.lazy_legacy():
@@ -294,8 +290,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
     def _clone_structure(self) -> Self:
         return self._of_source(_rust.clone_structure(self._source))
 
-    # Methods that a view does differently
-    # -----------------------------------------------------
+    # Methods that a view does differently ---------------------------------------------
 
     def squeeze(self, *args: object, **kwargs: object) -> Any:
         """Remove batch dims of size 1, in lazy mode only."""
@@ -374,8 +369,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         """Return the type of the source's entry at a nested key."""
         return self._source.entry_class(key)
 
-    # Files
-    # ---------------------------------------------------------------------------------
+    # Files ----------------------------------------------------------------------------
 
     def share_memory_(self) -> Self:
         """Move the source to shared memory."""
@@ -406,8 +400,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         self._source.detach_()
         return self
 
-    # Printing
-    # ----------------------------------------------------------------------------
+    # Printing -------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         source = "\n\t".join(repr(self._source).split("\n"))

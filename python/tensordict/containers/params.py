@@ -168,8 +168,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         """Make the same class around ``content``, without converting its leaves."""
         return type(self)(content, no_convert="skip")
 
-    # Reading
-    # ---------------------------------------------------------------------------
+    # Reading --------------------------------------------------------------------------
 
     def register_get_post_hook(self, hook: Callable[[Any, Any], Any]) -> None:
         """Call ``hook(self, value)`` on each leaf that is read, and return its result.
@@ -478,8 +477,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
     def _writes_through(self) -> bool:
         return False
 
-    # Locks
-    # -----------------------------------------------------------------------------
+    # Locks ----------------------------------------------------------------------------
 
     def _lock_tree(self, parents: tuple[Any, ...]) -> None:
         self.__dict__["_is_locked"] = True
@@ -500,8 +498,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         if self._lock_content:
             _rust.lock_tree(self._param_td)
 
-    # Copies
-    # ----------------------------------------------------------------------------
+    # Copies ---------------------------------------------------------------------------
 
     def clone(self, recurse: bool = True, **kwargs: object) -> Self:
         """Copy to new parameters, without autograd history; tied ones stay tied."""
@@ -619,15 +616,13 @@ class TensorDictParams(TensorDictBase, nn.Module):
                 self._param_td.unlock_()
             self.lock_()
 
-    # Printing
-    # --------------------------------------------------------------------------
+    # Printing -------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         """Return the text of the collection of parameters, inside the class name."""
         return f"{type(self).__name__}(params={self._param_td!r})"
 
-    # The module: the attributes that torch uses, and the state dict
-    # ---------------------
+    # The module: the attributes that torch uses, and the state dict -------------------
 
     @property
     def _parameters(self) -> dict[str, Any]:

@@ -73,8 +73,7 @@ class SourceView(FixedSize, PlainWalks):
         """Return an ordinary collection with its ragged entries padded."""
         return self._shown().to_padded_tensor(padding, mask_key)
 
-    # Files
-    # -----------------------------------------------------------------------------
+    # Files ----------------------------------------------------------------------------
 
     def is_memmap(self) -> bool:
         """Return whether the source is memory-mapped."""

@@ -482,8 +482,7 @@ class ReadingOps(StackState):
         if self._has_exclusive_keys:
             raise RuntimeError(MSG_EXCLUSIVE.format(method))
 
-    # Choosing
-    # --------------------------------------------------------------------------
+    # Choosing -------------------------------------------------------------------------
 
     def select(
         self,
@@ -651,8 +650,7 @@ class ReadingOps(StackState):
             set_default(result, key, default)
         return result
 
-    # Regrouping
-    # ------------------------------------------------------------------------
+    # Regrouping -----------------------------------------------------------------------
 
     def flatten_keys(
         self,
@@ -715,8 +713,7 @@ class ReadingOps(StackState):
                 member.rename_key_(old_key, new_key, safe=safe)
         return self
 
-    # Removing
-    # --------------------------------------------------------------------------
+    # Removing -------------------------------------------------------------------------
 
     def popitem(self) -> tuple[NestedKeyLike, Any]:
         """Remove and return the last entry that all members have.
@@ -774,8 +771,7 @@ class ReadingOps(StackState):
         value = self._meta(key)
         return holds_values(value)
 
-    # Conversions
-    # --------------------------------------------------------------------------
+    # Conversions ----------------------------------------------------------------------
 
     def to_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return a dictionary of the stacked entries. See ``TensorDict.to_dict``.

@@ -278,8 +278,7 @@ class CombiningOps(StackState):
         keys = list(_rust.walk(self, 0, True, True))
         return [(member.select(*keys), parts) for member, parts in groups]
 
-    # Joining
-    # -----------------------------------------------------------------------------
+    # Joining --------------------------------------------------------------------------
 
     def _stack_all(self, tds: Sequence[Any], dim: int) -> Any:
         stack_dim = self.stack_dim
@@ -323,8 +322,7 @@ class CombiningOps(StackState):
         # The result is a stack, so that it keeps exclusive entries.
         return self._cat_all(tds, dim)
 
-    # Leaf by leaf
-    # ----------------------------------------------------------------------
+    # Leaf by leaf ---------------------------------------------------------------------
 
     def data_ptr(self, *, storage: bool = False) -> Any:
         """Return the addresses of each member's leaves, under the member's position."""

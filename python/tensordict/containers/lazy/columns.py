@@ -189,7 +189,7 @@ class Columns:
         return torch.Size([len(rows), *dims])
 
     def _sized_columns(self) -> Iterator[RaggedColumn]:
-        """Yield the ragged columns of tensors, which record the batch size of each row."""
+        """Yield the ragged columns of tensors, which record each row's batch size."""
         for column in self.entries.values():
             if isinstance(column, Columns):
                 yield from column._sized_columns()

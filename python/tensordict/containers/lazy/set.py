@@ -381,8 +381,7 @@ class WritingOps(StackState):
                 member._store_leaves(values[position : position + count])
             position += count
 
-    # At an index
-    # -----------------------------------------------------------------------
+    # At an index ----------------------------------------------------------------------
 
     def _set_index(self, index: BatchIndex, value: object) -> None:
         plan = self._plan(index)

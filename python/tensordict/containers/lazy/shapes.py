@@ -366,8 +366,7 @@ def _split_dim(td: Any, dim: int, sizes: torch.Size) -> Any:
     return td
 
 
-# The whole stack
-# -----------------------------------------------------------------------
+# The whole stack ----------------------------------------------------------------------
 
 
 def densified(td: LazyStackedTensorDict, layout: torch.layout) -> TensorDict:

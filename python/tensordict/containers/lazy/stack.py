@@ -567,8 +567,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             return self._as_dense()
         return _rust.stack(self.tensordicts, self.stack_dim)
 
-    # Dense copies
-    # ----------------------------------------------------------------------
+    # Dense copies ---------------------------------------------------------------------
 
     def _as_dense(self) -> Any:
         """Return a dense collection of the stacked entries, nested ones included."""
@@ -621,8 +620,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         """
         return shapes.densified(self, layout)
 
-    # Files
-    # --------------------------------------------------------------------------------
+    # Files ----------------------------------------------------------------------------
 
     def _save_plan(self, plan: object, level: int) -> None:
         plan_stack(self, plan, level)
@@ -640,8 +638,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
     def _shape_fields(self) -> dict[str, str | None]:
         return {"stack_dim_name": json.dumps(self._td_dim_name)}
 
-    # Printing
-    # ----------------------------------------------------------------------------
+    # Printing -------------------------------------------------------------------------
 
     def _repr_entries(self) -> list[tuple[str, Any]]:
         return shapes.printed_entries(self)

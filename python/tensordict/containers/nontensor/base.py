@@ -142,8 +142,7 @@ class NonTensorOps(ComparingOps):
         twin._cells = copied(twin._cells, not self._is_one)
         return twin
 
-    # Writing cells
-    # ---------------------------------------------------------------------
+    # Writing cells --------------------------------------------------------------------
 
     def _has_files(self) -> bool:
         """Return whether the values are in files, which writes then change."""
@@ -528,8 +527,7 @@ class NonTensorOps(ComparingOps):
         """Move the values of some collections, including this one, to shared memory."""
         share_columns(columns)
 
-    # Writing at an index
-    # ---------------------------------------------------------------
+    # Writing at an index --------------------------------------------------------------
 
     def _check_item(self, size: torch.Size, value: object, at: object = ...) -> None:
         """Raise an error if ``value`` cannot be written to a part of shape ``size``."""

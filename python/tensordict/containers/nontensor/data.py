@@ -197,8 +197,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
             data._metadata = self._metadata
         return data
 
-    # The value
-    # -------------------------------------------------------------------------
+    # The value ------------------------------------------------------------------------
 
     @property
     def data(self) -> Any:
@@ -299,8 +298,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
         """Return the fields of the class, like :func:`dataclasses.fields`."""
         return dataclasses.fields(_Fields)
 
-    # Conversions
-    # -------------------------------------------------------------------------
+    # Conversions ----------------------------------------------------------------------
 
     def maybe_to_stack(self) -> Any:
         """Return a :class:`NonTensorStack` with a value for each row.

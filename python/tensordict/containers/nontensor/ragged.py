@@ -137,8 +137,7 @@ class RaggedStack(NonTensorStack):
         """Return a stack of the same elements."""
         return self._index(...)
 
-    # Moving elements
-    # -------------------------------------------------------------------
+    # Moving elements ------------------------------------------------------------------
 
     def _map_leaves(
         self,
@@ -222,8 +221,7 @@ class RaggedStack(NonTensorStack):
             return self._row(index)
         return self._together(self._apart()._index(index))
 
-    # Writing
-    # ---------------------------------------------------------------------------
+    # Writing --------------------------------------------------------------------------
 
     def _check_item(self, size: torch.Size, value: object, at: object = ...) -> None:
         self._check_source(value)
@@ -279,8 +277,7 @@ class RaggedStack(NonTensorStack):
         if len(found) != len(self._batch_size) - 1:
             super()._check_row_size(found)
 
-    # The stack as a whole
-    # ----------------------------------------------------------------
+    # The stack as a whole -------------------------------------------------------------
 
     def _take_state(self, fields: dict[str, Any], is_one: bool) -> None:
         if is_one:

@@ -140,8 +140,7 @@ def _decoded(content: bytes) -> Any:
     return pickle.loads(content)  # noqa: S301
 
 
-# Sending
-# -------------------------------------------------------------------------------
+# Sending ------------------------------------------------------------------------------
 
 
 def _reduce_source(source: _rust.SharedValues) -> tuple[Any, ...]:

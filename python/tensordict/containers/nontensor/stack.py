@@ -230,8 +230,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             flat = [item for row in flat for item in row]
         return cls._of_cells(list(flat), torch.Size(size))
 
-    # The values
-    # --------------------------------------------------------------------------
+    # The values -----------------------------------------------------------------------
 
     def _flat(self) -> list[Any]:
         """Return the values row by row. Do not change the list: it may be the cells."""
@@ -374,8 +373,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         """The elements, or stacks of elements, along ``stack_dim``: new views."""
         return list(self.unbind(self.stack_dim))
 
-    # The protocol
-    # --------------------------------------------------------------------------
+    # The protocol ---------------------------------------------------------------------
 
     def _moved(
         self,
@@ -505,8 +503,7 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             and not torch.compiler.is_compiling()
         )
 
-    # The dim of the rows
-    # -------------------------------------------------------------------
+    # The dim of the rows --------------------------------------------------------------
 
     def _follow(self, source: Any, dims: tuple[int, ...] | None) -> None:
         if dims is None:

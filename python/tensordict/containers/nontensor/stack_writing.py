@@ -98,8 +98,7 @@ class StackWriting(NonTensorOps):
         self._cells, self._layout = other._cells, other._layout
         self._batch_size = other._batch_size
 
-    # Writing
-    # ---------------------------------------------------------------------------------
+    # Writing --------------------------------------------------------------------------
 
     def __setitem__(self, index: object, value: object) -> None:
         """Write a value, or a list or collection of values, at an index.

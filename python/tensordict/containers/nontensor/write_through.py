@@ -108,8 +108,7 @@ class LinkedList(list[Any]):
             return rows
         return self._of(td, td.tolist())
 
-    # Changes of the length
-    # -------------------------------------------------------------
+    # Changes of the length ------------------------------------------------------------
 
     def _refuse(self, what: str) -> NoReturn:
         raise RuntimeError(MSG_LENGTH.format(what, len(self)))

@@ -141,8 +141,7 @@ class Writing(PersistentState):
             if array is not None and not array.is_value:
                 self._set_entry(key, next(values))
 
-    # Saves elsewhere
-    # -------------------------------------------------------------------
+    # Saves elsewhere ------------------------------------------------------------------
 
     def memmap_like(self, *args: object, **kwargs: object) -> Any:
         """Create memory-mapped zeros with the shapes of the entries."""

@@ -77,12 +77,11 @@ def _is_dense(template: Any) -> bool:
 class RemoteTensorDict(KeptOutside):
     """A collection whose tensors are in an object store, and are read when they are used.
 
-    :meth:`TensorDict.load_memmap` makes one of a URL. Its batch size, and the shapes
-    and dtypes of its entries, are known. ``td[rows]`` reads those rows of all entries
-    at once, to an ordinary collection; ``td["a"]`` is a tensor that reads what it is
-    indexed with. What needs all entries, such as ``td + 1``, reads all of them up to
-    the ``read_limit`` of the load, and is an error beyond it. :meth:`to_tensordict`
-    reads all of them, however many.
+    :meth:`TensorDict.load_memmap` makes one of a URL. Its batch size, and the shapes and
+    dtypes of its entries, are known. ``td[rows]`` reads those rows of all entries at once, to
+    an ordinary collection; ``td["a"]`` is a tensor that reads what it is indexed with. What
+    needs all entries, such as ``td + 1``, reads all of them up to the ``read_limit`` of the
+    load, and is an error beyond it. :meth:`to_tensordict` reads all of them, however many.
 
     Nothing is ever written to the store.
     """
@@ -363,8 +362,7 @@ class RemoteTensorDict(KeptOutside):
         for child in self._shown_children.values():
             _rust.lock_tree(child, inner)
 
-    # Nothing is written
-    # -----------------------------------------------------------------
+    # Nothing is written -----------------------------------------------------------------
 
     def _refuse_write(self, what: str) -> Any:
         raise RuntimeError(MSG_READ_ONLY.format(what=what))

@@ -81,8 +81,7 @@ class StoreBase(KeptOutside):
     def _children(self) -> list[Any]:
         return []
 
-    # Reading and writing
-    # ---------------------------------------------------------------
+    # Reading and writing --------------------------------------------------------------
 
     def _blank(self) -> Any:
         """Return the entries like :meth:`_shown_as_is`, with uninitialized tensors."""
@@ -183,8 +182,7 @@ class StoreBase(KeptOutside):
         name = "an operation that replaces tensors in place"
         raise MSG_UNSUPPORTED.of(self, name)
 
-    # Copies
-    # ----------------------------------------------------------------------------
+    # Copies ---------------------------------------------------------------------------
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
         """Copy all entries, read in one transaction, to a plain collection."""

@@ -154,8 +154,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
             self._server, self._size, self._reads_to, self._prefix, self._names
         )
 
-    # State
-    # -----------------------------------------------------------------------------
+    # State ----------------------------------------------------------------------------
 
     @property
     def _batch_size(self) -> torch.Size:
@@ -196,8 +195,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
     def _inside(self) -> tuple[torch.Size, list[str | None] | None]:
         return self._size, self._names
 
-    # Reading
-    # ---------------------------------------------------------------------------
+    # Reading --------------------------------------------------------------------------
 
     def _path(self, *key: str) -> str:
         return self._server.path_to(self._prefix, key)
@@ -343,8 +341,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
                 return self._decoded(path, found.metas[path], data[path])
         return default
 
-    # Writing
-    # ---------------------------------------------------------------------------
+    # Writing --------------------------------------------------------------------------
 
     def _write(
         self,

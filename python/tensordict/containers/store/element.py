@@ -80,8 +80,7 @@ class _StoreStackElementView(StoreBase):
         if names != self._td_dim_names:
             raise RuntimeError(MSG_STATE.format("names"))
 
-    # Reading
-    # ---------------------------------------------------------------------------
+    # Reading --------------------------------------------------------------------------
 
     def _leaf(self, path: str, meta: Meta) -> Leaf:
         return self._stack._leaf(path, meta)
@@ -146,8 +145,7 @@ class _StoreStackElementView(StoreBase):
             return values[key]
         return self._built(values, key) if values else default
 
-    # Writing
-    # ---------------------------------------------------------------------------
+    # Writing --------------------------------------------------------------------------
 
     def _take(self, source: CollectionProtocol) -> None:
         """Write the entries of a collection into this member."""

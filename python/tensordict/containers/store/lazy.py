@@ -151,8 +151,7 @@ class LazyStackedTensorDictStore(OpenedStore):
         }
         return [("SET", self._server.key(k), v) for k, v in values.items()]
 
-    # Constructors
-    # ----------------------------------------------------------------------
+    # Constructors ---------------------------------------------------------------------
 
     @classmethod
     def from_lazy_stack(
@@ -294,8 +293,7 @@ class LazyStackedTensorDictStore(OpenedStore):
             self._names,
         )
 
-    # State
-    # -----------------------------------------------------------------------------
+    # State ----------------------------------------------------------------------------
 
     @property
     def _batch_size(self) -> torch.Size:
@@ -336,8 +334,7 @@ class LazyStackedTensorDictStore(OpenedStore):
         self._names = names
         self._server.write({}, extra={"": {"names": names}})
 
-    # Reading
-    # ---------------------------------------------------------------------------
+    # Reading --------------------------------------------------------------------------
 
     def _leaf(self, path: str, meta: Meta) -> Leaf:
         return Leaf(path, meta, self._count, self._stack_dim)
@@ -452,8 +449,7 @@ class LazyStackedTensorDictStore(OpenedStore):
         element = self._element(index)
         return self._shown()[index] if element is None else element
 
-    # Writing
-    # ---------------------------------------------------------------------------
+    # Writing --------------------------------------------------------------------------
 
     def _write_index(self, index: object, value: object) -> None:
         element = self._element(index)
