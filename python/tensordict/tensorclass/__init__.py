@@ -1,25 +1,25 @@
 """Collections with typed fields: ``@tensorclass`` and its base class.
 
-A tensorclass is declared as a dataclass is, and does all that a ``TensorDict`` does.
-It holds a collection with an entry per field that is set, and implements the protocol
-of collections over it, so that it has their whole vocabulary by inheritance.
+A tensorclass is declared like a dataclass, and has the methods of a ``TensorDict``. It
+holds a collection with an entry for each field that is set, and implements the protocol
+of collections with it. The methods are inherited.
 
-The base class, ``base``, has the options and is put together of
+``base`` defines the base class with its options. Its other base classes are in:
 
 - ``access``: fields as attributes and entries;
-- ``making``: instances around collections;
-- ``inner``: the protocol, over the collection inside;
-- ``methods``: the public methods that differ from that collection's;
-- ``files``: what a save holds of a class;
-- ``delegation``: all other methods, which are those of the collection inside.
+- ``making``: making instances around collections;
+- ``inner``: the protocol, implemented with the collection inside;
+- ``methods``: public methods that differ from the collection's;
+- ``files``: saves of a tensorclass;
+- ``delegation``: all other methods, which call the collection inside.
 
-What stands beside it:
+Further modules:
 
-- ``fields``: what a class body declares, and the ``__init__`` made of it;
-- ``casting``: what ``autocast`` makes of values;
+- ``fields``: the fields that a class body declares, and the ``__init__`` made from them;
+- ``casting``: conversion of values for ``autocast``;
 - ``attributes``: :class:`TensorAttrs`, the leaves of ``td.attrs()``;
 - ``dataclass``: :func:`from_dataclass`;
-- ``decorator``: the decorator form, which gives a class that base;
+- ``decorator``: the decorator, which adds the base class to a class;
 - ``reserved``: the names that fields cannot have.
 """
 
@@ -56,16 +56,18 @@ __all__ = [
 
 
 def is_non_tensor(obj: object) -> bool:
-    """Tell whether a value is non-tensor data: see :func:`tensordict.is_non_tensor`."""
+    """Return whether an object is non-tensor data.
+
+    See :func:`tensordict.is_non_tensor`.
+    """
     return _is_non_tensor(obj)
 
 
-if not TYPE_CHECKING:  # which is to find names that there are not
+if not TYPE_CHECKING:  # so that checkers report unknown names
     _named = established_names(__name__)
 
     def __getattr__(name: str) -> Any:
-        # They derive from a class of this package, so they are not there when it is
-        # loaded.
+        # These classes derive from a class of this package, so they are imported late.
         if name in ("MetaData", "NonTensorData", "NonTensorDataBase", "NonTensorStack"):
             from tensordict.containers import nontensor
 

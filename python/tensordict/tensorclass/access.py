@@ -1,4 +1,4 @@
-"""Fields as attributes and entries: how they are read, written and removed."""
+"""Fields as attributes and entries: reading, writing and removing them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ MSG_NO_ATTRIBUTE = "{!r} object has no attribute or field {!r}. Its fields are {
 MSG_TYPES = "Cannot update an existing entry of type {} with a value of type {}."
 MSG_KEY = "Supported type for key are str and tuple, got {} of type {}"
 MSG_NO_ENTRIES = (
-    "The field {!r} holds {}, which has no entries: {} cannot be set. Set the field to a "
-    "collection first."
+    "The field {!r} holds {}, which has no entries, so {} cannot be set. Set the field "
+    "to a collection first."
 )
 MSG_NO_ENTRIES_OUT = (
     "{!r} object in the field {!r} has no entries: {} cannot be removed from it."
@@ -57,15 +57,15 @@ MSG_BOOL = (
 
 
 class _BadKeyError(ValueError, KeyError):
-    """The key that is set is no nested key."""
+    """An error for a key to set that is not a nested key."""
 
 
 class _NoSuchFieldError(KeyError, AttributeError):
-    """The name that is deleted is neither a field nor an attribute."""
+    """An error for a name to delete that is neither a field nor an attribute."""
 
 
 def _refuse_key(index: object, hint: str) -> None:
-    """Refuse a key in the place of an index: fields are attributes."""
+    """Raise an error if an index is a key: fields are attributes."""
     if isinstance(index, str) or (
         isinstance(index, tuple) and _rust.unravel_key_to_tuple(index)
     ):
@@ -73,7 +73,7 @@ def _refuse_key(index: object, hint: str) -> None:
 
 
 def _holds(td: CollectionProtocol, name: str) -> bool:
-    """Return whether a collection, or some member of a stack of them, has an entry."""
+    """Return whether a collection, or some member of a lazy stack, has an entry."""
     stack = td._lazy_stack()
     if stack is None:
         return name in td._entries()
@@ -81,13 +81,13 @@ def _holds(td: CollectionProtocol, name: str) -> bool:
 
 
 def _members(td: CollectionProtocol) -> list[Any]:
-    """Return the members of a stack; none of another collection."""
+    """Return the members of a lazy stack; an empty list for other collections."""
     stack = td._lazy_stack()
     return [] if stack is None else stack.tensordicts
 
 
 class FieldAccess(TensorCollection):
-    """The access of a class to its fields."""
+    """The part of a tensorclass that reads and writes fields."""
 
     _is_dense: ClassVar[bool] = False
     _is_tensorclass: ClassVar[bool] = True
@@ -100,8 +100,8 @@ class FieldAccess(TensorCollection):
     _skip_post_init_on_rebuild: ClassVar[bool] = False
     _cast_filter: ClassVar[Any] = None
     __declares_for_subclasses__: ClassVar[bool] = True
-    """True if the annotations of a subclass are fields, or only those of a decorated
-    one."""
+    """Whether the annotations of each subclass are fields, or only those of decorated
+    subclasses."""
 
     __expected_keys__: ClassVar[set[str]] = set()
     __ordered_fields__: ClassVar[tuple[str, ...]] = ()
@@ -112,14 +112,14 @@ class FieldAccess(TensorCollection):
     __plain_fields__: ClassVar[frozenset[str]] = frozenset()
 
     if TYPE_CHECKING:
-        # Neither is a field, so neither can be annotated as an attribute.
+        # Declared as properties, because an annotated attribute would be a field.
         @property
         def _tensordict(self) -> Any: ...
         @_tensordict.setter
         def _tensordict(self, value: object) -> None: ...
         def _index(self, index: object) -> Any: ...
 
-    # Attributes ------------------------------------------------------------------------
+    # Attributes -----------------------------------------------------------------------
 
     def __setattr__(self, name: str, value: object) -> None:
         _rust.set_field(self, name, value)
@@ -129,15 +129,15 @@ class FieldAccess(TensorCollection):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """An attribute that is not found the usual way: its error says so.
+            """Return an attribute that Python did not find, or raise a helpful error.
 
-            Called by name, as classes that extend it do, it reads any attribute.
+            Subclasses may call this method by name, for any attribute.
             """
             if name in type(self).__expected_keys__ or hasattr(type(self), name):
                 return object.__getattribute__(self, name)
             inner = self.__dict__.get("_tensordict")
             if name[0] != "_" and hasattr(type(inner), name):
-                # Only some collections have it, such as `append` of a stack.
+                # Only some collections have this method, such as `append` of a stack.
                 return forwarded(self, name)
             cls, fields = type(self).__name__, sorted(self._field_names())
             raise AttributeError(MSG_NO_ATTRIBUTE.format(cls, name, fields))
@@ -165,23 +165,23 @@ class FieldAccess(TensorCollection):
         return AttributeError(msg)
 
     def _set_attribute(self, name: str, value: object) -> None:
-        """Set a field that asks for more than storing, or another attribute."""
+        """Set a field that cannot be stored directly, or another attribute."""
         cls = type(self)
         is_field = name in cls.__expected_keys__
-        is_own = not is_field and hasattr(cls, name)
-        if cls._frozen and not (is_own and name.startswith("_")):
+        is_class_attribute = not is_field and hasattr(cls, name)
+        if cls._frozen and not (is_class_attribute and name.startswith("_")):
             raise dataclasses.FrozenInstanceError(MSG_FROZEN.format(name))
         if is_field:
             self._store_field(name, value)
-        elif is_own or "_tensordict" not in self.__dict__:
+        elif is_class_attribute or "_tensordict" not in self.__dict__:
             object.__setattr__(self, name, value)
         else:
             raise self._no_such_field(name)
 
     def _store_field(self, name: str, value: object) -> None:
-        """Set a field, or unset it, of a frozen class as well."""
+        """Set or unset a field, also of a frozen class."""
         if "_tensordict" not in self.__dict__:
-            # The class's own `__init__` sets it before it calls the inherited one.
+            # A user's `__init__` sets a field before it calls the inherited one.
             _rust.fill_fields(self, {}, None, None, None)
         if self._tensordict.is_locked:
             raise locked_error(self._tensordict)
@@ -200,7 +200,7 @@ class FieldAccess(TensorCollection):
                 member.del_(name)
 
     def _set_field_entry(self, name: str, value: object) -> None:
-        """Store a value in a field, in the form that the options of the class ask for."""
+        """Store a value in a field, converted as the options of the class require."""
         inner = self._tensordict
         value, is_tensor = self._as_entry(name, value)
         if is_tensor:
@@ -209,7 +209,10 @@ class FieldAccess(TensorCollection):
             inner.set_non_tensor(name, value)
 
     def _as_entry(self, name: str, value: object) -> tuple[Any, bool]:
-        """Convert a value to an entry; tell whether it is a tensor or collection."""
+        """Convert a value to an entry.
+
+        Also return whether it is a tensor or collection.
+        """
         cls = type(self)
         if cls._autocast:
             value, is_settled = cast_field(self, name, value)
@@ -221,23 +224,26 @@ class FieldAccess(TensorCollection):
             return as_dicts(value), True
         if isinstance(value, (bool, int, float, complex, list)):
             is_list = isinstance(value, list)
-            not_cast = cls._autocast if is_list else cls._nocast
+            keeps_value = cls._autocast if is_list else cls._nocast
             size = self._tensordict.batch_size
-            return value, not (not_cast or cls._stays(name, value, size))
+            return value, not (keeps_value or cls._stays(name, value, size))
         return value, isinstance(value, np.ndarray) and not cls._nocast
 
     @classmethod
     def _stays(cls, name: str, value: object, size: torch.Size) -> bool:
         """Return whether the annotation of a field keeps a number or list as it is.
 
-        A list is kept where its items are not those of the rows.
+        A list with an item for each row is not kept, but converted.
         """
         if isinstance(value, list):
             return name in cls._list_fields and not are_rows(value, size)
         return isinstance(value, cls._scalar_fields.get(name, ()))
 
     def _read_field(self, name: str) -> Any:
-        """The entry of a field; where only some members of a stack have it, a list."""
+        """Return the entry of a field.
+
+        A list if only some members of a stack have it.
+        """
         inner = self._tensordict
         value = inner.get(name)
         if value is None:
@@ -248,7 +254,7 @@ class FieldAccess(TensorCollection):
 
     @classmethod
     def _values_of_part(cls, member: CollectionProtocol, name: str) -> Any:
-        """The value of an entry of a member: a list, where that is a stack like it."""
+        """Return the value of a member's entry; for a nested stack possibly a list."""
         value = member.get(name)
         if value is None and _holds(member, name):
             return [cls._values_of_part(part, name) for part in _members(member)]
@@ -256,24 +262,24 @@ class FieldAccess(TensorCollection):
 
     @classmethod
     def _value_of_entry(cls, value: Any) -> Any:
-        """Return the value of a field from its entry: the value of non-tensor data."""
+        """Return the value of a field from its entry: a Python object or a tensor."""
         if cls._tensor_only or not getattr(value, "_is_non_tensor", False):
             return value
         return value._value()
 
     @classmethod
     def fields(cls) -> tuple[dataclasses.Field[Any], ...]:
-        """The fields of the class: those of :func:`dataclasses.fields`."""
-        # The function of dataclasses is compiled for instances alone.
+        """Return the fields of the class, like :func:`dataclasses.fields`."""
+        # Dynamo supports `dataclasses.fields` for instances only.
         declared: Any = cls
-        held = declared.__dataclass_fields__
-        return tuple([held[name] for name in cls.__ordered_fields__])
+        declared_fields = declared.__dataclass_fields__
+        return tuple([declared_fields[name] for name in cls.__ordered_fields__])
 
     def _check_field(self, name: str) -> None:
         if name not in type(self).__expected_keys__:
             raise self._no_such_field(name)
 
-    # Items and entries -----------------------------------------------------------------
+    # Items and entries ----------------------------------------------------------------
 
     if TYPE_CHECKING:
         __hash__: ClassVar[Any]
@@ -291,10 +297,10 @@ class FieldAccess(TensorCollection):
     @overload
     def __getitem__(self, index: object) -> Self: ...
     def __getitem__(self, index: object) -> Any:
-        """The instance of the fields indexed along the batch dims.
+        """Return the instance at an index of the batch dims.
 
         Raises:
-            ValueError: the index is a key, for fields are attributes, or ``()``.
+            ValueError: the index is a key (fields are attributes), or ``()``.
         """
         if type(index) is tuple and not index:
             raise ValueError(MSG_INDEX.format(index, MSG_READ.format(index)))
@@ -311,10 +317,11 @@ class FieldAccess(TensorCollection):
         self._tensordict[index] = self._assignable(value)
 
     def _assignable(self, value: object) -> Any:
-        """Return what can be written at an index: number, tensor, entries that fit.
+        """Return ``value`` in a form that can be written at an index.
 
         Raises:
-            ValueError: it is something else, or a tensorclass with other fields.
+            ValueError: the value is not a number, tensor or collection, or is a
+                tensorclass with other fields.
         """
         if isinstance(value, FieldAccess):
             same = type(value).__expected_keys__ == type(self).__expected_keys__
@@ -335,29 +342,30 @@ class FieldAccess(TensorCollection):
         return value
 
     def get(self, key: NestedKeyLike, *args: object, **kwargs: object) -> Any:
-        """The value at a nested key, or a default; of a field as the attribute gives it.
+        """Return the value at a nested key, or a default.
 
-        Below a field it is what the collection in the field gives. The name of another
-        attribute, such as ``"batch_size"``, gives that.
+        A field's value is the value of the attribute. A key below a field is read from
+        the collection in the field. The name of another attribute, such as
+        ``"batch_size"``, returns that attribute.
         """
         path = (key,) if isinstance(key, str) else _rust.unravel_key_to_tuple(key)
         if len(path) > 1:
-            held = _rust.get_field(path[0], self)
-            if isinstance(held, CollectionProtocol):
-                return held.get(path[1:], *args, **kwargs)
+            nested = _rust.get_field(path[0], self)
+            if isinstance(nested, CollectionProtocol):
+                return nested.get(path[1:], *args, **kwargs)
             return args[0] if args else kwargs.get("default")
         if path and path[0] in type(self).__expected_keys__:
-            # A field that is not set is None, whatever the default.
+            # An unset field is None, whatever the default is.
             args, kwargs = (None,), {**kwargs}
             kwargs.pop("default", None)
             if not kwargs:
                 return _rust.get_field(path[0], self)
         elif path and not path[0].startswith("_") and hasattr(type(self), path[0]):
-            # No entry, but an attribute such as `batch_size`.
+            # The name of an attribute such as `batch_size`.
             entry = self._tensordict._get_entry(path[0], NO_DEFAULT)
-            found = getattr(self, path[0]) if entry is NO_DEFAULT else None
-            if found is not None and not callable(found):
-                return found
+            attribute = getattr(self, path[0]) if entry is NO_DEFAULT else None
+            if attribute is not None and not callable(attribute):
+                return attribute
         return self._value_of_entry(self._tensordict.get(key, *args, **kwargs))
 
     def set(
@@ -374,11 +382,11 @@ class FieldAccess(TensorCollection):
         See :meth:`TensorDict.set`.
 
         Raises:
-            AttributeError: the key does not begin with a field, or goes on below a field
+            AttributeError: the key does not begin with a field, or leads below a field
                 that holds no collection.
-            RuntimeError: this is locked, also with ``inplace``: :meth:`set_` writes.
-            IndexError: the key is a tuple, not all of whose parts are nested keys.
-            ValueError: the key is no nested key.
+            RuntimeError: the instance is locked. Use :meth:`set_` to write in place.
+            IndexError: the key is a tuple with parts that are not nested keys.
+            ValueError: the key is not a nested key.
         """
         path = (key,) if isinstance(key, str) else _rust.unravel_key_to_tuple(key)
         if not path:
@@ -390,11 +398,11 @@ class FieldAccess(TensorCollection):
             raise locked_error(inner)
         self._check_field(name)
         if rest:
-            held = _rust.get_field(name, self)
-            if not isinstance(held, CollectionProtocol):
-                found = type(held).__name__
-                raise AttributeError(MSG_NO_ENTRIES.format(name, found, rest))
-            held.set(rest, item, inplace, non_blocking=non_blocking, **kwargs)
+            nested = _rust.get_field(name, self)
+            if not isinstance(nested, CollectionProtocol):
+                type_name = type(nested).__name__
+                raise AttributeError(MSG_NO_ENTRIES.format(name, type_name, rest))
+            nested.set(rest, item, inplace, non_blocking=non_blocking, **kwargs)
         elif inplace and name in inner._entries():
             self._write_field(name, item, non_blocking)
         elif item is None:
@@ -408,20 +416,20 @@ class FieldAccess(TensorCollection):
         return self
 
     def _write_field(self, name: str, item: object, non_blocking: bool) -> None:
-        """Write into the entry of a field; what is no tensor takes the place of one."""
+        """Write into the entry of a field; replace non-tensor data."""
         cls, inner = type(self), self._tensordict
         value, is_tensor = self._as_entry(name, item)
         if is_tensor and not isinstance(value, list):
             _rust.set_entry(inner, name, value, True, non_blocking)
         elif cls._autocast and not isinstance(value, dict):
-            held = inner._entries()[name]
-            if type(held) is inner._non_tensor_type:
-                held.update_(type(held)(value, batch_size=inner.batch_size))
+            present = inner._entries()[name]
+            if type(present) is inner._non_tensor_type:
+                present.update_(type(present)(value, batch_size=inner.batch_size))
             else:
                 inner.set_non_tensor(name, value)
         else:
-            held = type(inner._entries()[name])
-            raise RuntimeError(MSG_TYPES.format(held, type(item)))
+            present = type(inner._entries()[name])
+            raise RuntimeError(MSG_TYPES.format(present, type(item)))
 
     def __bool__(self) -> NoReturn:
         raise RuntimeError(MSG_BOOL)
@@ -430,19 +438,19 @@ class FieldAccess(TensorCollection):
         """Return whether a part along the first batch dim is ``item``, or equals it.
 
         Raises:
-            RuntimeError: a comparison has a truth value per element.
+            RuntimeError: a comparison returns a boolean for each element.
         """
         return any(part is item or part == item for part in self)
 
     def __delitem__(self, index: object) -> NoReturn:
-        """Refuse: fields are attributes, and deleted as such."""
+        """Raise an error: fields are attributes, and deleted with ``del``."""
         msg = "__delitem__"
         raise AttributeError(msg)
 
     def setdefault(
         self, key: NestedKeyLike, default: object, inplace: bool = False
     ) -> Any:
-        """The entry at a nested key, which is set to ``default`` where there is none.
+        """Return the entry at a nested key; set it to ``default`` if it is missing.
 
         The key need not begin with a field: see :meth:`set_non_tensor`.
         """
@@ -452,35 +460,38 @@ class FieldAccess(TensorCollection):
     def set_non_tensor(self, key: object, value: object) -> Self:
         """Store a value of any type, whatever the options of the class.
 
-        The key need not begin with a field. What does not is an entry that no attribute
-        reads, with which no other instance can be made: that is a ValueError.
+        The key need not begin with a field. But no attribute reads an entry that is not
+        a field, and operations that make an instance with it raise a ValueError.
         """
         self._tensordict.set_non_tensor(key, value)
         return self
 
     def entry_class(self, key: object) -> type:
-        """The type of the entry at a nested key. See :meth:`TensorDict.entry_class`."""
+        """Return the type of the entry at a nested key.
+
+        See :meth:`TensorDict.entry_class`.
+        """
         return type(self._tensordict.get(key))
 
     def del_(self, key: object) -> Self:
-        """Remove an entry at a nested key; a field that is not set stays so.
+        """Remove the entry at a nested key. Removing an unset field does nothing.
 
         Raises:
-            AttributeError: the key goes on below a field that holds no collection.
-            IndexError: the key is no nested key.
-            KeyError: there is no such entry.
-            RuntimeError: the collection that holds it is locked.
+            AttributeError: the key leads below a field that holds no collection.
+            IndexError: the key is not a nested key.
+            KeyError: the entry does not exist.
+            RuntimeError: the collection that holds the entry is locked.
         """
         path = (key,) if isinstance(key, str) else _rust.unravel_key_to_tuple(key)
         if not path:
             raise IndexError(MSG_KEY.format(key, type(key)))
         name, rest = path[0], path[1:]
         if rest:
-            held = self._tensordict._get_entry(name, None)
-            if not is_branch(held):
-                found = type(self.get(name)).__name__
-                raise AttributeError(MSG_NO_ENTRIES_OUT.format(found, name, rest))
-            held.del_(rest)
+            nested = self._tensordict._get_entry(name, None)
+            if not is_branch(nested):
+                type_name = type(self.get(name)).__name__
+                raise AttributeError(MSG_NO_ENTRIES_OUT.format(type_name, name, rest))
+            nested.del_(rest)
         elif name in type(self).__expected_keys__:
             self._unset_field(name)
         elif self._tensordict._get_entry(name, None) is None:

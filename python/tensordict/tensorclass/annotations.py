@@ -1,8 +1,8 @@
-"""List what checkers take for fields in every collection whose keys are declared.
+"""The fields that type checkers see in every collection with declared keys.
 
-To them a subclass is a dataclass that has three more fields, which are only given by
-name: the batch size, the device and the names. What is given for one is of more types
-than what is read, so each is a descriptor. Nothing here is used when programs run.
+Type checkers take a subclass for a dataclass with three further keyword-only fields:
+the batch size, the device and the names. Setting one of them accepts more types than
+reading returns, so each is a descriptor. Programs do not use this module at run time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Describe a tensor without its values, as a tensorclass."""
+"""A tensorclass that describes a tensor without its values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["TensorAttrs"]
 
 @classes.provided
 class TensorAttrs(TensorClass):
-    """The device, dtype and shape of a tensor: a leaf of what ``td.attrs()`` gives.
+    """The device, dtype and shape of a tensor: a leaf of ``td.attrs()``.
 
     Examples:
         >>> attrs = TensorAttrs.from_tensor(torch.zeros(3, 4))
@@ -31,20 +31,20 @@ class TensorAttrs(TensorClass):
     def from_tensor(
         cls, tensor: object, *, fields: Sequence[str] = ("device", "dtype", "shape")
     ) -> Self:
-        """Read them off a tensor.
+        """Make the attributes of a tensor.
 
         Args:
             tensor: the tensor.
-            fields: which of them; those left out are None.
+            fields: the attributes to set. The others are None.
 
         Raises:
-            AttributeError: ``tensor`` is none.
+            AttributeError: ``tensor`` is not a tensor.
         """
-        made = cls()
+        attrs = cls()
         for name in ("device", "dtype", "shape"):
             if name in fields:
-                made._tensordict.set_non_tensor(f"tgt_{name}", getattr(tensor, name))
-        return made
+                attrs._tensordict.set_non_tensor(f"tgt_{name}", getattr(tensor, name))
+        return attrs
 
 
 TensorAttrs.__module__ = "tensordict.tensorclass"

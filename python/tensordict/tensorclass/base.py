@@ -1,4 +1,4 @@
-"""The base class of tensorclasses: what a class statement with it does."""
+"""The base class of tensorclasses, and the class statement of a subclass."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
         NamesField,
     )
 
-    # A metaclass and not a base class: of that a class is neither frozen nor not, so
-    # that its subclasses may be either.
+    # A metaclass instead of a base class: the base class of a frozen dataclass must be
+    # frozen, but subclasses of this class may be frozen or not.
     @dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field,))
     class _DataclassLike(ABCMeta): ...
 else:
@@ -41,21 +41,21 @@ else:
 
 
 class TensorClass(FilesOfClass, metaclass=_DataclassLike):
-    """A collection with typed fields: subclasses declare them as a dataclass does.
+    """A collection with typed fields. Subclasses declare fields like a dataclass.
 
-    A subclass gets an ``__init__`` with an argument per field, and ``batch_size``,
-    ``device`` and ``names``. Its fields are attributes; all else that a
-    :class:`TensorDict` can do it can do, too, and gives instances of the class.
+    The ``__init__`` of a subclass has an argument for each field, and ``batch_size``,
+    ``device`` and ``names``. Fields are attributes. All other methods of
+    :class:`TensorDict` are available, and return instances of the class.
 
     Options are keywords of the class statement, or flags in brackets:
 
     - ``autocast``: cast values to the type in the annotation.
-    - ``nocast``: keep numbers and arrays as they are, and make no tensors of them.
+    - ``nocast``: store numbers and arrays as they are, not as tensors.
     - ``frozen``: fields cannot be set after ``__init__``.
     - ``tensor_only``: all fields hold tensors or collections.
-    - ``shadow``: fields may have the names of members.
-    - ``skip_post_init_on_rebuild``: ``__post_init__`` is called by the class alone, and
-      not for each instance that an operation makes.
+    - ``shadow``: fields may have the names of methods and attributes.
+    - ``skip_post_init_on_rebuild``: only a call of the class calls ``__post_init__``;
+      operations that make an instance do not.
 
     Examples:
         >>> class Data(TensorClass):
@@ -71,7 +71,7 @@ class TensorClass(FilesOfClass, metaclass=_DataclassLike):
     """
 
     if TYPE_CHECKING:
-        # Checkers do not compare these descriptors with the setters of the properties.
+        # Type checkers do not compare these descriptors with the property setters.
         batch_size: BatchSizeField = dataclasses.field(  # type: ignore[override]
             kw_only=True, default=cast("Any", ...)
         )
@@ -88,15 +88,15 @@ class TensorClass(FilesOfClass, metaclass=_DataclassLike):
             super().__init_subclass__(**options)
             classes.announce(cls, "tensorclass")
             return
-        given = {name: options.pop(name) for name in OPTIONS if name in options}
+        given_options = {name: options.pop(name) for name in OPTIONS if name in options}
         cast_filter = options.pop("cast_filter", None)
         kw_only = options.pop("kw_only", False)
         super().__init_subclass__(**options)
-        prepare(cls, given, cast_filter, kw_only)
+        prepare(cls, given_options, cast_filter, kw_only)
 
     @classmethod
     def __class_getitem__(cls, item: object) -> Any:
-        """The class with options: ``TensorClass["nocast", "shadow"]``."""
+        """Return the class with options: ``TensorClass["nocast", "shadow"]``."""
         if any(base is Generic for base in cls.__mro__):
             return super().__class_getitem__(item)  # type: ignore[misc]
         flags = item if isinstance(item, tuple) else (item,)
@@ -112,7 +112,7 @@ class TensorClass(FilesOfClass, metaclass=_DataclassLike):
 
 @functools.cache
 def _with_flags(cls: type, flags: tuple[str, ...]) -> Any:
-    """The base class with flags. The same flags give the same class."""
+    """Make a base class with flags. The same flags return the same class."""
     options = dict.fromkeys(flags, True)
     return type(cls)(
         "_".join([cls.__name__, *flags]),

@@ -1,4 +1,4 @@
-"""Cast the value of a field by its annotation, under ``autocast``."""
+"""Casting the value of a field to its annotation, under ``autocast``."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from tensordict.primitives.protocol import CollectionProtocol
 __all__ = ["are_rows", "as_dicts", "cast_field"]
 
 _EXACT = frozenset({bool, int, float, complex, str})
-"""Annotations whose subclasses are cast, too: True is no int, np.float64 no float."""
+"""Annotations that need the exact type: True is cast to int, np.float64 to float."""
 
 MSG_CAST = "Failed to cast the value {} to the type annotation {}."
 
 
 def cast_field(tc: Any, name: str, value: object) -> tuple[Any, bool]:
-    """The value of a field in the type of its annotation, and whether that settles it.
+    """Cast the value of a field to its annotation; also return whether it is final.
 
-    It does where the annotation is a class: then the value is stored as it is, without
-    making a tensor of it. Values of that class, those that ``cast_filter`` refuses, and
-    dictionaries where no collection is asked for, stay what they are.
+    A final value is stored as it is, without conversion to a tensor. The value is final
+    if the annotation is a class. A value that has the class already, and a dictionary
+    for an annotation that is no collection, are final and not cast. A value that
+    ``cast_filter`` refuses is neither cast nor final.
     """
     cls = type(tc)
     hint = cls._type_hints.get(name, Any)
@@ -36,7 +37,7 @@ def cast_field(tc: Any, name: str, value: object) -> tuple[Any, bool]:
     if cls._cast_filter is not None and not cls._cast_filter(name):
         return value, False
     if getattr(value, "_is_non_tensor", False):
-        # An entry of another collection, which is a value already.
+        # An entry of another collection is non-tensor data already.
         return value, True
     is_fitting = type(value) is hint if hint in _EXACT else isinstance(value, hint)
     if is_fitting:
@@ -47,35 +48,36 @@ def cast_field(tc: Any, name: str, value: object) -> tuple[Any, bool]:
         return value, True
     if issubclass(hint, torch.Tensor):
         try:
-            made = as_tensor(value, inner.device)
-            return made if isinstance(made, hint) else make(made), True
+            cast = as_tensor(value, inner.device)
+            return cast if isinstance(cast, hint) else make(cast), True
         except TypeError as error:
             raise TypeError(MSG_CAST.format(name, hint)) from error
     if issubclass(hint, CollectionProtocol):
         if is_tensorclass(hint) and isinstance(value, CollectionProtocol):
-            made = make.from_tensordict(value.clone(False))
+            cast = make.from_tensordict(value.clone(False))
         elif is_tensorclass(hint) and isinstance(value, dict):
-            made = make.from_dict(value)
+            cast = make.from_dict(value)
         else:
-            made = make(value)
-        made.batch_size = inner.batch_size
-        return made, True
+            cast = make(value)
+        cast.batch_size = inner.batch_size
+        return cast, True
     if hint is np.ndarray:
         return np.asarray(value), True
     return make(value), True
 
 
 def as_dicts(value: object) -> Any:
-    """Make nested dictionaries of a mapping of any type; leave any other value as it is."""
+    """Convert a mapping of any type to nested dictionaries; return any other value."""
     if isinstance(value, CollectionProtocol) or not isinstance(value, Mapping):
         return value
     return {key: as_dicts(item) for key, item in value.items()}
 
 
 def are_rows(items: list[Any], size: Sequence[int]) -> bool:
-    """Return whether a list has an item per row of a batch of ``size``.
+    """Return whether a list has an item for each row of a batch of ``size``.
 
-    Without batch dims it is a column of its own, unless it has numbers or nothing at all.
+    Without batch dims, a list counts as rows unless it is empty or all items are
+    numbers.
     """
     if size:
         return shape_of_lists(items)[: len(size)] == list(size)

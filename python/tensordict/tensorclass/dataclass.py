@@ -1,4 +1,4 @@
-"""Tensorclasses from dataclasses, their classes and their instances."""
+"""Making tensorclasses from dataclasses, and instances from dataclass instances."""
 
 from __future__ import annotations
 
@@ -34,22 +34,24 @@ def from_dataclass(
     tensor_only: bool = False,
     device: torch.device | str | int | None = None,
 ) -> Any:
-    """Make a tensorclass of a dataclass, or an instance of one of its instance.
+    """Convert a dataclass to a tensorclass, or an instance to an instance.
 
     Args:
-        obj: a dataclass, or an instance of one. A tensorclass is its own result.
-        dest_cls: the tensorclass of the instance. Default: a new one with the fields of
-            the dataclass, named as it with ``_tc`` behind.
-        auto_batch_size: whether the batch size is the leading dims that all fields share.
-        batch_dims: at most this many dims of them.
+        obj: a dataclass, or an instance of a dataclass. A tensorclass is returned as it
+            is.
+        dest_cls: the tensorclass of the instance. Default: a new class with the fields
+            of the dataclass, whose name has ``_tc`` appended.
+        auto_batch_size: whether the batch size is the leading dims that all fields
+            share.
+        batch_dims: the largest number of batch dims for ``auto_batch_size``.
         batch_size: the batch size.
-        frozen: see :func:`tensorclass`, as the other options.
+        frozen: see :func:`tensorclass`.
         autocast: see :func:`tensorclass`.
         nocast: see :func:`tensorclass`.
-        inplace: whether a dataclass itself becomes a tensorclass, under its own name.
+        inplace: whether the new class keeps the name and the methods of the dataclass.
         shadow: see :func:`tensorclass`.
         tensor_only: see :func:`tensorclass`.
-        device: where all fields are moved.
+        device: the device to which all fields are moved.
 
     Raises:
         TypeError: ``obj`` is neither a dataclass nor an instance of one.
@@ -74,23 +76,23 @@ def from_dataclass(
     }
     if isinstance(obj, type):
         return obj if is_tensorclass(obj) else _class_of(obj, inplace, options)
-    made: Any = dest_cls
-    if made is None:
-        made = _class_of(type(obj), False, options)
+    target_class: Any = dest_cls
+    if target_class is None:
+        target_class = _class_of(type(obj), False, options)
     values = {
         field.name: _plain(getattr(obj, field.name))
         for field in dataclasses.fields(obj)
     }
-    if not is_tensorclass(made):
-        return made._from_entries(values, batch_size=batch_size, device=device)
-    instance = made(**values, batch_size=batch_size, device=device)
+    if not is_tensorclass(target_class):
+        return target_class._from_entries(values, batch_size=batch_size, device=device)
+    instance = target_class(**values, batch_size=batch_size, device=device)
     if auto_batch_size and batch_size is None:
         instance.auto_batch_size_(batch_dims)
     return instance
 
 
 def _class_of(cls: Any, inplace: bool, options: dict[str, bool]) -> Any:
-    """The tensorclass with the fields of a dataclass."""
+    """Make the tensorclass with the fields of a dataclass."""
     name = cls.__name__ if inplace else f"{cls.__name__}_tc"
     namespace = dict(vars(cls)) if inplace else {"__module__": cls.__module__}
     namespace.pop("__dict__", None)
@@ -107,7 +109,7 @@ def _class_of(cls: Any, inplace: bool, options: dict[str, bool]) -> Any:
 
 
 def _plain(value: object) -> Any:
-    """A nested dataclass instance as the dictionary of its fields."""
+    """Convert a nested dataclass instance to the dictionary of its fields."""
     if dataclasses.is_dataclass(value) and not (
         isinstance(value, type) or is_tensorclass(value)
     ):

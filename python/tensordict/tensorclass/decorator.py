@@ -1,4 +1,4 @@
-"""``@tensorclass``: a tensorclass from an ordinary class."""
+"""The decorator ``@tensorclass``, which makes a tensorclass of an ordinary class."""
 
 from __future__ import annotations
 
@@ -48,25 +48,27 @@ def tensorclass(
 ) -> Any:
     """Make a class a tensorclass: a collection whose entries are its fields.
 
-    The class is made anew with :class:`TensorClass` among its bases. For the options
-    see there. As of dataclasses, a subclass has further fields only where it is
-    decorated, too. Type checkers see more of a class that inherits from
-    :class:`TensorClass` itself.
+    The decorator makes a new class with :class:`TensorClass` among its bases; see there
+    for the options. Like a dataclass, a subclass adds fields only if it is decorated,
+    too. Type checkers know more about classes that inherit from :class:`TensorClass`
+    directly.
 
     Args:
         cls: the class, whose annotations are the fields.
         autocast: cast values to the type in the annotation.
         frozen: fields cannot be set after ``__init__``.
-        nocast: keep numbers and arrays as they are, and make no tensors of them.
-        shadow: fields may have the names of members of the class.
+        nocast: store numbers and arrays as they are, not as tensors.
+        shadow: fields may have the names of methods and attributes of the class.
         tensor_only: all fields hold tensors or collections.
-        skip_post_init_on_rebuild: call ``__post_init__`` in ``__init__`` alone.
-        cast_filter: asked by name which fields ``autocast`` casts.
-        kw_only: whether all arguments of ``__init__`` are keywords.
+        skip_post_init_on_rebuild: only a call of the class calls ``__post_init__``.
+        cast_filter: a function of a field's name that returns whether ``autocast``
+            casts the field.
+        kw_only: whether ``__init__`` takes keyword arguments only.
 
     Raises:
-        AttributeError: a field has the name of a member, and ``shadow`` is false.
-        TypeError: options exclude one another, or an annotation does not go with them.
+        AttributeError: a field has the name of a method or attribute, and ``shadow`` is
+            false.
+        TypeError: options exclude one another, or an annotation contradicts an option.
 
     Examples:
         >>> @tensorclass
@@ -102,34 +104,34 @@ def tensorclass(
 def _rebased(
     cls: type, options: dict[str, bool], cast_filter: object, kw_only: bool
 ) -> Any:
-    """The class once more, with :class:`TensorClass` among its bases.
+    """Make the class again, with :class:`TensorClass` among its bases.
 
-    A class without bases cannot be given one: the layout of its instances is fixed.
+    Python cannot add a base to an existing class that has no bases.
     """
     namespace = {**vars(cls), "__qualname__": cls.__qualname__}
     slots = namespace.get("__slots__", ())
-    # The descriptor of a slot is made anew with the class.
+    # The new class makes its own slot descriptors.
     for name in (
         "__dict__",
         "__weakref__",
         *([slots] if isinstance(slots, str) else slots),
     ):
         namespace.pop(name, None)
-    own = [base for base in cls.__bases__ if base not in (object, Generic)]
+    bases = [base for base in cls.__bases__ if base not in (object, Generic)]
     generic = [base for base in cls.__bases__ if base is Generic]
-    made: Any = types.new_class(
+    new_class: Any = types.new_class(
         cls.__name__,
-        (*own, TensorClass, *generic),
+        (*bases, TensorClass, *generic),
         {**options, "cast_filter": cast_filter, "kw_only": kw_only},
         lambda body: body.update(namespace),
     )
-    made.__declares_for_subclasses__ = False
-    _move_cells(cls, made, namespace)
-    return made
+    new_class.__declares_for_subclasses__ = False
+    _move_cells(cls, new_class, namespace)
+    return new_class
 
 
 def _move_cells(old: object, new: object, namespace: dict[str, Any]) -> None:
-    """Let ``super()`` and ``__class__`` in the methods mean the new class."""
+    """Make ``super()`` and ``__class__`` in the methods refer to the new class."""
     for member in namespace.values():
         for function in _functions(member):
             for cell in function.__closure__ or ():
@@ -142,12 +144,14 @@ def _move_cells(old: object, new: object, namespace: dict[str, Any]) -> None:
 
 
 def _functions(member: Any) -> list[types.FunctionType]:
-    """The Python functions behind a member of a class."""
+    """Return the Python functions behind a member of a class."""
     if isinstance(member, property):
-        found = [member.fget, member.fset, member.fdel]
+        functions = [member.fget, member.fset, member.fdel]
     else:
-        found = [getattr(member, "__func__", member)]
-    return [function for function in found if isinstance(function, types.FunctionType)]
+        functions = [getattr(member, "__func__", member)]
+    return [
+        function for function in functions if isinstance(function, types.FunctionType)
+    ]
 
 
 tensorclass.__module__ = "tensordict.tensorclass"

@@ -1,8 +1,8 @@
-"""The vocabulary of a tensorclass: each method is that of the collection inside.
+"""The methods of a tensorclass that call the method of the collection inside.
 
-A method that works on one collection gives the same for a tensorclass as for the
-collection that holds its fields, as an instance of the class. So it is called there:
-the names of fields are in nobody's way, whatever kind of collection it is.
+Such a method returns the same result for a tensorclass as for its collection, wrapped
+as an instance of the class. Calling the collection works for collections of any class,
+and even if a field has the name of a method.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = ["delegate", "forwarded"]
 _OWN_TOPICS = frozenset(
     topic
     for base in (
-        # Entries are read and written as fields are,
+        # Entries are read and written like fields.
         AccessOps,
         StoringOps,
-        # and files, texts and messages name the class.
+        # Files, texts and messages name the class.
         ConsolidatingOps,
         DisplayOps,
         DistributedOps,
@@ -56,7 +56,7 @@ _NOT_DELEGATED = frozenset(
         "__init__",
         "__init_subclass__",
         "__iter__",
-        # Their results hold entries, which stay what they are.
+        # The results hold entries, which are not wrapped.
         "items",
         "keys",
         "non_tensor_items",
@@ -69,9 +69,9 @@ _COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__g
 
 
 def delegate(cls: type) -> None:
-    """Give a class around a collection, as ``_tensordict``, the methods of that.
+    """Give a class the methods of its collection, the attribute ``_tensordict``.
 
-    Those that ``cls`` has in its own body stay, and so do class methods.
+    Methods in the class body, and class methods, are not replaced.
     """
     members = dict(_vocabulary())
     for name in _COMPARISONS & members.keys() - vars(cls).keys():
@@ -80,7 +80,7 @@ def delegate(cls: type) -> None:
 
 
 def _vocabulary() -> Iterator[tuple[str, Any]]:
-    """The public methods and properties of collections that can be delegated."""
+    """Yield the public methods and properties of collections that can be delegated."""
     topics = [topic for topic in Vocabulary.__mro__ if topic not in _OWN_TOPICS]
     for name, member in delegation.members_of(topics):
         is_operator = name.startswith("__") and name.endswith("__")
@@ -102,33 +102,37 @@ def _comparison(name: str, function: Any) -> Callable[..., Any]:
         compare = getattr(self._tensordict, name)
         if not isinstance(other, CollectionProtocol):
             return _outside(self, compare(other))
-        given = inside(other)
+        other_collection = inside(other)
         try:
-            return _outside(self, compare(given))
+            return _outside(self, compare(other_collection))
         except KeyError:
-            # A dictionary of fields has those that are not set, as None.
-            extra = set(given._sample_entries()) - set(self._sample_entries())
-            unset = unset_fields(given, extra, self)
+            # `other` may have unset fields as entries with the value None.
+            extra = set(other_collection._sample_entries()) - set(
+                self._sample_entries()
+            )
+            unset = unset_fields(other_collection, extra, self)
             if not unset:
                 raise
-        return _outside(self, compare(given.exclude(*unset)))
+        return _outside(self, compare(other_collection.exclude(*unset)))
 
     return method
 
 
 def forwarded(tc: CollectionProtocol, name: str) -> Any:
-    """Return what the collection inside ``tc`` has at ``name`` and ``tc`` has not."""
-    found = getattr(tc._tensordict, name)
-    if not isinstance(found, types.MethodType):
-        return found
+    """Return an attribute of the collection inside ``tc`` that ``tc`` itself lacks."""
+    attribute = getattr(tc._tensordict, name)
+    if not isinstance(attribute, types.MethodType):
+        return attribute
 
     def call(*args: object, **kwargs: object) -> Any:
         inner = [
-            [inside(each) for each in value]
+            [inside(item) for item in value]
             if isinstance(value, list)
             else inside(value)
             for value in args
         ]
-        return found(*inner, **{key: inside(value) for key, value in kwargs.items()})
+        return attribute(
+            *inner, **{key: inside(value) for key, value in kwargs.items()}
+        )
 
     return call

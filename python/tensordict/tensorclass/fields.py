@@ -1,4 +1,4 @@
-"""From a class body to fields: what its annotations declare, and its ``__init__``."""
+"""The fields that a class body declares, and the ``__init__`` made from them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OPTIONS = (
     "shadow",
     "skip_post_init_on_rebuild",
 )
-"""The flags of a tensorclass; each is a class attribute with an underscore in front."""
+"""The flags of a tensorclass. Each is stored as a class attribute ``_<flag>``."""
 
 MSG_RESERVED = (
     "Attribute name {} can't be used with @tensorclass or TensorClass, as "
@@ -61,10 +61,10 @@ _SCALARS: dict[Any, tuple[type, ...]] = {
     bool: (bool,),
     complex: (complex,),
 }
-"""Annotations of scalar fields, and the values that stay what they are in a batch."""
+"""The annotations of scalar fields, and the types of values that stay as they are."""
 
 _UNSET: Any = type("_Unset", (), {"__repr__": lambda _: "<factory>"})()
-"""The default, in the signature, of an argument that a factory makes."""
+"""The default in a signature of an argument with a default factory."""
 
 
 def prepare(
@@ -73,10 +73,11 @@ def prepare(
     cast_filter: Any = None,
     kw_only: bool = False,
 ) -> None:
-    """Make ``cls``, a new subclass of the tensorclass base, one with fields.
+    """Turn ``cls``, a new subclass of the tensorclass base, into a class with fields.
 
     Raises:
-        AttributeError: a field has the name of a member, and ``shadow`` is not set.
+        AttributeError: a field has the name of a method or attribute, and ``shadow`` is
+            not set.
         TypeError: options exclude one another, or an annotation is not allowed.
     """
     for name, value in options.items():
@@ -87,14 +88,14 @@ def prepare(
         raise TypeError(MSG_AUTOCAST)
     if cls._tensor_only and (cls._autocast or cls._nocast):
         raise TypeError(MSG_TENSOR_ONLY)
-    own = own_annotations(cls)
-    _check_names(cls, own)
-    _forget_preparation(cls, own)
+    annotations = own_annotations(cls)
+    _check_names(cls, annotations)
+    _forget_preparation(cls, annotations)
     own_init = cls.__dict__.get("__init__")
     has_text = bool(cls.__dict__.get("__doc__"))
-    # A field without a default must not take for one what the class inherits under
-    # its name: a member of the vocabulary, or the property of an inherited field.
-    for name in own:
+    # A field without a default must not find one in an inherited attribute of the same
+    # name, such as a method or the property of an inherited field.
+    for name in annotations:
         if name not in cls.__dict__:
             setattr(cls, name, dataclasses.field())
     dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
@@ -139,10 +140,12 @@ def prepare(
 
 
 class _DataclassFields(dict[str, Any]):
-    """The fields that :mod:`dataclasses` sees; of an instance its batch size, too.
+    """The dataclass fields of a class.
 
-    ``dataclasses.replace`` calls the class with what it finds among the fields of the
-    instance. Init variables are read there, and are no fields for anything else.
+    For an instance, also the batch size, device, names.
+
+    ``dataclasses.replace`` calls the class with the values of an instance's fields. The
+    further fields are init variables, which other functions do not count as fields.
     """
 
     def __get__(self, instance: object, owner: object = None) -> dict[str, Any]:
@@ -150,10 +153,10 @@ class _DataclassFields(dict[str, Any]):
 
 
 def _init_variable(name: str) -> dataclasses.Field[Any]:
-    made: Any = dataclasses.field(default=None, kw_only=True)
-    made.name, made.type = name, Any
-    made._field_type = dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]
-    return made
+    variable: Any = dataclasses.field(default=None, kw_only=True)
+    variable.name, variable.type = name, Any
+    variable._field_type = dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]
+    return variable
 
 
 _OWN_VARIABLES = {
@@ -161,25 +164,25 @@ _OWN_VARIABLES = {
 }
 
 
-def _forget_preparation(cls: Any, own: dict[str, Any]) -> None:
-    """Undo what made the class a tensorclass, or a dataclass, before."""
+def _forget_preparation(cls: Any, annotations: dict[str, Any]) -> None:
+    """Undo an earlier preparation of the class as a tensorclass or dataclass."""
     prepared = cls.__dict__.get("__dataclass_fields__")
     if prepared is None:
         return
     own_init = cls.__dict__.get("__init__")
     if own_init is not None:
-        # The one of the class body is what comes back.
+        # Go back to the `__init__` of the class body.
         del cls.__init__
         if hasattr(own_init, "__wrapped__"):
             cls.__init__ = own_init.__wrapped__
         elif not (cls.__dataclass_params__.init or hasattr(own_init, "__signature__")):
             cls.__init__ = own_init
-    for name in own:
+    for name in annotations:
         setattr(cls, name, declared_again(prepared[name]))
 
 
 def declared_again(field: dataclasses.Field[Any]) -> Any:
-    """Declare a field like ``field`` in a class body."""
+    """Return a declaration like ``field``, for a class body."""
     declared = dataclasses.field(
         init=field.init, kw_only=field.kw_only, metadata=field.metadata
     )
@@ -189,13 +192,16 @@ def declared_again(field: dataclasses.Field[Any]) -> Any:
 
 
 def _pass_over_generated(cls: type) -> None:
-    """Take for ``repr`` and ``==`` no method that was generated for a dataclass.
+    """Use inherited ``__repr__`` and ``__eq__`` instead of those that dataclasses make.
 
-    They stand in the class itself, where a later ``@dataclass`` leaves them alone.
+    They are set on the class itself, so that a later ``@dataclass`` does not replace
+    them.
     """
     for name in ("__repr__", "__eq__"):
-        found = (vars(base)[name] for base in cls.__mro__ if name in vars(base))
-        setattr(cls, name, next(each for each in found if not _is_generated(each)))
+        methods = (vars(base)[name] for base in cls.__mro__ if name in vars(base))
+        setattr(
+            cls, name, next(method for method in methods if not _is_generated(method))
+        )
 
 
 def _is_generated(function: Any) -> bool:
@@ -203,17 +209,17 @@ def _is_generated(function: Any) -> bool:
     return code is not None and code.co_qualname.startswith("__create_fn__")
 
 
-def _check_names(cls: Any, own: dict[str, Any]) -> None:
+def _check_names(cls: Any, annotations: dict[str, Any]) -> None:
     if cls._shadow:
         return
-    for name in own:
+    for name in annotations:
         if name in RESERVED:
             raise AttributeError(MSG_RESERVED.format(name))
 
 
 def _hints(cls: type) -> dict[str, Any]:
-    """The type of each annotation; Any where its text names what cannot be found."""
-    found: dict[str, Any] = {}
+    """Return the type of each annotation; Any for a text that cannot be resolved."""
+    hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         if "__dataclass_fields__" in base.__dict__:
             for name, annotation in own_annotations(base).items():
@@ -222,15 +228,15 @@ def _hints(cls: type) -> dict[str, Any]:
                     isinstance(hint, dataclasses.InitVar)
                     or typing.get_origin(hint) is ClassVar
                 )
-                found[name] = Any if is_pseudo else hint
-    return found
+                hints[name] = Any if is_pseudo else hint
+    return hints
 
 
 def own_annotations(cls: type) -> dict[str, Any]:
-    """Return the annotations of the body of ``cls``, of later names, too.
+    """Return the annotations in the body of ``cls``, also those of names defined later.
 
-    From Python 3.14 annotations are evaluated when they are read, so that a class may
-    name itself or a later one (:pep:`649`): such a name comes as a ``ForwardRef``.
+    From Python 3.14 on, annotations are evaluated lazily, so that a class may name
+    itself or a later class (:pep:`649`). Such a name is returned as a ``ForwardRef``.
     """
     if sys.version_info >= (3, 14):
         import annotationlib
@@ -244,47 +250,51 @@ def own_annotations(cls: type) -> dict[str, Any]:
 def resolved_annotation(
     annotation: object, cls: type, *, qualified: bool = False
 ) -> Any:
-    """An annotation in the body of ``cls``, without texts; Any where one fails.
+    """Resolve an annotation in the body of ``cls``; return Any if that fails.
 
-    ``NotRequired`` and its like stay where it is to be ``qualified``.
+    If ``qualified`` is true, ``NotRequired`` and similar qualifiers are kept.
     """
     if _is_class(annotation):
         return annotation
     scope = vars(sys.modules.get(cls.__module__, types))
     holder: Any = type("_Holder", (), {"__annotations__": {"hint": annotation}})
-    # Only the classes of the body: a field may have the name of a type.
-    own = {name: each for name, each in vars(cls).items() if isinstance(each, type)}
-    known = {**_names_around(cls), **own, cls.__name__: cls}
+    # Only use classes of the body: a field may have the name of a type.
+    body_classes = {
+        name: member for name, member in vars(cls).items() if isinstance(member, type)
+    }
+    local_names = {**_names_around(cls), **body_classes, cls.__name__: cls}
     try:
-        hints = typing.get_type_hints(holder, scope, known, include_extras=qualified)
+        hints = typing.get_type_hints(
+            holder, scope, local_names, include_extras=qualified
+        )
         return hints["hint"]
-    except Exception:  # noqa: BLE001 - whatever it names, it says nothing here
+    except Exception:  # noqa: BLE001 - an annotation can raise anything
         return Any
 
 
 def _names_around(cls: type) -> dict[str, Any]:
-    """The local names of the functions that make ``cls``, where its annotations may look.
+    """Return the local names of the functions around ``cls``, for its annotations.
 
-    Python keeps no scope with an annotation that is a text, but while the class is made
-    the functions around its body run.
+    Python keeps no scope with an annotation that is a text. But these functions are
+    still running while the class is made, so their frames have the names.
     """
     around = cls.__qualname__.split(".<locals>.")[:-1]
     functions = {".<locals>.".join(around[:end]) for end in range(1, len(around) + 1)}
-    known: dict[str, Any] = {}
+    local_names: dict[str, Any] = {}
     frame = sys._getframe() if functions else None
     while frame is not None:
         is_around = frame.f_code.co_qualname in functions
         if is_around and frame.f_globals.get("__name__") == cls.__module__:
-            known = {**frame.f_locals, **known}
+            local_names = {**frame.f_locals, **local_names}
             functions.discard(frame.f_code.co_qualname)
         frame = frame.f_back
-    return known
+    return local_names
 
 
 def scalars_of(hint: object) -> tuple[type, ...]:
-    """The types of the numbers that a field keeps as they are; none where it does not.
+    """Return the types of numbers that a field keeps as they are; empty for none.
 
-    One that may be a tensor, too, makes tensors of numbers.
+    A field that may also hold a tensor converts numbers to tensors.
     """
     options = _options_of(hint)
     tensors = (torch.Tensor, np.ndarray, CollectionProtocol)
@@ -296,7 +306,7 @@ def scalars_of(hint: object) -> tuple[type, ...]:
 
 
 def _is_of_lists(hint: object) -> bool:
-    """Return whether an annotation names only lists, perhaps as optional."""
+    """Return whether an annotation names only lists, or optional lists."""
     options = [typing.get_origin(option) or option for option in _options_of(hint)]
     return bool(options) and all(
         option in (list, collections.abc.Sequence, collections.abc.MutableSequence)
@@ -305,7 +315,7 @@ def _is_of_lists(hint: object) -> bool:
 
 
 def _options_of(hint: object) -> list[Any]:
-    """The types that a union names beside None; any other annotation alone."""
+    """Return the types of a union except None; for another annotation, itself."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return [hint]
     return [arg for arg in typing.get_args(hint) if arg is not type(None)]
@@ -316,7 +326,7 @@ def _is_class(hint: object) -> bool:
 
 
 def _tensorclass_of(hint: object) -> Any:
-    """The tensorclass that an annotation names, perhaps as optional; else None."""
+    """Return the tensorclass that an annotation names, also as optional; or None."""
     options = _options_of(hint)
     if len(options) != 1 or not getattr(options[0], "_is_tensorclass", False):
         return None
@@ -324,12 +334,12 @@ def _tensorclass_of(hint: object) -> Any:
 
 
 def _is_unknown(field: Any, hint: Any) -> bool:
-    """Return whether an annotation is a text that names what cannot be found yet."""
+    """Return whether an annotation is a text that cannot be resolved yet."""
     return hint is Any and isinstance(field.type, str) and "Any" not in field.type
 
 
 def _is_tensor_type(hint: object) -> bool:
-    """Return whether an annotation allows tensors, collections and None alone."""
+    """Return whether an annotation allows only tensors, collections and None."""
     if hint is None or hint is type(None):
         return True
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -353,7 +363,7 @@ def _getter(name: str) -> Callable[..., Any]:
 
 
 def _setter(name: str) -> Callable[..., Any]:
-    """Return what ``object.__setattr__`` calls, the way around a frozen class."""
+    """Make the setter that ``object.__setattr__`` calls, also for a frozen class."""
 
     def setter(self: Any, value: object) -> None:
         self._store_field(name, value)
@@ -364,14 +374,14 @@ def _setter(name: str) -> Callable[..., Any]:
 # The __init__ ------------------------------------------------------------------------
 
 _OWN_ARGUMENTS = ("batch_size", "device", "names", "lock")
-"""The arguments that every tensorclass takes besides its fields."""
+"""The arguments that each tensorclass has besides its fields."""
 
 
 def _generated_init(cls: Any) -> Any:
-    """An ``__init__`` with one argument per field, and those of a collection.
+    """Make an ``__init__`` with an argument for each field, and a collection's.
 
-    Entries come in the order in which arguments are given by name, then by position,
-    then by default. So it takes all of them as they come.
+    Entries are set in the order of keyword arguments, then positional ones, then
+    defaults. So the generated function takes ``*args`` and ``**values``.
     """
     passed_on = post_init_arguments(cls)
     fields = [
@@ -383,8 +393,8 @@ def _generated_init(cls: Any) -> Any:
     names = [field.name for field in fields]
     positional = [field.name for field in fields if field.init and not field.kw_only]
     arguments = {field.name for field in fields if field.init}
-    # A field that has the name of an argument of collections takes its place.
-    own = tuple(name for name in _OWN_ARGUMENTS if name not in names)
+    # A field can replace an argument of the same name.
+    collection_arguments = tuple(name for name in _OWN_ARGUMENTS if name not in names)
     defaults = {
         field.name: default
         for field in fields
@@ -399,25 +409,25 @@ def _generated_init(cls: Any) -> Any:
     for name, default in list(defaults.items()):
         if isinstance(default, torch.Tensor):
             factories[name] = _giving(defaults.pop(name))
-    # In the order of the fields, which is the order of the entries made of them.
+    # In the order of the fields, which becomes the order of the entries.
     optional = tuple(name for name in names if name in defaults or name in factories)
     required = frozenset(arguments) - frozenset(optional)
-    # The arguments that leave nothing to do.
+    # If all arguments are given, no default is needed.
     complete = arguments if arguments.issuperset(optional) else None
     is_frozen = cls._frozen
     fill = _filler(
         names, positional, arguments, complete, required, optional, defaults, factories,
         tuple(passed_on), is_frozen,
     )  # fmt: skip
-    if own == _OWN_ARGUMENTS:
-        # The number of all arguments, where each can be given by position.
+    if collection_arguments == _OWN_ARGUMENTS:
+        # The number of arguments, if all of them can be positional; otherwise -1.
         num_all = len(positional) if complete == set(positional) else -1
         is_plain = sets_natively(cls) and not (
             passed_on or is_frozen or hasattr(cls, "__post_init__")
         )
         __init__ = _init_of(cls, fill, positional, complete, num_all, is_plain)
     else:
-        __init__ = _init_without(own, fill)
+        __init__ = _init_without(collection_arguments, fill)
 
     __init__.__qualname__ = f"{cls.__qualname__}.__init__"
     __init__.__module__ = cls.__module__
@@ -430,12 +440,13 @@ def _generated_init(cls: Any) -> Any:
 
 
 def _giving(tensor: torch.Tensor) -> Callable[..., Any]:
-    """Return a function that gives a tensor, which is a constant to the compiler."""
+    """Make a default factory for a tensor that the compiler treats as a constant."""
 
     def default() -> torch.Tensor:
         return tensor
 
-    # The mark of `torch._dynamo.assume_constant_result`, which imports the compiler.
+    # The attribute that `torch._dynamo.assume_constant_result` sets, without its import
+    # of the compiler.
     default._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return default
 
@@ -452,7 +463,7 @@ def _filler(
     init_vars: tuple[str, ...],
     is_frozen: bool,
 ) -> Callable[..., Any]:
-    """Return the function that fills a new instance with arguments as they come."""
+    """Make the function that fills a new instance with the arguments of a call."""
     num_positional = len(positional)
 
     def fill(
@@ -485,7 +496,7 @@ def _filler(
                     values[name] = (
                         defaults[name] if name in defaults else factories[name]()
                     )
-        passed = [values.pop(name) for name in init_vars] if init_vars else ()
+        init_values = [values.pop(name) for name in init_vars] if init_vars else ()
         if sets_natively(type(self)):
             _rust.fill_fields(self, values, batch_size, device, dim_names)
         else:
@@ -495,7 +506,7 @@ def _filler(
         if further:
             _set_further(self, further)
         if hasattr(type(self), "__post_init__"):
-            self.__post_init__(*passed)
+            self.__post_init__(*init_values)
         if lock or is_frozen:
             self._tensordict.lock_()
 
@@ -510,7 +521,7 @@ def _init_of(
     num_all: int,
     is_plain: bool,
 ) -> Any:
-    """Return an ``__init__`` that takes all arguments of a collection."""
+    """Make an ``__init__`` with all arguments of a collection."""
 
     def __init__(  # noqa: N807 - it is one
         self: Any,
@@ -530,7 +541,7 @@ def _init_of(
         else:
             is_complete = values.keys() == complete
         if is_complete and is_plain and not lock and type(self) is cls:
-            # In line what `fill` does where nothing is left to do.
+            # The inlined body of `fill` for complete arguments.
             _rust.fill_fields(self, values, batch_size, device, names)
         else:
             fill(self, args, values, batch_size, device, names, lock)
@@ -538,20 +549,20 @@ def _init_of(
     return __init__
 
 
-def _init_without(own: tuple[str, ...], fill: Any) -> Any:
-    """Return an ``__init__`` of a class whose fields have names of arguments."""
+def _init_without(collection_arguments: tuple[str, ...], fill: Any) -> Any:
+    """Make an ``__init__`` for fields that have names of the collection's arguments."""
 
     def __init__(  # noqa: N807 - it is one
         self: Any, /, *args: Any, **values: Any
     ) -> None:
-        given = {name: values.pop(name, None) for name in own}
-        fill(self, args, values, *map(given.get, _OWN_ARGUMENTS))
+        arguments = {name: values.pop(name, None) for name in collection_arguments}
+        fill(self, args, values, *map(arguments.get, _OWN_ARGUMENTS))
 
     return __init__
 
 
 def sets_natively(cls: Any) -> bool:
-    """Return whether ``__setattr__`` is the plain one: fields can be set at once."""
+    """Return whether the class does not override ``__setattr__``, or is frozen."""
     return cls._frozen or cls.__setattr__ is FieldAccess.__setattr__
 
 
@@ -560,10 +571,10 @@ def _is_init_var(field: dataclasses.Field[Any]) -> bool:
 
 
 def post_init_arguments(cls: Any) -> dict[str, Any]:
-    """The init variables that ``__post_init__`` takes, and their defaults.
+    """Return the init variables that ``__post_init__`` takes, with their defaults.
 
-    A default in its signature goes before that of the class. Init variables for which it
-    has no parameter are no arguments of the class.
+    A default in the signature of ``__post_init__`` overrides the class's default. The
+    class has no argument for an init variable without a parameter in ``__post_init__``.
     """
     fields = cls.__dataclass_fields__.values()
     declared = {field.name: field.default for field in fields if _is_init_var(field)}
@@ -571,11 +582,17 @@ def post_init_arguments(cls: Any) -> dict[str, Any]:
     if not declared or post_init is None:
         return declared
     parameters = list(inspect.signature(post_init).parameters.values())[1:]
-    if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters):
+    if any(
+        parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters
+    ):
         return declared
     return {
-        name: default if each.default is inspect.Parameter.empty else each.default
-        for (name, default), each in zip(declared.items(), parameters, strict=False)
+        name: default
+        if parameter.default is inspect.Parameter.empty
+        else parameter.default
+        for (name, default), parameter in zip(
+            declared.items(), parameters, strict=False
+        )
     }
 
 
@@ -586,7 +603,7 @@ def _split_further(
     arguments: set[str],
     required: frozenset[str],
 ) -> dict[str, Any]:
-    """Take what is no argument out of ``values``.
+    """Remove and return the ``values`` that are not arguments.
 
     Raises:
         TypeError: a required argument is missing.
@@ -595,36 +612,36 @@ def _split_further(
     missing = [name for name in names if name in required and name not in values]
     if not missing:
         return further
-    said = f"{len(missing)} required positional argument"
-    said += f"{'s' * (len(missing) > 1)}: {', '.join(map(repr, missing))}"
+    missing_text = f"{len(missing)} required positional argument"
+    missing_text += f"{'s' * (len(missing) > 1)}: {', '.join(map(repr, missing))}"
     name = f"{cls.__qualname__}.__init__()"
-    unknown = list(further)
-    if not unknown:
-        raise TypeError(f"{name} missing {said}")
-    what = (
-        f"an unexpected keyword argument {unknown[0]!r}"
-        if len(unknown) == 1
-        else f"unexpected keyword arguments {unknown}"
+    unknown_names = list(further)
+    if not unknown_names:
+        raise TypeError(f"{name} missing {missing_text}")
+    unknown_text = (
+        f"an unexpected keyword argument {unknown_names[0]!r}"
+        if len(unknown_names) == 1
+        else f"unexpected keyword arguments {unknown_names}"
     )
     fields = sorted(cls._field_names())
-    msg = f"{name} got {what}. Its fields are {fields}. It is also missing {said}."
+    msg = f"{name} got {unknown_text}. Its fields are {fields}. It is also missing {missing_text}."
     raise TypeError(msg)
 
 
 def _signature_of(fields: list[Any]) -> inspect.Signature:
-    """Return the signature of the class: the fields, then its own parameters.
+    """Return the signature of the class: the fields, then the collection's parameters.
 
     Raises:
-        TypeError: a field with a default stands before one without.
+        TypeError: a field without a default follows a field with one.
     """
     kinds = inspect.Parameter
     parameters = [kinds("self", kinds.POSITIONAL_OR_KEYWORD)]
-    own = _own_parameters()
+    collection_parameters = _own_parameters()
     has_default = False
     for field in fields:
         if not field.init:
             continue
-        own.pop(field.name, None)
+        collection_parameters.pop(field.name, None)
         default: Any = kinds.empty
         if field.default is not dataclasses.MISSING:
             default = field.default
@@ -638,20 +655,20 @@ def _signature_of(fields: list[Any]) -> inspect.Signature:
         parameters.append(
             kinds(field.name, kind, default=default, annotation=field.type)
         )
-    parameters += own.values()
+    parameters += collection_parameters.values()
     parameters.sort(key=lambda parameter: parameter.kind)
     return inspect.Signature(parameters, return_annotation=None)
 
 
 def _set_further(tc: Any, values: dict[str, Any]) -> None:
-    """Set the fields that are no arguments; any other name is an error."""
+    """Set the fields that are not arguments; raise an error for any other name."""
     for name, value in values.items():
         tc._check_field(name)
         _assign(tc, name, value)
 
 
 def _assign(tc: Any, name: str, value: object) -> None:
-    """Set a field, of a frozen class as well."""
+    """Set a field, also of a frozen class."""
     if sets_natively(type(tc)):
         tc._store_field(name, value)
     else:
@@ -659,7 +676,7 @@ def _assign(tc: Any, name: str, value: object) -> None:
 
 
 def _wrapped_init(cls: Any, own_init: Any) -> Callable[..., Any]:
-    """The ``__init__`` of the class body, around which the collection is set up."""
+    """Wrap the ``__init__`` of the class body to set up the collection first."""
 
     @functools.wraps(own_init)
     def __init__(  # noqa: N807 - it is one
@@ -679,9 +696,11 @@ def _wrapped_init(cls: Any, own_init: Any) -> Callable[..., Any]:
 
     declared = inspect.signature(own_init)
     parameters = list(declared.parameters.values())
-    known = set(declared.parameters)
+    declared_names = set(declared.parameters)
     parameters += [
-        each for name, each in _own_parameters().items() if name not in known
+        parameter
+        for name, parameter in _own_parameters().items()
+        if name not in declared_names
     ]
     parameters.sort(key=lambda parameter: parameter.kind)
     __init__.__signature__ = declared.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -689,21 +708,21 @@ def _wrapped_init(cls: Any, own_init: Any) -> Callable[..., Any]:
 
 
 def _own_parameters() -> dict[str, inspect.Parameter]:
-    """Return the parameters of every tensorclass besides its fields."""
+    """Return the parameters that each tensorclass has besides its fields."""
     kind = inspect.Parameter.KEYWORD_ONLY
     names = ("batch_size", "device", "names")
     return {name: inspect.Parameter(name, kind, default=None) for name in names}
 
 
 def _fill_defaults(tc: Any) -> None:
-    """Set the fields with a default that the class's own ``__init__`` left out.
+    """Set the defaults of fields that a user's ``__init__`` did not set.
 
     Raises:
         TypeError: a field without a default is not set.
     """
-    held = tc._tensordict._entries()
+    present = tc._tensordict._entries()
     for field in dataclasses.fields(tc):
-        if field.name in held:
+        if field.name in present:
             continue
         if field.default is not dataclasses.MISSING:
             _assign(tc, field.name, field.default)

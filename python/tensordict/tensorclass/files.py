@@ -1,8 +1,8 @@
-"""A tensorclass as a directory.
+"""Saves of a tensorclass as a directory.
 
-``meta.json`` names the class and nothing else; ``_tensordict/`` holds the collection
-inside. Files of early releases have further keys in ``meta.json``, or a file
-``other.pickle``: fields that hold no tensors.
+``meta.json`` contains only the name of the class; ``_tensordict/`` contains the
+collection inside. In saves of early releases, ``meta.json`` has further keys, or there
+is a file ``other.pickle``: non-tensor fields.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MSG_UNEXPECTED = "Key '{}' wasn't expected in the state-dict."
 
 
 class FilesOfClass(MethodsOfClass):
-    """The files of a tensorclass, and what is made of them when they are read."""
+    """The methods of a tensorclass for files, state dicts and consolidation."""
 
     def _save_plan(self, plan: Any, level: int) -> None:
         ((_, child_level, inner),) = plan.add_entries(level, {_INNER: self._tensordict})
@@ -60,7 +60,7 @@ class FilesOfClass(MethodsOfClass):
 
     @classmethod
     def _asked_for(cls, loaded: CollectionProtocol) -> Any:
-        # The fields alone, as `saved_path` names them, do not say of which class they are.
+        # A save of the fields alone, such as at `saved_path`, does not name the class.
         is_plain = loaded._is_dense and not loaded._is_non_tensor
         inherits = cls.__declares_for_subclasses__ and cls.__expected_keys__
         if not is_plain or not inherits or cls._is_non_tensor:
@@ -70,8 +70,8 @@ class FilesOfClass(MethodsOfClass):
     def _take_loaded(self, loaded: CollectionProtocol) -> Any:
         if type(loaded) is not type(self):
             return loaded
-        taken = self._tensordict._take_loaded(loaded._tensordict)
-        return self if taken is self._tensordict else around(type(self), taken)
+        inner = self._tensordict._take_loaded(loaded._tensordict)
+        return self if inner is self._tensordict else around(type(self), inner)
 
     def _shape_fields(self) -> dict[str, str | None]:
         return self._tensordict._shape_fields()
@@ -83,18 +83,18 @@ class FilesOfClass(MethodsOfClass):
         return inner
 
     def memmap_refresh_(self, *, allow_pickle: bool | None = None) -> Self:
-        """Open the files of the fields again. See :meth:`TensorDict.memmap_refresh_`."""
+        """Reopen the files of the fields. See :meth:`TensorDict.memmap_refresh_`."""
         self._tensordict.memmap_refresh_(allow_pickle=allow_pickle)
         return self
 
     # State dicts ------------------------------------------------------------------
 
     def _stated(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        held = self._tensordict._entries()
-        unset = (name for name in self._field_names() if name not in held)
+        present = self._tensordict._entries()
+        unset = (name for name in self._field_names() if name not in present)
         fields: dict[str, Any] = dict.fromkeys(unset)
         entries: dict[str, Any] = {}
-        for name, entry in held.items():
+        for name, entry in present.items():
             if _is_one_value(entry):
                 fields[name] = entry._value()
             else:
@@ -104,15 +104,17 @@ class FilesOfClass(MethodsOfClass):
     def _state_values(
         self, values: Mapping[str, Any], fields: Mapping[str, Any], strict: bool
     ) -> dict[str, Any]:
-        """See :meth:`TensorDict.load_state_dict`: fields that it lacks stay.
+        """Select the values of a state dict that can be loaded. Missing fields stay.
+
+        See :meth:`TensorDict.load_state_dict`.
 
         Raises:
-            KeyError: a key is that of no field that is set.
+            KeyError: a key belongs to no field that is set.
         """
-        held = self._tensordict._sample_entries()
+        present = self._tensordict._sample_entries()
         kept: dict[str, Any] = {}
         for name, value in values.items():
-            entry = held.get(name)
+            entry = present.get(name)
             is_value = getattr(entry, "_is_non_tensor", False)
             if entry is not None and not (is_value and not isinstance(value, Mapping)):
                 kept[name] = value
@@ -121,7 +123,7 @@ class FilesOfClass(MethodsOfClass):
         for name, value in fields.items():
             if strict and name not in type(self).__expected_keys__:
                 raise KeyMessageError(MSG_UNEXPECTED.format(name))
-            if value is None and name in held:
+            if value is None and name in present:
                 kept[name] = None
         return kept
 
@@ -149,7 +151,7 @@ class FilesOfClass(MethodsOfClass):
 
     @property
     def _consolidated(self) -> dict[str, Any] | None:  # type: ignore[override]
-        """The state of the buffer of the collection of the fields."""
+        """The consolidated state of the collection inside."""
         return self._tensordict._consolidated
 
     def _to_level(self, writer: object, path: tuple[str, ...]) -> dict[str, Any]:
@@ -170,7 +172,7 @@ class FilesOfClass(MethodsOfClass):
 
 
 def _is_one_value(entry: object) -> bool:
-    """Return whether an entry is one value for all elements of the batch."""
+    """Return whether an entry is non-tensor data with one value for all rows."""
     if not getattr(entry, "_is_non_tensor", False):
         return False
     from tensordict.containers.nontensor import NonTensorStack

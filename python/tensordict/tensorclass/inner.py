@@ -1,4 +1,4 @@
-"""The protocol of collections, over the collection that holds the fields."""
+"""The protocol of collections, implemented with the collection of the fields."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["OverCollection"]
 
 
 def _forwarded(name: str, *, is_settable: bool = True) -> Any:
-    """The attribute ``name`` of the collection inside."""
+    """Make a property for the attribute ``name`` of the collection inside."""
 
     def read(self: Any) -> Any:
         return getattr(self._tensordict, name)
@@ -33,12 +33,12 @@ def _forwarded(name: str, *, is_settable: bool = True) -> Any:
 
 
 def _is_none(value: Any) -> bool:
-    """Return whether an entry is the value None, which means an unset field."""
+    """Return whether an entry is the value None, which stands for an unset field."""
     return getattr(value, "_is_non_tensor", False) and value._value() is None
 
 
 class OverCollection(Making):
-    """The protocol of collections, done by the collection inside."""
+    """The protocol of collections, implemented with the collection inside."""
 
     _batch_size = _forwarded("_batch_size")
     _device = _forwarded("_device")
@@ -49,7 +49,7 @@ class OverCollection(Making):
     _is_locked = _forwarded("_is_locked")
     _lock_parents_weakrefs = _forwarded("_lock_parents_weakrefs", is_settable=False)
 
-    # Entries ---------------------------------------------------------------------------
+    # Entries --------------------------------------------------------------------------
 
     def _entries(self) -> dict[str, Any]:
         return self._tensordict._entries()
@@ -87,7 +87,7 @@ class OverCollection(Making):
         return self._from_tensordict(made)
 
     def _like(self, members: list[Any]) -> Any:
-        # The members of a stack are plain ones.
+        # The members of a stack are plain collections.
         return self._from_tensordict(self._tensordict._like(members))
 
     def _remade(self, make: Callable[[Any], Any]) -> Any:
@@ -122,7 +122,7 @@ class OverCollection(Making):
         return self._tensordict._copy_parts(inside(source), is_whole)
 
     def _is_unset_by(self, present: object, value: object) -> bool:
-        # A field of a nested class has no tensor that could hold a value instead.
+        # Only an entry that is a tensor could take None as a value.
         return value is None and not isinstance(present, torch.Tensor)
 
     def _align_leaves(self, other: object, out: list[Any], is_complete: bool) -> bool:
@@ -143,7 +143,7 @@ class OverCollection(Making):
     def _write_at(self, key: str, target: object, index: object, value: object) -> None:
         self._tensordict._write_at(key, target, index, value)
 
-    # Walks and what they rebuild -------------------------------------------------------
+    # Operations on all leaves ---------------------------------------------------------
 
     def _map_leaves(self, *args: Any) -> Self:
         return around(type(self), _rust.map_leaves(self._tensordict, *args))
@@ -158,7 +158,7 @@ class OverCollection(Making):
         _rust.leaves(self._tensordict, out)
 
     def _taken(self, values: Iterator[Any]) -> list[Any]:
-        """Take as many of ``values``, an iterator, as there are leaves."""
+        """Take as many of the iterator's values as there are leaves."""
         iterator = iter(values)
         return [next(iterator) for _ in _rust.leaves(self._tensordict)]
 
@@ -182,13 +182,13 @@ class OverCollection(Making):
     def _write_index(self, index: object, value: object) -> None:
         self._tensordict._write_index(index, value)
 
-    # Joining ---------------------------------------------------------------------------
+    # Joining --------------------------------------------------------------------------
 
     def _joined(self, tds: Sequence[CollectionProtocol], joined: Any) -> Any:
-        """Return what joining gives: of this class, unless others are among them."""
-        own = type(self)
+        """Wrap the result of joining, unless inputs are of other tensorclasses."""
+        cls = type(self)
         same = all(
-            isinstance(td, own) or issubclass(own, type(td))
+            isinstance(td, cls) or issubclass(cls, type(td))
             for td in tds
             if isinstance(td, Making)
         )
@@ -216,7 +216,7 @@ class OverCollection(Making):
 
     @property
     def stack_dim(self) -> int:
-        """The dim of a lazy stack along which its members lie."""
+        """The dim of a lazy stack along which its members are stacked."""
         return self._tensordict.stack_dim
 
     @property
@@ -228,7 +228,7 @@ class OverCollection(Making):
         """Return whether there is no leaf."""
         return self._tensordict.is_empty()
 
-    # Views, locks and writes -----------------------------------------------------------
+    # Views, locks and writes ----------------------------------------------------------
 
     def _as_source(self) -> Any:
         return self._tensordict._as_source()
@@ -294,10 +294,10 @@ class OverCollection(Making):
         self._tensordict._replace_content(inside(result))
         return self
 
-    # Printing --------------------------------------------------------------------------
+    # Printing -------------------------------------------------------------------------
 
     def _repr_parts(self) -> list[str]:
-        # The properties of the collection inside: a field may have the name of one.
+        # Take properties from the collection inside: fields may have the same names.
         properties = DisplayOps._repr_properties(self._tensordict)
         return [*describe_fields(self._repr_entries()), *properties]
 
@@ -309,9 +309,11 @@ class OverCollection(Making):
 
     def _repr_entries(self) -> list[tuple[str, Any]]:
         entries = self._tensordict._repr_entries()
-        held = {name for name, _ in entries}
-        missing = [name for name in self._field_names() if name not in held]
+        names = {name for name, _ in entries}
+        missing = [name for name in self._field_names() if name not in names]
         declared: Any = type(self)
-        hidden = {each.name for each in dataclasses.fields(declared) if not each.repr}
+        hidden = {
+            field.name for field in dataclasses.fields(declared) if not field.repr
+        }
         printed = [*entries, *((name, None) for name in missing)]
         return [(name, value) for name, value in printed if name not in hidden]

@@ -1,4 +1,4 @@
-"""Instances around collections: of what an operation gives, of a pickle, of dictionaries."""
+"""Making instances around collections: for operations, pickles and dictionaries."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _STAYING = (bool, int, float, complex, list)
 
 
 def around(cls: Any, inner: object) -> Any:
-    """An instance of ``cls`` around a collection that has no other keys than its fields."""
-    made: Any = _rust.wrap_fields(cls, inner)
+    """Make an instance of ``cls`` around a collection whose keys are all fields."""
+    instance: Any = _rust.wrap_fields(cls, inner)
     if hasattr(cls, "__post_init__") and not cls._skip_post_init_on_rebuild:
-        made.__post_init__(*_init_var_defaults(cls))
-    return made
+        instance.__post_init__(*_init_var_defaults(cls))
+    return instance
 
 
 class Making(FieldAccess):
-    """Ways to make an instance without a call of its class."""
+    """Constructors of a tensorclass, besides a call of the class."""
 
     @classmethod
     def _from_tensordict(
@@ -49,16 +49,16 @@ class Making(FieldAccess):
         *,
         rebuild: bool = True,
     ) -> Self:
-        # `rebuild` is accepted for compatibility, as `safe` is.
+        # `rebuild` and `safe` are accepted for compatibility, and ignored.
         if not tensordict._is_dense:
             cls._check_keys(tensordict)
         if non_tensordict:
             cls._check_keys(non_tensordict)
-        made = around(cls, tensordict)
+        instance = around(cls, tensordict)
         for name, value in (non_tensordict or {}).items():
             if value is not None:
-                made._set_field_entry(name, value)
-        return made
+                instance._set_field_entry(name, value)
+        return instance
 
     @classmethod
     def _from_entries(
@@ -84,16 +84,16 @@ class Making(FieldAccess):
 
     @classmethod
     def _with_dicts(cls, source: object) -> Any:
-        """A mapping for a class of tensors alone: nested mappings are dictionaries."""
+        """Convert nested mappings to dictionaries, if the class is ``tensor_only``."""
         return as_dicts(source) if cls._tensor_only else source
 
     @classmethod
     def _with_values(cls, source: object, size: object) -> Any:
-        """A mapping whose numbers and lists are values where the annotations say so.
+        """Wrap the numbers and lists of a mapping that annotations keep as values.
 
         Args:
-            source: the mapping. Any other value is given back.
-            size: the batch size of what they are set in; None where it is not known yet.
+            source: the mapping. Any other object is returned.
+            size: the batch size of the collection; None if it is not known yet.
         """
         if isinstance(source, CollectionProtocol) or not isinstance(source, Mapping):
             return source
@@ -102,14 +102,14 @@ class Making(FieldAccess):
         if cls._nocast:
             return source
         changed = {}
-        known: Any = () if size is None else size
+        known_size: Any = () if size is None else size
         kinds = (bool, int, float, complex) if size is None else _STAYING
         for name, value in source.items():
-            if isinstance(value, kinds) and cls._stays(name, value, known):
+            if isinstance(value, kinds) and cls._stays(name, value, known_size):
                 hint = cls._type_hints[name]
                 if cls._autocast and isinstance(hint, type):
                     value = value if type(value) is hint else hint(value)
-                changed[name] = cls._non_tensor_type(value, batch_size=known)
+                changed[name] = cls._non_tensor_type(value, batch_size=known_size)
         return {**source, **changed} if changed else source
 
     @classmethod
@@ -121,7 +121,7 @@ class Making(FieldAccess):
             if (
                 getattr(value, "_is_non_tensor", False)
                 and value._value() is None
-                # A value that was given as one stays, as the release has it.
+                # A value that was passed as non-tensor data stays, as published.
                 and not isinstance(given.get(key), CollectionProtocol)
             ):
                 cls._check_keys({key: value})
@@ -138,12 +138,12 @@ class Making(FieldAccess):
         batch_dims: int | None = None,
         names: object = None,
     ) -> Self:
-        """An instance of nested dictionaries, by a call of the class.
+        """Make an instance of nested dictionaries, by a call of the class.
 
         See :meth:`TensorDict.from_dict_instance`.
 
         Raises:
-            AttributeError: an entry is no field.
+            AttributeError: a key is not a field.
             TypeError: a field without a default is missing.
         """
         if batch_size is not None and batch_dims is not None:
@@ -163,18 +163,18 @@ class Making(FieldAccess):
                 value, batch_size=batch_size, device=device
             )
         cls: Any = type(self)
-        own = {} if names is None else {"names": names}
-        made: Self = cls(**values, batch_size=batch_size, device=device, **own)
+        further = {} if names is None else {"names": names}
+        instance: Self = cls(**values, batch_size=batch_size, device=device, **further)
         if batch_size is None and (auto_batch_size or batch_dims is not None):
-            made.auto_batch_size_(batch_dims)
-        return made
+            instance.auto_batch_size_(batch_dims)
+        return instance
 
     def _like_present(
         self, name: str, value: object, batch_size: object, device: object
     ) -> Any:
-        """Convert what a dictionary has for a field to the kind of what is held there.
+        """Convert the value of a field to the class of the present value.
 
-        A plain collection is one for a field that holds a tensorclass.
+        A plain collection becomes a tensorclass if the field holds a tensorclass.
         """
         if not isinstance(value, Mapping) or isinstance(value, Making):
             return value
@@ -187,10 +187,10 @@ class Making(FieldAccess):
 
     @classmethod
     def _check_keys(cls, entries: Any) -> None:
-        """Raise where an entry is no field.
+        """Raise an error if an entry is not a field.
 
-        Of a dense collection :func:`wrap_fields` looks at the keys, and calls this
-        where they are not all fields.
+        For a dense collection, :func:`wrap_fields` checks the keys itself, and calls
+        this method for the error.
         """
         expected = cls.__expected_keys__
         keys = {key if isinstance(key, str) else key[0] for key in entries.keys()}  # noqa: SIM118 - a collection's own
@@ -211,13 +211,13 @@ class Making(FieldAccess):
         """Make an instance around a collection, which is not copied.
 
         Args:
-            tensordict: a collection whose keys are fields. Fields that it lacks are None.
-            non_tensordict: further fields, of any values.
-            safe: accepted for compatibility: keys are always checked.
+            tensordict: a collection whose keys are fields. Missing fields are None.
+            non_tensordict: further fields, with values of any type.
+            safe: ignored: keys are always checked.
 
         Raises:
-            RuntimeError: ``tensordict`` is no collection.
-            ValueError: a key is no field.
+            RuntimeError: ``tensordict`` is not a collection.
+            ValueError: a key is not a field.
 
         Examples:
             >>> class Data(TensorClass):
@@ -230,7 +230,7 @@ class Making(FieldAccess):
         return cls._from_tensordict(_with_classes(cls, tensordict), non_tensordict)
 
     def _update_source(self, source: object) -> Any:
-        """A mapping with what it holds for fields that are not set as their classes."""
+        """Convert a mapping's values for unset tensorclass fields to their classes."""
         if isinstance(source, CollectionProtocol) or not isinstance(source, Mapping):
             return source
         changed: dict[str, Any] = {}
@@ -244,11 +244,11 @@ class Making(FieldAccess):
         return {**source, **changed} if changed else source
 
     def __getstate__(self) -> dict[str, Any]:
-        """The collection inside, under the names that tensordict 0.15 reads."""
+        """Return the collection inside, under the names that tensordict 0.15 uses."""
         return {"tensordict": self._tensordict, "non_tensordict": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a pickle, ours or one of tensordict 0.15."""
+        """Restore a pickled state, also one of the published tensordict 0.15."""
         object.__setattr__(self, "_tensordict", state["tensordict"])
         object.__setattr__(self, "_non_tensordict", {})
         object.__setattr__(self, "_is_initialized", True)
@@ -269,7 +269,7 @@ def _fits(cls: Any, value: object) -> bool:
 
 
 def _with_classes(cls: Any, td: Any) -> Any:
-    """``td`` with what is nested in it as the tensorclasses that the fields name."""
+    """Return ``td`` with nested collections as the tensorclasses that fields name."""
     changed: dict[str, Any] = {}
     for name, nested in cls._tensorclass_fields.items():
         value = td._get_entry(name, NO_DEFAULT)
@@ -285,6 +285,6 @@ def _with_classes(cls: Any, td: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _init_var_defaults(cls: type) -> tuple[Any, ...]:
-    """Return what a rebuilt instance passes to ``__post_init__``: the defaults."""
+    """Return the defaults with which a rebuilt instance calls ``__post_init__``."""
     defaults = post_init_arguments(cls).values()
     return tuple(value for value in defaults if value is not dataclasses.MISSING)

@@ -1,6 +1,6 @@
-"""The public methods in which a tensorclass differs from the collection inside.
+"""The public methods of a tensorclass that differ from the collection's methods.
 
-All others are that collection's: see :mod:`tensordict.tensorclass.delegation`.
+:mod:`tensordict.tensorclass.delegation` handles the others.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ MSG_DESTINATIONS = "The destinations {} are not fields of {} ({})."
 
 
 class MethodsOfClass(OverCollection):
-    """Methods that look at which keys are fields, or give something plain."""
+    """Methods that check which keys are fields, or return plain collections."""
 
     def __len__(self) -> int:
-        """The number of elements along the first batch dim."""
+        """Return the number of rows along the first batch dim."""
         return len(self._tensordict)
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> TensorDict:
-        """A copy as a plain :class:`TensorDict`, nested ones too.
+        """Copy to a plain :class:`TensorDict`, nested collections too.
 
         Args:
-            retain_none: whether fields that are not set are entries, with None.
+            retain_none: whether unset fields become entries with the value None.
         """
-        made = self._tensordict.to_tensordict(retain_none=retain_none)
+        plain = self._tensordict.to_tensordict(retain_none=retain_none)
         if retain_none:
             for name in self._field_names():
-                if name not in made._entries():
-                    made.set_non_tensor(name, None)
-        return made
+                if name not in plain._entries():
+                    plain.set_non_tensor(name, None)
+        return plain
 
     def to_dict(self, *, retain_none: bool = True, **kwargs: object) -> dict[str, Any]:
-        """A dictionary of the fields; those that are not set are None.
+        """Return a dictionary of the fields; unset fields are None.
 
         Args:
             retain_none: whether fields that are None are kept.
@@ -58,9 +58,9 @@ class MethodsOfClass(OverCollection):
         return result
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[Any, ...]:
-        """The fields that are not set, with None, then the non-tensor entries."""
-        held = set(self._tensordict.keys())
-        unset = [(name, None) for name in self._field_names() if name not in held]
+        """Return pairs of unset fields and None, then of non-tensor entries."""
+        present = set(self._tensordict.keys())
+        unset = [(name, None) for name in self._field_names() if name not in present]
         return (*unset, *self._tensordict.non_tensor_items(include_nested))
 
     @overload  # type: ignore[override]
@@ -88,7 +88,7 @@ class MethodsOfClass(OverCollection):
     ) -> Any:
         """Keep only the fields at ``keys``. See :meth:`TensorDict.select`.
 
-        With ``as_tensordict`` the collection of them, without the class.
+        If ``as_tensordict`` is true, the result is a plain collection.
         """
         chosen = self._tensordict.select(*keys, inplace=inplace, strict=strict)
         if as_tensordict:
@@ -96,63 +96,63 @@ class MethodsOfClass(OverCollection):
         return self if inplace else around(type(self), chosen)
 
     def empty(self, *args: object, **kwargs: object) -> Self:
-        """An instance of the same batch size, device and names without any field set."""
+        """Make an instance with this batch size, device and names, and unset fields."""
         return _rust.wrap_fields(type(self), self._tensordict.empty(*args, **kwargs))
 
     def replace(self, *args: object, **kwargs: object) -> Self:
-        """A copy that shares the leaves, with some fields exchanged.
+        """Return a copy that shares the leaves, with some fields replaced.
 
         See :meth:`TensorDict.replace`.
         """
         inner, size = self._tensordict, self._tensordict.batch_size
         args = tuple([self._with_values(value, size) for value in args])
         changed = inner.replace(*args, **self._with_values(kwargs, size))
-        # The fields that are exchanged are set before `__post_init__` sees them.
+        # The new fields are set before `__post_init__` is called.
         return self if changed is inner else self._from_tensordict(changed)
 
     def where(
         self, condition: object, other: object, *, out: object = None, **kwargs: object
     ) -> Any:
-        """Take elements of this where ``condition`` holds. See :meth:`TensorDict.where`."""
+        """Select values where ``condition`` is true. See :meth:`TensorDict.where`."""
         result = self._tensordict.where(
             condition, inside(other), out=inside(out), **kwargs
         )
         return self._from_tensordict(result) if out is None else out
 
     def data_ptr(self, *args: object, **kwargs: object) -> Any:
-        """A :class:`TensorDict` of the addresses of the fields' memory."""
+        """Return the memory addresses of the fields as a :class:`TensorDict`."""
         return self._tensordict.data_ptr(*args, **kwargs)
 
     def extend(self, tensordict: TensorCollection) -> None:
-        """Add the members of a list or a lazy stack to this one, a lazy stack itself."""
+        """Add members to this lazy stack: a list, or the members of another stack."""
         if isinstance(tensordict, MethodsOfClass):
             self._tensordict.extend(tensordict._tensordict)
         else:
-            self._tensordict.extend([inside(each) for each in tensordict])
+            self._tensordict.extend([inside(member) for member in tensordict])
 
     def numpy(self) -> Any:
-        """Nested dictionaries of arrays that share the memory of the fields."""
+        """Return nested dictionaries of arrays that share memory with the fields."""
         return self._tensordict.numpy()
 
     def tolist(self, **kwargs: object) -> Any:
-        """Nested lists over the batch dims with a dictionary of the set fields for each."""
+        """Return nested lists over the batch dims, of a dictionary for each element."""
         return self._tensordict.tolist(**kwargs)
 
     def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
         """Set the fields of a collection or mapping. See :meth:`TensorDict.update`.
 
         Raises:
-            ValueError: a mapping has a key that is no field.
+            ValueError: a key of a mapping is not a field.
         """
         self._check_mapping(input_dict_or_td)
-        given = inside(input_dict_or_td)
+        source = inside(input_dict_or_td)
         if (
             kwargs.get("keys_to_update") is not None
-            and isinstance(given, CollectionProtocol)
-            and not given._is_dense
+            and isinstance(source, CollectionProtocol)
+            and not source._is_dense
         ):
-            # Stacks choose member by member: the fields of theirs may differ in shape.
-            self._tensordict.update(given, *args, **kwargs)
+            # Lazy stacks select keys by member, whose fields may differ in shape.
+            self._tensordict.update(source, *args, **kwargs)
             return self
         inplace = args[1] if len(args) > 1 else kwargs.get("inplace", False)
         if not inplace:
@@ -167,7 +167,7 @@ class MethodsOfClass(OverCollection):
         """Write into the fields. See :meth:`TensorDict.update_`.
 
         Raises:
-            ValueError: a mapping has a key that is no field.
+            ValueError: a key of a mapping is not a field.
         """
         self._check_mapping(input_dict_or_td)
         source = self._with_dicts(inside(input_dict_or_td))
@@ -183,9 +183,9 @@ class MethodsOfClass(OverCollection):
         return self
 
     def cat_tensors(self, *keys: object, **kwargs: object) -> Any:
-        """Join fields to one. See :meth:`TensorDict.cat_tensors`.
+        """Concatenate fields to one entry. See :meth:`TensorDict.cat_tensors`.
 
-        Returns the collection inside, whose keys need not be fields.
+        The result is the collection inside, whose keys need not be fields.
         """
         return self._tensordict.cat_tensors(*keys, **kwargs)
 
@@ -197,17 +197,18 @@ class MethodsOfClass(OverCollection):
         *,
         fast: bool = True,
     ) -> Self:
-        """Copy all leaves to where ``idx`` points. See :meth:`TensorDict.copy_at_`.
+        """Copy all leaves to the index ``idx``. See :meth:`TensorDict.copy_at_`.
 
         Raises:
-            RuntimeError: ``fast`` is set, and ``tensordict`` is no plain collection.
+            RuntimeError: ``fast`` is true, and ``tensordict`` is not a plain
+                collection.
         """
         source = tensordict if fast else inside(tensordict)
         self._tensordict.copy_at_(source, idx, non_blocking, fast=fast)
         return self
 
     def rename_keys(self, mapping: Any, *, strict: bool = True) -> Self:
-        """An instance with entries at other keys. See :meth:`TensorDict.rename_keys`.
+        """Return an instance with renamed entries. See :meth:`TensorDict.rename_keys`.
 
         Raises:
             AttributeError: a new key does not begin with a field.
@@ -229,10 +230,10 @@ class MethodsOfClass(OverCollection):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Answer a call of a torch function.
+        """Implement torch functions for tensorclasses.
 
-        Where a method gives the instance itself, as there is nothing to do, a function
-        gives another around the same collection.
+        If the method returns the instance itself because there is nothing to do, the
+        function returns a new instance around the same collection.
         """
         result = super().__torch_function__(func, types, args, kwargs)
         is_same = (
@@ -243,5 +244,8 @@ class MethodsOfClass(OverCollection):
         return result
 
     def pack(self, dim: int = -1, *, layout: Any = None) -> Any:
-        """The leaves in one tensor, and the layout. See :meth:`TensorDict.pack`."""
+        """Return the leaves in one tensor, and the layout.
+
+        See :meth:`TensorDict.pack`.
+        """
         return super().pack(dim, layout=layout)

@@ -1,8 +1,8 @@
-"""The field names that a tensorclass refuses, unless it shadows.
+"""The names that fields of a tensorclass cannot have, unless ``shadow`` is set.
 
-They are the members that tensorclasses of tensordict 0.15.3 have, recorded by declaring a
-field of each name. Members that only this package has are not among them: a class that
-tensordict 0.15 accepts is accepted here.
+They are the attributes of tensorclasses in tensordict 0.15.3, recorded by declaring a
+field of each name. Attributes that only this package has are allowed: it accepts each
+class that tensordict 0.15 accepts.
 """
 
 __all__ = ["RESERVED"]
