@@ -76,8 +76,7 @@ def prepare(
     """Turn ``cls``, a new subclass of the tensorclass base, into a class with fields.
 
     Raises:
-        AttributeError: a field has the name of a method or attribute, and ``shadow`` is
-            not set.
+        AttributeError: a field has the name of an attribute, and ``shadow`` is not set.
         TypeError: options exclude one another, or an annotation is not allowed.
     """
     for name, value in options.items():
@@ -140,12 +139,11 @@ def prepare(
 
 
 class _DataclassFields(dict[str, Any]):
-    """The dataclass fields of a class.
+    """The dataclass fields of a class; an instance has three init variables more.
 
-    For an instance, also the batch size, device, names.
-
-    ``dataclasses.replace`` calls the class with the values of an instance's fields. The
-    further fields are init variables, which other functions do not count as fields.
+    ``dataclasses.replace`` also passes on the batch size, device and names of an
+    instance if they are among its fields. Other functions do not count init variables
+    as fields.
     """
 
     def __get__(self, instance: object, owner: object = None) -> dict[str, Any]:
@@ -199,9 +197,7 @@ def _pass_over_generated(cls: type) -> None:
     """
     for name in ("__repr__", "__eq__"):
         methods = (vars(base)[name] for base in cls.__mro__ if name in vars(base))
-        setattr(
-            cls, name, next(method for method in methods if not _is_generated(method))
-        )
+        setattr(cls, name, next(each for each in methods if not _is_generated(each)))
 
 
 def _is_generated(function: Any) -> bool:
@@ -259,14 +255,10 @@ def resolved_annotation(
     scope = vars(sys.modules.get(cls.__module__, types))
     holder: Any = type("_Holder", (), {"__annotations__": {"hint": annotation}})
     # Only use classes of the body: a field may have the name of a type.
-    body_classes = {
-        name: member for name, member in vars(cls).items() if isinstance(member, type)
-    }
-    local_names = {**_names_around(cls), **body_classes, cls.__name__: cls}
+    body_classes = {k: v for k, v in vars(cls).items() if isinstance(v, type)}
+    names = {**_names_around(cls), **body_classes, cls.__name__: cls}
     try:
-        hints = typing.get_type_hints(
-            holder, scope, local_names, include_extras=qualified
-        )
+        hints = typing.get_type_hints(holder, scope, names, include_extras=qualified)
         return hints["hint"]
     except Exception:  # noqa: BLE001 - an annotation can raise anything
         return Any
@@ -445,8 +437,7 @@ def _giving(tensor: torch.Tensor) -> Callable[..., Any]:
     def default() -> torch.Tensor:
         return tensor
 
-    # The attribute that `torch._dynamo.assume_constant_result` sets, without its import
-    # of the compiler.
+    # `torch._dynamo.assume_constant_result` would do the same, but import the compiler.
     default._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return default
 
@@ -582,17 +573,11 @@ def post_init_arguments(cls: Any) -> dict[str, Any]:
     if not declared or post_init is None:
         return declared
     parameters = list(inspect.signature(post_init).parameters.values())[1:]
-    if any(
-        parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters
-    ):
+    if any(param.kind is inspect.Parameter.VAR_POSITIONAL for param in parameters):
         return declared
     return {
-        name: default
-        if parameter.default is inspect.Parameter.empty
-        else parameter.default
-        for (name, default), parameter in zip(
-            declared.items(), parameters, strict=False
-        )
+        name: default if param.default is inspect.Parameter.empty else param.default
+        for (name, default), param in zip(declared.items(), parameters, strict=False)
     }
 
 
@@ -612,19 +597,19 @@ def _split_further(
     missing = [name for name in names if name in required and name not in values]
     if not missing:
         return further
-    missing_text = f"{len(missing)} required positional argument"
-    missing_text += f"{'s' * (len(missing) > 1)}: {', '.join(map(repr, missing))}"
+    needed = f"{len(missing)} required positional argument"
+    needed += f"{'s' * (len(missing) > 1)}: {', '.join(map(repr, missing))}"
     name = f"{cls.__qualname__}.__init__()"
     unknown_names = list(further)
     if not unknown_names:
-        raise TypeError(f"{name} missing {missing_text}")
-    unknown_text = (
+        raise TypeError(f"{name} missing {needed}")
+    extra = (
         f"an unexpected keyword argument {unknown_names[0]!r}"
         if len(unknown_names) == 1
         else f"unexpected keyword arguments {unknown_names}"
     )
     fields = sorted(cls._field_names())
-    msg = f"{name} got {unknown_text}. Its fields are {fields}. It is also missing {missing_text}."
+    msg = f"{name} got {extra}. Its fields are {fields}. It is also missing {needed}."
     raise TypeError(msg)
 
 
@@ -698,9 +683,7 @@ def _wrapped_init(cls: Any, own_init: Any) -> Callable[..., Any]:
     parameters = list(declared.parameters.values())
     declared_names = set(declared.parameters)
     parameters += [
-        parameter
-        for name, parameter in _own_parameters().items()
-        if name not in declared_names
+        param for name, param in _own_parameters().items() if name not in declared_names
     ]
     parameters.sort(key=lambda parameter: parameter.kind)
     __init__.__signature__ = declared.replace(parameters=parameters)  # type: ignore[attr-defined]
