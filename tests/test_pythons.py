@@ -314,16 +314,16 @@ MEASURED = {
 }
 ROWS = {
     "Python": "3.15.2",
-    "tensor operations / bare loop, flat 4 leaves, this": "1.00",
-    "tensor operations / bare loop, flat 4 leaves, release": "1.41",
-    "structure, flat 4 leaves, times as fast as the release": "6.0",
-    "operations slower than the release": "`cat` (flat 4)",
-    "tensorclass: reading / a property by hand": "1.50",
-    "tensorclass, times as fast as the release": "4.0",
-    "compile: a call / release": "0.25",
+    "flat 4 leaves: tensor operations / bare loop, this package": "1.00",
+    "flat 4 leaves: tensor operations / bare loop, published package": "1.41",
+    "flat 4 leaves: structure operations, times as fast as the published package": "6.0",
+    "flat 4 leaves: operations slower than in the published package": "`cat`",
+    "tensorclass: reading a field / a hand-written property": "1.50",
+    "tensorclass: times as fast as the published package": "4.0",
+    "compile: a call / published package": "0.25",
     "loader: thousand rows a second, BatchLoader": "8",
     "storage, save / system calls": "2.00",
-    "storage, save, times as fast as the release": "2.50",
+    "storage, save, times as fast as the published package": "2.50",
     "checkpoint, restore, Checkpointer / read": "3.00",
 }
 
