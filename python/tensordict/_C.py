@@ -1,4 +1,4 @@
-"""Deprecated import path: the functions of keys, once those of a native module."""
+"""Deprecated import path: functions of keys, which were native once."""
 
 from tensordict._deprecated_utils import _unravel_keys as unravel_keys
 from tensordict._rust import unravel_key, unravel_key_list

@@ -23,7 +23,7 @@ from tensordict.functional import (
 )
 from tensordict.interop import hooks as _hooks
 
-# The module comes first: the function of the same name then takes the name.
+# Imported first: `tensordict.memmap` must become the function, not this module.
 from tensordict.memmap import MemmapTensor, MemoryMappedTensor
 from tensordict.ops.arrays import from_h5, from_zarr
 from tensordict.ops.closeness import assert_allclose_td, assert_close
@@ -275,5 +275,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """The public names, and the parts of the package to import."""
+    """Return the public names and the subpackages."""
     return sorted([*__all__, "data", "nn"])

@@ -1,4 +1,4 @@
-"""Established import path: archives of saved collections."""
+"""Established import path: archives of saved tensordicts."""
 
 from typing import TYPE_CHECKING
 

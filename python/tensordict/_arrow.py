@@ -1,4 +1,4 @@
-"""Established import path: tables of Apache Arrow."""
+"""Established import path: Apache Arrow tables."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Established import path: collections as context managers."""
+"""Established import path: tensordicts as context managers."""
 
 from typing import TYPE_CHECKING, TypeVar
 

@@ -1,4 +1,4 @@
-"""Established import path: datasets of MosaicML."""
+"""Established import path: MosaicML datasets."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""Small helpers that were public once: what the deprecated names of modules give.
+"""The values of deprecated names: small helpers that were public once.
 
-Nothing here is used by the package. The table :data:`UTILS` and its neighbours name,
-for each module, its deprecated names, what they give, and what to use instead.
+The package does not use them. For each module, :data:`UTILS` or another table maps its
+deprecated names to their values and their replacements.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _NUMPY_DTYPES = {
 
 
 class _KeyDependentDefaultDict(collections.defaultdict[Any, Any]):
-    """A dictionary whose missing values are made from their key."""
+    """A dictionary that makes a missing value from its key."""
 
     def __init__(self, fun: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def _is_seq_of_nested_key(seq: object) -> bool:
 
 
 def _unravel_keys(*keys: object) -> Any:
-    """The flat form of a key, or of each of several."""
+    """Return the flat form of a key, or of each of several keys."""
     from tensordict._rust import unravel_key
 
     if len(keys) == 1:
@@ -101,22 +101,22 @@ def _unravel_keys(*keys: object) -> Any:
 
 
 def _int_generator(seed: int) -> int:
-    """A number from 0 to 9,999, always the same for a seed."""
+    """Return a number from 0 to 9,999 that is determined by a seed."""
     from tensordict.distributed.tags import pseudo_random
 
     return pseudo_random(seed)
 
 
 def _infer_size_impl(shape: list[int], numel: int) -> list[int]:
-    """``shape`` with its -1 replaced by what makes ``numel`` elements."""
-    found = None
-    known = 1
+    """Return ``shape`` with -1 replaced by the size that makes ``numel`` elements."""
+    inferred_dim = None
+    product = 1
     for position, length in enumerate(shape):
         if length == -1:
-            if found is not None:
+            if inferred_dim is not None:
                 msg = "only one dimension can be inferred"
                 raise RuntimeError(msg)
-            found = position
+            inferred_dim = position
         elif length < 0:
             msg = (
                 f"invalid shape dimensions in {list(shape)}: sizes must be non-negative "
@@ -124,18 +124,18 @@ def _infer_size_impl(shape: list[int], numel: int) -> list[int]:
             )
             raise RuntimeError(msg)
         else:
-            known *= length
+            product *= length
     out = list(shape)
-    if found is not None and known and numel % known == 0:
-        out[found] = numel // known
-    elif found is not None or known != numel:
+    if inferred_dim is not None and product and numel % product == 0:
+        out[inferred_dim] = numel // product
+    elif inferred_dim is not None or product != numel:
         msg = f"invalid shape {list(shape)} for a batch of {numel} elements"
         raise RuntimeError(msg)
     return out
 
 
 def _convert_ellipsis_to_idx(idx: object, batch_size: Sequence[int]) -> Any:
-    """The index with its ellipsis written out as full slices."""
+    """Return the index with its ellipsis replaced by full slices."""
     if idx is Ellipsis:
         idx = (...,)
     if not isinstance(idx, tuple) or not any(part is Ellipsis for part in idx):
@@ -153,12 +153,12 @@ def _convert_ellipsis_to_idx(idx: object, batch_size: Sequence[int]) -> Any:
     if missing < 0:
         msg = "Not enough dimensions in TensorDict for index provided."
         raise RuntimeError(msg)
-    at = next(number for number, part in enumerate(idx) if part is Ellipsis)
-    return (*idx[:at], *[slice(None)] * missing, *idx[at + 1 :])
+    ellipsis_at = next(number for number, part in enumerate(idx) if part is Ellipsis)
+    return (*idx[:ellipsis_at], *[slice(None)] * missing, *idx[ellipsis_at + 1 :])
 
 
 def _cache(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a method of a collection whose answer holds while it is locked."""
+    """Decorate a method whose result is valid while the tensordict is locked."""
 
     @functools.wraps(fun)
     def method(self: Any, *args: object, **kwargs: object) -> Any:
@@ -169,7 +169,7 @@ def _cache(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _erase_cache(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a method of a collection after which nothing kept holds."""
+    """Decorate a method that invalidates cached results."""
 
     @functools.wraps(fun)
     def method(self: Any, *args: object, **kwargs: object) -> Any:
@@ -179,7 +179,7 @@ def _erase_cache(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _lock_blocked(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a method of a collection refuse a locked one."""
+    """Decorate a method that raises an error if the tensordict is locked."""
 
     @functools.wraps(func)
     def method(self: Any, *args: object, **kwargs: object) -> Any:
@@ -193,12 +193,12 @@ def _lock_blocked(func: Callable[..., Any]) -> Callable[..., Any]:
 def deprecated(
     what: str, *, removal: str, replacement: str | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make calls of the decorated function warn that it is on its way out.
+    """Decorate a function whose calls warn that it is deprecated.
 
     Args:
-        what: the function, as users know it.
-        removal: the version that will not have it.
-        replacement: what to use instead.
+        what: the function's name for users.
+        removal: the version that removes the function.
+        replacement: the replacement, if there is one.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -215,12 +215,12 @@ def deprecated(
 def deprecated_attributes(
     module: str, attributes: Mapping[str, tuple[Any, str | None]], *, removal: str
 ) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module whose old names warn.
+    """Return the ``__getattr__`` of a module whose deprecated names warn.
 
     Args:
         module: the name of the module.
-        attributes: by name, the value and what to use instead.
-        removal: the version that will not have them.
+        attributes: from names to their value and replacement.
+        removal: the version that removes the names.
     """
 
     def attribute(name: str) -> Any:
@@ -238,7 +238,7 @@ def deprecated_attributes(
 def warn_deprecated_env_var(
     name: str, value: str, *, removal: str, replacement: str | None = None
 ) -> None:
-    """Warn of an environment variable that is on its way out."""
+    """Warn about a deprecated environment variable."""
     message = _message(f"{name}={value}", removal, replacement)
     warn_caller(message)
 
@@ -249,18 +249,18 @@ def _message(what: str, removal: str, replacement: str | None) -> str:
 
 
 class _Backend:
-    """The module that :func:`_json_dumps` uses."""
+    """The holder of the JSON module that :func:`_json_dumps` uses."""
 
     module: Any = json
 
 
 def _get_json_backend() -> Any:
-    """The module that writes JSON."""
+    """Return the module that writes JSON."""
     return _Backend.module
 
 
 def _set_json_backend(backend: str) -> None:
-    """Choose the module that writes JSON, ``"json"`` or ``"orjson"``."""
+    """Set the module that writes JSON: ``"json"`` or ``"orjson"``."""
     if backend not in ("json", "orjson"):
         msg = "Backend must be either 'json' or 'orjson'"
         raise ValueError(msg)
@@ -268,66 +268,69 @@ def _set_json_backend(backend: str) -> None:
 
 
 def _json_dumps(data: object, **kwargs: object) -> str:
-    """``data`` as JSON text."""
+    """Return ``data`` as JSON text."""
     text = _Backend.module.dumps(data, **kwargs)
     return text.decode() if isinstance(text, bytes) else str(text)
 
 
 class _BufferLegacy(torch.nn.Buffer):
-    """A buffer, as :class:`torch.nn.Buffer` is one today."""
+    """A buffer, like :class:`torch.nn.Buffer`."""
 
 
-def _of(module: str, name: str) -> Callable[[], Any]:
-    """The attribute of a module that is imported when the name is used."""
+def _attribute_of(module: str, name: str) -> Callable[[], Any]:
+    """Return a function that imports a module and returns an attribute of it."""
 
     def value() -> Any:
         try:
             return getattr(importlib.import_module(module), name)
         except ModuleNotFoundError as error:
-            # `hasattr` gets an answer.
-            msg = f"{name} is a name of {module}, which is not installed."
+            # `hasattr` expects an AttributeError.
+            msg = f"{name} needs {module}, which is not installed."
             raise AttributeError(msg) from error
 
     return value
 
 
-def _is(value: object) -> Callable[[], Any]:
+def _value(value: object) -> Callable[[], Any]:
     return lambda: value
 
 
 Table = dict[str, tuple[Callable[[], Any], str | None]]
 
 UTILS: Table = {
-    "BufferLegacy": (_is(_BufferLegacy), None),
-    "KeyDependentDefaultDict": (_is(_KeyDependentDefaultDict), None),
-    "NESTED_TENSOR_ERR": (_is(NESTED_TENSOR_ERROR), None),
-    "NUMPY_TO_TORCH_DTYPE_DICT": (_is(_NUMPY_DTYPES), None),
+    "BufferLegacy": (_value(_BufferLegacy), None),
+    "KeyDependentDefaultDict": (_value(_KeyDependentDefaultDict), None),
+    "NESTED_TENSOR_ERR": (_value(NESTED_TENSOR_ERROR), None),
+    "NUMPY_TO_TORCH_DTYPE_DICT": (_value(_NUMPY_DTYPES), None),
     "TORCH_TO_NUMPY_DTYPE_DICT": (
-        _is({value: key for key, value in _NUMPY_DTYPES.items()}),
+        _value({value: key for key, value in _NUMPY_DTYPES.items()}),
         None,
     ),
-    "cache": (_is(_cache), None),
-    "convert_ellipsis_to_idx": (_is(_convert_ellipsis_to_idx), None),
-    "erase_cache": (_is(_erase_cache), None),
-    "get_json_backend": (_is(_get_json_backend), None),
-    "implement_for": (_of("pyvers", "implement_for"), "pyvers.implement_for"),
-    "infer_size_impl": (_is(_infer_size_impl), None),
-    "int_generator": (_is(_int_generator), None),
-    "is_namedtuple": (_of("tensordict.ops.python_values", "is_namedtuple"), None),
+    "cache": (_value(_cache), None),
+    "convert_ellipsis_to_idx": (_value(_convert_ellipsis_to_idx), None),
+    "erase_cache": (_value(_erase_cache), None),
+    "get_json_backend": (_value(_get_json_backend), None),
+    "implement_for": (_attribute_of("pyvers", "implement_for"), "pyvers.implement_for"),
+    "infer_size_impl": (_value(_infer_size_impl), None),
+    "int_generator": (_value(_int_generator), None),
+    "is_namedtuple": (
+        _attribute_of("tensordict.ops.python_values", "is_namedtuple"),
+        None,
+    ),
     "is_namedtuple_class": (
-        _of("tensordict.ops.python_values", "is_namedtuple_class"),
+        _attribute_of("tensordict.ops.python_values", "is_namedtuple_class"),
         None,
     ),
-    "is_nested_key": (_is(_is_nested_key), USE_NESTED_KEY),
-    "is_seq_of_nested_key": (_is(_is_seq_of_nested_key), USE_NESTED_KEYS),
-    "json_dumps": (_is(_json_dumps), "json.dumps or orjson.dumps"),
-    "lock_blocked": (_is(_lock_blocked), None),
-    "prod": (_is(math.prod), "math.prod"),
-    "set_json_backend": (_is(_set_json_backend), None),
-    "strtobool": (_is(strtobool), None),
-    "unravel_keys": (_is(_unravel_keys), "unravel_key or unravel_key_list"),
+    "is_nested_key": (_value(_is_nested_key), USE_NESTED_KEY),
+    "is_seq_of_nested_key": (_value(_is_seq_of_nested_key), USE_NESTED_KEYS),
+    "json_dumps": (_value(_json_dumps), "json.dumps or orjson.dumps"),
+    "lock_blocked": (_value(_lock_blocked), None),
+    "prod": (_value(math.prod), "math.prod"),
+    "set_json_backend": (_value(_set_json_backend), None),
+    "strtobool": (_value(strtobool), None),
+    "unravel_keys": (_value(_unravel_keys), "unravel_key or unravel_key_list"),
 }
-"""The names that ``tensordict.utils`` still answers."""
+"""The deprecated names of ``tensordict.utils``."""
 
 TENSORDICT: Table = {
     name: UTILS[name]
@@ -343,16 +346,16 @@ TENSORDICT: Table = {
         "lock_blocked",
     )
 }
-"""The names that ``tensordict.tensordict`` still answers."""
+"""The deprecated names of ``tensordict.tensordict``."""
 
 
 def _implements_for_tdparam(
     torch_function: Callable[..., Any],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a function the answer of parameters to a torch function."""
+    """Register a function as the handler of a torch function for parameters."""
 
     def decorator(func: Callable[..., Any]) -> Callable[..., Any]:
-        _of("tensordict.interop.torch_functions", "TD_HANDLED_FUNCTIONS")()[
+        _attribute_of("tensordict.interop.torch_functions", "TD_HANDLED_FUNCTIONS")()[
             torch_function
         ] = func
         return func
@@ -362,68 +365,73 @@ def _implements_for_tdparam(
 
 NN_PARAMS: Table = {
     "TDPARAM_HANDLED_FUNCTIONS": (
-        _of("tensordict.interop.torch_functions", "TD_HANDLED_FUNCTIONS"),
+        _attribute_of("tensordict.interop.torch_functions", "TD_HANDLED_FUNCTIONS"),
         None,
     ),
-    "implements_for_tdparam": (_is(_implements_for_tdparam), None),
+    "implements_for_tdparam": (_value(_implements_for_tdparam), None),
 }
-"""The names that ``tensordict.nn.params`` still answers."""
+"""The deprecated names of ``tensordict.nn.params``."""
 
 _PYTREE = "torch.utils._pytree"
 _MODULES = "tensordict.nn.functional_modules"
 TOP: Table = {
-    "Any": (_is(Any), "typing.Any"),
-    "Context": (_of(_PYTREE, "Context"), "torch.utils._pytree.Context"),
-    "Dict": (_is(typing.Dict), "typing.Dict"),  # noqa: UP006
-    "List": (_is(typing.List), "typing.List"),  # noqa: UP006
-    "MappingKey": (_of(_PYTREE, "MappingKey"), "torch.utils._pytree.MappingKey"),
+    "Any": (_value(Any), "typing.Any"),
+    "Context": (_attribute_of(_PYTREE, "Context"), "torch.utils._pytree.Context"),
+    "Dict": (_value(typing.Dict), "typing.Dict"),  # noqa: UP006
+    "List": (_value(typing.List), "typing.List"),  # noqa: UP006
+    "MappingKey": (
+        _attribute_of(_PYTREE, "MappingKey"),
+        "torch.utils._pytree.MappingKey",
+    ),
     "PYTREE_REGISTERED_LAZY_TDS": (
-        _of("tensordict._pytree", "PYTREE_REGISTERED_LAZY_TDS"),
+        _attribute_of("tensordict._pytree", "PYTREE_REGISTERED_LAZY_TDS"),
         f"{_MODULES}.PYTREE_REGISTERED_LAZY_TDS",
     ),
     "PYTREE_REGISTERED_TDS": (
-        _of("tensordict._pytree", "PYTREE_REGISTERED_TDS"),
+        _attribute_of("tensordict._pytree", "PYTREE_REGISTERED_TDS"),
         f"{_MODULES}.PYTREE_REGISTERED_TDS",
     ),
-    "Tuple": (_is(typing.Tuple), "typing.Tuple"),  # noqa: UP006
+    "Tuple": (_value(typing.Tuple), "typing.Tuple"),  # noqa: UP006
     "cls": (
-        _of("tensordict", "LazyStackedTensorDict"),
+        _attribute_of("tensordict", "LazyStackedTensorDict"),
         "tensordict.LazyStackedTensorDict",
     ),
-    "defaultdict": (_is(collections.defaultdict), "collections.defaultdict"),
+    "defaultdict": (_value(collections.defaultdict), "collections.defaultdict"),
     "implement_for": UTILS["implement_for"],
     "is_batchedtensor": (
-        _of("torch._C._functorch", "is_batchedtensor"),
+        _attribute_of("torch._C._functorch", "is_batchedtensor"),
         "torch._C._functorch.is_batchedtensor",
     ),
     "is_compiling": (
-        _of("torch.compiler", "is_compiling"),
+        _attribute_of("torch.compiler", "is_compiling"),
         "torch.compiler.is_compiling",
     ),
     "register_pytree_node": (
-        _of(_PYTREE, "register_pytree_node"),
+        _attribute_of(_PYTREE, "register_pytree_node"),
         "torch.utils._pytree.register_pytree_node",
     ),
-    "torch": (_is(torch), "torch"),
+    "torch": (_value(torch), "torch"),
 }
-"""The names that ``tensordict`` itself still answers."""
+"""The deprecated names of ``tensordict``."""
 
-TESTING: Table = {"MyDistData": (_of("tensordict._testing", "MyDistData"), None)}
-"""The names that ``tensordict.testing`` still answers."""
+TESTING: Table = {
+    "MyDistData": (_attribute_of("tensordict._testing", "MyDistData"), None)
+}
+"""The deprecated names of ``tensordict.testing``."""
 
-NN_UTILS: Table = {"StrEnum": (_of("enum", "StrEnum"), None)}
-"""The names that ``tensordict.nn.utils`` still answers."""
+NN_UTILS: Table = {"StrEnum": (_attribute_of("enum", "StrEnum"), None)}
+"""The deprecated names of ``tensordict.nn.utils``."""
 
 NN_COMMON: Table = {
-    name: (_of("torch._functorch.make_functional", name), f"functorch.{name}")
+    name: (_attribute_of("torch._functorch.make_functional", name), f"functorch.{name}")
     for name in ("FunctionalModule", "FunctionalModuleWithBuffers")
 }
-"""The names that ``tensordict.nn.common`` still answers."""
+"""The deprecated names of ``tensordict.nn.common``."""
 
 
 def _deterministic_register() -> Any:
-    """Register the deterministic sample of each class of distributions."""
-    return _of("tensordict.nn.distributions.deterministic", "register")()()
+    """Return the table of deterministic samples by class of distribution."""
+    return _attribute_of("tensordict.nn.distributions.deterministic", "register")()()
 
 
 NN_PROBABILISTIC: Table = {
@@ -432,11 +440,11 @@ NN_PROBABILISTIC: Table = {
         "a deterministic_sample attribute on the distribution",
     ),
 }
-"""The names that ``tensordict.nn.probabilistic`` still answers."""
+"""The deprecated names of ``tensordict.nn.probabilistic``."""
 
 
 def _distributions_by_name() -> dict[str, Any]:
-    """Distributions and modules of their parameters by their names in lower case."""
+    """Return distributions and modules of their parameters by lower-case name."""
     from tensordict.nn import distributions
 
     classes = (
@@ -449,13 +457,13 @@ def _distributions_by_name() -> dict[str, Any]:
 
 
 NN_DISTRIBUTIONS: Table = {"distributions_maps": (_distributions_by_name, None)}
-"""The names that ``tensordict.nn.distributions`` still answers."""
+"""The deprecated names of ``tensordict.nn.distributions``."""
 
 NN_TRUNCATED_NORMAL: Table = {
-    "CONST_SQRT_2": (_is(math.sqrt(2)), None),
-    "CONST_INV_SQRT_2": (_is(1 / math.sqrt(2)), None),
-    "CONST_INV_SQRT_2PI": (_is(1 / math.sqrt(2 * math.pi)), None),
-    "CONST_LOG_INV_SQRT_2PI": (_is(-0.5 * math.log(2 * math.pi)), None),
-    "CONST_LOG_SQRT_2PI_E": (_is(0.5 * math.log(2 * math.pi * math.e)), None),
+    "CONST_SQRT_2": (_value(math.sqrt(2)), None),
+    "CONST_INV_SQRT_2": (_value(1 / math.sqrt(2)), None),
+    "CONST_INV_SQRT_2PI": (_value(1 / math.sqrt(2 * math.pi)), None),
+    "CONST_LOG_INV_SQRT_2PI": (_value(-0.5 * math.log(2 * math.pi)), None),
+    "CONST_LOG_SQRT_2PI_E": (_value(0.5 * math.log(2 * math.pi * math.e)), None),
 }
-"""The names that ``tensordict.nn.distributions.truncated_normal`` still answers."""
+"""The deprecated names of ``tensordict.nn.distributions.truncated_normal``."""

@@ -1,4 +1,4 @@
-"""Established import path: how names on their way out say so."""
+"""Established import path: warnings about deprecated names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["deprecation_message", "warn_deprecated"]
 
 
 def __getattr__(name: str) -> Any:
-    # Helpers of the release that this package has no use for.
+    # Helpers that only clients of the published package use.
     if name in ("deprecated", "deprecated_attributes", "warn_deprecated_env_var"):
         return getattr(importlib.import_module("tensordict._deprecated_utils"), name)
     msg = f"module {__name__!r} has no attribute {name!r}"

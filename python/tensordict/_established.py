@@ -1,8 +1,8 @@
-"""Names at the import paths where clients of tensordict 0.15 find them.
+"""Lookup of names at the import paths of tensordict 0.15.
 
-A module of an established import path has the names that belong there. All others that
-are public somewhere, it offers by :func:`established_names`, since tensordict 0.15 imports
-them into most modules: each is found when it is first asked for.
+A module at an established import path defines the names that belong there. It offers all
+other public names through :func:`established_names`, because tensordict 0.15 imports them
+into most of its modules. A name is looked up when a client first uses it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class _BestAttemptInplace:
 
 
 BEST_ATTEMPT_INPLACE = _BestAttemptInplace()
-"""A value of ``inplace``: write into the entry if there is one, make a new entry
-otherwise."""
+"""A value of ``inplace``: write into an existing entry, or else make a new entry."""
 
 HOMES: dict[str, str] = {
     "BEST_ATTEMPT_INPLACE": "tensordict._established",
@@ -62,7 +61,7 @@ HOMES: dict[str, str] = {
     "to_mds": "tensordict._datasets",
     "warn_deprecated": "tensordict.primitives.deprecation",
     "warn_deprecated_env_var": "tensordict._deprecated_utils",
-    # Names that the release imports from torch, and clients from there.
+    # Names of torch that clients import from modules of tensordict 0.15.
     "Buffer": "torch.nn.parameter",
     "MappingKey": "torch.utils._pytree",
     "Parameter": "torch.nn.parameter",
@@ -83,26 +82,26 @@ HOMES: dict[str, str] = {
     "tree_map": "torch.utils._pytree",
     "tree_unflatten": "torch.utils._pytree",
 }
-"""The modules of names that are neither the package's nor those of its ``nn``."""
+"""The modules of public names that neither the package nor its ``nn`` exports."""
 
 
 def established_names(
     module: str, table: Mapping[str, tuple[Callable[[], Any], str | None]] | None = None
 ) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module of an established import path.
+    """Return the ``__getattr__`` of a module at an established import path.
 
     Args:
         module: the ``__name__`` of the module.
-        table: its deprecated names, as for :func:`deprecated_names`.
+        table: the deprecated names of the module, as for :func:`deprecated_names`.
     """
     return deprecated_names(module, table or {}, otherwise=_find)
 
 
 def _find(name: str) -> Any:
-    """The value of a public name.
+    """Return the value of a public name.
 
     Raises:
-        AttributeError: there is none of that name.
+        AttributeError: no public name matches.
     """
     if name in HOMES:
         return getattr(importlib.import_module(HOMES[name]), name)

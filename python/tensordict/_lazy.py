@@ -1,4 +1,4 @@
-"""Established import path, named by pickles and files: lazy stacks."""
+"""Established import path, used by pickles and files: lazy stacks."""
 
 from typing import TYPE_CHECKING
 

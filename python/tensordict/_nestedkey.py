@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 __all__ = ["KEY_SEPARATOR", "NestedKey"]
 
 KEY_SEPARATOR = "."
-"""Joins the parts of a nested key where :meth:`flatten_keys` is given no other."""
+"""The default separator of :meth:`flatten_keys`."""
 
 
 class _NestedKeyMeta(type):
-    """Makes ``isinstance(key, NestedKey)`` look at the value."""
+    """A metaclass for which ``isinstance(key, NestedKey)`` inspects the value."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, str) or (
@@ -22,7 +22,7 @@ class _NestedKeyMeta(type):
 
 
 if TYPE_CHECKING:
-    # In annotations the name stands for the keys themselves.
+    # For type checkers, `NestedKey` is the type of the keys.
     NestedKey = str | tuple[Any, ...]
 else:
 

@@ -1,4 +1,4 @@
-"""Established import path: the collections that are nodes of a pytree."""
+"""Established import path: the tensordict classes that are pytree nodes."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Established import path, named by pickles: how collections are taken apart."""
+"""Established import path, used by pickles: reductions of tensordicts."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Established import path: files of the safetensors format."""
+"""Established import path: safetensors files."""
 
 from typing import TYPE_CHECKING
 

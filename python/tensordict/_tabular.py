@@ -1,4 +1,4 @@
-"""Established import path: tables of other packages."""
+"""Established import path: tables of other libraries."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Established import path, named by pickles and files: the dense collections."""
+"""Established import path, used by pickles and files: dense tensordicts."""
 
 from typing import TYPE_CHECKING
 

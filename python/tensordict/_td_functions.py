@@ -1,4 +1,4 @@
-"""Established import path: functions that make, join and save collections."""
+"""Established import path: functions that make, join and save tensordicts."""
 
 from typing import TYPE_CHECKING
 

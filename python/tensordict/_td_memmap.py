@@ -1,4 +1,4 @@
-"""Established import path: saves as a directory of files."""
+"""Established import path: saves in the directory layout."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Established import path: the base class of every collection."""
+"""Established import path: the base class of all tensordict classes."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Established import path: a class for tests of messages between processes."""
+"""Established import path: a class for tests of communication between processes."""
 
 import torch
 
@@ -9,7 +9,7 @@ __all__ = ["MyDistData", "tensorclass"]
 
 @tensorclass
 class MyDistData:
-    """Two fields of tensors."""
+    """A tensorclass with two tensor fields."""
 
     a: torch.Tensor
     b: torch.Tensor

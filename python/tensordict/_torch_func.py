@@ -1,4 +1,4 @@
-"""Established import path: torch functions of collections."""
+"""Established import path: torch functions of tensordicts."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,13 @@ __all__ = ["TD_HANDLED_FUNCTIONS", "implements_for_lazy_td", "implements_for_td"
 def implements_for_td(
     torch_function: Callable[..., Any],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make the decorated function the answer of collections to a torch function."""
+    """Register the decorated function as the tensordict handler of a torch function."""
 
-    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
         TD_HANDLED_FUNCTIONS[torch_function] = function
         return function
 
-    return enter
+    return register
 
 
 implements_for_lazy_td = implements_for_td
@@ -29,7 +29,7 @@ implements_for_lazy_td = implements_for_td
 def where(
     condition: object, input: object, other: object, *, out: object = None
 ) -> Any:
-    """Choose by a condition between collections: see :func:`torch.where`."""
+    """Choose elements of two tensordicts by a condition: see :func:`torch.where`."""
     return TD_HANDLED_FUNCTIONS[torch.where](condition, input, other, out=out)
 
 

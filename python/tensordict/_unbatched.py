@@ -1,4 +1,4 @@
-"""Established import path, named by pickles: tensors that have no batch dims."""
+"""Established import path, used by pickles: tensors without batch dims."""
 
 from typing import TYPE_CHECKING
 

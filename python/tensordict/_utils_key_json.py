@@ -1,4 +1,4 @@
-"""Established import path: keys as the names of files, and JSON."""
+"""Established import path: keys as file names, and JSON."""
 
 from urllib.parse import unquote
 
@@ -26,10 +26,10 @@ _json_dumps = json_dumps
 
 
 def _encode_key_for_filesystem(key: str, *, robust: bool = True) -> str:
-    """The name of the file or directory of an entry; the key itself if not ``robust``."""
+    """Return the file name of an entry; if not ``robust``, the key itself."""
     return _rust.escape_key(key) if robust else key
 
 
 def _decode_key_from_filesystem(encoded_key: str) -> str:
-    """The key of an entry, of the name of its file or directory."""
+    """Return the key of an entry from its file name."""
     return "" if encoded_key == "%" else unquote(encoded_key)

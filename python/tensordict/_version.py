@@ -1,4 +1,4 @@
-"""Established import path: the version, and that of the interface."""
+"""Established import path: the version of the package and of its interface."""
 
 from tensordict import __version__
 

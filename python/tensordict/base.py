@@ -1,4 +1,4 @@
-"""Established import path: the base classes and what belongs to them."""
+"""Established import path: the base classes of tensordicts and their helpers."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Functions of several collections: padding, merging, grouping, collating."""
+"""Functions of several tensordicts: padding, merging, grouping, collating."""
 
 from __future__ import annotations
 
@@ -46,16 +46,21 @@ def merge_tensordicts(
     *tensordicts: C,
     callback_exist: Callable[..., Any] | Mapping[Any, Callable[..., Any]] | None = None,
 ) -> C:
-    """A collection with the entries of all: of the first that has each.
+    """Merge tensordicts; if several contain a key, the first of them wins.
 
     Args:
-        *tensordicts: two collections or more. The result has the type, batch size,
-            device and names of the first, and shares the leaves.
-        callback_exist: what makes one value of those of an entry that all have, as
-            ``callback_exist(*values)``; one for all entries, or by key.
+        *tensordicts: two or more tensordicts. The result has the class, batch size,
+            device and names of the first, and shares all leaves.
+        callback_exist: a function that computes the value of a key that all tensordicts
+            contain, called as ``callback_exist(*values)``; or a dictionary from keys to
+            such functions.
+
+    Returns:
+        A new tensordict.
 
     Raises:
-        RuntimeError: there are fewer than two, or an entry does not fit the batch size.
+        RuntimeError: fewer than two tensordicts are passed, or an entry does not fit
+            the batch size.
 
     Examples:
         >>> one = TensorDict(a=torch.zeros(2), batch_size=[2])
@@ -75,7 +80,7 @@ def merge_tensordicts(
         callbacks = table.get
     elif callback_exist is not None:
         callbacks = _always(callback_exist)
-    # The nested collections of the first come first, as `empty(recurse=True)` has them.
+    # `empty(recurse=True)` sets the order of the nested tensordicts of the first.
     result = tensordicts[0].empty(recurse=True)
     done: set[Any] = set()
     for td in tensordicts:
@@ -98,7 +103,7 @@ def _always(callback: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]
 
 
 def _merge_entry(result: Any, key: object, value: Any) -> None:
-    """Set an entry; the collections on the way are of the type of the one around."""
+    """Set an entry; missing levels get the class of the tensordict around them."""
     path = _rust.unravel_key_to_tuple(key)
     if is_tensorclass(result):
         result._check_field(path[0])
@@ -113,7 +118,10 @@ def _merge_entry(result: Any, key: object, value: Any) -> None:
         result = child
     present = result._get_entry(path[-1], None)
     if is_branch(present):
-        msg = f"{path[-1]!r} is a leaf in one collection and a nested one in another"
+        msg = (
+            f"merge_tensordicts: {path[-1]!r} is a leaf in one tensordict and a nested "
+            "tensordict in another."
+        )
         raise AttributeError(msg)
     _rust.set_entry(result, path[-1], value)
 
@@ -124,20 +132,20 @@ def _merge_entry(result: Any, key: object, value: Any) -> None:
 def group_by(
     tensordict: CollectionProtocol, key: NestedKey
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Split a collection by the values of an entry, along the first batch dim.
+    """Split a tensordict by the values of an entry, along the first batch dim.
 
     Args:
-        tensordict: a collection with at least one batch dim.
-        key: the entry whose slices are compared.
+        tensordict: a tensordict with at least one batch dim.
+        key: the key of the entry to group by.
 
     Returns:
-        The different values, sorted, and a collection of the rows of each, which keep
-        their order. A row with NaN is a group of its own.
+        The unique values, sorted, and for each value a tensordict of its rows, in their
+        order. A row with NaN is a group by itself.
 
     Raises:
-        ValueError: there is no batch dim.
-        KeyError: there is no such entry.
-        TypeError: the entry is a collection.
+        ValueError: the tensordict has no batch dim.
+        KeyError: the entry is missing.
+        TypeError: the entry is a tensordict.
 
     Examples:
         >>> td = TensorDict(a=torch.tensor([1, 0, 1]), batch_size=[3])
@@ -158,13 +166,13 @@ def group_by(
     if isinstance(column, torch.Tensor):
         # Without a dim, NaN is sorted to the end.
         dim = 0 if column.ndim > 1 else None
-        values, places = torch.unique(column, dim=dim, return_inverse=True)
+        values, group_of_row = torch.unique(column, dim=dim, return_inverse=True)
         count = values.shape[0]
     elif is_non_tensor(column):
-        listed = [_hashable(row) for row in column.tolist()]
-        values = sorted(set(listed))
+        row_values = [_hashable(row) for row in column.tolist()]
+        values = sorted(set(row_values))
         numbers = {value: number for number, value in enumerate(values)}
-        places = torch.tensor([numbers[value] for value in listed])
+        group_of_row = torch.tensor([numbers[value] for value in row_values])
         count = len(values)
     else:
         msg = (
@@ -172,12 +180,12 @@ def group_by(
             f"{type(column).__name__}."
         )
         raise TypeError(msg)
-    # The groups of a part of a locked collection are locked, as what is moved of it.
+    # Groups of a view of a locked tensordict are locked, like other results of views.
     is_locked_part = tensordict._writes_through() and tensordict.is_locked
     if tensordict._writes_through():
         tensordict = tensordict._as_plain()
-    order = torch.argsort(places, stable=True)
-    counts = torch.bincount(places, minlength=count).tolist() if count else []
+    order = torch.argsort(group_of_row, stable=True)
+    counts = torch.bincount(group_of_row, minlength=count).tolist() if count else []
     groups = tuple(tensordict[rows] for rows in order.split(counts) if counts)
     if is_locked_part:
         for group in groups:
@@ -192,22 +200,27 @@ def collate(
     nested_keys: Sequence[NestedKey] | None = None,
     mask_key: NestedKey | None = None,
 ) -> Any:
-    """Make a batch of samples, for :class:`torch.utils.data.DataLoader`.
+    """Collate samples to a batch, for :class:`torch.utils.data.DataLoader`.
 
-    Collections are stacked, anything else is given to torch's default.
+    Tensordicts are stacked. Dictionaries and tuples are collated part by part; other
+    samples go to torch's ``default_collate``.
 
     Args:
-        batch: the samples. What is no list is given back.
-        pad_keys: entries whose first dim differs between samples, with what they are
-            padded with to the longest.
-        nested_keys: entries whose first dim differs, to become nested tensors.
-        mask_key: where bool masks of the entries in ``pad_keys`` are stored.
+        batch: a list of samples. Any other object is returned as it is.
+        pad_keys: from keys of entries whose first dim differs between samples to
+            padding values. The entries are padded to the longest.
+        nested_keys: the keys of entries whose first dim differs, which become nested
+            tensors.
+        mask_key: the key for boolean masks of the entries in ``pad_keys``. Default: no
+            masks.
 
     Raises:
-        KeyError: a sample lacks an entry that is named.
+        KeyError: a sample lacks an entry of ``pad_keys`` or ``nested_keys``.
         TypeError: some samples are tensorclasses and some are not.
-        ValueError: a key is in both lists, there is a mask but nothing to pad, the
-            mask is an entry of a sample, or samples to be padded have batch dims.
+        ValueError: a key is in both ``pad_keys`` and ``nested_keys``, there is a
+            ``mask_key`` without ``pad_keys``, the mask is an entry of a sample, samples
+            to pad have batch dims, or the other entries differ in shape while
+            ``nested_keys`` is used.
 
     Examples:
         >>> samples = [TensorDict(a=torch.ones(1)), TensorDict(a=torch.ones(2))]
@@ -230,7 +243,7 @@ def collate(
             msg = f"a {type(sample).__name__} among the samples has no batch_size"
             raise AttributeError(msg)
         if is_tensorclass(sample) != is_tensorclass(first):
-            kinds = [type(each).__name__ for each in batch]
+            kinds = [type(sample).__name__ for sample in batch]
             msg = (
                 "Cannot collate a batch that mixes tensorclass instances with "
                 f"tensordicts: got {kinds}."
@@ -261,7 +274,7 @@ def collate(
 
 
 def _collate_parts(batch: list[Any], options: dict[str, Any]) -> Any:
-    """:func:`collate` of dictionaries and tuples part by part; torch's of all else."""
+    """Collate dictionaries and tuples part by part, other samples with torch."""
     first = batch[0]
     if isinstance(first, Mapping):
         return {
@@ -281,7 +294,7 @@ def _collate_parts(batch: list[Any], options: dict[str, Any]) -> Any:
 def _checked_keys(
     batch: list[Any], pad_keys: Any, nested_keys: Any, mask_key: Any
 ) -> tuple[dict[Any, float], list[Any]]:
-    """The keys of :func:`collate` in their simplest form, known to be in all samples."""
+    """Return the unraveled keys of :func:`collate`, checked against all samples."""
     padded = {
         _rust.unravel_key(key): value for key, value in dict(pad_keys or {}).items()
     }
@@ -322,9 +335,9 @@ def make_tensordict(
     """Make a :class:`TensorDict` of a mapping or of keyword arguments.
 
     Args:
-        input_dict: the entries. They come after those given by name.
+        input_dict: the entries. They are added after the keyword arguments.
         batch_size: the batch size. Default: ``[]``.
-        device: where all entries are moved.
+        device: the device to move all entries to.
         auto_batch_size: whether the batch size is the leading dims that all entries
             share.
         **kwargs: entries by name.
@@ -342,7 +355,7 @@ def make_tensordict(
 
 
 def _hashable(value: object) -> Any:
-    """A value, or the values of one row as a tuple."""
+    """Return a value; nested lists become nested tuples."""
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 

@@ -1,4 +1,4 @@
-"""Established import path: tensors over files."""
+"""Established import path: memory-mapped tensors."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +13,17 @@ __all__ = ["MemmapTensor", "MemoryMappedTensor", "set_transfer_ownership"]
 
 
 def set_transfer_ownership(memmap: object, value: bool = True) -> None:
-    """Accept what early releases asked for: nothing has to be transferred any more.
+    """Do nothing: memory-mapped tensors need no transfer of ownership any more.
 
-    There a temporary file was deleted by the process that owned the tensor, and this
-    said whether a process that received the tensor owned it from then on. Here a file
-    with a name is never deleted, and memory without a name lives until the last process
-    that maps it has let it go. So it can stay where it is, in ``td.apply_`` too.
+    In early releases, the process that owned a memory-mapped tensor deleted its
+    temporary file, and this function made a receiver the owner. Today a named file is
+    never deleted automatically, and anonymous memory lives until the last process
+    unmaps it. The function stays for code that still calls it, such as
+    ``td.apply_(set_transfer_ownership)``.
 
     Args:
         memmap: a leaf of any kind.
-        value: whether the receiver was to own the file.
+        value: ignored.
 
     Examples:
         >>> import torch

@@ -1,17 +1,19 @@
-"""A plugin that tells mypy what ``@tensorclass`` makes of a class.
+"""A mypy plugin for the decorator ``@tensorclass``.
 
-Without it mypy takes a decorated class for a dataclass of its fields. With it a class
-is what it is when the program runs: a :class:`TensorClass`, which is made with
-``batch_size=``, is indexed, and has the methods of every collection. Enable it where
-mypy is configured::
+Without the plugin, mypy treats a decorated class as a dataclass. With it, the class is a
+:class:`TensorClass` as at runtime: it takes ``batch_size=``, can be indexed and has the
+methods of a tensordict. Enable it in the configuration of mypy::
 
     [tool.mypy]
     plugins = ["tensordict.mypy_plugin"]
 
-It also says that ``torch.stack``, ``torch.cat`` and the functions of shape and of new
-values take collections, that the options in ``TensorClass["nocast"]`` are no types, and
-what the declared keys of a :class:`TypedTensorDict` hold: ``state["position"]`` is what
-``state.position`` is, and a ``NotRequired[Tensor]`` is a tensor that need not be given.
+The plugin also does the following:
+
+* ``torch.stack``, ``torch.cat`` and the functions for shapes and new values take
+  tensordicts.
+* The options in ``TensorClass["nocast"]`` are no types.
+* The declared keys of a :class:`TypedTensorDict` have types: ``state["position"]`` has
+  the type of ``state.position``, and a ``NotRequired[Tensor]`` is an optional tensor.
 """
 
 from __future__ import annotations
@@ -75,32 +77,32 @@ KEEPING = frozenset(
         *("chunk", "split", "tensor_split", "unbind"),
     )
 )
-"""The functions of torch that give a collection of the class of the first argument.
+"""The torch functions whose result has the class of the first argument.
 
-Those of the last line give several of them, in a tuple.
+The functions in the last line return a tuple of such results.
 """
 
 
 class TensorDictPlugin(Plugin):
-    """The plugin that tells mypy about tensorclasses."""
+    """The mypy plugin for tensorclasses."""
 
     def get_class_decorator_hook(
         self, fullname: str
     ) -> Callable[[ClassDefContext], None] | None:
-        """Give a decorated class its base, before mypy looks at its methods."""
+        """Add the base to a decorated class, before mypy analyzes its methods."""
         return _give_base if fullname == DECORATOR else None
 
     def get_class_decorator_hook_2(
         self, fullname: str
     ) -> Callable[[ClassDefContext], bool] | None:
-        """Take the place of what mypy does with decorators like ``dataclass``.
+        """Replace mypy's own handling of decorators like ``dataclass``.
 
-        The base is one, too: it is what makes the fields arguments.
+        The base class is such a decorator, too: it makes fields of the annotations.
         """
         return _has_base if fullname == DECORATOR else None
 
     def get_additional_deps(self, file: MypyFile) -> list[tuple[int, str, int]]:
-        """Look at a file that was just read, before its names are looked up."""
+        """Change the classes of a parsed file before its names are resolved."""
         if any(map(_is_ours, file.imports)):
             for cls in _classes_in(file):
                 _take_brackets(cls)
@@ -108,13 +110,13 @@ class TensorDictPlugin(Plugin):
         return []
 
     def get_method_hook(self, fullname: str) -> Callable[[MethodContext], Type] | None:
-        """Give a declared key the type of its declaration."""
+        """Return the declared type for a declared key."""
         return _declared if fullname.endswith("__getitem__") else None
 
     def get_function_signature_hook(
         self, fullname: str
     ) -> Callable[[FunctionSigContext], FunctionLike] | None:
-        """Let torch's functions take collections."""
+        """Make torch's functions accept tensordicts."""
         module, _, name = fullname.rpartition(".")
         if module not in FUNCTIONS:
             return None
@@ -135,14 +137,14 @@ def _give_base(context: ClassDefContext) -> None:
     info = cls.info
     if base in info.mro:
         return
-    inherited = [each for each in info.bases if each.type.fullname != "builtins.object"]
+    inherited = [cls for cls in info.bases if cls.type.fullname != "builtins.object"]
     info.bases = [*inherited, Instance(base, [])]
-    # It is computed where it is empty only.
+    # mypy computes the order of bases only if it is empty.
     info.mro = []
     try:
         calculate_mro(info)
     except MroError:
-        context.api.fail("The bases of the class do not go with TensorClass", cls)
+        context.api.fail("The bases of the class conflict with TensorClass", cls)
         return
     info.metaclass_type = info.calculate_metaclass_type()
     _take_options(cls, context.reason)
@@ -158,12 +160,12 @@ def _take_options(cls: ClassDef, decorator: Expression) -> None:
 
 
 def _has_base(context: ClassDefContext) -> bool:
-    """Return whether the class is ready for what its base asks for."""
+    """Return whether the class has the base :class:`TensorClass`."""
     return any(base.fullname == BASE for base in context.cls.info.mro)
 
 
 def _is_ours(imported: ImportBase) -> bool:
-    """Return whether an import statement names this package."""
+    """Return whether an import statement imports this package."""
     if isinstance(imported, Import):
         return any(name.partition(".")[0] == PACKAGE for name, _ in imported.ids)
     named = getattr(imported, "id", "")
@@ -171,38 +173,38 @@ def _is_ours(imported: ImportBase) -> bool:
 
 
 def _classes_in(node: Node) -> Iterator[ClassDef]:
-    """All class statements below a node. Mypy's own visitors cannot be extended."""
+    """Yield all class statements below a node; mypy's visitors cannot be subclassed."""
     if isinstance(node, ClassDef):
         yield node
     for name in ("defs", "body", "else_body", "finally_body", "handlers", "func"):
-        below = getattr(node, name, None)
-        for each in below if isinstance(below, list) else [below]:
-            if isinstance(each, Node):
-                yield from _classes_in(each)
+        children = getattr(node, name, None)
+        for child in children if isinstance(children, list) else [children]:
+            if isinstance(child, Node):
+                yield from _classes_in(child)
 
 
 def _take_brackets(cls: ClassDef) -> None:
-    """Make keywords of the class statement of the options in brackets behind a base.
+    """Turn options in brackets after a base into keywords of the class statement.
 
-    Brackets hold types for mypy, which looks for a class of the name of each option.
+    Mypy expects types in the brackets, and would look up a class for each option.
     """
-    for place, base in enumerate(cls.base_type_exprs):
+    for position, base in enumerate(cls.base_type_exprs):
         if not isinstance(base, IndexExpr):
             continue
-        named = base.base
-        if not isinstance(named, (NameExpr, MemberExpr)):
+        base_name = base.base
+        if not isinstance(base_name, (NameExpr, MemberExpr)):
             continue
         options = _texts(base.index)
-        if named.name in TAKE_OPTIONS and options:
-            cls.base_type_exprs[place] = named
+        if base_name.name in TAKE_OPTIONS and options:
+            cls.base_type_exprs[position] = base_name
             if "frozen" in options:
                 cls.keywords["frozen"] = NameExpr("True")
 
 
 def _take_not_required(cls: ClassDef) -> None:
-    """Make fields with a default of the keys that need not be given.
+    """Turn ``NotRequired`` keys into fields with a default.
 
-    To mypy ``NotRequired`` is for the keys of a ``TypedDict`` alone.
+    Mypy accepts ``NotRequired`` in a ``TypedDict`` only.
     """
     if any(_name_of(base).endswith("TypedDict") for base in cls.base_type_exprs):
         return
@@ -215,26 +217,26 @@ def _take_not_required(cls: ClassDef) -> None:
         if declared.name.rpartition(".")[2] == "NotRequired":
             statement.type = statement.unanalyzed_type = declared.args[0]
             if isinstance(statement.rvalue, TempNode):
-                # It is of every type.
+                # `NotImplemented` has every type.
                 statement.rvalue = NameExpr("NotImplemented")
 
 
 def _name_of(base: Expression) -> str:
-    """The last name of what a class derives from, without brackets."""
+    """Return the last name in the expression of a base class, without brackets."""
     if isinstance(base, IndexExpr):
         base = base.base
     return base.name if isinstance(base, (NameExpr, MemberExpr)) else ""
 
 
 def _texts(index: Expression) -> list[str]:
-    """The texts in the brackets; none where there is anything else."""
+    """Return the texts in the brackets; an empty list if other items are there."""
     items = index.items if isinstance(index, TupleExpr) else [index]
     texts = [item.value for item in items if isinstance(item, StrExpr)]
     return texts if len(texts) == len(items) else []
 
 
 def _declared(context: MethodContext) -> Type:
-    """The type of the key that is read, if it is declared; what annotations say if not."""
+    """Return the declared type of the key, otherwise the default type."""
     td = get_proper_type(context.type)
     if not isinstance(td, Instance) or not td.type.has_base(TYPED):
         return context.default_return_type
@@ -249,7 +251,7 @@ def _declared(context: MethodContext) -> Type:
 
 
 def _joining(context: FunctionSigContext) -> FunctionLike:
-    """The signature with collections in place of tensors, if that is what is joined."""
+    """Return the signature for tensordicts, if the arguments are tensordicts."""
     signature = context.default_signature
     if not context.args or len(context.args[0]) != 1:
         return signature
@@ -262,45 +264,45 @@ def _joining(context: FunctionSigContext) -> FunctionLike:
 
 
 def _keeping(context: FunctionSigContext) -> FunctionLike:
-    """The signature with a collection in place of the tensor, if the argument is one."""
+    """Return the signature for a tensordict, if the argument is a tensordict."""
     signature = context.default_signature
     if not context.args or len(context.args[0]) != 1:
         return signature
-    given = get_proper_type(context.api.get_expression_type(context.args[0][0]))
-    if not _is_collection(given):
+    argument_type = get_proper_type(context.api.get_expression_type(context.args[0][0]))
+    if not _is_collection(argument_type):
         return signature
-    result: Type = given
-    several = get_proper_type(signature.ret_type)
-    if isinstance(several, TupleType):
-        several = tuple_fallback(several)
-    if isinstance(several, Instance) and several.args:
-        result = several.copy_modified(args=[given])
-    types = [given, *signature.arg_types[1:]]
+    result: Type = argument_type
+    default_result = get_proper_type(signature.ret_type)
+    if isinstance(default_result, TupleType):
+        default_result = tuple_fallback(default_result)
+    if isinstance(default_result, Instance) and default_result.args:
+        result = default_result.copy_modified(args=[argument_type])
+    types = [argument_type, *signature.arg_types[1:]]
     return signature.copy_modified(arg_types=types, ret_type=result)
 
 
 def _choosing(context: FunctionSigContext) -> FunctionLike:
-    """The signature of ``torch.where`` for what is chosen from, if it is a collection."""
+    """Return the signature of ``torch.where`` for tensordicts, or the default."""
     signature = context.default_signature
-    chosen = [expressions[0] for expressions in context.args[1:3] if expressions]
-    if len(chosen) != 2 or len(signature.arg_types) < 3:
+    choices = [expressions[0] for expressions in context.args[1:3] if expressions]
+    if len(choices) != 2 or len(signature.arg_types) < 3:
         return signature
-    types = [get_proper_type(context.api.get_expression_type(each)) for each in chosen]
+    types = [get_proper_type(context.api.get_expression_type(arg)) for arg in choices]
     if not _is_collection(types[0]):
         return signature
-    every = [signature.arg_types[0], *types, *signature.arg_types[3:]]
-    return signature.copy_modified(arg_types=every, ret_type=types[0])
+    arg_types = [signature.arg_types[0], *types, *signature.arg_types[3:]]
+    return signature.copy_modified(arg_types=arg_types, ret_type=types[0])
 
 
-def _is_collection(given: Type) -> bool:
-    """Return whether a type is that of a collection, or a variable of such types."""
-    bound = given.upper_bound if isinstance(given, TypeVarType) else given
+def _is_collection(type_: Type) -> bool:
+    """Return whether a type, or the bound of a type variable, is a tensordict class."""
+    bound = type_.upper_bound if isinstance(type_, TypeVarType) else type_
     bound = get_proper_type(bound)
     return isinstance(bound, Instance) and bound.type.has_base(COLLECTION)
 
 
 def _item_of(joined: Type) -> Type | None:
-    """The collections in a list or tuple of some; None where they are no collections."""
+    """Return the item type of a list or tuple of tensordicts; None for other types."""
     if isinstance(joined, TupleType):
         joined = tuple_fallback(joined)
     if not isinstance(joined, Instance) or not joined.args:
@@ -310,6 +312,6 @@ def _item_of(joined: Type) -> Type | None:
 
 
 def plugin(version: str) -> type[Plugin]:
-    """The plugin: what mypy calls when it reads its configuration."""
+    """Return the plugin class, when mypy reads its configuration."""
     del version
     return TensorDictPlugin

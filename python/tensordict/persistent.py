@@ -1,4 +1,4 @@
-"""Collections whose entries are in a file of HDF5 or Zarr: an established import path."""
+"""Established import path: tensordicts whose entries are in an HDF5 or Zarr file."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Deprecated import path: tables of other packages."""
+"""Deprecated import path: tables of other libraries."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Established import path: what ``tensordict.tensordict`` has offered from the start."""
+"""Established import path: the names of ``tensordict.tensordict`` in early releases."""
 
 from typing import TYPE_CHECKING
 

@@ -1,13 +1,13 @@
-"""Check that a collection of your own obeys the laws of all collections.
+"""Laws that every tensordict class obeys, to test a class of your own.
 
-:func:`check_collection` runs all laws. For a test per law, give :func:`laws` to pytest::
+:func:`check_collection` checks all laws. For one test a law, pass :func:`laws` to pytest::
 
     @pytest.mark.parametrize("law", laws(), ids=str)
     def test_my_collection(law):
         law(make)
 
-``make`` puts the entries of a tensordict into your collection. It is called once per law, with
-:func:`sample`.
+``make`` takes a tensordict and returns an instance of your class with its entries. It is
+called once a law, with :func:`sample`.
 """
 
 from __future__ import annotations
@@ -87,21 +87,22 @@ OPERATIONS: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Law:
-    """One law, to be called with the function that makes a collection.
+    """A law, called with a function that makes an instance of the tested class.
 
     Args:
-        name: what the law says, which is also its text.
-        check: fails where a collection that was made breaks the law.
+        name: a sentence that states the law.
+        check: a function that raises an ``AssertionError`` if an instance breaks the
+            law.
     """
 
     name: str
     check: Callable[[Any], None]
 
     def __call__(self, make: Make) -> None:
-        """Make a collection and check the law on it.
+        """Make an instance and check the law.
 
         Raises:
-            AssertionError: the collection breaks the law.
+            AssertionError: the instance breaks the law.
         """
         self.check(make(sample()))
 
@@ -110,10 +111,10 @@ class Law:
 
 
 def sample() -> TensorDict:
-    """Return the tensordict whose entries the collection under test is to hold.
+    """Return the tensordict whose entries the tested class has to hold.
 
-    Its batch size is ``[2, 3]``; ``"a"`` has the shape ``[2, 3]``, ``("n", "b")`` the
-    shape ``[2, 3, 4]``. A collection may hold non-tensor data beside them.
+    Its batch size is ``[2, 3]``; ``"a"`` has the shape ``[2, 3]`` and ``("n", "b")``
+    the shape ``[2, 3, 4]``. The tested class may add non-tensor data.
 
     Examples:
         >>> sorted(sample().keys(True, True), key=str)
@@ -127,9 +128,9 @@ def sample() -> TensorDict:
 
 
 def laws() -> list[Law]:
-    """Return the laws that every collection obeys.
+    """Return the laws that every tensordict class obeys.
 
-    A collection that is locked is to refuse new entries, and to take values in place.
+    A locked instance has to reject new entries and to accept writes in place.
 
     Examples:
         >>> [law for law in laws() if law.name == "exp is that of a tensordict"]
@@ -151,13 +152,14 @@ def laws() -> list[Law]:
 
 
 def check_collection(make: Make) -> None:
-    """Check every law on a kind of collection.
+    """Check every law for a tensordict class.
 
     Args:
-        make: makes a collection with the entries of the tensordict that it is given.
+        make: a function that takes a tensordict and returns an instance of the tested
+            class with its entries.
 
     Raises:
-        AssertionError: the collection breaks a law; the error names it.
+        AssertionError: an instance breaks a law. The error names the law.
 
     Examples:
         >>> from tensordict import lazy_stack
@@ -176,12 +178,12 @@ def _numbers(*size: int) -> torch.Tensor:
 
 
 def _plain(td: TensorCollection) -> Any:
-    """Return what a collection holds, as dictionaries of copies."""
+    """Return nested dictionaries of copies of the entries."""
     return td.to_tensordict().to_dict(retain_none=False)
 
 
 def _differing(found: object, expected: object, path: str = "") -> str | None:
-    """Return the path of the first entry that differs, or None where all are equal."""
+    """Return the path of the first entry that differs; None if all are equal."""
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         if found.keys() != expected.keys():
             return f"{path or 'the keys'}: {list(found)} instead of {list(expected)}"
@@ -207,8 +209,8 @@ def _check(holds: bool, otherwise: str) -> None:
         raise AssertionError(otherwise)
 
 
-def _check_refused(call: Callable[[], Any], what: str) -> None:
-    """Check that a call raises the error for what a collection cannot take."""
+def _check_raises(call: Callable[[], Any], what: str) -> None:
+    """Check that a call raises the error for a value that a tensordict cannot take."""
     try:
         call()
     except (RuntimeError, ValueError):
@@ -279,7 +281,7 @@ def _an_operation_leaves_its_collection_alone(td: TensorCollection) -> None:
 
 def _an_entry_that_is_set_is_read(td: TensorCollection) -> None:
     if td.is_locked:
-        _check_refused(lambda: td.set("z", _numbers(2, 3)), "a new entry of a lock")
+        _check_raises(lambda: td.set("z", _numbers(2, 3)), "a new entry of a lock")
         return
     td.set("z", _numbers(2, 3, 2))
     td.set(("n", "y"), _numbers(2, 3))
@@ -305,9 +307,9 @@ def _rows_that_are_written_are_read(td: TensorCollection) -> None:
 
 def _a_value_that_does_not_fit_changes_nothing(td: TensorCollection) -> None:
     before = _plain(td)
-    _check_refused(lambda: td.set("a", torch.zeros(7)), "a tensor of another size")
+    _check_raises(lambda: td.set("a", torch.zeros(7)), "a tensor of another size")
     values = {"a": torch.zeros(2, 3), "z": torch.zeros(7)}
-    _check_refused(lambda: td.update(values), "an update of which one does not fit")
+    _check_raises(lambda: td.update(values), "an update of which one does not fit")
     _check_equal(_plain(td), before)
 
 
@@ -317,7 +319,7 @@ def _a_locked_collection_takes_no_entry(td: TensorCollection) -> None:
             td.lock_()
         except RuntimeError:  # A view has the lock of its parent.
             return
-    _check_refused(lambda: td.set("z", torch.zeros(2, 3)), "a new entry of a lock")
+    _check_raises(lambda: td.set("z", torch.zeros(2, 3)), "a new entry of a lock")
     td.set_("a", torch.ones(2, 3))
     _check_equal(td.get("a"), torch.ones(2, 3))
 

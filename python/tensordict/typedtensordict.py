@@ -1,4 +1,4 @@
-"""Re-export of ``TypedTensorDict`` under its established import path."""
+"""Established import path: ``TypedTensorDict``."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,6 @@
-"""Helpers around collections: keys, shapes, duplicates, settings, timing.
+"""Helpers for tensordicts: keys, shapes, duplicates, settings, timing.
 
-Most names are defined where they belong and are offered here under their established
-import path.
+Most names are defined elsewhere and are offered here at their established import path.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ __all__ = [
     "unravel_key_to_tuple",
 ]
 
-# The unions of the typing module, as users compare them and read their arguments.
+# Unions of the typing module: clients compare them and read their arguments.
 DeviceType = Union[torch.device, str, int]  # noqa: UP007
 """The type of a device argument: ``torch.device("cuda")``, ``"cuda:0"`` or ``0``."""
 IndexType = Union[  # noqa: UP007
@@ -141,17 +140,17 @@ if not TYPE_CHECKING:  # so that type checkers find unknown names
 
 
 def expand_as_right(tensor: Any, dest: Any) -> Any:
-    """Expand a tensor by new dims on its right, to the shape of another.
+    """Expand a tensor by new dims on the right to the shape of another tensor.
 
     Args:
-        tensor: a tensor or a collection of shape ``[*S]``, where a dim may be 1.
-        dest: a tensor or a collection of shape ``[*S, *F]``.
+        tensor: a tensor or tensordict of shape ``[*S]``; a dim may be 1.
+        dest: a tensor or tensordict of shape ``[*S, *F]``.
 
     Returns:
         A view of shape ``[*S, *F]``.
 
     Raises:
-        RuntimeError: the shape of ``dest`` does not begin with that of ``tensor``.
+        RuntimeError: the shape of ``dest`` does not begin with the shape of ``tensor``.
 
     Examples:
         >>> expand_as_right(torch.arange(2), torch.zeros(2, 3))
@@ -168,10 +167,10 @@ def expand_as_right(tensor: Any, dest: Any) -> Any:
 
 
 def expand_right(tensor: Any, shape: Sequence[int]) -> Any:
-    """Expand a tensor by new dims on its right, to a shape.
+    """Expand a tensor by new dims on the right to a shape.
 
     Args:
-        tensor: a tensor or a collection of shape ``[*S]``, where a dim may be 1.
+        tensor: a tensor or tensordict of shape ``[*S]``; a dim may be 1.
         shape: the shape ``[*S, *F]``.
 
     Returns:
@@ -188,7 +187,7 @@ def expand_right(tensor: Any, shape: Sequence[int]) -> Any:
 
 
 def _shape(tensor: torch.Tensor, nested_shape: bool = False) -> Any:
-    """The shape of a tensor; a nested tensor's dims that differ are -1."""
+    """Return the shape of a tensor; the ragged dims of a nested tensor are -1."""
     if special.rows(tensor) is None:
         return tensor.shape
     if nested_shape:
@@ -207,26 +206,26 @@ def _shape(tensor: torch.Tensor, nested_shape: bool = False) -> Any:
 def _maybe_correct_neg_dim(
     dim: int, shape: torch.Size | None, ndim: int | None = None
 ) -> int:
-    """A dim counted from the front, checked."""
-    given = ndim
+    """Return a dim counted from the front, after a range check."""
+    ndim_given = ndim
     if ndim is None:
         ndim = len(shape)  # type: ignore[arg-type]
     out = from_front(dim, ndim)
     if not 0 <= out < ndim:
-        where = f"batch dims {ndim}" if given is not None else f"shape {shape}"
+        where = f"batch dims {ndim}" if ndim_given is not None else f"shape {shape}"
         msg = f"Incompatible dim {out} for tensordict with {where}."
         raise IndexError(msg)
     return out
 
 
 def _getitem_batch_size(batch_size: Any, index: BatchIndex) -> Any:
-    """The batch size that an index gives."""
+    """Return the batch size that indexing with ``index`` gives."""
     size = _rust.index_shape(torch.Size(batch_size), index)
     return size if isinstance(batch_size, torch.Size) else type(batch_size)(size)
 
 
 def _zip_strict(*iterables: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """:func:`zip` of iterables of one length."""
+    """Return :func:`zip` with ``strict=True``."""
     return zip(*iterables, strict=True)
 
 
@@ -239,16 +238,16 @@ def isin(
     key: NestedKey,
     dim: int = 0,
 ) -> torch.Tensor:
-    """Return which slices of an entry occur in the same entry of another collection.
+    """Return which slices of an entry occur in the same entry of another tensordict.
 
     Args:
-        input: a collection with an entry ``key`` of shape ``[*B, *F]``.
-        reference: a collection with as many batch dims.
-        key: the entry that is compared.
-        dim: the batch dim along which the slices are taken.
+        input: a tensordict with an entry ``key`` of shape ``[*B, *F]``.
+        reference: a tensordict with as many batch dims.
+        key: the key of the entry to compare.
+        dim: the batch dim of the slices.
 
     Returns:
-        A bool tensor of shape ``[N]``, where ``N`` is the length of ``dim``.
+        A boolean tensor of shape ``[N]``, where ``N`` is the size of ``dim``.
 
     Raises:
         KeyError: an entry is missing or is no tensor.
@@ -289,16 +288,16 @@ def remove_duplicates(
     *,
     return_indices: bool = False,
 ) -> Any:
-    """Keep one of the slices whose entry is the same, in the order of the entry.
+    """Keep the first of all slices with equal values of an entry, sorted by the entry.
 
     Args:
-        input: a collection with an entry ``key``.
-        key: the entry that is compared.
-        dim: the batch dim along which the slices are taken.
-        return_indices: whether the place of each slice in the result is returned too.
+        input: a tensordict with an entry ``key``.
+        key: the key of the entry to compare.
+        dim: the batch dim of the slices.
+        return_indices: whether to return the position of each slice in the result, too.
 
     Returns:
-        A collection of the first slice of each kind, sorted by the entry; with
+        A tensordict of the first slice for each value, sorted by the entry; with
         ``return_indices`` also an int64 tensor of shape ``[N]``.
 
     Raises:
@@ -321,26 +320,26 @@ def remove_duplicates(
     if not -ndim <= dim < ndim:
         raise ValueError(MSG_BAD_DIM.format(dim, "a TensorDict", input.batch_size))
     dim = dim % ndim
-    values, places = torch.unique(tensor, dim=dim, return_inverse=True)
+    values, positions = torch.unique(tensor, dim=dim, return_inverse=True)
     count = values.shape[dim]
-    # The first slice of each kind: the smallest number that is written last wins.
-    numbers = torch.arange(tensor.shape[dim], device=tensor.device)
-    first = numbers.new_full((count,), tensor.shape[dim])
-    first = first.scatter_reduce(0, places, numbers, "amin")
+    # The smallest index of each value.
+    indices = torch.arange(tensor.shape[dim], device=tensor.device)
+    first = indices.new_full((count,), tensor.shape[dim])
+    first = first.scatter_reduce(0, positions, indices, "amin")
     result = input[(slice(None),) * dim + (first,)]
-    return (result, places) if return_indices else result
+    return (result, positions) if return_indices else result
 
 
 # Text --------------------------------------------------------------------------------
 
 
 def parse_tensor_dict_string(s: str) -> Any:
-    """A collection of zeros of the structure that the ``repr`` of one shows.
+    """Make a tensordict of zeros from the ``repr`` of a tensordict.
 
-    Both forms of the ``repr`` are understood.
+    Both forms of ``repr`` are accepted.
 
     Raises:
-        ValueError: the text is not the ``repr`` of a collection.
+        ValueError: the text is not the ``repr`` of a tensordict.
 
     Examples:
         >>> td = TensorDict(a=torch.ones(2, 3), n={"b": torch.ones(2)}, batch_size=[2])
@@ -356,7 +355,7 @@ def parse_tensor_dict_string(s: str) -> Any:
 
 
 class timeit:  # noqa: N801 - a public name
-    """Measure how long a block or a function takes, summed by name.
+    """A context manager and decorator that measures time, summed by name.
 
     Examples:
         >>> with timeit("block"):
@@ -367,7 +366,7 @@ class timeit:  # noqa: N801 - a public name
     """
 
     _REG: ClassVar[dict[str, list[Any]]] = {}
-    """By name: the mean time of a call in seconds, the total, and the calls."""
+    """From names to mean seconds a call, total seconds and number of calls."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -397,7 +396,7 @@ class timeit:  # noqa: N801 - a public name
 
     @staticmethod
     def print(prefix: str | None = None) -> None:
-        """Log the times of all names, longest total first."""
+        """Log the times of all names, sorted by their total, the longest last."""
         order = sorted(timeit._REG, key=lambda name: timeit._REG[name][1])
         for name in order:
             mean, total, _ = timeit._REG[name]
@@ -417,11 +416,11 @@ class timeit:  # noqa: N801 - a public name
             timeit._REG[name] = [0.0, 0.0, 0]
 
 
-# Named inside pickles ------------------------------------------------------------------
+# Names used by pickles -----------------------------------------------------------------
 
 
 class _LockedSchema(NamedTuple):
-    """The keys of a collection whose set of entries is fixed."""
+    """The keys of a tensordict whose set of entries is fixed."""
 
     keys: tuple[str, ...]
 

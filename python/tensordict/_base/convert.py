@@ -1,4 +1,4 @@
-"""Established import path: collections as other Python objects."""
+"""Established import path: conversion of tensordicts to Python objects."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Established import path: messages between processes."""
+"""Established import path: communication between processes."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Established import path: functions that make collections of Python objects."""
+"""Established import path: functions that make tensordicts of Python objects."""
 
 from typing import TYPE_CHECKING
 

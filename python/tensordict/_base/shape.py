@@ -1,4 +1,4 @@
-"""Established import path: how packed leaves are laid out."""
+"""Established import path: the layout of packed leaves."""
 
 from typing import TYPE_CHECKING
 

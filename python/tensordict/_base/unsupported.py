@@ -1,4 +1,4 @@
-"""Established import path: what a collection cannot do."""
+"""Established import path: unsupported operations."""
 
 from typing import TYPE_CHECKING
 

@@ -1,1 +1,1 @@
-"""Support :func:`torch.compile`: rules for Dynamo, registration of the primitives."""
+"""Support for :func:`torch.compile`: rules for Dynamo and twins of primitives."""

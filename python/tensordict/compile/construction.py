@@ -1,16 +1,15 @@
-"""Make collections in compiled code without having the compiler interpret it.
+"""A Dynamo rule for the construction of tensordicts, and less bookkeeping for them.
 
-Each primitive in Python makes its result by :func:`tensordict.primitives.tree.new`. By the rule that
-Dynamo is given for it (:func:`install_rules`) it knows the new object and its state at
-once.
+Each Python primitive constructs its result with :func:`tensordict.primitives.tree.new`.
+The rule that :func:`install_rules` registers gives Dynamo the new object and its state
+without tracing this function.
 
-For its log of what a program changes, Dynamo notes where each object is changed, and
-looks through all frames of its own when it writes that: two milliseconds for each object.
-A collection that compiled code makes is no change of the program, so the places where
-it gets its state are not noted.
+Dynamo records the place of every change to an object for its log, which takes two
+milliseconds an object. A tensordict that compiled code constructs is no change that a
+user would look for, so its places are not recorded.
 
-Both need a little of Dynamo that is not public. Where that is not there, the function is
-interpreted as any other, and all places are noted.
+Both use private parts of Dynamo. If Dynamo lacks them, the function is traced as usual,
+and all places are recorded.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from tensordict.primitives.protocol import CollectionProtocol
 __all__ = ["install_rules"]
 
 STATE = ("_tensordict", "_batch_size", "_device", "_td_dim_names")
-"""The attributes of a new collection, in the order of the arguments of ``new``."""
+"""The attributes of a new tensordict, in the order of the arguments of ``new``."""
 
 
 def install_rules() -> bool:
-    """Give Dynamo, which is imported, the rules; whether it took them."""
+    """Register the rules with the imported Dynamo; return whether it accepts them."""
     try:
         from torch._dynamo.side_effects import SideEffects
         from torch._dynamo.variables import (
@@ -46,14 +45,14 @@ def install_rules() -> bool:
         from torch._dynamo.variables.builder import VariableBuilder
 
         VariableBuilder._id_dispatch()
-        note: Any = SideEffects._capture_user_stack
+        record_place: Any = SideEffects._capture_user_stack
     except (ImportError, AttributeError):
         return False
-    is_whole = stores_are_traced()
+    traces_dict_stores = stores_are_traced()
 
-    def made(tx: Any, cls: Any, *state: Any) -> Any:
+    def new_collection(tx: Any, cls: Any, *state: Any) -> Any:
         result = BuiltinVariable(object).call_method(tx, "__new__", [cls.realize()], {})
-        if not is_whole:
+        if not traces_dict_stores:
             for name, value in zip(STATE, state, strict=True):
                 tx.output.side_effects.store_attr(result, name, value)
             return result
@@ -65,16 +64,16 @@ def install_rules() -> bool:
         VariableTracker.build(tx, setattr).call_function(tx, store, {})
         return result
 
-    def noted(effects: object, changed: object) -> None:
+    def record_place_of_others(effects: object, changed: object) -> None:
         if not (
             isinstance(changed, UserDefinedObjectVariable)
             and isinstance(changed.mutation_type, AttributeMutationNew)
             and issubclass(changed.python_type(), CollectionProtocol)
         ):
-            note(effects, changed)
+            record_place(effects, changed)
 
-    follow(tree_primitives.new, made, 1 + len(STATE))
-    if note.__module__ != __name__:
+    follow(tree_primitives.new, new_collection, 1 + len(STATE))
+    if record_place.__module__ != __name__:
         effects: Any = SideEffects
-        effects._capture_user_stack = noted
+        effects._capture_user_stack = record_place_of_others
     return True

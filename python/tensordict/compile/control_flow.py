@@ -1,13 +1,14 @@
-"""Let collections be operands and results of ``torch.cond``, ``while_loop`` and ``scan``.
+"""Tensordicts as operands and results of ``torch.cond``, ``while_loop`` and ``scan``.
 
-They take trees of tensors, compiled or not: what is not compiled is compiled by itself. Dynamo
-makes a graph of each function that they get, and flattens what it returns. Three things
-are taught here. A collection that such a function makes is known after it, when it is
-flattened. The operands of ``cond`` are flattened, as those of loops are. And a step of
-``scan`` returns leaves, of which trees are made after it.
+These functions take trees of tensors. They compile themselves if they are called
+outside of compiled code. Dynamo makes a graph of each function argument and flattens
+its result. Three additions make tensordicts work: a tensordict that such a function
+makes stays known until it is flattened; the operands of ``cond`` are flattened like the
+operands of loops; and a step of ``scan`` returns leaves, from which trees are rebuilt
+afterwards.
 
-This needs a little of Dynamo that is not public. Where that is not there, these functions
-take no collections.
+This uses private parts of Dynamo. If Dynamo lacks them, these functions take no
+tensordicts.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["install"]
 
-_OF_ATTRIBUTES = ("store_attr_mutations", "attr_mutation_kinds")
-"""Attributes of ``SideEffects`` with what new objects have; an older one lacks the second."""
+_ATTRIBUTE_TABLES = ("store_attr_mutations", "attr_mutation_kinds")
+"""Attributes of ``SideEffects`` for new objects; an older Dynamo lacks the second."""
 
 
 def _flat_cond(
     pred: Any, if_true: Callable[..., Any], if_false: Callable[..., Any], operands: Any
 ) -> Any:
-    """Call ``torch.cond`` with leaves."""
+    """Call ``torch.cond`` with the leaves of the operands."""
     leaves, spec = _pytree.tree_flatten(operands)
 
     def true_of_leaves(*leaves: Any) -> Any:
@@ -49,74 +50,74 @@ def _is_collection(value: object) -> bool:
     return isinstance(value, CollectionProtocol)
 
 
-def _resized(tree: Any, like: Any, more: int) -> Any:
-    """A tree whose collections have so many batch dims more than those of ``like``.
+def _resized(tree: Any, like: Any, num_more: int) -> Any:
+    """Add ``more`` batch dims to the tensordicts in a tree, compared with ``like``.
 
-    The leaves alone do not tell a dim of the batch from one of their own.
+    The shapes of the leaves alone do not tell batch dims from feature dims.
     """
 
     def resize(td: Any, like: Any) -> Any:
         if _is_collection(td) and not td._is_non_tensor and td._lazy_stack() is None:
-            others = like._entries()
+            like_entries = like._entries()
             shapes = []
             for key, value in td._entries().items():
-                resize(value, others[key])
+                resize(value, like_entries[key])
                 if not getattr(value, "_is_non_tensor", False):
                     shapes.append(value.shape)
             for shape in shapes[:1]:
-                td.batch_size = shape[: max(0, like.batch_dims + more)]
+                td.batch_size = shape[: max(0, like.batch_dims + num_more)]
         return td
 
     return _pytree.tree_map(resize, tree, like, is_leaf=_is_collection)
 
 
-def _step_of_rows(step: Callable[..., Any], whole: Any) -> Callable[..., Any]:
-    """A step of a scan over ``whole`` that gets rows with the batch size of a row."""
+def _row_step(step: Callable[..., Any], stacked: Any) -> Callable[..., Any]:
+    """Wrap a step of a scan, so that it gets rows with the batch size of a row."""
 
-    def step_of_row(carry: Any, row: Any) -> Any:
-        return step(carry, _resized(row, whole, -1))
+    def row_step(carry: Any, row: Any) -> Any:
+        return step(carry, _resized(row, stacked, -1))
 
-    return step_of_row
+    return row_step
 
 
 def _leaves_of_step(result: Any) -> tuple[Any, Any]:
-    """The leaves of the carry and of the output of a step."""
+    """Return the leaves of the carry and of the output of a step."""
     carry, out = result
     return _pytree.tree_leaves(carry), _pytree.tree_leaves(out)
 
 
 def _trees_of(like: Any, leaves: Any) -> tuple[Any, Any]:
-    """The carry and the output of all steps, of their leaves; those of one are ``like`` it."""
+    """Rebuild the carry and the stacked outputs of a scan from their leaves."""
     carry, out = [
-        _pytree.tree_unflatten(each, _pytree.tree_structure(tree))
-        for each, tree in zip(leaves, like, strict=True)
+        _pytree.tree_unflatten(tree_leaves, _pytree.tree_structure(tree))
+        for tree_leaves, tree in zip(leaves, like, strict=True)
     ]
     return carry, _resized(out, like[1], 1)
 
 
 def _keep_collections(effects: Any) -> None:
-    """Let collections that a traced function has made outlive what is undone after it."""
-    keep = effects.track_runahead_tensor_and_symvar_side_effects
+    """Keep tensordicts that a traced function made, when Dynamo undoes its effects."""
+    original = effects.track_runahead_tensor_and_symvar_side_effects
 
     def track_runahead(self: Any, other: Any) -> None:
-        keep(self, other)
+        original(self, other)
         for item in other.keepalive:
-            made = other.id_to_variable[id(item)]
+            variable = other.id_to_variable[id(item)]
             if (
                 isinstance(item, CollectionProtocol)
                 and id(item) not in self.id_to_variable
             ):
-                self.id_to_variable[id(item)] = made
+                self.id_to_variable[id(item)] = variable
                 self.keepalive.append(item)
-                for name in _OF_ATTRIBUTES:
-                    if made in (stores := getattr(other, name, ())):
-                        getattr(self, name)[made] = stores[made]
+                for name in _ATTRIBUTE_TABLES:
+                    if variable in (stores := getattr(other, name, ())):
+                        getattr(self, name)[variable] = stores[variable]
 
     effects.track_runahead_tensor_and_symvar_side_effects = track_runahead
 
 
 def install() -> bool:
-    """Teach Dynamo, which is imported, about collections; return whether it took it."""
+    """Patch the imported Dynamo; return whether it has the needed private parts."""
     try:
         from torch._dynamo.side_effects import SideEffects
         from torch._dynamo.variables import higher_order_ops
@@ -133,7 +134,7 @@ def install() -> bool:
 
     def holds_collections(tree: Any) -> bool:
         others = mismatched(tree, ops.TensorVariable)
-        return any(_is_collection(getattr(each, "value", None)) for each in others)
+        return any(_is_collection(getattr(var, "value", None)) for var in others)
 
     def flat_cond(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         args, kwargs = realized((args, kwargs))
@@ -142,7 +143,7 @@ def install() -> bool:
         return call_cond(self, tx, args, kwargs)
 
     class Step(FunctoolsPartialVariable):
-        """A step of a scan that returns leaves if it makes collections."""
+        """A step of a scan that returns leaves if it makes tensordicts."""
 
         like: Any = None
 
@@ -155,17 +156,21 @@ def install() -> bool:
 
     def flat_scan(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         args, kwargs = realized((args, kwargs))
-        given = args[0] if len(args) > 2 else None
+        step_variable = args[0] if len(args) > 2 else None
         if (
-            type(given) is not FunctoolsPartialVariable
-            or "spec_xs" not in given.keywords
+            type(step_variable) is not FunctoolsPartialVariable
+            or "spec_xs" not in step_variable.keywords
         ):
             return call_scan(self, tx, args, kwargs)
-        step = Step(given.func, given.args, dict(given.keywords))
-        whole = inlined(tx, _pytree.tree_unflatten)(args[2], given.keywords["spec_xs"])
-        if holds_collections(whole):
-            combine = given.keywords["combine_fn"]
-            step.keywords["combine_fn"] = inlined(tx, _step_of_rows)(combine, whole)
+        step = Step(
+            step_variable.func, step_variable.args, dict(step_variable.keywords)
+        )
+        stacked = inlined(tx, _pytree.tree_unflatten)(
+            args[2], step_variable.keywords["spec_xs"]
+        )
+        if holds_collections(stacked):
+            combine = step_variable.keywords["combine_fn"]
+            step.keywords["combine_fn"] = inlined(tx, _row_step)(combine, stacked)
         result = call_scan(self, tx, [step, *args[1:]], kwargs)
         return (
             result if step.like is None else inlined(tx, _trees_of)(step.like, result)

@@ -1,6 +1,7 @@
-"""Trace the loops of :mod:`tensordict.primitives.leaf_loops` as single calls.
+"""Dynamo rules that trace :mod:`tensordict.primitives.leaf_loops` as single calls.
 
-Importing this imports Dynamo. An older one may lack a name, which is an error then.
+The import of this module imports Dynamo. If an older Dynamo lacks a name, the import
+fails.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from tensordict.primitives.leaf_loops import (
 __all__ = ["RULES"]
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""The types of what does not take part in torch's functions, and is a leaf."""
+"""The types of leaves without ``__torch_function__``."""
 
 
-def applied(tx: Any, held: Any, op: Any, args: Any, tail: Any, k: Any) -> Any:
-    """The result of the loop; None where it is to be interpreted."""
-    held, op, args = held.realize(), op.realize(), args.realize()
-    if type(held) is not ConstDictVariable or not isinstance(args, TupleVariable):
+def on_plain_rule(tx: Any, entries: Any, op: Any, args: Any, tail: Any, k: Any) -> Any:
+    """Return the result of :func:`on_plain`; None to trace the function."""
+    entries, op, args = entries.realize(), op.realize(), args.realize()
+    if type(entries) is not ConstDictVariable or not isinstance(args, TupleVariable):
         return None
-    leaves: Any = {key: value.realize() for key, value in held.items.items()}
+    leaves: Any = {key: value.realize() for key, value in entries.items.items()}
     examples: dict[Any, torch.Tensor] = {}
     for key, value in leaves.items():
         group: Any = value.items if type(value) is TupleVariable else [value]
@@ -52,82 +53,89 @@ def applied(tx: Any, held: Any, op: Any, args: Any, tail: Any, k: Any) -> Any:
             if not example.is_nested:
                 examples[key] = example
     tail, k = tail.as_python_constant(), k.as_python_constant()
-    sizes = [n for each in examples.values() for n in each.shape] if tail else []
+    sizes = [n for example in examples.values() for n in example.shape] if tail else []
     if not all(type(n) is int for n in sizes):
         return None
     name = op.as_python_constant() if op.is_python_constant() else None
     is_method = type(name) is str
-    found: dict[Any, Any] = {}
+    results: dict[Any, Any] = {}
     others: list[Any] = []
     for key, leaf in leaves.items():
         if key not in examples:
-            found[key] = ConstantVariable.create(None)
+            results[key] = ConstantVariable.create(None)
             others.append(key.vt)
             continue
-        whole: list[Any] = list(args.items)
+        call_args: list[Any] = list(args.items)
         if tail:
-            rest = tail_of(examples[key], tail, k)
-            first = [*whole[0].realize().items, *map(ConstantVariable.create, rest)]
-            # Torch reads numbers faster than a sequence of them, where it takes them.
-            is_read = is_method and len(whole) == 1 and tail <= DIMS_TAIL and first
-            whole = first if is_read else [TupleVariable(first), *whole[1:]]
+            tail_sizes = tail_of(examples[key], tail, k)
+            first = [
+                *call_args[0].realize().items,
+                *map(ConstantVariable.create, tail_sizes),
+            ]
+            # Torch parses separate numbers faster than a sequence, if the method takes both.
+            passes_numbers = (
+                is_method and len(call_args) == 1 and tail <= DIMS_TAIL and first
+            )
+            call_args = (
+                first if passes_numbers else [TupleVariable(first), *call_args[1:]]
+            )
         if is_method:
-            found[key] = leaf.call_method(tx, name, whole, {})
+            results[key] = leaf.call_method(tx, name, call_args, {})
         else:
-            found[key] = op.call_function(tx, [leaf, *whole], {})
+            results[key] = op.call_function(tx, [leaf, *call_args], {})
     lists = ListVariable(others, mutation_type=ValueMutationNew())
-    entries = ConstDictVariable(found, mutation_type=ValueMutationNew())
-    return TupleVariable([entries, lists])
+    result_entries = ConstDictVariable(results, mutation_type=ValueMutationNew())
+    return TupleVariable([result_entries, lists])
 
 
 def is_plain(tx: Any, value: Any) -> bool:
-    """Return whether a plain tensor is known by its type, if by nothing else."""
+    """Return whether a value that was not traced yet is a plain tensor by its type."""
     if (
         not isinstance(value, LazyVariableTracker)
         or value.is_realized()
         or value.source is None
         or type(value.peek_value()) not in _PLAIN
-        or tx.output.export  # whose results are results of the graph
+        or tx.output.export  # the leaves must become inputs of the graph
     ):
         return False
     install_guard(value.source.make_guard(GuardBuilder.TYPE_MATCH))
     return True
 
 
-def found(tx: Any, held: Any, is_used: Any = None) -> Any:
-    """The result of :func:`special_keys`; None where it is to be interpreted."""
-    held = held.realize()
+def special_keys_rule(tx: Any, entries: Any, is_used: Any = None) -> Any:
+    """Return the result of :func:`special_keys`; None to trace the function."""
+    entries = entries.realize()
     is_lazy = is_used is None or not is_used.as_python_constant()
-    if type(held) is not ConstDictVariable or held.source is not None:
+    if type(entries) is not ConstDictVariable or entries.source is not None:
         return None
     keys: list[Any] = [
         key.vt
-        for key, value in held.items.items()
+        for key, value in entries.items.items()
         if not (is_lazy and is_plain(tx, value)) and has_torch_function(value.realize())
     ]
     return ListVariable(keys, mutation_type=ValueMutationNew())
 
 
-def chosen(tx: Any, held: Any, keys: Any) -> Any:
-    """The result of :func:`picked`; None where it is to be interpreted."""
-    held, keys = held.realize(), keys.realize()
+def picked_rule(tx: Any, entries_in: Any, keys: Any) -> Any:
+    """Return the result of :func:`picked`; None to trace the function."""
+    entries_in, keys = entries_in.realize(), keys.realize()
     if (
-        type(held) is not ConstDictVariable
-        or not held.items
-        or not hasattr(held, "NOT_CONTAINS_GUARD")  # an older one asks for more
+        type(entries_in) is not ConstDictVariable
+        or not entries_in.items
+        or not hasattr(entries_in, "NOT_CONTAINS_GUARD")  # Dynamo is too old
         or not isinstance(keys, TupleVariable)
     ):
         return None
-    tracker: Any = type(next(iter(held.items)))
-    source: Any = held.source
-    if source is None or tx.output.side_effects.is_modified(held):
-        source = None  # there is nothing to guard, or all of its keys are
+    tracker: Any = type(next(iter(entries_in.items)))
+    source: Any = entries_in.source
+    if source is None or tx.output.side_effects.is_modified(entries_in):
+        source = None  # no guards: made while tracing, or all keys are guarded
     entries: dict[Any, Any] = {}
     for key in keys.items:
         if not key.is_python_constant() or type(key.as_python_constant()) is not str:
             return None
         place = tracker(key)
-        value = held.items.get(place)
+        value = entries_in.items.get(place)
         if value is None or type(value) is DeletedVariable:
             return None
         entries[place] = value
@@ -139,16 +147,16 @@ def chosen(tx: Any, held: Any, keys: Any) -> Any:
     return ConstDictVariable(entries, mutation_type=ValueMutationNew())
 
 
-def compared(_tx: Any, held: Any, size: Any) -> Any:
-    """The result of :func:`all_begin_with`; None where it is to be interpreted."""
-    held, size = held.realize(), size.realize()
-    if type(held) is not ConstDictVariable or held.source is not None:
+def all_begin_with_rule(_tx: Any, entries: Any, size: Any) -> Any:
+    """Return the result of :func:`all_begin_with`; None to trace the function."""
+    entries, size = entries.realize(), size.realize()
+    if type(entries) is not ConstDictVariable or entries.source is not None:
         return None
     if not size.is_python_constant():
         return None
     wanted = tuple(size.as_python_constant())
-    for each in held.items.values():
-        value: Any = each.realize()
+    for variable in entries.items.values():
+        value: Any = variable.realize()
         if type(value) is not TensorVariable or value.python_type() is not _PLAIN[0]:
             return ConstantVariable.create(False)
         example = value.proxy.node.meta.get("example_value")
@@ -165,9 +173,9 @@ def compared(_tx: Any, held: Any, size: Any) -> Any:
 
 
 RULES = (
-    (on_plain, applied, (5,)),
-    (special_keys, found, (1, 2)),
-    (picked, chosen, (2,)),
-    (all_begin_with, compared, (2,)),
+    (on_plain, on_plain_rule, (5,)),
+    (special_keys, special_keys_rule, (1, 2)),
+    (picked, picked_rule, (2,)),
+    (all_begin_with, all_begin_with_rule, (2,)),
 )
-"""The functions with their rules, and the numbers of arguments of each."""
+"""Functions with their rules and the numbers of arguments that the rules accept."""

@@ -1,9 +1,10 @@
-"""Trace the functions of :mod:`tensordict.primitives.module_calls`.
+"""Dynamo rules for the functions of :mod:`tensordict.primitives.module_calls`.
 
-Each rule reads the module and its argument as Dynamo knows them, guards the options that it
-relied on, and says no where a call is not plain.
+Each rule reads the module and its argument from Dynamo's variables and guards the
+options that it relied on. For a call that is not plain it answers no.
 
-Importing this imports Dynamo. An older one may lack a name, which is an error then.
+The import of this module imports Dynamo. If an older Dynamo lacks a name, the import
+fails.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from tensordict.primitives.protocol import CollectionProtocol
 __all__ = ["RULES"]
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""The classes of tensors that need nothing when they are read or written."""
+"""The classes of tensors that are read and written without conversion."""
 _MISSING = object()
 _MODULE = {"inplace": True, "strict": False, "method": None, "_kwargs": None}
-"""The options of a module that is plain. Its dictionaries of arguments are empty."""
+"""The options of a plain module. Its dictionaries of arguments are empty."""
 _SEQUENCE = {"inplace": None, "_select_before_return": False, "partial_tolerant": False}
 _DISTRIBUTION = {
     "return_log_prob": False,
@@ -51,17 +52,17 @@ _DISTRIBUTION = {
 }
 _STEPS = ("_call_module", "_write_to_tensordict", "_as_outputs")
 _PROBABILISTIC_STEPS = ("get_dist", "_dist_sample", "_write_value")
-"""The methods that a class may have its own of."""
+"""The methods that a subclass may override."""
 _NO = ConstantVariable.create(False)
 _NONE = ConstantVariable.create(None)
 _absent = GuardBuilder.NOT_PRESENT_IN_GENERIC_DICT
 
 
 def is_changed(tx: Any, value: Any) -> bool:
-    """Return whether the traced program has changed what ``value`` holds."""
+    """Return whether the traced program has changed ``value``."""
     effects = tx.output.side_effects
-    known = effects.id_to_variable.get(id(value))
-    return known is not None and effects.is_modified(known)
+    variable = effects.id_to_variable.get(id(value))
+    return variable is not None and effects.is_modified(variable)
 
 
 def is_untouched(tx: Any, owner: Any) -> bool:
@@ -73,7 +74,7 @@ def guard(owner: Any, name: str, kind: Any) -> None:
 
 
 def has_options(tx: Any, owner: Any, options: dict[str, Any]) -> bool:
-    """Return whether the options are those, which is guarded then."""
+    """Return whether the options have these values; if so, guard them."""
     state = owner.value.__dict__
     if not is_untouched(tx, owner) or any(
         state.get(name, _MISSING) is not option for name, option in options.items()
@@ -85,7 +86,7 @@ def has_options(tx: Any, owner: Any, options: dict[str, Any]) -> bool:
 
 
 def is_empty(tx: Any, owner: Any, name: str) -> bool:
-    """Return whether an attribute is an empty dictionary, which is guarded then."""
+    """Return whether an attribute is an empty dictionary; if so, guard it."""
     value = owner.value.__dict__.get(name)
     if type(value) is not dict or value or is_changed(tx, value):
         return False
@@ -94,7 +95,7 @@ def is_empty(tx: Any, owner: Any, name: str) -> bool:
 
 
 def keys_of(tx: Any, owner: Any, name: str) -> list[Any] | None:
-    """The keys that a module names, which are guarded then; None if it does not."""
+    """Return the keys in an attribute of a module, guarded; None without plain keys."""
     keys = owner.value.__dict__.get(name)
     if type(keys) is not list or not is_untouched(tx, owner) or is_changed(tx, keys):
         return None
@@ -102,14 +103,14 @@ def keys_of(tx: Any, owner: Any, name: str) -> list[Any] | None:
     return keys
 
 
-def runs_all(tx: Any, skip: Any) -> bool:
-    """Return whether modules are called though their outputs are there."""
+def skips_none(tx: Any, skip: Any) -> bool:
+    """Return whether ``skip_existing`` is off; if so, guard it."""
     skip = skip.realize()
     return has_options(tx, skip, {"value": False}) and is_empty(tx, skip, "by_thread")
 
 
 def argument(args: Any, kwargs: Any) -> Any:
-    """The collection that is the one argument; None if there are others."""
+    """Return the tensordict that is the only argument, otherwise None."""
     args, kwargs = args.realize(), kwargs.realize()
     if type(args) is not TupleVariable or len(args.items) != 1:
         return None
@@ -121,32 +122,32 @@ def argument(args: Any, kwargs: Any) -> Any:
 
 
 def entries_of(tx: Any, td: Any) -> Any:
-    """The entries of a plain collection; None of anything else."""
+    """Return the entries of a plain ``TensorDict``, otherwise None."""
     if type(getattr(td, "value", None)) is not TensorDict:
         return None
-    held = attribute(tx, td, "_tensordict")
-    return held if type(held) is ConstDictVariable else None
+    entries = attribute(tx, td, "_tensordict")
+    return entries if type(entries) is ConstDictVariable else None
 
 
-def called_by(tx: Any, module: Any) -> Any:
-    """Return what a module of tensors calls."""
+def wrapped_module(tx: Any, module: Any) -> Any:
+    """Return the module or function that a ``TensorDictModule`` calls."""
     if "module" in module.value.__dict__:
         return attribute(tx, module, "module")
-    held = attribute(tx, module, "_modules")
-    if not isinstance(held, ConstDictVariable) or not held.items:
+    submodules = attribute(tx, module, "_modules")
+    if not isinstance(submodules, ConstDictVariable) or not submodules.items:
         return None
-    tracker: Any = type(next(iter(held.items)))
-    return held.items.get(tracker(ConstantVariable.create("module")))
+    tracker: Any = type(next(iter(submodules.items)))
+    return submodules.items.get(tracker(ConstantVariable.create("module")))
 
 
 def entry(tx: Any, td: Any, key: Any) -> Any:
-    """A tensor or a plain collection at a nested key; None where there is neither."""
+    """Return the tensor or plain ``TensorDict`` at a nested key, otherwise None."""
     for part in (key,) if type(key) is str else key:
-        held = entries_of(tx, td)
-        if held is None or not held.items:
+        entries = entries_of(tx, td)
+        if entries is None or not entries.items:
             return None
-        tracker: Any = type(next(iter(held.items)))
-        td = held.items.get(tracker(ConstantVariable.create(part)))
+        tracker: Any = type(next(iter(entries.items)))
+        td = entries.items.get(tracker(ConstantVariable.create(part)))
         if td is None or type(td) is DeletedVariable:
             return None
         td = td.realize()
@@ -155,7 +156,7 @@ def entry(tx: Any, td: Any, key: Any) -> Any:
 
 
 def has_steps(module: Any, base: type, steps: tuple[str, ...]) -> bool:
-    """Return whether the methods of a module are those of ``base``."""
+    """Return whether a module has the methods of ``base``, none of them overridden."""
     cls = type(module.value)
     return all(getattr(cls, name) is getattr(base, name) for name in steps)
 
@@ -163,24 +164,24 @@ def has_steps(module: Any, base: type, steps: tuple[str, ...]) -> bool:
 def values_of(
     tx: Any, module: Any, args: Any, kwargs: Any, skip: Any
 ) -> list[Any] | None:
-    """The inputs of a module, if each is there, and a tensor or a plain collection."""
+    """Return the inputs of a module; None unless all are tensors or plain."""
     td = argument(args, kwargs)
     if td is None or not isinstance(module, UnspecializedNNModuleVariable):
         return None
-    keys = keys_of(tx, module, "_in_keys") if runs_all(tx, skip) else None
+    keys = keys_of(tx, module, "_in_keys") if skips_none(tx, skip) else None
     if keys is None:
         return None
-    found = [entry(tx, td, key) for key in keys]
-    return None if None in found else found
+    values = [entry(tx, td, key) for key in keys]
+    return None if None in values else values
 
 
-def inputs(tx: Any, module: Any, args: Any, kwargs: Any, skip: Any) -> Any:
-    """The result of :func:`plain_inputs`."""
+def plain_inputs_rule(tx: Any, module: Any, args: Any, kwargs: Any, skip: Any) -> Any:
+    """Return the result of :func:`plain_inputs`."""
     from tensordict.nn.common import TensorDictModule
 
     module = module.realize()
-    found = values_of(tx, module, args, kwargs, skip)
-    if found is None or not has_steps(module, TensorDictModule, _STEPS):
+    values = values_of(tx, module, args, kwargs, skip)
+    if values is None or not has_steps(module, TensorDictModule, _STEPS):
         return _NONE
     if not (
         has_options(tx, module, _MODULE)
@@ -188,31 +189,35 @@ def inputs(tx: Any, module: Any, args: Any, kwargs: Any, skip: Any) -> Any:
         and is_empty(tx, module, "_get_kwargs")
     ):
         return _NONE
-    called = called_by(tx, module)
-    return TupleVariable([called, TupleVariable(found)]) if called else _NONE
+    called = wrapped_module(tx, module)
+    return TupleVariable([called, TupleVariable(values)]) if called else _NONE
 
 
-def parameters(tx: Any, module: Any, args: Any, kwargs: Any, skip: Any) -> Any:
-    """The result of :func:`plain_parameters`."""
+def plain_parameters_rule(
+    tx: Any, module: Any, args: Any, kwargs: Any, skip: Any
+) -> Any:
+    """Return the result of :func:`plain_parameters`."""
     from tensordict.nn.probabilistic_module import ProbabilisticTensorDictModule
 
     module = module.realize()
-    found = values_of(tx, module, args, kwargs, skip)
+    values = values_of(tx, module, args, kwargs, skip)
     if (
-        found is None
+        values is None
         or not has_steps(module, ProbabilisticTensorDictModule, _PROBABILISTIC_STEPS)
         or not has_options(tx, module, _DISTRIBUTION)
     ):
         return _NONE
     names = keys_of(tx, module, "dist_keys")
-    if names is None or len(names) != len(found):
+    if names is None or len(names) != len(values):
         return _NONE
-    named: Any = dict(zip(map(ConstantVariable.create, names), found, strict=True))
-    return ConstDictVariable(named, mutation_type=ValueMutationNew())
+    values_by_name: Any = dict(
+        zip(map(ConstantVariable.create, names), values, strict=True)
+    )
+    return ConstDictVariable(values_by_name, mutation_type=ValueMutationNew())
 
 
-def fits(tx: Any, td: Any, value: Any) -> bool:
-    """Return whether a tensor can be an entry of ``td`` as it is."""
+def can_be_entry(tx: Any, td: Any, value: Any) -> bool:
+    """Return whether a tensor can be an entry of ``td`` without conversion."""
     if type(value) is not TensorVariable or value.python_type() not in _PLAIN:
         return False
     example = value.proxy.node.meta.get("example_value")
@@ -224,41 +229,45 @@ def fits(tx: Any, td: Any, value: Any) -> bool:
     shape = tuple(example.shape[: len(wanted)])
     if not device.is_python_constant() or not all(type(n) is int for n in shape):
         return False
-    place = device.as_python_constant()
-    return shape == wanted and (place is None or example.device == place)
+    device_of_td = device.as_python_constant()
+    return shape == wanted and (device_of_td is None or example.device == device_of_td)
 
 
-def outputs(tx: Any, module: Any, td: Any, given: Any) -> Any:
-    """The result of :func:`plain_outputs`."""
-    module, td, given = module.realize(), td.realize(), given.realize()
-    values = given.items if type(given) is TupleVariable else [given]
+def plain_outputs_rule(tx: Any, module: Any, td: Any, outputs: Any) -> Any:
+    """Return the result of :func:`plain_outputs`."""
+    module, td, outputs = module.realize(), td.realize(), outputs.realize()
+    values = outputs.items if type(outputs) is TupleVariable else [outputs]
     values = [value.realize() for value in values]
-    held, keys = entries_of(tx, td), keys_of(tx, module, "_out_keys")
-    if held is None or keys is None or len(keys) != len(values):
+    entries, keys = entries_of(tx, td), keys_of(tx, module, "_out_keys")
+    if entries is None or keys is None or len(keys) != len(values):
         return _NO
-    # Modules differ in what they do with the key "_".
+    # Module classes handle the key "_" in different ways.
     if not all(type(key) is str and key != "_" for key in keys):
         return _NO
-    if not all(fits(tx, td, value) for value in values):
+    if not all(can_be_entry(tx, td, value) for value in values):
         return _NO
-    changes = tx.output.side_effects.has_pending_mutation_of_attr(td, "_is_locked")
-    if changes or "_is_locked" in td.value.__dict__:
+    is_lock_changed = tx.output.side_effects.has_pending_mutation_of_attr(
+        td, "_is_locked"
+    )
+    if is_lock_changed or "_is_locked" in td.value.__dict__:
         return _NO
     if td.source is not None:
         absent = functools.partial(_absent, attr="_is_locked")
         install_guard(td.source.make_guard(absent))
     for key, value in zip(keys, values, strict=True):
-        held.call_method(tx, "__setitem__", [ConstantVariable.create(key), value], {})
+        entries.call_method(
+            tx, "__setitem__", [ConstantVariable.create(key), value], {}
+        )
     return ConstantVariable.create(True)
 
 
-def sequence(tx: Any, module: Any, args: Any, kwargs: Any, skip: Any) -> Any:
-    """The result of :func:`is_plain_sequence`."""
+def plain_sequence_rule(tx: Any, module: Any, args: Any, kwargs: Any, skip: Any) -> Any:
+    """Return the result of :func:`is_plain_sequence`."""
     module = module.realize()
     if (
         argument(args, kwargs) is None
         or not isinstance(module, UnspecializedNNModuleVariable)
-        or not runs_all(tx, skip)
+        or not skips_none(tx, skip)
         or not has_options(tx, module, _SEQUENCE)
     ):
         return _NO
@@ -266,9 +275,9 @@ def sequence(tx: Any, module: Any, args: Any, kwargs: Any, skip: Any) -> Any:
 
 
 RULES = (
-    (plain_inputs, inputs, (4,)),
-    (plain_parameters, parameters, (4,)),
-    (plain_outputs, outputs, (3,)),
-    (is_plain_sequence, sequence, (4,)),
+    (plain_inputs, plain_inputs_rule, (4,)),
+    (plain_parameters, plain_parameters_rule, (4,)),
+    (plain_outputs, plain_outputs_rule, (3,)),
+    (is_plain_sequence, plain_sequence_rule, (4,)),
 )
-"""The functions with their rules, and the numbers of arguments of each."""
+"""Functions with their rules and the numbers of arguments that the rules accept."""

@@ -1,7 +1,7 @@
-"""Let collections be arguments of ``torch.compiler.nested_compile_region``.
+"""Tensordicts as arguments of ``torch.compiler.nested_compile_region``.
 
-Dynamo asks the arguments of such a region for ``__torch_function__``, as for a function
-of torch. A collection has no answer, and needs none: its leaves are traced as usual.
+Dynamo looks for ``__torch_function__`` in the arguments of such a region, as for a
+torch function. A tensordict needs no such dispatch: its leaves are traced as usual.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["install"]
 
 
 def _without_dispatch(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a ``call_function`` that leaves collections out of torch's dispatch."""
+    """Make a ``call_function`` that leaves tensordicts out of torch's dispatch."""
     from torch._dynamo.utils import has_torch_function
 
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-        known = [each for each in (*args, *kwargs.values()) if has_torch_function(each)]
-        if known and all(
-            isinstance(getattr(each.realize(), "value", None), CollectionProtocol)
-            for each in known
+        special = [arg for arg in (*args, *kwargs.values()) if has_torch_function(arg)]
+        if special and all(
+            isinstance(getattr(arg.realize(), "value", None), CollectionProtocol)
+            for arg in special
         ):
             return self._call_function(tx, args, kwargs)
         return call(self, tx, args, kwargs)
@@ -33,7 +33,7 @@ def _without_dispatch(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> bool:
-    """Teach Dynamo, which is imported, about collections; return whether it took it."""
+    """Patch the imported Dynamo; return whether it has the needed private parts."""
     try:
         from torch._dynamo.variables import higher_order_ops
 

@@ -1,13 +1,17 @@
-"""Add to Dynamo of torch 2.11 what the primitives in Python need to be traced.
+"""Additions to the Dynamo of torch 2.11, which the Python primitives need.
 
-They give a new collection its state as one dictionary (``result.__dict__ = {...}``),
-which costs the least to compile. An older Dynamo does not know what that does: to it, the
-collection then has no attributes. There the same functions are compiled with one store for
-each attribute. What is deleted of that dictionary it does not connect with what was
-stored before, so there a collection that is unlocked keeps the attributes of a lock, with
-the values that they have without one. What is set through a property of a new collection it
-stores as an attribute of that name, too. Nor can it hold the slices of a plan that was made while compiling, or
-unpack an object into a list (``[*td.keys(True)]``).
+The primitives set the state of a new tensordict as one dictionary (``result.__dict__ =
+{...}``), which is the cheapest form to compile. An older Dynamo does not trace this
+store, and the tensordict has no attributes there. For it, the primitives are compiled
+with one store for each attribute. It has further limits:
+
+* It does not connect a deletion from this dictionary with an earlier store. An unlocked
+  tensordict therefore keeps the attributes of a lock, with the values of an unlocked
+  one.
+* It stores a value that is set through a property of a new tensordict as an attribute
+  of that name.
+* It cannot hold the slices of an index plan that is made while compiling.
+* It cannot unpack an object into a list (``[*td.keys(True)]``).
 """
 
 from __future__ import annotations
@@ -25,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import ModuleType
 
-__all__ = ["make_up_for_it", "spell_out", "stores_are_traced"]
+__all__ = ["patch", "spell_out", "stores_are_traced"]
 
 
-def make_up_for_it(modules: Iterable[ModuleType]) -> None:
-    """Change the primitives of ``modules`` and Dynamo, which is imported, where it is older."""
+def patch(modules: Iterable[ModuleType]) -> None:
+    """Patch Dynamo and the primitives of ``modules``, if Dynamo is older."""
     if not stores_are_traced():
         spell_out(modules)
         lock_primitives._forget_lock.__code__ = _undo_lock.__code__
@@ -39,7 +43,7 @@ def make_up_for_it(modules: Iterable[ModuleType]) -> None:
 
 
 def stores_are_traced() -> bool:
-    """Return whether Dynamo knows what a store to ``__dict__`` does."""
+    """Return whether Dynamo traces a store to ``__dict__``."""
     from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
     store = getattr(UserDefinedObjectVariable, "method_setattr_standard", None)
@@ -47,7 +51,7 @@ def stores_are_traced() -> bool:
 
 
 def _undo_lock(td: CollectionProtocol) -> None:
-    """:func:`tensordict.primitives.lock._forget_lock` without a deletion, where there can be attributes."""
+    """Replace :func:`tensordict.primitives.lock._forget_lock`: nothing is deleted."""
     for name in LOCK_STATE:
         unlocked = getattr(CollectionProtocol, name)
         if td._is_dense:
@@ -58,10 +62,10 @@ def _undo_lock(td: CollectionProtocol) -> None:
 
 
 def _trace_setters() -> None:
-    """Teach Dynamo that a store to a property of a new collection calls its setter.
+    """Make a store to a property of a new tensordict call the setter.
 
-    It knows that of a mutable mapping. But what is a context manager, too, is only that
-    to it, if it is made in compiled code.
+    Dynamo does this for mutable mappings. A class that is also a context manager is
+    only a context manager to it, if compiled code makes the instance.
     """
     from torch._dynamo.variables.base import VariableTracker
     from torch._dynamo.variables.ctx_manager import GenericContextWrappingVariable
@@ -85,7 +89,7 @@ def _trace_setters() -> None:
 
 
 def _hold_slices() -> None:
-    """Teach Dynamo to hold a slice that is a constant, if it does not know."""
+    """Make Dynamo hold constant slices, if it does not."""
     try:
         from torch._dynamo.variables import SliceVariable
         from torch._dynamo.variables.builder import SourcelessBuilder
@@ -97,20 +101,20 @@ def _hold_slices() -> None:
     if "SliceVariable" in SourcelessBuilder.create.__code__.co_names:
         return
 
-    def held(tx: Any, value: slice) -> Any:
+    def build_slice(tx: Any, value: slice) -> Any:
         parts = (value.start, value.stop, value.step)
         return SliceVariable([SourcelessBuilder.create(tx, part) for part in parts], tx)
 
-    handlers.setdefault(slice, held)
+    handlers.setdefault(slice, build_slice)
 
 
 def _unpack_objects() -> None:
-    """Teach Dynamo to unpack an object that is iterable, if it does not know."""
+    """Make Dynamo unpack iterable objects, if it does not."""
     from torch._dynamo.variables.base import VariableTracker
     from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
     unpack = getattr(VariableTracker, "force_apply_to_var_sequence", None)
-    # An older one has made sure that it can force an object, and then does not.
+    # An older Dynamo checks that it can unpack an object, but then does not unpack it.
     if unpack is None or "force_unpack_var_sequence" in unpack.__code__.co_names:
         return
 
@@ -125,33 +129,33 @@ def _unpack_objects() -> None:
 
 
 def spell_out(modules: Iterable[ModuleType]) -> None:
-    """Give the functions of ``modules`` code that stores each attribute by itself."""
+    """Recompile the functions of ``modules`` with one store for each attribute."""
     for module in modules:
         try:
             tree = ast.parse(inspect.getsource(module))
-        except OSError:  # a package without its sources
+        except OSError:  # the package was installed without its sources
             continue
         tree = ast.fix_missing_locations(_Stores().visit(tree))
         code = compile(tree, inspect.getfile(module), "exec", dont_inherit=True)
-        found = {each.co_qualname: each for each in _code_objects(code)}
+        codes = {each.co_qualname: each for each in _code_objects(code)}
         for function in [*vars(module).values()]:
             if (
                 type(function) is FunctionType
                 and function.__module__ == module.__name__
             ):
-                function.__code__ = found.get(function.__qualname__, function.__code__)
+                function.__code__ = codes.get(function.__qualname__, function.__code__)
 
 
 def _code_objects(code: CodeType) -> Iterator[CodeType]:
-    """The functions of a module, those within functions after what holds them."""
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield each
-            yield from _code_objects(each)
+    """Yield the code objects of functions, outer functions first."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _code_objects(constant)
 
 
 class _Stores(ast.NodeTransformer):
-    """``x.__dict__ = {"a": b}`` becomes ``object.__setattr__(x, "a", b)``."""
+    """Replaces ``x.__dict__ = {"a": b}`` by ``object.__setattr__(x, "a", b)``."""
 
     def visit_Assign(self, node: ast.Assign) -> Any:
         (target, *others) = node.targets
@@ -160,7 +164,7 @@ class _Stores(ast.NodeTransformer):
             or not isinstance(target, ast.Attribute)
             or target.attr != "__dict__"
             or not isinstance(node.value, ast.Dict)
-            or None in node.value.keys  # another dictionary unpacked into it
+            or None in node.value.keys  # contains `**other`
         ):
             return self.generic_visit(node)
         store = ast.parse("object.__setattr__", mode="eval").body

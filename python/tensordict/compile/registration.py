@@ -1,10 +1,10 @@
-"""Register what :func:`torch.compile` traces in the place of the native primitives.
+"""Registration of the Python twins of native primitives with :func:`torch.compile`.
 
-Dynamo reads Python and cannot look into ``tensordict._rust``. So it is told that each
-native primitive has a twin in Python, its namesake in :mod:`tensordict.primitives`, by
-:func:`torch.compiler.substitute_in_graph`. That needs ``torch._dynamo``, which costs
-more to import than torch itself. Processes that never compile, data workers among
-them, do not pay for it: the twins are registered when somebody else imports it first.
+Dynamo traces Python and cannot trace ``tensordict._rust``. Each native primitive has a
+twin of the same name in :mod:`tensordict.primitives`, which is registered with
+:func:`torch.compiler.substitute_in_graph`. This needs ``torch._dynamo``, whose import
+takes longer than torch's. So the twins are registered when the program imports Dynamo;
+processes that never compile, such as data workers, do not import it.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ CONSTANT = frozenset(
         "view_shape",
     }
 )
-"""Twins of what takes keys, sizes, indices or functions alone.
+"""Twins whose arguments are keys, sizes, indices and functions.
 
-Where those are known, the primitive is called and nothing is traced.
+If all arguments are constants, Dynamo calls the native primitive and traces nothing.
 """
 
 _lock = threading.Lock()
@@ -61,14 +61,14 @@ _registered: set[int] = set()
 
 
 def twin_modules() -> tuple[ModuleType, ...]:
-    """The modules whose public functions are the twins of their namesakes in ``_rust``."""
+    """Return the modules whose public functions are twins of functions in ``_rust``."""
     return tuple(
         importlib.import_module(f"tensordict.primitives.{stem}") for stem in STEMS
     )
 
 
 def pairs() -> list[tuple[Any, Any]]:
-    """Each native primitive with its twin, and the other functions that have one."""
+    """Return all pairs of a native primitive, or other function, and its twin."""
     from tensordict import _rust
     from tensordict.compile import unbatched_and_non_tensor
     from tensordict.interop import pytree
@@ -77,7 +77,7 @@ def pairs() -> list[tuple[Any, Any]]:
     from tensordict.primitives import modules as modules_primitives
     from tensordict.primitives import tied
 
-    found: list[tuple[Any, Any]] = [
+    function_pairs: list[tuple[Any, Any]] = [
         *modules_primitives.TRACED,
         *tied.TRACED,
         *pytree.TRACED,
@@ -96,19 +96,19 @@ def pairs() -> list[tuple[Any, Any]]:
                 continue
             native = getattr(_rust, name, twin)
             if native is not twin and callable(native):
-                found.append((native, twin))
-    return found
+                function_pairs.append((native, twin))
+    return function_pairs
 
 
 def register_twins() -> None:
-    """Tell Dynamo about the twins; calling it again changes nothing."""
+    """Register the twins and rules with Dynamo; a second call changes nothing."""
     vmap.register_foreach_rules()
     construction.install_rules()
     rules.install("leaf_loop_rules")
     rules.install("module_rules")
     nested_regions.install()
     control_flow.install()
-    older_dynamo.make_up_for_it(twin_modules())
+    older_dynamo.patch(twin_modules())
     with _lock:
         for native, twin in pairs():
             if id(native) in _registered:
@@ -122,5 +122,5 @@ def register_twins() -> None:
 
 
 def install() -> None:
-    """Register the twins now if Dynamo is there, or once it is imported."""
+    """Register the twins now if Dynamo is imported, or when it is imported."""
     after_import("torch._dynamo", register_twins)

@@ -1,4 +1,4 @@
-"""Give Dynamo a rule: the result of a call of a function, without interpreting it."""
+"""Dynamo rules: functions that compute the result of a call without tracing it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ __all__ = ["attribute", "follow", "install"]
 
 
 def follow(function: object, rule: Callable[..., Any], *arities: int) -> None:
-    """Let Dynamo, which is imported, ask ``rule`` for the result of ``function``.
+    """Make the imported Dynamo ask ``rule`` for the result of ``function``.
 
-    ``rule`` gets the translator and the arguments as Dynamo knows them. Where it gives
-    None, and for another number of arguments, the function is interpreted.
+    If the rule returns None or the number of arguments is not in ``arities``, the
+    function is traced.
+
+    Args:
+        function: the function.
+        rule: gets the translator and the variables of the arguments.
+        *arities: the numbers of arguments that the rule accepts.
     """
     from torch._dynamo.guards import GuardBuilder
     from torch._dynamo.variables import UserFunctionVariable
@@ -23,8 +28,8 @@ def follow(function: object, rule: Callable[..., Any], *arities: int) -> None:
 
     class RuleVariable(UserFunctionVariable):
         def call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
-            is_usual = not kwargs and len(args) in arities
-            result = rule(tx, *args) if is_usual else None
+            is_accepted = not kwargs and len(args) in arities
+            result = rule(tx, *args) if is_accepted else None
             if result is None:
                 return super().call_function(tx, args, kwargs)
             return result
@@ -38,10 +43,16 @@ def follow(function: object, rule: Callable[..., Any], *arities: int) -> None:
 
 
 def install(name: str) -> bool:
-    """Give Dynamo, which is imported, the rules of a module; return whether it took them.
+    """Register the rules of a module with the imported Dynamo.
 
-    The module is imported here, since it imports what it needs of Dynamo, and not all of
-    that is in every Dynamo.
+    The module is imported here, because it imports private parts of Dynamo that an
+    older Dynamo may lack.
+
+    Args:
+        name: the name of the module in this package.
+
+    Returns:
+        Whether Dynamo has the needed private parts.
     """
     try:
         module = importlib.import_module(f"tensordict.compile.{name}")
@@ -56,6 +67,6 @@ def install(name: str) -> bool:
 
 
 def attribute(tx: object, owner: Any, name: str) -> Any:
-    """Return what Dynamo knows of an attribute."""
+    """Return Dynamo's variable of an attribute."""
     read = getattr(owner, "tp_getattro_impl", None) or owner.var_getattr
     return read(tx, name).realize()

@@ -1,8 +1,8 @@
-"""Register what Dynamo traces for functions of unbatched tensors and non-tensor data.
+"""Dynamo replacements for functions of unbatched tensors and non-tensor data.
 
-Dynamo cannot look at a tensor as one of another class once it is of a class of its own: an
-alias of the data, which is the same to autograd and to memory, it can. Of the modes of
-its own tracing the traced program knows nothing.
+Dynamo cannot view a tensor subclass as another class. It can view an alias of the data,
+which is the same for autograd and shares the memory. A traced program cannot see the
+modes that Dynamo itself uses for tracing.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tensordict.entries.unbatched import _BARE, UnbatchedTensor, _bare, _wrap
 from tensordict.primitives.index import index_plan, known_plan
 
 MSG_UNKNOWN = (
-    "Compiled code cannot move non-tensor data by tensors, whose elements the compiler does "
-    "not know: index it with numbers, slices or lists, or exclude the entry."
+    "Compiled code cannot index non-tensor data with tensors, because their elements are "
+    "unknown at compile time: index it with numbers, slices or lists, or exclude the entry."
 )
 
 
 def _wrap_alias(data: torch.Tensor, size: torch.Size) -> Any:
     with _BARE():
-        made = data.view_as(data).as_subclass(UnbatchedTensor)
-    made._batch_size = size
-    return made
+        alias = data.view_as(data).as_subclass(UnbatchedTensor)
+    alias._batch_size = size
+    return alias
 
 
 def _bare_alias(data: torch.Tensor) -> torch.Tensor:
@@ -46,29 +46,29 @@ def _known_plan_of(values: Any, index: Any) -> Any:
         return _rust.index_plan(values._batch_size, index, values)
 
 
-# These are called and not traced if all their arguments are known.
+# With constant arguments, Dynamo calls the native functions instead of these.
 
 
 def places_listed(*_: object) -> NoReturn:
-    """Say why this is not known, or leave it to a call that is not compiled."""
+    """Break the graph: the elements of a tensor are unknown at compile time."""
     torch._dynamo.graph_break(msg=MSG_UNKNOWN)
     raise RuntimeError(MSG_UNKNOWN)
 
 
 def places_at(*_: object) -> NoReturn:
-    """Say why this is not known, or leave it to a call that is not compiled."""
+    """Break the graph: the elements of a tensor are unknown at compile time."""
     torch._dynamo.graph_break(msg=MSG_UNKNOWN)
     raise RuntimeError(MSG_UNKNOWN)
 
 
 def places_moved(*_: object) -> NoReturn:
-    """Say why this is not known, or leave it to a call that is not compiled."""
+    """Break the graph: the elements of a tensor are unknown at compile time."""
     torch._dynamo.graph_break(msg=MSG_UNKNOWN)
     raise RuntimeError(MSG_UNKNOWN)
 
 
 def places_split(*_: object) -> NoReturn:
-    """Say why this is not known, or leave it to a call that is not compiled."""
+    """Break the graph: the elements of a tensor are unknown at compile time."""
     torch._dynamo.graph_break(msg=MSG_UNKNOWN)
     raise RuntimeError(MSG_UNKNOWN)
 
@@ -84,5 +84,5 @@ TRACED = (
     (positions.places_moved, places_moved),
     (positions.places_split, places_split),
 )
-"""Functions for :mod:`tensordict.compile.registration`, each with its form for
-Dynamo."""
+"""Functions with their replacements under Dynamo, for
+:mod:`tensordict.compile.registration`."""

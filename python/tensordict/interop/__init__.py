@@ -1,1 +1,1 @@
-"""Meet the rest of the ecosystem: torch functions, pytrees, other libraries."""
+"""Conversions to and from other libraries, and registrations with torch."""

@@ -1,4 +1,4 @@
-"""Collections in the batches of :class:`torch.utils.data.DataLoader`."""
+"""Tensordicts in the batches of :class:`torch.utils.data.DataLoader`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["install"]
 
 
 def _collate_collections(batch: Any, **_: object) -> Any:
-    """The samples stacked along a new first dim, lazily where they differ in shape."""
+    """Stack samples along a new first dim, lazily if they differ in shape."""
     if isinstance(batch, TensorCollection):
-        # A data loader over a collection takes all rows of a batch with one index.
+        # A loader over a tensordict indexes all rows at once: `batch` is complete.
         return batch
-    # Parts of samples come as tuples.
+    # The parts of tuple samples come as a tuple.
     return collate(list(batch))
 
 
 def install() -> None:
-    """Teach the default collate function of torch about collections."""
+    """Register tensordicts with the default collate function of torch."""
     default_collate_fn_map[TensorCollection] = _collate_collections

@@ -1,7 +1,7 @@
-"""Add a deterministic sample to those of torch's distributions that lack one.
+"""A ``deterministic_sample`` for the distributions of torch that have no mode or mean.
 
-Most have a mode or a mean, which :mod:`tensordict.nn.distributions.deterministic` takes.
-Three have neither: they get a ``deterministic_sample`` here.
+:mod:`tensordict.nn.distributions.deterministic` uses the mode or the mean of most
+distributions. Three have neither: they get a ``deterministic_sample`` here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["install"]
 
 
 def _of_logistic_normal(self: Any) -> torch.Tensor:
-    """The mean of the normal distribution, transformed."""
+    """Return the mean of the base distribution, transformed."""
     value = self.base_dist.mean
     for transform in self.transforms:
         value = transform(value)
@@ -23,19 +23,19 @@ def _of_logistic_normal(self: Any) -> torch.Tensor:
 
 
 def _of_relaxed_one_hot(self: Any) -> torch.Tensor:
-    """The most probable category."""
+    """Return the most probable category, one-hot."""
     return torch.nn.functional.one_hot(
         self.logits.argmax(-1), self.logits.shape[-1]
     ).to(self.logits)
 
 
 def _of_relaxed_bernoulli(self: Any) -> torch.Tensor:
-    """1 where it is more probable than 0."""
+    """Return 1 if it is more probable than 0, else 0."""
     return (self.logits > 0).to(self.logits)
 
 
 def install() -> None:
-    """Give torch's distributions that have neither mode nor mean this property."""
+    """Add the property ``deterministic_sample`` to three distributions of torch."""
     lacking: tuple[tuple[Any, Any], ...] = (
         (distributions.LogisticNormal, _of_logistic_normal),
         (distributions.RelaxedOneHotCategorical, _of_relaxed_one_hot),

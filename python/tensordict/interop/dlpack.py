@@ -1,4 +1,4 @@
-"""Arrays of other libraries, and tensors as such, over the same memory (DLPack)."""
+"""Exchange of arrays with other libraries through DLPack, without copies."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ if TYPE_CHECKING:
 __all__ = ["from_dlpack", "to_dlpack"]
 
 MODULES = {"cupy": "cupy", "jax": "jax.numpy", "numpy": "numpy"}
-"""The modules that have ``from_dlpack``, by the name of the library."""
+"""From names of libraries to their modules with a function ``from_dlpack``."""
 
 MSG_NAMESPACE = (
     "to_dlpack expects {names} or a module with a from_dlpack function, got {given!r}."
 )
-MSG_TO_TENSOR = "from_dlpack cannot make a tensor of the {kind} of dtype {dtype} at {key!r}: {error}"
+MSG_TO_TENSOR = (
+    "from_dlpack cannot convert the {kind} of dtype {dtype} at {key!r}: {error}"
+)
 MSG_TO_ARRAY = (
-    "to_dlpack cannot make an array of {library} of the dtype {dtype} at {key!r}: {error}. "
-    "Convert the entry first."
+    "to_dlpack cannot convert the dtype {dtype} at {key!r} to {library}: {error}. Convert "
+    "the entry to another dtype first."
 )
 MSG_NARROWED = (
-    "to_dlpack got the dtype {dtype} at {key!r}, which {library} would make {found} in "
-    "silence. Convert the entry first or, in JAX, set jax_enable_x64."
+    "to_dlpack got the dtype {dtype} at {key!r}, which {library} would silently convert to "
+    "{found}. Convert the entry first or, in JAX, set jax_enable_x64."
 )
 MSG_GRADIENT = (
-    "to_dlpack got a tensor at {key!r} that requires gradients, which an array has not: "
-    "detach it first, td.detach()."
+    "to_dlpack got a tensor at {key!r} that requires grad. An array has no gradient: call "
+    "td.detach() first."
 )
 MSG_RAGGED = (
     "to_dlpack got a nested tensor at {key!r}, whose rows differ in shape: pad it first, "
@@ -54,28 +56,29 @@ def from_dlpack(
     names: Sequence[str | None] | None = None,
     copy: bool | None = None,
 ) -> Any:
-    """Make a collection of arrays of JAX, CuPy, NumPy or any other library with DLPack.
+    """Make a tensordict of arrays of JAX, CuPy, NumPy or any other DLPack library.
 
-    The tensors share the memory of the arrays, on the device where it is. An array that
-    nobody may write to is copied: one of JAX, and one of NumPy that is read-only. So is
-    one of NumPy that has negative strides.
+    The tensors share the memory of the arrays, on their device. Arrays that must not be
+    written to are copied: JAX arrays and read-only NumPy arrays. NumPy arrays with
+    negative strides are copied, too.
 
     Args:
-        obj: arrays in nested mappings, or one array. What is neither goes by the rules of
+        obj: nested mappings of arrays, or one array. Other values follow the rules of
             :meth:`TensorDict.from_dict`.
         batch_size: see :meth:`TensorDict.from_dict`.
         auto_batch_size: see :meth:`TensorDict.from_dict`.
         batch_dims: see :meth:`TensorDict.from_dict`.
-        device: where all entries are moved, which copies those that are elsewhere.
+        device: the device to move all entries to. Entries on other devices are copied.
         names: see :meth:`TensorDict.from_dict`.
-        copy: True copies each array, False shares those of JAX, too: write to nothing
-            that shares their memory, since JAX expects that they never change.
+        copy: if true, copy each array. If false, share the memory of JAX arrays, too:
+            then never write to the tensors, because JAX assumes that its arrays do not
+            change.
 
     Returns:
-        A :class:`TensorDict`; a tensor for one array.
+        A :class:`TensorDict`; for a single array, a tensor.
 
     Raises:
-        TypeError: torch lacks the dtype of an array, or does not reach its device.
+        TypeError: torch lacks the dtype of an array or cannot access its device.
 
     Examples:
         >>> array = np.arange(3)
@@ -84,11 +87,11 @@ def from_dlpack(
         >>> td["n", "b"]
         tensor([5, 1, 2])
     """
-    made = _tensors((), obj, copy)
-    if not isinstance(made, dict):
-        return made if device is None else made.to(device)
+    converted = _tensors((), obj, copy)
+    if not isinstance(converted, dict):
+        return converted if device is None else converted.to(device)
     return TensorDict.from_dict(
-        made,
+        converted,
         batch_size=batch_size,
         auto_batch_size=auto_batch_size,
         batch_dims=batch_dims,
@@ -98,14 +101,14 @@ def from_dlpack(
 
 
 def _tensors(path: tuple[str, ...], value: object, copy: bool | None) -> Any:
-    """A value with tensors for its arrays; mappings become dictionaries."""
+    """Convert arrays in nested mappings to tensors in nested dictionaries."""
     if isinstance(value, (torch.Tensor, CollectionProtocol)):
         return value
     if isinstance(value, Mapping):
-        return {key: _tensors((*path, key), each, copy) for key, each in value.items()}
+        return {key: _tensors((*path, key), item, copy) for key, item in value.items()}
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biufc":
-            return value  # The rules of entries know structures and texts.
+            return value  # `TensorDict` converts structured and text arrays.
         if copy:
             value = value.copy()
     elif not hasattr(type(value), "__dlpack__"):
@@ -127,21 +130,23 @@ def _tensors(path: tuple[str, ...], value: object, copy: bool | None) -> Any:
 
 
 def to_dlpack(td: CollectionProtocol, library: object = "numpy") -> dict[str, Any]:
-    """Make nested dictionaries of arrays of another library, over the same memory.
+    """Convert a tensordict to nested dictionaries of arrays that share its memory.
 
     Args:
-        td: a collection.
+        td: the tensordict.
         library: ``"jax"``, ``"numpy"`` or ``"cupy"``, or a module with a function
-            ``from_dlpack``, as the array API has it.
+            ``from_dlpack`` as in the array API standard.
 
     Returns:
-        Dictionaries with the keys of ``td``. Non-tensor data are the values themselves, a
-        list where there is one for each element. JAX copies memory that it cannot share:
-        rows with gaps, and data that is not aligned to its needs.
+        Dictionaries with the keys of ``td``. Non-tensor data become their Python
+        objects, or a list with one object for each element. JAX copies tensors that are
+        not contiguous or not aligned to its needs.
 
     Raises:
-        TypeError: the library lacks a dtype, or would narrow it (JAX does without
-            ``jax_enable_x64``); a tensor requires gradients or is nested.
+        TypeError: the library lacks a dtype or would convert it to a narrower one (JAX
+            without ``jax_enable_x64``), a tensor requires grad or is nested, or
+            ``library`` has no ``from_dlpack``.
+        ValueError: ``library`` is an unknown name.
         ImportError: the library is not installed.
 
     Examples:
@@ -167,20 +172,20 @@ def to_dlpack(td: CollectionProtocol, library: object = "numpy") -> dict[str, An
 def _arrays(
     namespace: object, path: tuple[str, ...], td: CollectionProtocol
 ) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for key, value in list(td.items()):
         inner = (*path, key)
         if isinstance(value, CollectionProtocol):
-            held: Any = value
-            if held._is_non_tensor:
-                made[key] = held.tolist() if not held._is_one else held.data
+            nested: Any = value
+            if nested._is_non_tensor:
+                arrays[key] = nested.tolist() if not nested._is_one else nested.data
             else:
-                made[key] = _arrays(namespace, inner, value)
+                arrays[key] = _arrays(namespace, inner, value)
         elif isinstance(value, torch.Tensor):
-            made[key] = _array(namespace, inner, value)
+            arrays[key] = _array(namespace, inner, value)
         else:
-            made[key] = value
-    return made
+            arrays[key] = value
+    return arrays
 
 
 def _array(namespace: Any, path: tuple[str, ...], value: torch.Tensor) -> Any:
@@ -191,12 +196,12 @@ def _array(namespace: Any, path: tuple[str, ...], value: torch.Tensor) -> Any:
         raise TypeError(MSG_GRADIENT.format(key=key))
     value = value.resolve_conj().resolve_neg()
     if library == "jax" and not value.is_contiguous():
-        # JAX takes no rows with gaps.
+        # JAX takes contiguous tensors only.
         value = value.contiguous()
     try:
         array = namespace.from_dlpack(value)
     except Exception as error:
-        # Each library has classes of its own.
+        # Each library has its own exception classes.
         msg = MSG_TO_ARRAY.format(
             library=library, dtype=value.dtype, key=key, error=error
         )

@@ -1,4 +1,4 @@
-"""Register the package with torch and the standard library when it is imported."""
+"""Registration of the package with torch and the standard library at import."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from tensordict.tensorclass.base import TensorClass
 
 __all__ = ["install"]
 
-# The first text of a process would import these one by one: two milliseconds, and
-# fifteen where the interpreter may not keep compiled modules.
-OF_VALUES = (convert, joining, mapped, ragged)
+# Imported here for the first non-tensor value of a process, which would otherwise import
+# them one by one.
+NON_TENSOR_MODULES = (convert, joining, mapped, ragged)
 
 
 def install() -> None:
-    """Register the collections; calling it again changes nothing."""
+    """Register all classes of tensordicts; a second call changes nothing."""
     pickles.install(TensorDict, LazyStackedTensorDict)
     pickles.send_as_data(_SubTensorDict)
     pickles.allow(
@@ -66,5 +66,5 @@ def install() -> None:
 
 
 def _offer_format() -> None:
-    """Offer ``with_format("tensordict")`` to Hugging Face's ``datasets``."""
+    """Register ``with_format("tensordict")`` with Hugging Face's ``datasets``."""
     importlib.import_module("tensordict.interop.hugging_face").register()

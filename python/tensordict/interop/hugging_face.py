@@ -1,8 +1,8 @@
-"""Datasets of Hugging Face's ``datasets``: both ways, and batches of them as collections.
+"""Conversion to and from datasets of Hugging Face, and the format of their batches.
 
 ``dataset.with_format("tensordict")`` is registered once both packages are imported. The
-numbers of a batch keep their dtypes. They are copied: Arrow's memory is often a file that is
-mapped for reading, where a write would end the process.
+numbers of a batch keep their dtypes. They are copied: Arrow's memory is often a file
+that is mapped read-only, where a write would end the process.
 """
 
 from __future__ import annotations
@@ -36,40 +36,41 @@ MSG_DTYPE = (
     "example with .float(), or view it as integers."
 )
 MOST_VALUES = 2**31 - 1
-"""The limit of a column of arrays, whose lists have offsets of 32 bits."""
+"""The most values in a column of arrays: the offsets of its lists have 32 bits."""
 
 MSG_VALUES = (
-    "to_hf cannot make one column of Arrow of the values at {key!r}: {error}. Convert them, "
-    "or leave the entry out."
+    "to_hf cannot convert the values at {key!r} to one Arrow column: {error}. Convert the "
+    "values to one type, or exclude the entry."
 )
-MSG_ARROW = "to_hf cannot make a table of Arrow: {}"
+MSG_ARROW = "to_hf cannot make an Arrow table: {}"
 MSG_EMPTY_DIM = (
-    "to_hf got the shape {shape} at {key!r}: the lists of a dataset do not keep a dim of "
-    "size 0. Leave the entry out."
+    "to_hf got the shape {shape} at {key!r}: a dataset cannot store a dim of size 0. "
+    "Exclude the entry."
 )
 MSG_SPLITS = (
-    "from_hf expects one split, got a {kind} of the splits {names}: pass one of them, "
-    "dataset[{first!r}]."
+    "from_hf expects one split, got a {kind} of the splits {names}: pass one split, such "
+    "as dataset[{first!r}]."
 )
-MSG_KIND = "from_hf expects a dataset of Hugging Face's datasets, got a {}."
+MSG_KIND = "from_hf expects a Dataset or IterableDataset of Hugging Face, got a {}."
 
 
 def to_hf(td: CollectionProtocol, *, features: object = None) -> datasets.Dataset:
-    """Make a dataset of a collection with one batch dim, ``[N]``: a row for each element.
+    """Convert a tensordict of batch size ``[N]`` to a Hugging Face dataset.
 
-    Nested collections are structures, one dim of features is a list of fixed length, more
-    are an ``Array2D`` to ``Array5D``, nested tensors are lists. Memory is shared where
-    tensors are contiguous.
+    The dataset has ``N`` rows. Nested tensordicts become structures. A leaf with one
+    feature dim becomes a list of fixed length, with two to five an ``Array2D`` to
+    ``Array5D``. Nested tensors become lists. Contiguous tensors share their memory with
+    the dataset.
 
     Args:
-        td: a collection.
-        features: the ``datasets.Features`` that the columns are cast to, such as a
-            ``ClassLabel`` for numbers. Default: they follow from the dtypes.
+        td: the tensordict.
+        features: the ``datasets.Features`` to cast the columns to, such as a
+            ``ClassLabel`` for numbers. Default: derived from the dtypes.
 
     Raises:
-        ValueError: there is not one batch dim; a lazy stack whose members differ in keys;
-            a dim of size 0.
-        TypeError: a tensor has a dtype that Arrow lacks.
+        ValueError: ``td`` has not exactly one batch dim, the members of a lazy stack
+            differ in keys, or a leaf has a dim of size 0.
+        TypeError: Arrow lacks the dtype of a tensor.
         ImportError: datasets is not installed.
     """
     check_collection(td, "to_hf")
@@ -85,14 +86,14 @@ def to_hf(td: CollectionProtocol, *, features: object = None) -> datasets.Datase
     columns = [
         _array_feature(pa, package, column.combine_chunks()) for column in table.columns
     ]
-    made = package.Dataset(
+    dataset = package.Dataset(
         pa.table(dict(zip(table.column_names, columns, strict=True)))
     )
-    return made if features is None else made.cast(features)
+    return dataset if features is None else dataset.cast(features)
 
 
 def _check(path: tuple[str, ...], td: CollectionProtocol) -> None:
-    """Refuse the leaves that Arrow cannot hold."""
+    """Raise an error for a leaf that Arrow cannot hold."""
     for key, value in list(td.items()):
         here = (*path, key)
         if isinstance(value, CollectionProtocol):
@@ -110,31 +111,31 @@ def _check(path: tuple[str, ...], td: CollectionProtocol) -> None:
 def _refuse_values(
     pa: ModuleType, path: tuple[str, ...], td: CollectionProtocol
 ) -> None:
-    """Name the entry whose values do not fit into one column.
+    """Raise an error that names the entry whose values do not fit into one column.
 
     Raises:
-        TypeError: there is one.
+        TypeError: there is such an entry.
     """
     for key, value in list(td.items()):
         here = (*path, key)
         if not isinstance(value, CollectionProtocol):
             continue
-        held: Any = value
-        if not held._is_non_tensor:
-            _refuse_values(pa, here, held)
+        nested: Any = value
+        if not nested._is_non_tensor:
+            _refuse_values(pa, here, nested)
             continue
         try:
-            pa.array(list(held._flat()))
+            pa.array(list(nested._flat()))
         except (pa.ArrowException, OverflowError, TypeError) as error:
             msg = MSG_VALUES.format(key=path_of(here), error=error)
             raise TypeError(msg) from error
 
 
 def _array_feature(pa: Any, package: Any, column: Any) -> Any:
-    """A column whose tensors are an ``Array2D`` to ``Array5D``, where there are such.
+    """Convert a column of tensors to an ``Array2D`` to ``Array5D``, if possible.
 
-    They are what the other formats of ``datasets`` read quickly. Deeper in structures, and
-    with other numbers of dims, tensors are lists of fixed length.
+    The other formats of ``datasets`` read these quickly. Tensors with fewer or more
+    dims become lists of fixed length, as tensors in structures do.
     """
     kind = column.type
     if not isinstance(kind, pa.FixedShapeTensorType) or not 2 <= len(kind.shape) <= 5:
@@ -153,7 +154,7 @@ def _array_feature(pa: Any, package: Any, column: Any) -> Any:
 
 
 def _plain(pa: Any, array: Any) -> Any:
-    """An array whose tensors are lists of fixed length, which ``datasets`` knows."""
+    """Convert a column of tensors to lists of fixed length."""
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], type=array.type)
     kind = array.type
@@ -183,29 +184,30 @@ def from_hf(
     mask_key: NestedKey | None = None,
     device: torch.device | str | int | None = None,
 ) -> TensorDict:
-    """Make a collection of a dataset of Hugging Face's ``datasets``, with a row for each.
+    """Read a Hugging Face dataset into a tensordict of batch size ``[N]``.
 
-    Numbers and arrays are tensors, structures are nested collections, images are uint8
-    tensors ``[N, channels, height, width]``. Lists of one length are a tensor, others a
-    nested tensor. Text and all else is non-tensor data, one value for each row. A
-    ``ClassLabel`` is its numbers.
+    Numbers and arrays become tensors, structures nested tensordicts, and images uint8
+    tensors ``[N, channels, height, width]``. Lists of equal length become a tensor,
+    other lists a nested tensor. Text and all other values become non-tensor data with
+    one value for each row. A ``ClassLabel`` becomes its numbers.
 
     Args:
-        dataset: a split; one that is streamed is read to its end.
+        dataset: one split. A streamed split is read to its end.
         columns: the columns to read. Default: all.
-        copy: false to share the memory of the dataset where that is possible. It may be a
-            file that is mapped for reading only: a write to the result can then end the
-            process.
-        nulls: see :func:`tensordict.from_arrow`. A text that is null is None in any case.
+        copy: whether to copy the data. If false, the result shares the memory of the
+            dataset if possible. This memory may be a file that is mapped read-only: a
+            write to the result can then end the process.
+        nulls: see :func:`tensordict.from_arrow`. A null text always becomes None.
         mask_key: see :func:`tensordict.from_arrow`.
-        device: where all entries are moved.
+        device: the device to move all entries to.
 
     Returns:
-        A :class:`TensorDict` of batch size ``[N]``.
+        A :class:`TensorDict` with one row for each of the ``N`` rows of the dataset.
 
     Raises:
-        ValueError: there are nulls; ``dataset`` is a dictionary of splits.
-        TypeError: ``dataset`` is none.
+        ValueError: the dataset contains nulls and ``nulls`` is ``"raise"``, or
+            ``dataset`` is a dictionary of splits.
+        TypeError: ``dataset`` is not a dataset.
         ImportError: datasets is not installed.
     """
     package = extra("datasets", "from_hf", INSTALL)
@@ -241,13 +243,13 @@ def batch_of(
     nulls: Any = "raise",
     mask_key: Any = None,
 ) -> Any:
-    """The rows of a table of a dataset as a collection.
+    """Convert a table of a dataset to a tensordict.
 
     Args:
-        table: a table of Arrow.
+        table: an Arrow table.
         features: the features of the dataset, or None.
-        decode: gives a column of encoded values decoded, by the list of the values and the
-            name. Default: the features do.
+        decode: a function that decodes a column, given the list of its values and its
+            name. Default: ``features.decode_column``.
         copy: see :func:`from_hf`.
         nulls: see :func:`from_hf`.
         mask_key: see :func:`from_hf`.
@@ -265,9 +267,11 @@ def batch_of(
         if name not in encoded
     }
     if nulls == "raise":
-        wrong = {name: array for name, array in arrays.items() if _lacks(pa, array)}
-        if wrong:
-            from_arrow(pa.table(wrong))
+        columns_with_nulls = {
+            name: array for name, array in arrays.items() if _lacks_numbers(pa, array)
+        }
+        if columns_with_nulls:
+            from_arrow(pa.table(columns_with_nulls))
         nulls = "fill"
     if arrays:
         td: Any = from_arrow(
@@ -282,12 +286,12 @@ def batch_of(
 
 
 def _readable(pa: Any, array: Any) -> Any:
-    """An array with lists of fixed length for arrays of one shape, as ``from_arrow`` reads."""
+    """Convert an array to the form that ``from_arrow`` reads: lists of fixed length."""
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], type=array.type)
     kind = array.type
     if hasattr(kind, "storage_dtype") and hasattr(kind, "shape"):
-        # An Array2D and so on, whose lists have no fixed length in Arrow.
+        # Array2D to Array5D: their lists have no fixed length in Arrow.
         return _of_arrays(pa, array)
     if isinstance(kind, pa.BaseExtensionType) and not isinstance(
         kind, pa.FixedShapeTensorType
@@ -310,18 +314,18 @@ def _readable(pa: Any, array: Any) -> Any:
     return array
 
 
-def _lacks(pa: Any, array: Any) -> bool:
-    """Tell whether tensors would lack values: None is a value of what is no tensor."""
+def _lacks_numbers(pa: Any, array: Any) -> bool:
+    """Return whether an array contains nulls that a tensor cannot hold."""
     kind, types = array.type, pa.types
     if types.is_struct(kind):
         parts = array.flatten() if kind.num_fields else []
-        return bool(array.null_count) or any(_lacks(pa, part) for part in parts)
+        return bool(array.null_count) or any(_lacks_numbers(pa, part) for part in parts)
     if (
         types.is_list(kind)
         or types.is_large_list(kind)
         or types.is_fixed_size_list(kind)
     ):
-        return bool(array.null_count) or _lacks(pa, array.flatten())
+        return bool(array.null_count) or _lacks_numbers(pa, array.flatten())
     is_number = (
         types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
     )
@@ -329,7 +333,7 @@ def _lacks(pa: Any, array: Any) -> bool:
 
 
 def _running(lengths: list[int]) -> list[int]:
-    """The sums of the first, the first two, and so on."""
+    """Return the cumulative sums."""
     total, sums = 0, []
     for length in lengths:
         total += length
@@ -338,7 +342,7 @@ def _running(lengths: list[int]) -> list[int]:
 
 
 def _of_arrays(pa: ModuleType, array: Any) -> Any:
-    """An array of ``ArrayXD`` as lists whose lengths Arrow knows."""
+    """Convert an ``ArrayXD`` array to lists of fixed length."""
     kind, storage = array.type, array.storage
     sizes = list(kind.shape)
     if storage.null_count or None in sizes[1:]:
@@ -357,7 +361,7 @@ def _of_arrays(pa: ModuleType, array: Any) -> Any:
 
 
 def _decoded(values: list[Any]) -> Any:
-    """Decoded images as one tensor, where they have one shape; a value for each row if not."""
+    """Stack decoded images of one shape; other values become non-tensor data."""
     cells = [
         _pixels(value) if hasattr(value, "getbands") else value for value in values
     ]
@@ -372,16 +376,16 @@ def _decoded(values: list[Any]) -> Any:
 
 
 def _pixels(picture: object) -> torch.Tensor:
-    """A picture of Pillow as ``[channels, height, width]``, as the torch format has it."""
+    """Convert a Pillow image to a tensor ``[channels, height, width]``."""
     array = torch.from_numpy(np.array(picture))
     return array[None] if array.ndim == 2 else array.permute(2, 0, 1).contiguous()
 
 
-# The format ---------------------------------------------------------------------------
+# The format "tensordict" --------------------------------------------------------------
 
 
 def register() -> None:
-    """Offer ``with_format("tensordict")``; does nothing where ``datasets`` is another module."""
+    """Register ``with_format("tensordict")``, if the ``datasets`` is Hugging Face's."""
     try:
         formatting = importlib.import_module("datasets.formatting")
         formats: Any = formatting._FORMAT_TYPES
@@ -390,6 +394,6 @@ def register() -> None:
         return
     if "tensordict" in formats:
         return
-    made = importlib.import_module("tensordict.interop.hugging_face_format")
-    add(made.formatter(), "tensordict", aliases=["td"])
-    made.give_rows_to_loaders()
+    module = importlib.import_module("tensordict.interop.hugging_face_format")
+    add(module.formatter(), "tensordict", aliases=["td"])
+    module.give_rows_to_loaders()

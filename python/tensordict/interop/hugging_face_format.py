@@ -1,4 +1,4 @@
-"""The format ``"tensordict"`` of Hugging Face's ``datasets``."""
+"""The format ``"tensordict"`` of Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ __all__ = ["formatter", "give_rows_to_loaders"]
 
 
 def formatter() -> type:
-    """Make the class of the format, which derives from one of ``datasets``."""
+    """Make the class of the format, a subclass of ``datasets``' ``TensorFormatter``."""
     import pyarrow as pa
     from datasets.formatting.formatting import TensorFormatter
 
-    class TensorDictFormatter(TensorFormatter):  # type: ignore[misc] # which mypy does not see
-        """Rows and batches as collections, columns as tensors, numbers in their own dtypes.
+    class TensorDictFormatter(TensorFormatter):  # type: ignore[misc] # Any to mypy
+        """A formatter that returns rows and batches as tensordicts, columns as tensors.
+
+        Numbers keep their dtypes.
 
         Args:
             features: the features of the dataset.
-            token_per_repo_id: what ``datasets`` needs to fetch files.
-            device: where all entries are moved.
+            token_per_repo_id: the tokens that ``datasets`` fetches files with.
+            device: the device to move all entries to.
             nulls: see :func:`tensordict.from_arrow`.
             mask_key: see :func:`tensordict.from_arrow`.
         """
@@ -41,7 +43,7 @@ def formatter() -> type:
             self.mask_key: Any = mask_key
 
         def format_batch(self, pa_table: object) -> Any:
-            """A collection of batch size ``[N]``."""
+            """Return a tensordict of batch size ``[N]``."""
             td = batch_of(
                 pa_table,
                 self.features,
@@ -52,11 +54,11 @@ def formatter() -> type:
             return td if self.device is None else td.to(self.device)
 
         def format_row(self, pa_table: Any) -> Any:
-            """A collection without batch dims."""
+            """Return a tensordict without batch dims."""
             return self.format_batch(pa_table.slice(0, 1))[0]
 
         def format_column(self, pa_table: Any) -> Any:
-            """The entry of a column: a tensor, a collection, or a list of values."""
+            """Return the entry of a column: a tensor, tensordict or list of objects."""
             entry = self.format_batch(pa_table)._get_entry(
                 pa_table.column_names[0], None
             )
@@ -66,7 +68,7 @@ def formatter() -> type:
             return entry
 
         def recursive_tensorize(self, data_struct: object) -> Any:
-            """A row of a streamed dataset that ``datasets`` has as a dictionary."""
+            """Convert a row of a streamed dataset, a dictionary, to a tensordict."""
             features = self.features
             schema = None if features is None else features.arrow_schema
             if features is not None:
@@ -77,19 +79,19 @@ def formatter() -> type:
 
 
 def give_rows_to_loaders() -> None:
-    """Let a ``DataLoader`` take rows of a dataset of this format.
+    """Patch ``datasets`` so that a ``DataLoader`` can read datasets of this format.
 
-    ``datasets`` takes the batch that it formatted apart by its keys, as a dictionary: of a
-    collection these are its rows.
+    ``Dataset.__getitems__`` splits a formatted batch by its keys, as a dictionary. A
+    tensordict is split into its rows instead.
     """
     import datasets
 
-    whole = datasets.Dataset.__getitems__
+    original = datasets.Dataset.__getitems__
 
-    @functools.wraps(whole)
+    @functools.wraps(original)
     def rows(self: Any, keys: list[int]) -> Any:
         if self._format_type != "tensordict":
-            return whole(self, keys)
+            return original(self, keys)
         return list(self[keys].unbind(0))
 
     datasets.Dataset.__getitems__ = rows

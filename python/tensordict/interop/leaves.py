@@ -1,4 +1,4 @@
-"""Share what conversions need: extras, leaves as arrays, errors with keys."""
+"""Helpers of the conversions: optional imports, leaves as arrays, errors with keys."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["array_of", "check_collection", "extra", "path_of", "values_of"]
 MSG_EXTRA = "{asked} needs {package}, which is not installed: {install}"
 MSG_COLLECTION = "{asked} expects a tensor collection, got a {kind}."
 MSG_RAGGED = (
-    "{asked} got a nested tensor at {key!r}, whose rows differ in shape. Pad it first: "
-    "td.to_padded_tensor()."
+    "{asked} got a nested tensor at {key!r}, whose rows differ in shape. Pad the rows "
+    "first: td.to_padded_tensor()."
 )
 MSG_DTYPE = (
     "{asked} got the dtype {dtype} at {key!r}, which {target} lacks. Convert the entry "
@@ -27,10 +27,10 @@ MSG_DTYPE = (
 
 
 def extra(name: str, asked: str, install: str) -> Any:
-    """Import the module of an extra for the function ``asked``.
+    """Import an optional package for the function ``asked``.
 
     Raises:
-        ImportError: it is not installed; says what to install.
+        ImportError: the package is not installed. The message says how to install it.
     """
     try:
         return importlib.import_module(name)
@@ -41,27 +41,27 @@ def extra(name: str, asked: str, install: str) -> Any:
 
 
 def check_collection(td: CollectionProtocol, asked: str) -> None:
-    """Refuse what is no collection.
+    """Raise an error unless ``td`` is a tensordict.
 
     Raises:
-        TypeError: ``td`` is none.
+        TypeError: ``td`` is not a tensordict.
     """
     if not isinstance(td, CollectionProtocol):
         raise TypeError(MSG_COLLECTION.format(asked=asked, kind=type(td).__name__))
 
 
 def path_of(path: tuple[str, ...]) -> Any:
-    """A path as users write a key."""
+    """Return a path of keys as a user writes it: a string, or a tuple of strings."""
     return path[0] if len(path) == 1 else path
 
 
 def array_of(
     asked: str, path: tuple[str, ...], value: torch.Tensor, target: str = "NumPy"
 ) -> np.ndarray[Any, Any]:
-    """A leaf as an array, which shares the memory of the host.
+    """Convert a leaf to a NumPy array that shares its memory, if it is on the CPU.
 
     Raises:
-        TypeError: it is a nested tensor, or NumPy lacks its dtype.
+        TypeError: the leaf is a nested tensor, or NumPy lacks its dtype.
     """
     if special.rows(value) is not None:
         raise TypeError(MSG_RAGGED.format(asked=asked, key=path_of(path)))
@@ -78,5 +78,5 @@ def array_of(
 
 
 def values_of(value: Any) -> list[Any]:
-    """The values of a non-tensor entry, one for each element."""
+    """Return the objects of non-tensor data, one for each element."""
     return list(value._flat())

@@ -1,4 +1,4 @@
-"""Datasets of MosaicML's streaming (MDS): a row of the first batch dim is a sample."""
+"""Conversion to and from MDS, the format of MosaicML's streaming datasets."""
 
 from __future__ import annotations
 
@@ -38,47 +38,47 @@ VALUES: dict[type, str] = {
     list: "json",
     np.ndarray: "ndarray",
 }
-"""The encodings of values that are no tensors, by their type."""
+"""From types of Python values to their encodings."""
 
 MSG_DTYPE = (
-    "to_mds got the dtype {dtype} at {key!r}, which MDS has no encoding for{of_arrays}. "
+    "to_mds got the dtype {dtype} at {key!r}, but MDS has no encoding for it{of_arrays}. "
     "Convert the entry first, for example with .to(torch.uint8), or pass "
     "columns={{{name!r}: 'pkl'}} to pickle it."
 )
 MSG_TYPE = (
-    "to_mds got a value of type {kind} at {key!r}, which MDS has no encoding for. Pass "
-    "columns={{{name!r}: 'pkl'}} to pickle it, or leave the entry out."
+    "to_mds got a value of type {kind} at {key!r}, but MDS has no encoding for it. Pass "
+    "columns={{{name!r}: 'pkl'}} to pickle it, or exclude the entry."
 )
 MSG_NO_ELEMENTS = (
     "to_mds got rows of the shape {shape} at {key!r}: MDS does not write arrays without "
-    "elements. Leave the entry out, or pass columns={{{name!r}: 'pkl'}} to pickle it."
+    "elements. Exclude the entry, or pass columns={{{name!r}: 'pkl'}} to pickle it."
 )
 MSG_JSON = (
-    "to_mds writes lists as JSON, which does not keep {cell!r} at {key!r}. Pass "
+    "to_mds writes lists as JSON, which changes the value {cell!r} at {key!r}. Pass "
     "columns={{{name!r}: 'pkl'}} to pickle it, or convert it."
 )
 MSG_MIXED = (
-    "to_mds got values of the types {first} and {other} at {key!r}: a column of MDS has "
-    "one. Pass columns={{{name!r}: 'json'}} or convert them."
+    "to_mds got values of the types {first} and {other} at {key!r}, but an MDS column has "
+    "one type. Pass columns={{{name!r}: 'json'}} or convert the values."
 )
 MSG_DOTS = (
-    "to_mds joins the keys of nested collections by dots, and got the key {name!r}, which "
-    "has one of its own: rename it."
+    "to_mds joins the keys of nested tensordicts by dots, but the key {name!r} contains a "
+    "dot: rename it."
 )
 MSG_KEYS = (
-    "to_mds got rows with the keys {first} and others with {other}: each sample of MDS has "
-    "all columns."
+    "to_mds got rows with the keys {first} and rows with the keys {other}, but each MDS "
+    "sample has all columns. Select the common keys."
 )
-MSG_EMPTY = "to_mds cannot write an empty tensordict: there is no {what} to take the columns from."
+MSG_EMPTY = "to_mds cannot write an empty tensordict: it has no {missing}."
 MSG_FINISHED = (
     "to_mds finished the writer passed by the caller after a tensordict with batch dims. "
     "Starting with TensorDict 0.17, the default will change to leaving it open, as for a "
     "tensordict without batch dims. Pass finish_writer=True or False to choose."
 )
 MSG_COLUMNS = (
-    "to_mds got encodings for the columns {extra}, and the entries are {names}."
+    "to_mds got encodings for the columns {extra}, but the entries are {names}."
 )
-MSG_PATH = "from_mds found no index.json in {}, as every MDS dataset has one."
+MSG_PATH = "from_mds found no index.json in {}: this is no directory of an MDS dataset."
 
 
 def to_mds(
@@ -94,32 +94,33 @@ def to_mds(
     finish_writer: bool | None = None,
     **kwargs: object,
 ) -> None:
-    """Write the rows of a collection as the samples of an MDS dataset.
+    """Write the rows of a tensordict as the samples of an MDS dataset.
 
-    Each element of the first batch dim is a sample; without batch dims there is one.
-    Tensors are written as arrays, those without dims as numbers of their dtype. The keys
-    of nested collections are joined by dots. Nothing is written where a column has no
-    encoding; a write that fails removes what it wrote.
+    Each index of the first batch dim is a sample. Without batch dims, ``td`` is one
+    sample. Rows of tensors are written as arrays, or as numbers of their dtype if they
+    have no dims. The keys of nested tensordicts are joined by dots. If a column has no
+    encoding, nothing is written. A write that fails removes the files that it wrote.
 
     Args:
-        td: a collection.
-        columns: the columns to write, by name, each with its encoding. Default: all, as
-            their dtypes and the types of the values ask for.
-        out: a directory, a remote location, or a pair of both.
-        keep_local: whether the files stay here, too, where they are uploaded.
+        td: the tensordict.
+        columns: from names of the columns to write to their encodings. Default: all
+            columns, encoded by dtype and type.
+        out: a directory, a URL, or a pair of both.
+        keep_local: whether to keep the local files after an upload.
         compression: such as ``"zstd"`` or ``"zstd:7"``.
-        hashes: names of hashes of the files.
-        size_limit: the bytes of a file at most, such as ``"64mb"``; None for one file.
-        writer: a ``streaming.MDSWriter`` to write to, instead of a new one.
-        finish_writer: whether a given writer is finished. Default: if there are batch
-            dims, with a warning that this will change.
-        **kwargs: more arguments of ``streaming.MDSWriter``.
+        hashes: the names of the hashes to compute for each file.
+        size_limit: the largest size of a file, in bytes or such as ``"64mb"``. None
+            writes one file.
+        writer: a ``streaming.MDSWriter`` to write to. Default: a new writer.
+        finish_writer: whether to finish ``writer``. Default: if ``td`` has batch dims,
+            with a warning that this will change.
+        **kwargs: further keyword arguments of ``streaming.MDSWriter``.
 
     Raises:
         TypeError: a column has no encoding.
-        ValueError: there are no columns or no rows; rows differ in keys, or are arrays
-            without elements.
-        KeyError: ``columns`` names what is no entry.
+        ValueError: ``td`` has no entries or no rows, its rows differ in keys, or a row
+            is an array without elements.
+        KeyError: ``columns`` names a missing entry.
         ImportError: streaming is not installed.
     """
     check_collection(td, "to_mds")
@@ -135,7 +136,7 @@ def to_mds(
         return
     local = Path(out) if isinstance(out, str) and "://" not in out else None
     with _removing(local):
-        made = streaming.MDSWriter(
+        new_writer = streaming.MDSWriter(
             columns=table.encodings,
             out=out,
             keep_local=keep_local,
@@ -144,43 +145,43 @@ def to_mds(
             size_limit=size_limit,
             **kwargs,
         )
-        with made:
+        with new_writer:
             for sample in table.samples():
-                made.write(sample)
+                new_writer.write(sample)
 
 
 @contextlib.contextmanager
 def _removing(local: Path | None) -> Iterator[None]:
-    """Remove what a write left in a directory that was empty or not there, if it fails."""
-    was_there = local is not None and local.exists()
-    if local is None or (was_there and any(local.iterdir())):
+    """Remove the files of a failed write from a directory that was empty or missing."""
+    existed = local is not None and local.exists()
+    if local is None or (existed and any(local.iterdir())):
         yield
         return
     try:
         yield
     except BaseException:
-        for each in local.iterdir() if local.is_dir() else ():
-            each.unlink() if each.is_file() else shutil.rmtree(each)
-        if not was_there and local.is_dir():
+        for path in local.iterdir() if local.is_dir() else ():
+            path.unlink() if path.is_file() else shutil.rmtree(path)
+        if not existed and local.is_dir():
             local.rmdir()
         raise
 
 
 class _Columns:
-    """The columns of a collection: encodings, and functions that give a row's value.
+    """The columns of a tensordict: their encodings and readers of their rows.
 
     Args:
-        td: a collection.
-        given: the encodings that the caller chose.
+        td: the tensordict.
+        given: the encodings that the caller passed, or None.
 
     Raises:
-        ValueError: there are no columns or no rows; rows differ in keys.
+        ValueError: there are no entries or no rows, or rows differ in keys.
         TypeError: a column has no encoding.
     """
 
     def __init__(self, td: Any, given: dict[str, str] | None) -> None:
         if td.batch_dims and not len(td):
-            raise ValueError(MSG_EMPTY.format(what="row"))
+            raise ValueError(MSG_EMPTY.format(missing="row"))
         members = [td] if td.batch_dims else [td.unsqueeze(0)]
         if not td._is_dense and getattr(td, "stack_dim", None) == 0:
             # Rows may differ in shapes and in keys.
@@ -188,7 +189,7 @@ class _Columns:
         tables = [dict(_entries(member, ())) for member in members]
         names = list(tables[0])
         if not names:
-            raise ValueError(MSG_EMPTY.format(what="entry"))
+            raise ValueError(MSG_EMPTY.format(missing="entry"))
         for table in tables:
             if set(table) != set(names):
                 raise ValueError(MSG_KEYS.format(first=names, other=list(table)))
@@ -207,11 +208,11 @@ class _Columns:
                 is_chosen = given is not None
                 encoding, rows, read = _column(name, path, entry, is_chosen)
                 if not is_chosen:
-                    known = self.encodings.setdefault(name, encoding)
-                    if known != encoding:
+                    first_encoding = self.encodings.setdefault(name, encoding)
+                    if first_encoding != encoding:
                         raise TypeError(
                             MSG_MIXED.format(
-                                first=known,
+                                first=first_encoding,
                                 other=encoding,
                                 key=path_of(path),
                                 name=name,
@@ -221,7 +222,7 @@ class _Columns:
             self._parts.append((rows, readers))
 
     def samples(self) -> Iterator[dict[str, Any]]:
-        """Each row as a dictionary."""
+        """Iterate over the rows, as dictionaries."""
         for rows, readers in self._parts:
             for row in range(rows):
                 yield {name: read(row) for name, read in readers.items()}
@@ -230,25 +231,29 @@ class _Columns:
 def _entries(
     td: CollectionProtocol, path: tuple[str, ...]
 ) -> Iterator[tuple[str, tuple[tuple[str, ...], Any]]]:
-    """The leaves and values under their names, keys joined by dots."""
+    """Iterate over leaves and non-tensor data: joined name, key path and value."""
     for key, value in list(td.items()):
-        here = (*path, key)
+        key_path = (*path, key)
         is_nested = is_branch(value)
         if "." in key and (path or is_nested):
             raise ValueError(MSG_DOTS.format(name=key))
         if is_nested:
-            yield from _entries(value, here)
+            yield from _entries(value, key_path)
         else:
-            yield ".".join(here), (here, value)
+            yield ".".join(key_path), (key_path, value)
 
 
 def _column(
     name: str, path: tuple[str, ...], value: Any, is_chosen: bool
 ) -> tuple[str, int, Callable[[int], Any]]:
-    """The encoding of a column, the number of rows, and what gives the value of one."""
+    """Return the encoding, the number of rows and the row reader of a column."""
     if isinstance(value, CollectionProtocol):
-        held: Any = value
-        cells = [held.data] * len(held) if held._is_one else _cells(held)
+        non_tensor: Any = value
+        cells = (
+            [non_tensor.data] * len(non_tensor)
+            if non_tensor._is_one
+            else _cells(non_tensor)
+        )
         encoding = "" if is_chosen else _encoding_of_values(name, path, cells)
         return encoding, len(cells), cells.__getitem__
     rows = special.rows(value)
@@ -269,11 +274,11 @@ def _column(
 def _array(
     name: str, path: tuple[str, ...], value: torch.Tensor, is_chosen: bool
 ) -> np.ndarray[Any, Any]:
-    """A leaf as an array that MDS can write.
+    """Convert a leaf to an array that MDS can write.
 
     Raises:
-        TypeError: MDS has no encoding for its dtype.
-        ValueError: its rows have no elements.
+        TypeError: MDS has no encoding for the dtype.
+        ValueError: the rows have no elements.
     """
     of_arrays = value.ndim > 1
     try:
@@ -285,8 +290,8 @@ def _array(
         raise ValueError(
             MSG_NO_ELEMENTS.format(shape=shape, key=path_of(path), name=name)
         )
-    known = array.dtype.kind in ("iuf" if of_arrays else "iufb")
-    if not known and not (is_chosen and array.dtype.kind in "bc"):
+    has_encoding = array.dtype.kind in ("iuf" if of_arrays else "iufb")
+    if not has_encoding and not (is_chosen and array.dtype.kind in "bc"):
         raise TypeError(
             MSG_DTYPE.format(
                 dtype=value.dtype,
@@ -298,13 +303,17 @@ def _array(
     return array
 
 
-def _cells(held: CollectionProtocol) -> list[Any]:
-    """The values of the rows: lists of them where there are more batch dims."""
-    return values_of(held) if held.batch_dims == 1 else list(held.tolist())
+def _cells(non_tensor: CollectionProtocol) -> list[Any]:
+    """Return the objects of the rows; with more batch dims, lists of objects."""
+    return (
+        values_of(non_tensor)
+        if non_tensor.batch_dims == 1
+        else list(non_tensor.tolist())
+    )
 
 
 def _encoding_of_values(name: str, path: tuple[str, ...], cells: list[Any]) -> str:
-    """The one encoding of some values."""
+    """Return the common encoding of the values of a column."""
     kinds = dict.fromkeys(type(cell) for cell in cells)
     first = next(iter(kinds))
     if len(kinds) > 1:
@@ -328,15 +337,15 @@ def _encoding_of_values(name: str, path: tuple[str, ...], cells: list[Any]) -> s
 
 
 def _is_written(array: np.ndarray[Any, Any]) -> bool:
-    """Tell whether MDS writes an array: it has a dim, elements, and a dtype of numbers."""
+    """Return whether MDS can write an array: numbers, at least one dim, not empty."""
     return array.dtype.kind in "iuf" and array.ndim > 0 and array.size > 0
 
 
 def _check_json(name: str, path: tuple[str, ...], cell: object) -> None:
-    """Refuse what JSON changes: tuples, keys that are no text, arrays.
+    """Raise an error for a value that JSON changes, such as a tuple or an array.
 
     Raises:
-        TypeError: JSON would give another value back.
+        TypeError: a JSON round trip changes the value.
     """
     try:
         is_kept = json.loads(json.dumps(cell)) == cell
@@ -361,30 +370,33 @@ def from_mds(
     allow_unsafe_types: bool = False,
     device: torch.device | str | int | None = None,
 ) -> TensorDict:
-    """Read an MDS dataset whole, a row for each sample.
+    """Read a whole MDS dataset into a tensordict, a row for each sample.
 
-    For a dataset that does not fit in memory, ``streaming.StreamingDataset`` gives its
-    samples; :meth:`TensorDict.from_list` stacks them.
+    For a dataset that does not fit into memory, use ``streaming.StreamingDataset`` and
+    stack its samples with :meth:`TensorDict.from_list`.
 
     Args:
-        local: the directory of the dataset, or where a remote one is kept.
-        remote: where it is downloaded from.
-        split: the folder of it that is read.
+        local: the directory of the dataset, or of the local copy of ``remote``.
+        remote: the URL to download the dataset from.
+        split: the subfolder to read.
         columns: the columns to read. Default: all.
-        separator: what parts the names of columns into nested keys; None for flat ones.
-        validate_hash: the hash that the files are checked with.
-        allow_unsafe_types: whether columns may be pickles, which can run code.
-        device: where all entries are moved.
+        separator: the text that separates the parts of nested keys in column names.
+            None keeps column names as flat keys.
+        validate_hash: the name of the hash to check the files with.
+        allow_unsafe_types: whether to read pickled columns. Unpickling can run code.
+        device: the device to move all entries to.
 
     Returns:
-        A :class:`TensorDict` of batch size ``[N]``. Arrays of one shape are stacked,
-        arrays that differ in one dim are nested tensors of the jagged layout; texts,
-        bytes and objects are non-tensor data, one value for each row.
+        A :class:`TensorDict` of batch size ``[N]``. Arrays of one shape are stacked.
+        Arrays that differ in the first dim only become a nested tensor of jagged
+        layout. Texts, bytes and objects become non-tensor data with one value for each
+        row.
 
     Raises:
-        FileNotFoundError: there is no dataset.
-        KeyError: there is no such column.
-        ValueError: a column is a pickle, and ``allow_unsafe_types`` is false.
+        FileNotFoundError: ``local`` is not an MDS dataset.
+        KeyError: a column is missing.
+        ValueError: neither ``local`` nor ``remote`` is passed, or a column is pickled
+            and ``allow_unsafe_types`` is false.
         ImportError: streaming is not installed.
     """
     asked = "from_mds"
@@ -407,25 +419,25 @@ def from_mds(
             "keep_zip": False,
         }
     )
-    # One node, one rank, one worker: each process reads all.
-    alone = worlds.World(1, 1, 1, 0)
+    # One node, one rank, one worker: this process reads all shards.
+    single_process = worlds.World(1, 1, 1, 0)
     values: dict[str, list[Any]] = {}
-    for shard in stream.get_shards(alone, allow_unsafe_types):
+    for shard in stream.get_shards(single_process, allow_unsafe_types):
         names = list(shard.column_names)
         if columns is not None:
             missing = [name for name in columns if name not in names]
             if missing:
                 msg = (
-                    f"from_mds got the columns {missing}, and the dataset has {names}."
+                    f"from_mds got the columns {missing}, but the dataset has {names}."
                 )
                 raise KeyMessageError(msg)
             names = list(columns)
         stream.prepare_shard(shard)
-        lists = [values.setdefault(name, []) for name in names]
+        cells_of_columns = [values.setdefault(name, []) for name in names]
         for row in range(shard.samples):
             sample = shard[row]
-            for name, into in zip(names, lists, strict=True):
-                into.append(sample[name])
+            for name, column_cells in zip(names, cells_of_columns, strict=True):
+                column_cells.append(sample[name])
     rows = max(map(len, values.values()), default=0)
     td: Any = TensorDict({}, [rows])
     for name, cells in values.items():
@@ -435,7 +447,7 @@ def from_mds(
 
 
 def _entry(cells: list[Any]) -> Any:
-    """The values of a column as an entry of batch size ``[N]``."""
+    """Convert the values of a column to an entry of batch size ``[N]``."""
     kinds = {type(cell) for cell in cells}
     if kinds == {int}:
         with contextlib.suppress(OverflowError, RuntimeError):
@@ -455,5 +467,5 @@ def _entry(cells: list[Any]) -> Any:
 
 
 def _is_ragged(shapes: set[tuple[int, ...]]) -> bool:
-    """Tell whether shapes differ in their first dim alone, as rows of a jagged tensor."""
+    """Return whether shapes differ in their first dim only."""
     return len({shape[1:] for shape in shapes}) == 1 and all(shapes)

@@ -1,4 +1,4 @@
-"""Collections with nested tensors, of either layout, and lazy stacks of ragged rows."""
+"""Conversion between lazy stacks of ragged rows and nested tensors of either layout."""
 
 from __future__ import annotations
 
@@ -18,32 +18,35 @@ LAYOUTS = (torch.jagged, torch.strided)
 
 MSG_LAYOUT = "to_nested expects layout=torch.jagged or torch.strided, got {!r}."
 MSG_FAILED = (
-    "to_nested cannot make a nested tensor of layout {layout} of the rows at {key!r}, of "
-    "the shapes {shapes}: {error}"
+    "to_nested cannot make a nested tensor of layout {layout} from the rows at {key!r}, "
+    "whose shapes are {shapes}: {error}"
 )
 MSG_KEYS = (
-    "to_nested got a lazy stack of which only some members have {keys}: select the keys "
-    "that all of them have."
+    "to_nested got a lazy stack whose members do not all have {keys}: select the common "
+    "keys."
 )
 
 
 def to_nested(td: CollectionProtocol, *, layout: torch.layout = torch.jagged) -> Any:
-    """Hold rows that differ in shape as nested tensors, of the layout that is asked for.
+    """Convert rows that differ in shape to nested tensors of a layout.
 
-    Rows of one shape are one tensor. ``to_lazystack(0)`` goes back to rows of their own.
+    Rows of one shape are stacked to one tensor. ``to_lazystack(0)`` reverses the
+    conversion.
 
     Args:
-        td: a lazy stack along its first dim; or any collection, whose nested tensors get
-            the layout.
-        layout: ``torch.jagged``, whose rows differ in one dim, or ``torch.strided``.
+        td: a lazy stack along its first dim, or any other tensordict: its nested
+            tensors are converted to the layout.
+        layout: ``torch.jagged``, whose rows may differ in one dim, or
+            ``torch.strided``.
 
     Returns:
-        A :class:`TensorDict` of batch size ``[N]`` for a lazy stack, and a collection
-        as ``td`` is for any other, which shares all other leaves with it.
+        For a lazy stack, a :class:`TensorDict` of batch size ``[N]``. Otherwise, a
+        tensordict of the same class that shares all other leaves with ``td``.
 
     Raises:
-        RuntimeError: rows differ in more dims than the layout can say.
-        KeyError: the members of a stack do not have the same keys.
+        RuntimeError: rows differ in more dims than the layout allows.
+        KeyError: the members of a lazy stack differ in keys.
+        ValueError: ``layout`` is another layout.
 
     Examples:
         >>> from tensordict import lazy_stack
@@ -66,46 +69,46 @@ def _nested(path: tuple[str, ...], td: Any, layout: torch.layout) -> Any:
         return _of_members(path, td, layout)
     changed = {}
     for key, value in list(td.items()):
-        here = (*path, key)
+        key_path = (*path, key)
         if isinstance(value, CollectionProtocol):
             if not value._is_non_tensor:
-                changed[key] = _nested(here, value, layout)
+                changed[key] = _nested(key_path, value, layout)
             continue
         rows = special.rows(value)
         if rows is not None and value.layout is not layout:
-            changed[key] = _joined(here, rows, layout, True)
+            changed[key] = _joined(key_path, rows, layout, True)
     if all(td.get(key) is value for key, value in changed.items()):
         return td
-    made = td.copy()
+    result = td.copy()
     for key, value in changed.items():
-        made.set(key, value)
-    return made
+        result.set(key, value)
+    return result
 
 
 def _of_members(path: tuple[str, ...], td: Any, layout: torch.layout) -> Any:
-    """A collection of the rows that a lazy stack has."""
+    """Join the members of a lazy stack, key by key."""
     members = list(td.tensordicts)
     tables = [dict(member._entries()) for member in members]
     keys = list(tables[0]) if tables else []
-    some = {
+    partial_keys = {
         key
         for table in tables
         for key in table
-        if not all(key in one for one in tables)
+        if not all(key in entries for entries in tables)
     }
-    if some:
-        raise KeyMessageError(MSG_KEYS.format(keys=sorted(some)))
-    made: Any = TensorDict({}, [len(members)], names=td.names[:1], device=td.device)
+    if partial_keys:
+        raise KeyMessageError(MSG_KEYS.format(keys=sorted(partial_keys)))
+    result: Any = TensorDict({}, [len(members)], names=td.names[:1], device=td.device)
     for key in keys:
-        here = (*path, key)
+        key_path = (*path, key)
         rows = [table[key] for table in tables]
         if all(isinstance(row, torch.Tensor) for row in rows):
-            made.set(key, _joined(here, rows, layout, False))
+            result.set(key, _joined(key_path, rows, layout, False))
         elif any(row._is_non_tensor for row in rows):
-            made.set(key, td._get_entry(key, None))
+            result.set(key, td._get_entry(key, None))
         else:
-            made.set(key, _nested(here, td._get_entry(key, None), layout))
-    return made
+            result.set(key, _nested(key_path, td._get_entry(key, None), layout))
+    return result
 
 
 def _joined(
@@ -114,14 +117,14 @@ def _joined(
     layout: torch.layout,
     is_nested: bool,
 ) -> torch.Tensor:
-    """Rows as one tensor: a nested one where they differ, or where they were one."""
+    """Stack rows; if they differ in shape or ``is_nested``, make a nested tensor."""
     shapes = [tuple(row.shape) for row in rows]
     if not is_nested and len(set(shapes)) == 1:
         return torch.stack(rows)
     try:
         return torch.nested.as_nested_tensor(rows, layout=layout)
     except Exception as error:
-        # Torch has many kinds for one thing.
+        # Torch raises many kinds of exceptions here.
         msg = MSG_FAILED.format(
             layout=layout, key=path_of(path), shapes=shapes, error=error
         )

@@ -1,17 +1,18 @@
-"""Collections as nodes of :mod:`torch.utils._pytree`.
+"""Tensordicts as nodes of :mod:`torch.utils._pytree`.
 
-A dense collection is a node whose children are its direct entries, so that ``tree_map``
-reaches every leaf and ``tree_flatten_with_path`` names them by their keys. What it
-rebuilds has the batch size that the new leaves allow: see :func:`_new_batch_size`. A value
-that is no tensor is a node without children: functions of leaves do not meet it, and
-:mod:`torch.func` differentiates beside it.
+A dense tensordict is a node whose children are its direct entries: ``tree_map`` reaches
+every leaf, and ``tree_flatten_with_path`` names leaves by their keys. A rebuilt
+tensordict has the largest batch size that fits the new leaves: see
+:func:`_new_batch_size`. Non-tensor data is a node without children, so functions of
+leaves and the transforms of :mod:`torch.func` do not see it.
 
-``torch.utils._pytree`` passes its nodes on to ``optree``, in the namespace ``"torch"``, when
-somebody imports ``torch.utils._cxx_pytree``. Here that happens as soon as ``optree`` itself
-is imported by somebody, so that ``optree.tree_map(..., namespace="torch")`` knows them.
+``torch.utils._cxx_pytree``, when imported, registers the nodes of
+``torch.utils._pytree`` with ``optree`` in the namespace ``"torch"``. This module
+imports it as soon as a program imports ``optree``, so that ``optree.tree_map(...,
+namespace="torch")`` works.
 
-With the environment variable ``EXCLUDE_TD_FROM_PYTREE`` set to 1 when the package is
-imported, collections are leaves instead.
+If the environment variable ``EXCLUDE_TD_FROM_PYTREE`` is 1 when the package is
+imported, tensordicts are leaves instead.
 """
 
 from __future__ import annotations
@@ -45,20 +46,20 @@ __all__ = [
 _EXCLUDED_FROM_THE_START = environment_flag("EXCLUDE_TD_FROM_PYTREE", deprecated=True)
 
 _registered: dict[type, type] = {}
-"""Each class that is a node, and the class of what is rebuilt from it."""
+"""From classes that are nodes to the classes that are rebuilt from them."""
 
 
 _set_aside: dict[type, Any] = {}
-"""The nodes of the classes that are excluded at the moment."""
+"""The node definitions of the classes that are excluded at the moment."""
 
 
 class _BatchSize(NamedTuple):
-    """A batch size in a tree spec, where only the number of dims counts.
+    """A batch size in a tree spec, of which only the number of dims is compared.
 
-    Two specs are equal where trees have the same structure. A function that turns
-    three rows into two, such as the body of a loop, does not change the structure.
-    Sizes that an exported program leaves open are None. What the compiler writes into
-    an exported program must be made of constants: a named tuple of such is one.
+    Two specs are equal if the trees have the same structure. A function that turns
+    three rows into two, such as the body of a loop, keeps the structure. A size that is
+    dynamic in an exported program is None. The compiler can write only constants, and
+    named tuples of constants, into an exported program.
     """
 
     sizes: tuple[int | None, ...]
@@ -74,12 +75,12 @@ class _BatchSize(NamedTuple):
 
 
 def _is_open(size: object) -> bool:
-    """Tell whether an exported program takes any number of rows here."""
+    """Return whether a size is dynamic in an exported program."""
     return type(size) is not int
 
 
 def _is_open_while_traced(size: Any) -> bool:
-    """Answer :func:`_is_open` for Dynamo: a compiled function keeps its sizes."""
+    """Replace :func:`_is_open` under Dynamo: only an export has dynamic sizes."""
     if size is None:
         return True
     if not torch.compiler.is_exporting():
@@ -89,90 +90,99 @@ def _is_open_while_traced(size: Any) -> bool:
     return not has_static_value(size)
 
 
-def _noted(size: object) -> Any:
-    """A size as it stands in a tree spec."""
+def _size_in_spec(size: object) -> Any:
+    """Return a size in the form that a tree spec holds."""
     return size
 
 
-def _noted_as_constant(size: object) -> Any:
-    """Answer :func:`_noted` for Dynamo: an exported program has no symbols."""
+def _size_as_constant(size: object) -> Any:
+    """Replace :func:`_size_in_spec` under Dynamo: a dynamic size becomes None."""
     return None if _is_open(size) else size
 
 
-class _Beside(NamedTuple):
-    """The leaves in a tree spec: trees with other leaves may be of one structure."""
+class _LeafInfo(NamedTuple):
+    """Facts about leaves in a tree spec, which are ignored by comparisons of specs."""
 
-    noted: tuple[Any, ...]
+    facts: tuple[Any, ...]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Beside)
+        return isinstance(other, _LeafInfo)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __hash__(self) -> int:
-        return hash(_Beside)
+        return hash(_LeafInfo)
 
 
 class _Constant(NamedTuple):
-    """A value in the spec of an exported program, which is made of constants."""
+    """Non-tensor data in the spec of an exported program: constants only."""
 
     cls: Any
     data: Any
     batch_size: _BatchSize
 
 
-def _value_in_spec(held: CollectionProtocol) -> Any:
-    """A value that is no tensor as it stands in a tree spec."""
-    return _Value(held)
+def _value_in_spec(value: CollectionProtocol) -> Any:
+    """Return non-tensor data in the form that a tree spec holds."""
+    return _Value(value)
 
 
-def _value_as_constant(held: Any) -> Any:
-    """Answer :func:`_value_in_spec` for Dynamo."""
-    if torch.compiler.is_exporting() and held._is_one:
-        return _Constant(type(held), held.data, _BatchSize(_sizes_of(held.batch_size)))
-    return _Value(held)
+def _value_as_constant(value: Any) -> Any:
+    """Replace :func:`_value_in_spec` under Dynamo."""
+    if torch.compiler.is_exporting() and value._is_one:
+        return _Constant(
+            type(value), value.data, _BatchSize(_sizes_of(value.batch_size))
+        )
+    return _Value(value)
 
 
 TRACED = (
     (_is_open, _is_open_while_traced),
-    (_noted, _noted_as_constant),
+    (_size_in_spec, _size_as_constant),
     (_value_in_spec, _value_as_constant),
 )
-"""The classes that :mod:`tensordict.compile.registration` registers."""
+"""Functions with their replacements under Dynamo, for :mod:`.compile.registration`."""
 
 
 def install() -> None:
-    """Have ``optree`` know what is registered here, once somebody imports it."""
+    """Register tensordicts with ``optree``, once a program imports it."""
     classes.on_new_class(register)
     after_import("optree", _pass_on_to_optree)
 
 
 def _pass_on_to_optree() -> None:
-    # Torch refuses a version of optree that is too old for it, and then has no nodes there.
+    # Torch raises ImportError for an old optree, and registers no nodes with it.
     with contextlib.suppress(ImportError):
         importlib.import_module("torch.utils._cxx_pytree")
 
 
 def register_collection(cls: type, rebuilt_as: type | None = None) -> None:
-    """Make the instances of exactly ``cls`` nodes of a pytree."""
-    is_known = cls in _registered
+    """Register a class as a node whose children are its direct entries.
+
+    Subclasses are not registered.
+
+    Args:
+        cls: the class.
+        rebuilt_as: the class of rebuilt tensordicts. Default: ``cls``.
+    """
+    was_registered = cls in _registered
     _registered[cls] = cls if rebuilt_as is None else rebuilt_as
-    if is_known or _EXCLUDED_FROM_THE_START:
+    if was_registered or _EXCLUDED_FROM_THE_START:
         return
     _add_node(cls)
 
 
 def register_tensorclass(cls: type) -> None:
-    """Make the instances of a tensorclass, of exactly ``cls``, nodes of a pytree."""
-    is_known = cls in _registered
+    """Register a tensorclass as a node; subclasses are not registered."""
+    was_registered = cls in _registered
     _registered[cls] = cls
-    if not (is_known or _EXCLUDED_FROM_THE_START):
+    if not (was_registered or _EXCLUDED_FROM_THE_START):
         _register(cls, _flatten, _unflatten_class, _flatten_with_keys, _COLLECTION)
 
 
 def register(cls: type, kind: str, rebuilt_as: type | None) -> None:
-    """Make a class known by what it is, as :func:`.classes.announce` tells it."""
+    """Register a class by its kind, as :func:`.classes.announce` passes it."""
     if kind == "value":
         register_value(cls)
     elif kind == "tensorclass":
@@ -183,9 +193,9 @@ def register(cls: type, kind: str, rebuilt_as: type | None) -> None:
 
 @classes.provided
 def exclude_from_pytree(excluded: bool) -> None:
-    """Take all collections out of the pytree registry, or put them back.
+    """Make all tensordicts leaves of pytrees, or nodes again.
 
-    What ``optree`` knows stays as it is.
+    The registry of ``optree`` is not changed.
     """
     for cls in _registered:
         if not excluded:
@@ -196,7 +206,7 @@ def exclude_from_pytree(excluded: bool) -> None:
 
 
 def register_stack(cls: type) -> None:
-    """Make a class of lazy stacks known: its children are its members."""
+    """Register a class of lazy stacks as a node whose children are its members."""
     _registered[cls] = cls
     if cls not in _pytree.SUPPORTED_NODES:
         _register(
@@ -205,7 +215,7 @@ def register_stack(cls: type) -> None:
 
 
 def register_value(cls: type) -> None:
-    """Make a class of values that are no tensors known: nodes without children."""
+    """Register a class of non-tensor data as a node without children."""
     _registered[cls] = cls
     if cls not in _pytree.SUPPORTED_NODES and not _EXCLUDED_FROM_THE_START:
         _pytree.register_pytree_node(
@@ -213,17 +223,17 @@ def register_value(cls: type) -> None:
         )
 
 
-# Exported programs that are saved -------------------------------------------------------
+# Saved exported programs ---------------------------------------------------------------
 
 _Context = dict[str, Any]
 
 
 def _collection_as_json(context: _Context) -> _Context:
-    """Describe a collection for a saved program: the class goes by its name."""
+    """Convert the context of a tensordict to JSON for a saved program."""
     device = context["device"]
     return {
         "keys": context["keys"],
-        "unbatched": list(context["beside"].noted[0]),
+        "unbatched": list(context["leaf"].facts[0]),
         "batch_size": [
             size if type(size) is int else None for size in context["batch_size"].sizes
         ],
@@ -232,11 +242,11 @@ def _collection_as_json(context: _Context) -> _Context:
     }
 
 
-def _collection_of_json(cls: type, saved: _Context) -> _Context:
+def _collection_from_json(cls: type, saved: _Context) -> _Context:
     device = saved["device"]
     return {
         "keys": saved["keys"],
-        "beside": _Beside((tuple(saved.get("unbatched", ())), None, ())),
+        "leaf": _LeafInfo((tuple(saved.get("unbatched", ())), None, ())),
         "batch_size": _BatchSize(tuple(saved["batch_size"])),
         "names": saved["names"],
         "device": None if device is None else torch.device(device),
@@ -248,18 +258,18 @@ def _stack_as_json(context: _Context) -> _Context:
     return {name: context[name] for name in ("stack_dim", "stack_dim_name")}
 
 
-def _stack_of_json(cls: type, saved: _Context) -> _Context:
-    return {**saved, "cls": cls, "leaf": _Beside(())}
+def _stack_from_json(cls: type, saved: _Context) -> _Context:
+    return {**saved, "cls": cls, "leaf": _LeafInfo(())}
 
 
-_COLLECTION = (_collection_as_json, _collection_of_json)
-_STACK = (_stack_as_json, _stack_of_json)
+_COLLECTION = (_collection_as_json, _collection_from_json)
+_STACK = (_stack_as_json, _stack_from_json)
 
 
 def _register(
     cls: type, flatten: Any, unflatten: Any, with_keys: Any, as_json: tuple[Any, Any]
 ) -> None:
-    to_json, of_json = as_json
+    to_json, from_json = as_json
     _pytree.register_pytree_node(
         cls,
         flatten,
@@ -267,33 +277,33 @@ def _register(
         flatten_with_keys_fn=with_keys,
         serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
         to_dumpable_context=to_json,
-        from_dumpable_context=functools.partial(of_json, cls),
+        from_dumpable_context=functools.partial(from_json, cls),
     )
 
 
 class _Value:
-    """A value in a tree spec: two trees with other values are of another structure."""
+    """Non-tensor data in a tree spec: specs with different values are not equal."""
 
-    def __init__(self, held: Any) -> None:
-        self.held = held
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Value) or type(self.held) is not type(other.held):
+        if not isinstance(other, _Value) or type(self.value) is not type(other.value):
             return False
-        return bool(self.held._is_same_node(other.held))
+        return bool(self.value._is_same_node(other.value))
 
     def __hash__(self) -> int:
-        return hash(type(self.held))
+        return hash(type(self.value))
 
 
-def _flatten_value(held: CollectionProtocol) -> tuple[list[Any], Any]:
-    return [], _value_in_spec(held)
+def _flatten_value(value: CollectionProtocol) -> tuple[list[Any], Any]:
+    return [], _value_in_spec(value)
 
 
 def _unflatten_value(_: object, context: _Value | _Constant) -> Any:
     if isinstance(context, _Value):
-        return context.held.copy()
-    # The collection that has this value sets the sizes that are left open.
+        return context.value.copy()
+    # The tensordict that holds this value replaces the dynamic sizes.
     sizes = [size or 0 for size in context.batch_size.sizes]
     return context.cls(context.data, batch_size=sizes)
 
@@ -303,27 +313,27 @@ def _flatten_stack(stack: Any) -> tuple[list[Any], dict[str, Any]]:
         "stack_dim": stack.stack_dim,
         "stack_dim_name": stack._td_dim_name,
         "cls": type(stack),
-        "leaf": _Beside(_shapes_in(stack.tensordicts)),
+        "leaf": _LeafInfo(_shapes_of_first(stack.tensordicts)),
     }
     return list(stack.tensordicts), context
 
 
-def _shapes_in(members: Any) -> tuple[tuple[Any, ...], ...]:
-    """The batch size and the shapes of the tensors of the first member, if it is dense."""
+def _shapes_of_first(members: Any) -> tuple[tuple[Any, ...], ...]:
+    """Return batch size and tensor shapes of the first member, if it is dense."""
     if not members or not members[0]._is_dense:
         return ()
     values = [*members[0]._entries().values()]
     shapes = [tuple(value.shape) for value in values if type(value) is torch.Tensor]
     shapes = [tuple(members[0].batch_size), *shapes]
-    is_known = not any(_is_open(size) for shape in shapes for size in shape)
-    return tuple(shapes) if is_known else ()
+    is_static = not any(_is_open(size) for shape in shapes for size in shape)
+    return tuple(shapes) if is_static else ()
 
 
 def _flatten_stack_with_keys(
     stack: CollectionProtocol,
 ) -> tuple[list[Any], dict[str, Any]]:
     members, context = _flatten_stack(stack)
-    keys: list[Any] = [_pytree.SequenceKey(at) for at in range(len(members))]
+    keys: list[Any] = [_pytree.SequenceKey(index) for index in range(len(members))]
     return list(zip(keys, members, strict=True)), context
 
 
@@ -336,36 +346,42 @@ def _unflatten_stack(members: Any, context: dict[str, Any]) -> Any:
             stack_dim=context["stack_dim"], stack_dim_name=context["stack_dim_name"]
         )
     name, dim = context["stack_dim_name"], context["stack_dim"]
-    front = _dims_in_front(members, context["leaf"].noted)
-    if front:
+    added = _added_dims(members, context["leaf"].facts)
+    if added:
         for member in members:
-            member.batch_size = (*front, *context["leaf"].noted[0])
-    dim = dim + len(front) if front else _dim_left(members, dim, context["leaf"].noted)
+            member.batch_size = (*added, *context["leaf"].facts[0])
+    dim = (
+        dim + len(added)
+        if added
+        else _remaining_stack_dim(members, dim, context["leaf"].facts)
+    )
     return context["cls"]._of(members, dim, name)
 
 
-def _dims_in_front(members: list[Any], before: tuple[Any, ...]) -> tuple[int, ...]:
-    """The dims that all leaves have got in front: they are in front of the stack.
+def _added_dims(members: list[Any], old_shapes: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the dims that all leaves gained; they go in front of the stack dim.
 
-    Such are the dim that :func:`torch.func.jacfwd` maps over, and those of the output in
-    a Jacobian.
+    :func:`torch.func.jacfwd` adds the dim that it maps over. A Jacobian adds the dims
+    of the output.
     """
-    now = _shapes_in(members)
-    if len(before) < 2 or len(now) != len(before):
+    shapes = _shapes_of_first(members)
+    if len(old_shapes) < 2 or len(shapes) != len(old_shapes):
         return ()
-    front = now[1][: len(now[1]) - len(before[1])]
-    pairs = zip(now[1:], before[1:], strict=True)
-    return front if all(new == (*front, *old) for new, old in pairs) else ()
+    added = shapes[1][: len(shapes[1]) - len(old_shapes[1])]
+    pairs = zip(shapes[1:], old_shapes[1:], strict=True)
+    return added if all(new == (*added, *old) for new, old in pairs) else ()
 
 
-def _dim_left(members: list[Any], dim: int, before: tuple[Any, ...]) -> int:
-    """The stack dim where leaves may have lost dims in front of it."""
-    now = _shapes_in(members)
-    if [*map(len, now[1:])] != [*map(len, before[1:])] or len(now) < 2:
+def _remaining_stack_dim(
+    members: list[Any], dim: int, old_shapes: tuple[Any, ...]
+) -> int:
+    """Return the stack dim after leaves may have lost dims in front of it."""
+    shapes = _shapes_of_first(members)
+    if [*map(len, shapes[1:])] != [*map(len, old_shapes[1:])] or len(shapes) < 2:
         size = tuple(members[0].batch_size)
-        for lost in range(dim + 1 if before else 0):
-            if size[: dim - lost] == before[0][lost:dim]:
-                return dim - lost
+        for num_lost in range(dim + 1 if old_shapes else 0):
+            if size[: dim - num_lost] == old_shapes[0][num_lost:dim]:
+                return dim - num_lost
     return min(dim, members[0].batch_dims)
 
 
@@ -374,7 +390,7 @@ def _add_node(cls: type) -> None:
 
 
 def _sizes_of(batch_size: torch.Size) -> tuple[int | None, ...]:
-    return tuple([_noted(size) for size in batch_size])
+    return tuple([_size_in_spec(size) for size in batch_size])
 
 
 def _flatten(td: CollectionProtocol) -> tuple[list[Any], dict[str, Any]]:
@@ -385,19 +401,19 @@ def _flatten(td: CollectionProtocol) -> tuple[list[Any], dict[str, Any]]:
         "names": td.names,
         "device": td.device,
         "cls": type(td),
-        "beside": _noted_beside(entries, td.batch_size),
+        "leaf": _leaf_info(entries, td.batch_size),
     }
     return list(entries.values()), context
 
 
-def _noted_beside(entries: dict[str, Any], batch_size: torch.Size) -> _Beside:
-    """The keys of what is unbatched, and the key and the shape of a tensor that is not."""
+def _leaf_info(entries: dict[str, Any], batch_size: torch.Size) -> _LeafInfo:
+    """Return the keys of unbatched tensors, and key and shape of a batched tensor."""
     unbatched = [k for k, value in entries.items() if type(value) is UnbatchedTensor]
     if batch_size:
         for key, value in entries.items():
             if isinstance(value, torch.Tensor) and key not in unbatched:
-                return _Beside((tuple(unbatched), key, _sizes_of(value.shape)))
-    return _Beside((tuple(unbatched), None, ()))
+                return _LeafInfo((tuple(unbatched), key, _sizes_of(value.shape)))
+    return _LeafInfo((tuple(unbatched), None, ()))
 
 
 def _flatten_with_keys(td: CollectionProtocol) -> tuple[list[Any], dict[str, Any]]:
@@ -409,14 +425,13 @@ def _flatten_with_keys(td: CollectionProtocol) -> tuple[list[Any], dict[str, Any
 def _unflatten(values: Sequence[Any], context: dict[str, Any]) -> Any:
     values = list(values)
     if any(value is None for value in values):
-        # A function without a result gives None for a leaf: there is no collection
-        # to make of that.
+        # The mapped function returned None for a leaf, so the result is None.
         return None
     entries = dict(zip(context["keys"], values, strict=True))
-    unbatched, first, before = context["beside"].noted
+    unbatched, first_key, old_shape = context["leaf"].facts
     num_dims = len(context["batch_size"].sizes)
     for key, value in entries.items():
-        # A derivative is of the class of what the leaf was multiplied with.
+        # A derivative of a batched leaf times an unbatched tensor is unbatched.
         if (
             type(value) is UnbatchedTensor
             and key not in unbatched
@@ -429,20 +444,22 @@ def _unflatten(values: Sequence[Any], context: dict[str, Any]) -> Any:
         if isinstance(value, (torch.Tensor, CollectionProtocol))
         and key not in unbatched
         and type(value) is not UnbatchedTensor
-        and not _is_one_value(value)
+        and not _is_shared_value(value)
     ]
     shapes = [tensor.shape for tensor in tensors]
-    old = _closed(context["batch_size"].sizes, shapes)
-    has_more = first is not None and _has_one_more(entries[first], before)
-    batch_size = _new_batch_size(old, shapes, has_more)
+    old = _known_batch_size(context["batch_size"].sizes, shapes)
+    has_added_dim = first_key is not None and _has_added_dim(
+        entries[first_key], old_shape
+    )
+    batch_size = _new_batch_size(old, shapes, has_added_dim)
     is_open = any(map(_is_open, context["batch_size"].sizes))
     if batch_size != old or is_open:
         for key, value in entries.items():
-            if isinstance(value, CollectionProtocol) and _is_one_value(value):
-                value_of_all: Any = value
-                entries[key] = value_of_all._fitted(batch_size)
+            if isinstance(value, CollectionProtocol) and _is_shared_value(value):
+                shared: Any = value
+                entries[key] = shared._fitted(batch_size)
     for key, value in entries.items() if unbatched else ():
-        # The transforms of torch.func know tensors alone.
+        # The transforms of torch.func return plain tensors.
         if key in unbatched and isinstance(value, torch.Tensor):
             entries[key] = UnbatchedTensor(value, batch_size)
     device = context["device"]
@@ -454,8 +471,8 @@ def _unflatten(values: Sequence[Any], context: dict[str, Any]) -> Any:
     return _rust.new(_registered[context["cls"]], entries, batch_size, device, names)
 
 
-def _is_one_value(value: Any) -> bool:
-    """Tell whether this is a value for all elements, which has any batch size."""
+def _is_shared_value(value: Any) -> bool:
+    """Return whether this is one Python object for all elements, of any batch size."""
     return bool(getattr(value, "_is_non_tensor", False) and value._is_one)
 
 
@@ -465,55 +482,62 @@ def _unflatten_class(values: Sequence[Any], context: dict[str, Any]) -> Any:
     return None if inner is None else _rust.wrap_fields(cls, inner)
 
 
-def _closed(sizes: tuple[int | None, ...], shapes: list[torch.Size]) -> torch.Size:
-    """The old batch size; that of the leaves where an exported program leaves it open.
+def _known_batch_size(
+    sizes: tuple[int | None, ...], shapes: list[torch.Size]
+) -> torch.Size:
+    """Return the old batch size, or the leading sizes of the leaves if it is dynamic.
 
-    To compare an open size with a number would fix it.
+    A comparison of a dynamic size with a number would make it static.
     """
     num_dims = len(sizes)
     if not shapes:
-        known = sizes.index(None) if None in sizes else num_dims
-        return torch.Size(sizes[:known])  # type: ignore[arg-type]
+        num_known = sizes.index(None) if None in sizes else num_dims
+        return torch.Size(sizes[:num_known])  # type: ignore[arg-type]
     first = shapes[0][:num_dims]
     if any(map(_is_open, sizes)) or any(map(_is_open, first)):
         return first
     return torch.Size(sizes)  # type: ignore[arg-type]
 
 
-def _has_one_more(value: object, before: tuple[int | None, ...]) -> bool:
-    """Tell whether a leaf of the shape ``before`` has got one dim more, in front."""
+def _has_added_dim(value: object, old_shape: tuple[int | None, ...]) -> bool:
+    """Return whether a leaf of the shape ``old_shape`` gained one dim in front."""
     if not isinstance(value, torch.Tensor):
         return False
-    sizes = (*value.shape, *before)
-    return not any(map(_is_open, sizes)) and value.shape[1:] == before
+    sizes = (*value.shape, *old_shape)
+    return not any(map(_is_open, sizes)) and value.shape[1:] == old_shape
 
 
 def _new_batch_size(
-    old: torch.Size, shapes: list[torch.Size], has_more: bool
+    old: torch.Size, shapes: list[torch.Size], has_added_dim: bool
 ) -> torch.Size:
-    """The batch size for leaves of ``shapes`` where it was ``old``.
+    """Return the batch size for leaves of ``shapes``.
 
-    It stays where all leaves still begin with it. A new dim in front of it in every
-    leaf (what :func:`torch.vmap` adds) is a new batch dim, also where it happens to be
-    as long as the one that it is in front of (``has_more``). Otherwise it is what the
-    leaves have in common, with no more dims than before.
+    The batch size stays if all leaves begin with it. If every leaf gained one dim in
+    front of it, as :func:`torch.vmap` adds, this is a new batch dim; ``has_added_dim``
+    says so if the sizes alone are ambiguous. Otherwise the batch size is the leading
+    sizes that all leaves share, with at most as many dims as before.
+
+    Args:
+        old: the batch size before.
+        shapes: the shapes of the leaves.
+        has_added_dim: whether a leaf is known to have gained a dim.
     """
     if not shapes:
         return old
     num_dims = len(old)
-    if not has_more and all(shape[:num_dims] == old for shape in shapes):
+    if not has_added_dim and all(shape[:num_dims] == old for shape in shapes):
         return old
     first = shapes[0]
     if all(
         shape[:1] == first[:1] and shape[1 : num_dims + 1] == old for shape in shapes
     ):
         return first[: num_dims + 1]
-    common = 0
-    while common < num_dims and all(
-        len(shape) > common and shape[common] == first[common]
-        if len(first) > common
+    num_common = 0
+    while num_common < num_dims and all(
+        len(shape) > num_common and shape[num_common] == first[num_common]
+        if len(first) > num_common
         else False
         for shape in shapes
     ):
-        common += 1
-    return first[:common]
+        num_common += 1
+    return first[:num_common]

@@ -1,6 +1,6 @@
-"""Instances of dataclasses and models of pydantic, made of collections.
+"""Conversion of tensordicts to instances of dataclasses and pydantic models.
 
-The other way round :meth:`TensorDict.from_any` goes, at any depth.
+:meth:`TensorDict.from_any` converts them back, at any depth.
 """
 
 from __future__ import annotations
@@ -22,29 +22,33 @@ __all__ = ["to_dataclass", "to_pydantic"]
 MSG_CLASS = "{asked} expects {kind}, got {given!r}."
 MSG_FIELDS = (
     "{asked} got the entries {extra} at {where}, which {cls} has no fields for. Select the "
-    "fields first, or exclude these."
+    "fields first, or exclude these entries."
 )
-MSG_MISSING = "{asked} misses the entries {missing} at {where}, fields of {cls}."
+MSG_MISSING = (
+    "{asked} found no entries {missing} at {where}, which {cls} has as fields without "
+    "default. Set them first."
+)
 MSG_NESTED = (
-    "{asked} got a collection at {key!r}, where the field of {cls} is annotated {hint}: "
-    "annotate it with a dataclass, a model, a named tuple, a dict or a collection."
+    "{asked} got a tensordict at {key!r}, but the field of {cls} is annotated {hint}: "
+    "annotate it with a dataclass, a model, a named tuple, a dict or a tensordict."
 )
 
 
 def to_dataclass(td: CollectionProtocol, cls: type) -> Any:
-    """Make an instance of a dataclass, with the entries of a collection as its fields.
+    """Make an instance of a dataclass from the entries of a tensordict.
 
-    The annotations of the class say what a field becomes: a nested collection an instance
-    of a dataclass, of a model, of a named tuple or a dict; a tensor stays one, or becomes
-    an array of NumPy, a number or a list.
+    The annotations of the class decide the type of a field. A nested tensordict becomes
+    a dataclass, a pydantic model, a named tuple or a dict. A tensor stays a tensor, or
+    becomes a NumPy array, a number or a list.
 
     Args:
-        td: a collection. Its batch size goes; the shapes of its tensors say it.
+        td: the tensordict. Its batch size is dropped.
         cls: a dataclass.
 
     Raises:
-        ValueError: an entry has no field, or a field without a default no entry.
-        TypeError: ``cls`` is no dataclass; a nested collection has no class to become.
+        ValueError: an entry has no field, or a field without a default has no entry.
+        TypeError: ``cls`` is not a dataclass, or the field of a nested tensordict has
+            another annotation.
 
     Examples:
         >>> @dataclasses.dataclass
@@ -63,18 +67,20 @@ def to_dataclass(td: CollectionProtocol, cls: type) -> Any:
 
 
 def to_pydantic(td: CollectionProtocol, cls: type) -> Any:
-    """Make an instance of a model of pydantic, which validates the values.
+    """Make an instance of a pydantic model from the entries of a tensordict.
 
-    The annotations of the model say what a field becomes, as for :func:`to_dataclass`.
+    Pydantic validates the values. The annotations of the model decide the type of a
+    field, as in :func:`to_dataclass`.
 
     Args:
-        td: a collection. Its batch size goes; the shapes of its tensors say it.
+        td: the tensordict. Its batch size is dropped.
         cls: a subclass of ``pydantic.BaseModel``.
 
     Raises:
-        ValueError: an entry has no field, or a field without a default no entry;
-            ``pydantic.ValidationError``, which is one, where a value does not fit.
-        TypeError: ``cls`` is no model; a nested collection has no class to become.
+        ValueError: an entry has no field, a field without a default has no entry, or a
+            value is invalid (``pydantic.ValidationError`` is a subclass).
+        TypeError: ``cls`` is not a model, or the field of a nested tensordict has
+            another annotation.
         ImportError: pydantic is not installed.
 
     Examples:
@@ -106,16 +112,21 @@ def _is_model(cls: type) -> bool:
 def _instance(
     asked: str, path: tuple[str, ...], td: CollectionProtocol, cls: Any
 ) -> Any:
-    """An instance of a dataclass, a model or a named tuple of the entries of ``td``."""
+    """Make an instance of a dataclass, a model or a named tuple from ``td``."""
     hints = _hints(cls)
     entries = dict(td.items())
-    names, takes_more = _names(cls)
-    fields, optional = set(names), {name for name, free in names.items() if free}
-    more = [key for key in entries if key not in fields]
+    names, allows_extra = _names(cls)
+    fields, optional = (
+        set(names),
+        {name for name, has_default in names.items() if has_default},
+    )
+    extra_keys = [key for key in entries if key not in fields]
     where = repr(path_of(path)) if path else "the root"
-    if more and not takes_more:
+    if extra_keys and not allows_extra:
         raise ValueError(
-            MSG_FIELDS.format(asked=asked, extra=more, where=where, cls=cls.__name__)
+            MSG_FIELDS.format(
+                asked=asked, extra=extra_keys, where=where, cls=cls.__name__
+            )
         )
     missing = sorted(fields - optional - set(entries))
     if missing:
@@ -129,7 +140,7 @@ def _instance(
         for key, value in entries.items()
     }
     if _is_model(cls):
-        # By the names that a file or a service gives them, where there are such.
+        # Pydantic validates by alias, unless the model allows field names.
         declared = cls.__pydantic_fields__
         by_name = cls.model_config.get("populate_by_name") or cls.model_config.get(
             "validate_by_name"
@@ -143,33 +154,33 @@ def _instance(
         return cls.model_validate(values)
     if not dataclasses.is_dataclass(cls):
         return cls(**values)
-    later = [field.name for field in dataclasses.fields(cls) if not field.init]
+    no_init = [field.name for field in dataclasses.fields(cls) if not field.init]
     make: Any = cls
-    made = make(**{name: value for name, value in values.items() if name not in later})
-    for name in later:
+    instance = make(**{key: values[key] for key in values if key not in no_init})
+    for name in no_init:
         if name in values:
-            object.__setattr__(made, name, values[name])
-    return made
+            object.__setattr__(instance, name, values[name])
+    return instance
 
 
 def _hints(cls: Any) -> dict[str, Any]:
-    """The annotations of the fields, as text where a name in one is not known here."""
+    """Return the annotations of the fields, as text if they cannot be evaluated."""
     if _is_model(cls):
         fields = cls.__pydantic_fields__
         return {name: field.annotation for name, field in fields.items()}
     try:
         return typing.get_type_hints(cls)
     except NameError:
-        # The class may be defined in a function.
+        # The class is defined in a function and refers to local names.
         return dict(cls.__annotations__)
 
 
 def _names(cls: Any) -> tuple[dict[str, bool], bool]:
-    """The fields, with whether they may be missing, and whether others are taken."""
+    """Return whether each field may be missing, and whether extras are allowed."""
     if _is_model(cls):
         fields = cls.__pydantic_fields__
-        free = {name: not field.is_required() for name, field in fields.items()}
-        return free, cls.model_config.get("extra") == "allow"
+        is_optional = {name: not field.is_required() for name, field in fields.items()}
+        return is_optional, cls.model_config.get("extra") == "allow"
     if dataclasses.is_dataclass(cls):
         none = dataclasses.MISSING
         return {
@@ -182,39 +193,39 @@ def _names(cls: Any) -> tuple[dict[str, bool], bool]:
 
 
 def _choices(hint: object) -> list[Any]:
-    """The classes that an annotation names: those of a union, without parameters."""
+    """Return the classes in an annotation: the members of a union."""
     origin = typing.get_origin(hint)
     if origin is typing.Annotated:
         return _choices(typing.get_args(hint)[0])
     if origin in (Union, types.UnionType):
-        return [one for each in typing.get_args(hint) for one in _choices(each)]
+        return [cls for arg in typing.get_args(hint) for cls in _choices(arg)]
     return [hint if origin is None else origin]
 
 
 def _value(
     asked: str, path: tuple[str, ...], value: object, hint: object, cls: type
 ) -> Any:
-    """An entry as its field is annotated."""
+    """Convert an entry to the annotated type of its field."""
     if isinstance(hint, str) and not isinstance(value, CollectionProtocol):
         hint = Any
     choices = _choices(hint)
-    classes = [each for each in choices if isinstance(each, type)]
+    classes = [candidate for candidate in choices if isinstance(candidate, type)]
     if isinstance(value, CollectionProtocol):
         if value._is_non_tensor:
-            held: Any = value
-            return held.data if held._is_one else held.tolist()
-        for each in classes:
-            if issubclass(each, CollectionProtocol):
+            non_tensor: Any = value
+            return non_tensor.data if non_tensor._is_one else non_tensor.tolist()
+        for candidate in classes:
+            if issubclass(candidate, CollectionProtocol):
                 return value
             if (
-                _is_model(each)
-                or dataclasses.is_dataclass(each)
-                or is_namedtuple_class(each)
+                _is_model(candidate)
+                or dataclasses.is_dataclass(candidate)
+                or is_namedtuple_class(candidate)
             ):
-                return _instance(asked, path, value, each)
-            if issubclass(each, dict):
+                return _instance(asked, path, value, candidate)
+            if issubclass(candidate, dict):
                 return value.to_dict()
-            if issubclass(each, tuple):
+            if issubclass(candidate, tuple):
                 return tuple(dict(value.items()).values())
         if Any in choices or object in choices:
             return value
@@ -225,15 +236,15 @@ def _value(
         )
     if not isinstance(value, torch.Tensor):
         return value
-    if any(issubclass(each, torch.Tensor) for each in classes):
+    if any(issubclass(candidate, torch.Tensor) for candidate in classes):
         return value
     if Any in choices or object in choices:
         return value
-    if any(issubclass(each, np.ndarray) for each in classes):
+    if any(issubclass(candidate, np.ndarray) for candidate in classes):
         return value.detach().cpu().numpy()
-    if any(issubclass(each, tuple) for each in classes):
+    if any(issubclass(candidate, tuple) for candidate in classes):
         return tuple(value.tolist())
     plain = (bool, int, float, complex, list, np.generic)
-    if any(issubclass(each, plain) for each in classes):
+    if any(issubclass(candidate, plain) for candidate in classes):
         return value.tolist()
     return value

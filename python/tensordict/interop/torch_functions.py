@@ -1,8 +1,8 @@
-"""The torch functions that take collections: a table from function to handler.
+"""The torch functions that take tensordicts: a table from functions to handlers.
 
-Most call the method of the same name on their first argument. The others build new
-leaves (``zeros_like``), take several collections (``stack``, ``where``, the losses) or
-differentiate (``torch.autograd.grad``).
+Most handlers call the method of the same name on their first argument. The others make
+new leaves (``zeros_like``), take several tensordicts (``stack``, ``where``, the losses)
+or compute gradients (``torch.autograd.grad``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TD_HANDLED_FUNCTIONS"]
 
-# Functions answered by the method of the same name of their first argument.
+# Functions whose handler calls the method of the same name.
 _METHODS = """
 abs abs_ acos acos_ add addcdiv addcmul asin asin_ atan atan_ atleast_1d atleast_2d
 atleast_3d bitwise_and broadcast_to ceil ceil_ chunk clamp clamp_max clamp_max_
@@ -40,13 +40,13 @@ var
 
 
 def _method_of(cls: type, name: str) -> Callable[..., Any]:
-    """The method of that name, which a field of the class hides."""
-    held = (vars(base).get(name) for base in cls.__mro__)
-    return next(filter(callable, held))
+    """Return the method of that name, which a field of the class hides."""
+    attributes = (vars(base).get(name) for base in cls.__mro__)
+    return next(filter(callable, attributes))
 
 
 def _by_method(name: str) -> Handler:
-    """The handler that calls the method ``name`` of the first argument."""
+    """Return a handler that calls the method ``name`` of the first argument."""
 
     def handler(td: CollectionProtocol, *args: object, **kwargs: object) -> Any:
         if not isinstance(td, CollectionProtocol):
@@ -67,23 +67,23 @@ def _by_method(name: str) -> Handler:
 
 
 def _handles(function: Callable[..., Any]) -> Callable[[Handler], Handler]:
-    """Enter the decorated handler in the table under ``function``."""
+    """Register the decorated handler for ``function``."""
 
-    def enter(handler: Handler) -> Handler:
+    def register(handler: Handler) -> Handler:
         TD_HANDLED_FUNCTIONS[function] = handler
         return handler
 
-    return enter
+    return register
 
 
 for _name in _METHODS.split():
     TD_HANDLED_FUNCTIONS[getattr(torch, _name)] = _by_method(_name)
 
 
-# Operators that meet a tensor ------------------------------------------------------
+# Operators between a tensor and a tensordict --------------------------------------
 
-# In eager code Python calls the collection's operator. Dynamo asks here first, with the
-# tensor's method, on whichever side the tensor is.
+# Eager Python calls the operator of the tensordict. Dynamo calls the method of the tensor,
+# on either side, which leads here.
 _OPERATORS = {
     "add": ("__add__", "__radd__"),
     "sub": ("__sub__", "__rsub__"),
@@ -111,13 +111,13 @@ _OPERATORS = {
 
 
 def _by_operator(direct: str, reflected: str) -> Handler:
-    """The handler of an operator between a tensor and a collection."""
+    """Return the handler of an operator between a tensor and a tensordict."""
 
-    def handler(one: object, other: object) -> Any:
-        if isinstance(one, CollectionProtocol):
-            return getattr(one, direct)(other)
-        method = getattr(other, reflected, None)
-        return NotImplemented if method is None else method(one)
+    def handler(left: object, right: object) -> Any:
+        if isinstance(left, CollectionProtocol):
+            return getattr(left, direct)(right)
+        method = getattr(right, reflected, None)
+        return NotImplemented if method is None else method(left)
 
     handler.__name__ = direct
     return handler
@@ -127,15 +127,15 @@ for _name, _pair in _OPERATORS.items():
     TD_HANDLED_FUNCTIONS[getattr(torch.Tensor, _name)] = _by_operator(*_pair)
 
 
-# New leaves like the old ones ----------------------------------------------------
+# New leaves of the same shape ----------------------------------------------------
 
 
 def _new_leaves(
     function: Callable[..., Any], td: CollectionProtocol, kwargs: dict[str, Any]
 ) -> Any:
-    """A collection of the structure of ``td``, each leaf made by ``function(leaf)``.
+    """Map ``function`` over the leaves.
 
-    With ``device`` in ``kwargs`` the result is restricted to that device.
+    If ``kwargs`` has a device, the result has that device.
     """
     if kwargs:
         function = partial(function, **kwargs)
@@ -151,7 +151,7 @@ def _new_leaves(
 
 
 def _like(function: Callable[..., Any]) -> None:
-    """Enter one of torch's ``*_like`` functions."""
+    """Register a handler for a ``*_like`` function of torch."""
 
     def handler(td: CollectionProtocol, **kwargs: object) -> Any:
         if kwargs:
@@ -184,7 +184,7 @@ def _full_like(td: CollectionProtocol, fill_value: object, **kwargs: object) -> 
     return _rust.map_leaves(td, torch.full_like, (fill_value,), None, True, 0, True)
 
 
-# Several collections -----------------------------------------------------------------
+# Several tensordicts -----------------------------------------------------------------
 
 
 TD_HANDLED_FUNCTIONS[torch.stack] = stack_collections
@@ -224,7 +224,7 @@ NATIVE_FORMS[_where] = "where"
 
 
 def _columns(td: CollectionProtocol) -> Iterator[tuple[str, ...]]:
-    """The keys of the entries that hold a value for each element, and nothing else."""
+    """Yield the keys of entries that are non-tensor data with one value per element."""
     for key, entry in td._entries().items():
         value: Any = entry
         if not isinstance(entry, CollectionProtocol):
@@ -233,15 +233,17 @@ def _columns(td: CollectionProtocol) -> Iterator[tuple[str, ...]]:
             if not value._is_one:
                 yield (key,)
             continue
-        below = list(_columns(value))
-        if below and sum(len(path) == 1 for path in below) == len(value._entries()):
+        nested_keys = list(_columns(value))
+        if nested_keys and sum(len(path) == 1 for path in nested_keys) == len(
+            value._entries()
+        ):
             yield (key,)
         else:
-            yield from ((key, *rest) for rest in below)
+            yield from ((key, *rest) for rest in nested_keys)
 
 
 def _loss(function: Callable[..., Any]) -> None:
-    """Enter a loss of two collections: one value per leaf, keys matched by name."""
+    """Register a loss of two tensordicts: one value per leaf, matched by key."""
 
     def handler(
         input: torch.Tensor,
@@ -258,15 +260,15 @@ def _loss(function: Callable[..., Any]) -> None:
                 f"{type(input).__name__} and {type(target).__name__}."
             )
             raise TypeError(msg)
-        whole = reduction == "none"
+        is_elementwise = reduction == "none"
 
         def loss(leaf: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
             return function(leaf, other, *args, reduction=reduction, **kwargs)
 
-        if whole:
+        if is_elementwise:
             return input._fast_apply(loss, target)
         if input._is_dense:
-            # A value for each element has no part in a sum over them.
+            # A loss without batch dims has no place for values per element.
             columns = list(_columns(input))
             if columns:
                 collection: Any = input
@@ -279,15 +281,15 @@ def _loss(function: Callable[..., Any]) -> None:
     TD_HANDLED_FUNCTIONS[function] = handler
 
 
-for _of_two in (functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss):
-    _loss(_of_two)
+for _function in (functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss):
+    _loss(_function)
 
 
 # Gradients ---------------------------------------------------------------------------
 
 
 def _only(value: object, what: str) -> Any:
-    """The one collection that ``value`` is or holds."""
+    """Return the single tensordict that ``value`` is or contains."""
     if isinstance(value, (tuple, list)):
         if len(value) != 1:
             msg = f"torch.autograd.grad for TensorDict only supports a single {what}"
@@ -313,7 +315,7 @@ def _grad(outputs: Any, inputs: Any, grad_outputs: Any = None, **kwargs: Any) ->
     result = _rust.rebuild(inputs, list(gradients))
     for collection in _rust.containers(result):
         for key, value in list(collection._entries().items()):
-            if value is None:  # an input that is not in the graph: allow_unused
+            if value is None:  # with allow_unused: the input is not in the graph
                 collection._del_entry(key)
     if inputs.is_locked:
         result.lock_()

@@ -1,17 +1,17 @@
-"""Collections as arguments and results of :func:`torch.vmap`.
+"""Tensordicts as arguments and results of :func:`torch.vmap`.
 
 ``vmap`` flattens its arguments as pytrees and maps each leaf along ``in_dims``. For a
-collection that would number the dims of its leaves, not its batch dims, and lose
-its batch size and names. So a collection is one argument here: ``in_dims`` and
-``out_dims`` count its batch dims, and the mapped dim is one of them, or one that all of
-its leaves have after them.
+tensordict, ``in_dims`` would then count the dims of its leaves, and the batch size and
+names would be lost. Here a tensordict is one argument: ``in_dims`` and ``out_dims``
+count its batch dims. The mapped dim is a batch dim, or a feature dim that all leaves
+have in one size.
 
-The three functions of :mod:`torch._functorch.vmap` that take arguments apart and put
-results together are wrapped. Without a collection they do what they did.
+Three functions of :mod:`torch._functorch.vmap` that flatten arguments and assemble
+results are wrapped. Without a tensordict they do what torch's functions do.
 
-``torch._foreach_*``, which computes for all leaves of a collection at once, has no
-batching rules in torch. The first call of ``vmap`` in a process (or the import of Dynamo)
-registers some that compute leaf by leaf.
+Torch has no batching rules for ``torch._foreach_*``, which computes all leaves of a
+tensordict at once. The first call of ``vmap`` in a process (or the import of Dynamo)
+registers rules that compute leaf by leaf.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["install", "register_foreach_rules"]
 
 
 def install() -> None:
-    """Wrap the functions of functorch, once per process."""
+    """Wrap the functions of functorch, once a process."""
     if hasattr(functorch._process_batched_inputs, "__wrapped__"):
         return
     for name, wrap in (
@@ -61,19 +61,19 @@ def _is_collection(value: object) -> bool:
     return isinstance(value, CollectionProtocol)
 
 
-def _stand_in(value: Any, dim: Any = None) -> Any:
-    """A tensor without memory that has the dims of a collection which are mapped over."""
+def _placeholder(value: Any, dim: Any = None) -> Any:
+    """Return a tensor without memory, of the mappable dims of a tensordict."""
     if not _is_collection(value):
         return value
     return torch.empty(()).expand(_mapped_size(value, dim))
 
 
 def _mapped_size(td: CollectionProtocol, dim: object = None) -> Any:
-    """The batch size, or the shape of the first leaf of a collection without batch dims.
+    """Return the sizes of the dims that ``vmap`` can map over.
 
-    Such a one is an argument of its own where it is no node of a pytree (parameters,
-    subclasses); the dims of its leaves are mapped then, as those of a node's are. So is
-    a ``dim`` after the batch dims, where all leaves have it in one size.
+    This is the batch size. A tensordict without batch dims that is no node of a pytree
+    (parameters, subclasses) has the shape of its first leaf. If ``dim`` is a feature
+    dim that all leaves have in one size, the sizes up to ``dim`` are appended.
     """
     size = td.batch_size
     if not size:
@@ -86,7 +86,7 @@ def _mapped_size(td: CollectionProtocol, dim: object = None) -> Any:
 
 
 def _has_plain_leaves(td: CollectionProtocol, dim: int) -> bool:
-    """Tell whether ``dim`` is a dim of features of all leaves, which are plain tensors."""
+    """Return whether all leaves are plain tensors with ``dim`` as a feature dim."""
     return not any_special(*_leaves(td)) and all(
         (part._is_dense or (part._is_non_tensor and part._is_one))
         and part.batch_dims <= dim
@@ -99,7 +99,7 @@ def _leaves(td: Any) -> Any:
 
 
 def _has_batch_dims(value: Any) -> bool:
-    """Tell whether a batch dim of a collection is mapped over; otherwise its leaves are."""
+    """Return whether a value is a tensordict whose batch dims are mapped."""
     return _is_collection(value) and value.batch_dims > 0
 
 
@@ -112,15 +112,15 @@ def _process_batched_inputs(
     if not _rules:
         register_foreach_rules()
     if not torch.compiler.is_compiling() and len(args) < len(_FLAT_SPECS):
-        planned = _plan_flat(in_dims, args)
-        if planned is not None:
-            return *planned, list(args), _FLAT_SPECS[len(args)]
+        plan = _plan_flat(in_dims, args)
+        if plan is not None:
+            return *plan, list(args), _FLAT_SPECS[len(args)]
     flat, spec = _pytree.tree_flatten(args, is_leaf=_has_batch_dims)
     if not any(map(_is_collection, flat)):
         return original(in_dims, args, func)
     dims = _pytree._broadcast_to_and_flatten(in_dims, spec) or [None] * len(flat)
-    stand_ins = _pytree.tree_unflatten(list(map(_stand_in, flat, dims)), spec)
-    batch_size, flat_in_dims, _, spec = original(in_dims, stand_ins, func)
+    placeholders = _pytree.tree_unflatten(list(map(_placeholder, flat, dims)), spec)
+    batch_size, flat_in_dims, _, spec = original(in_dims, placeholders, func)
     for dim, value in zip(flat_in_dims, flat, strict=True):
         if dim is not None and _is_collection(value) and not value.batch_size:
             _check_leaves(value, dim, batch_size, functorch._get_name(func))
@@ -128,20 +128,20 @@ def _process_batched_inputs(
 
 
 _FLAT_SPECS = [_pytree.tree_flatten((0,) * count)[1] for count in range(8)]
-"""Make the structure of so many arguments none of which is a tree."""
+"""By number of arguments: the pytree spec of that many leaves."""
 
 
 def _plan_flat(in_dims: object, args: tuple[Any, ...]) -> tuple[int, list[Any]] | None:
-    """The size that is mapped over, and the dim of it in each of ``args``.
+    """Return the mapped size and the mapped dim of each argument.
 
-    That is for tensors and collections with batch dims that can be mapped so. None where
-    there is anything else, or no collection: functorch takes trees apart, and has the
-    errors.
+    The result is None if an argument is neither a tensor nor a tensordict with batch
+    dims, if none is a tensordict, or if the dims do not fit: then functorch flattens
+    the arguments and raises the errors.
     """
     dims = in_dims if type(in_dims) is tuple else (in_dims,) * len(args)
     if len(dims) != len(args) or not any(map(_has_batch_dims, args)):
         return None
-    found = []
+    mapped_dims = []
     sizes = set()
     for dim, value in zip(dims, args, strict=True):
         if isinstance(value, torch.Tensor):
@@ -157,12 +157,12 @@ def _plan_flat(in_dims: object, args: tuple[Any, ...]) -> tuple[int, list[Any]] 
                 return None
             dim %= len(shape)
             sizes.add(shape[dim])
-        found.append(dim)
-    return (sizes.pop(), found) if len(sizes) == 1 else None
+        mapped_dims.append(dim)
+    return (sizes.pop(), mapped_dims) if len(sizes) == 1 else None
 
 
 def _check_leaves(td: CollectionProtocol, dim: int, batch_size: int, name: str) -> None:
-    """Raise where a leaf has not the size that is mapped over."""
+    """Raise an error if a leaf lacks the mapped dim or has another size there."""
     for leaf in _leaves(td):
         if dim >= leaf.ndim:
             msg = (
@@ -210,23 +210,23 @@ def _create_batched_inputs(
 
 
 _ROWS = "_is_row_of_stack"
-"""Marks what stands for the members of a stack: what is returned of it is a stack again."""
+"""Marks a batched copy of a lazy stack: results made from it become lazy stacks."""
 
 _stacks = threading.local()
-"""The stacks that are mapped over at each level, the copies of them, and their versions."""
+"""By level: the mapped lazy stacks, their dense copies and the versions of the leaves."""
 
 
 def _is_stack_along(td: CollectionProtocol, dim: int) -> bool:
-    """Tell whether members of ``td`` are mapped over."""
+    """Return whether ``td`` is a lazy stack whose members are mapped over."""
     if torch.compiler.is_compiling() or td._is_non_tensor or td._is_dense:
         return False
     return getattr(td, "stack_dim", None) == dim
 
 
 def _write_back(level: int) -> None:
-    """Give the members of the stacks what was written in place into the copies of them."""
-    found = getattr(_stacks, "of_level", {}).pop(level, ())
-    for stack, dense, versions in found:
+    """Write changes that were made in place in the dense copies to the lazy stacks."""
+    copies = getattr(_stacks, "of_level", {}).pop(level, ())
+    for stack, dense, versions in copies:
         leaves = zip(dense.keys(True, True), _leaves(dense), versions, strict=True)
         for key, leaf, version in list(leaves):
             if leaf._version != version:
@@ -237,14 +237,14 @@ def _add_batch_dim(value: Any, dim: int, level: int) -> Any:
     if not _is_collection(value):
         return functorch._add_batch_dim(value, dim, level)  # type: ignore[attr-defined]
     size = value.batch_size
-    kept = tuple(other for other in range(len(size)) if other != dim)
-    has_lazy = uninitialized.has_uninitialized(_rust.leaves(value))
+    remaining_dims = tuple(other for other in range(len(size)) if other != dim)
+    has_uninitialized = uninitialized.has_uninitialized(_rust.leaves(value))
     return _rust.map_leaves(
         value,
-        uninitialized._add_batch_dim if has_lazy else functorch._add_batch_dim,  # type: ignore[attr-defined]
+        uninitialized._add_batch_dim if has_uninitialized else functorch._add_batch_dim,  # type: ignore[attr-defined]
         (dim, level),
-        torch.Size([size[other] for other in kept]),
-        kept,
+        torch.Size([size[other] for other in remaining_dims]),
+        remaining_dims,
         0,
         True,
     )
@@ -271,8 +271,8 @@ def _unwrap_batched(
         out_dims = out_dims[0]
     flat_out_dims = _pytree._broadcast_to_and_flatten(out_dims, spec)
     if flat_out_dims is None:
-        # It is the same mismatch for the stand-ins, and functorch words the error.
-        flat = list(map(_stand_in, flat))
+        # functorch raises its own error for placeholders of the same structure.
+        flat = list(map(_placeholder, flat))
         outputs = _pytree.tree_unflatten(flat, spec)
         return original(outputs, out_dims, vmap_level, batch_size, func)
     name = functorch._get_name(func)
@@ -321,16 +321,16 @@ def _remove_from_leaf(leaf: torch.Tensor, level: int, batch_size: int, dim: int)
 
 _lock = threading.Lock()
 _rules: list[torch.library.Library] = []
-"""The library that holds the rules, once they are registered: they live as long as it."""
+"""The library of the rules, once registered. The rules live as long as it does."""
 
 _FOREACH = "_foreach_"
-_OF_A_SCALAR = {"maximum": "clamp_min", "minimum": "clamp_max"}
+_SCALAR_FORMS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 
 
 def register_foreach_rules() -> None:
-    """Register the batching rules, once per process.
+    """Register the batching rules of ``torch._foreach_*``, once a process.
 
-    Dynamo cannot trace this: where it is imported they are registered already.
+    Dynamo cannot trace this function. The import of Dynamo calls it.
     """
     with _lock:
         if _rules:
@@ -350,16 +350,20 @@ def register_foreach_rules() -> None:
 
 
 def _foreach_rule(name: str) -> Callable[..., Any] | None:
-    """The form of a foreach operator that computes tensor by tensor."""
+    """Return a rule that computes a foreach operator tensor by tensor.
+
+    Returns:
+        The rule; None if torch has no operator for a single tensor.
+    """
     base, _, overload = name.partition(".")
     base = base.removeprefix(_FOREACH)
     inplace = base.endswith("_")
     if inplace:
         base = base[:-1]
     if overload.startswith("Scalar"):
-        base = _OF_A_SCALAR.get(base, base)
-    each = getattr(torch.ops.aten, base, None)
-    if each is None:
+        base = _SCALAR_FORMS.get(base, base)
+    operator = getattr(torch.ops.aten, base, None)
+    if operator is None:
         return None
     has_value = base in ("addcmul", "addcdiv")
 
@@ -371,9 +375,9 @@ def _foreach_rule(name: str) -> Callable[..., Any] | None:
                 for value in values[1:]
             ]
             if has_value and len(rest) == 3:
-                result = each(first, *rest[:2], value=rest[2])
+                result = operator(first, *rest[:2], value=rest[2])
             else:
-                result = each(first, *rest, **options)
+                result = operator(first, *rest, **options)
             if inplace:
                 first.copy_(result)
             results.append(result)

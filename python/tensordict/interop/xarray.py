@@ -1,9 +1,9 @@
-"""Datasets of xarray: named dims and coordinates, both ways.
+"""Conversion to and from xarray: named dims and coordinates.
 
-A leaf is a variable, a nested collection a group (``xarray.DataTree``). Coordinates of the
-batch dims are entries under :data:`COORDINATES`, which follow the rows. What tensors cannot
-say (names of the dims of features, coordinates of those, attributes) is non-tensor data under
-:data:`LABELS`. :func:`to_xarray` takes both back.
+A leaf is a variable, a nested tensordict a group (``xarray.DataTree``). Coordinates of
+the batch dims are entries under :data:`COORDINATES` and are indexed with the rows.
+Names of feature dims, coordinates of feature dims and attributes are non-tensor data
+under :data:`LABELS`. :func:`to_xarray` restores both.
 """
 
 from __future__ import annotations
@@ -34,56 +34,58 @@ __all__ = ["COORDINATES", "LABELS", "from_xarray", "to_xarray"]
 INSTALL = "pip install 'tensordict-rs[xarray]'"
 
 COORDINATES = "_coords"
-"""The key of the coordinates that have a value for each element of the batch."""
+"""The key of the coordinates with one value for each element of the batch."""
 
 LABELS = "_xarray"
-"""The key of what else a dataset says beside its values."""
+"""The key of names of feature dims, their coordinates and attributes."""
 
 NUMBERS = "biufc"
 
-OWN = "tensordict_batch"
-"""The attribute of a dataset that tells :func:`from_xarray` the batch dims."""
+BATCH_ATTRIBUTE = "tensordict_batch"
+"""The attribute of a dataset that holds the batch dims for :func:`from_xarray`."""
 
 MSG_KIND = "from_xarray expects a Dataset, DataArray or DataTree of xarray, got a {}."
 MSG_BATCH = (
-    "from_xarray got batch_dims={asked}, and the variable {name!r} has the dims {dims}: "
-    "transpose it first, or name the dims that all variables begin with."
+    "from_xarray got batch_dims={asked}, but the variable {name!r} has the dims {dims}: "
+    "transpose it first, or pass the leading dims of all variables."
 )
 MSG_FEWER = (
-    "from_xarray got batch_dims={asked}, and all variables begin with {shared} alone: "
-    "transpose the others first, or ask for fewer."
+    "from_xarray got batch_dims={asked}, but the variables only share the leading dims "
+    "{shared}: transpose variables first, or pass fewer batch dims."
 )
-MSG_DIMS = "to_xarray got dims={dims} for {key!r}, which has {ndim} dims after those of the batch."
-MSG_UNKNOWN = "to_xarray got dims for {keys}, and the entries are {names}."
+MSG_DIMS = "to_xarray got dims={dims} for {key!r}, which has {ndim} feature dims."
+MSG_UNKNOWN = "to_xarray got dims for {keys}, but the entries are {names}."
 MSG_SIZE = (
-    "to_xarray got a dim {dim!r} of size {size} at {key!r}, which has size {other} "
-    "elsewhere: name it by dims=."
+    "to_xarray got a dim {dim!r} of size {size} at {key!r}, but another entry has it in "
+    "size {other}: pass another name in dims=."
 )
 MSG_COORDINATE = (
-    "to_xarray cannot keep the coordinate {name!r} of shape {shape}: its dims {dims} have "
-    "the sizes {sizes} now. Index or drop it in td[{key!r}]."
+    "to_xarray cannot keep the coordinate {name!r} of shape {shape}: its dims {dims} now "
+    "have the sizes {sizes}. Index or remove it in td[{key!r}]."
 )
 
 
 def to_xarray(
     td: CollectionProtocol, *, dims: Mapping[NestedKey, Sequence[str]] | None = None
 ) -> xr.Dataset | xr.DataTree:
-    """Make a dataset of xarray of a collection.
+    """Convert a tensordict to an xarray dataset.
 
-    Batch dims have the names of ``td``, or ``batch_0`` and so on where there are none.
-    Tensors share their memory. Non-tensor data are arrays of texts, numbers or objects.
+    The batch dims have the names of ``td``, or else ``batch_0`` and so on. Tensors on
+    the CPU share their memory. Non-tensor data becomes arrays of texts, numbers or
+    objects.
 
     Args:
-        td: a collection.
-        dims: names of the dims of features, by key. Default: those that
-            :func:`from_xarray` has found, or ``<key>_0`` and so on.
+        td: the tensordict.
+        dims: from keys to the names of feature dims. Default: the names that
+            :func:`from_xarray` stored, or ``<key>_0`` and so on.
 
     Returns:
-        A ``Dataset``; a ``DataTree`` where there are nested collections.
+        A ``Dataset``; with nested tensordicts, a ``DataTree``.
 
     Raises:
-        TypeError: NumPy lacks the dtype of an entry, or it is a nested tensor.
-        ValueError: names of dims do not fit; a coordinate does not fit after an index.
+        TypeError: NumPy lacks the dtype of an entry, or an entry is a nested tensor.
+        ValueError: names of dims do not match an entry, or a coordinate no longer has
+            the sizes of its dims.
         ImportError: xarray is not installed.
     """
     check_collection(td, "to_xarray")
@@ -105,7 +107,7 @@ def to_xarray(
 
 def _batch_names(td: CollectionProtocol) -> list[str]:
     names = td.names if td.batch_dims else []
-    return [name or f"batch_{at}" for at, name in enumerate(names)]
+    return [name or f"batch_{dim}" for dim, name in enumerate(names)]
 
 
 def _add_groups(
@@ -116,94 +118,100 @@ def _add_groups(
     chosen: dict[tuple[str, ...], list[str]],
     used: set[tuple[str, ...]],
 ) -> None:
-    """Add the dataset of a collection, and those of nested ones."""
+    """Add the datasets of a tensordict and of its nested tensordicts to ``groups``."""
     entries = dict(td.items())
     labels = entries.pop(LABELS, None)
     labels = {} if labels is None else labels.data
-    along = entries.pop(COORDINATES, None)
+    batch_coordinates = entries.pop(COORDINATES, None)
     batch = _batch_names(td)
     sizes: dict[str, int] = dict(zip(batch, td.batch_size, strict=True))
     variables: dict[str, Any] = {}
     nested = []
     for key, value in entries.items():
-        here = (*path, key)
+        key_path = (*path, key)
         if is_branch(value):
-            nested.append((here, value))
+            nested.append((key_path, value))
             continue
-        array = _array(here, value)
-        used.add(here)
-        names = chosen.get(here) or labels.get("dims", {}).get(key)
+        array = _array(key_path, value)
+        used.add(key_path)
+        names = chosen.get(key_path) or labels.get("dims", {}).get(key)
         count = array.ndim - len(batch)
         if names is None:
-            names = [f"{key}_{at}" for at in range(count)]
+            names = [f"{key}_{dim_index}" for dim_index in range(count)]
         if len(names) != count:
-            raise ValueError(MSG_DIMS.format(dims=names, key=path_of(here), ndim=count))
+            raise ValueError(
+                MSG_DIMS.format(dims=names, key=path_of(key_path), ndim=count)
+            )
         for dim, size in zip(names, array.shape[len(batch) :], strict=True):
             if sizes.setdefault(dim, size) != size:
                 raise ValueError(
                     MSG_SIZE.format(
-                        dim=dim, size=size, key=path_of(here), other=sizes[dim]
+                        dim=dim, size=size, key=path_of(key_path), other=sizes[dim]
                     )
                 )
         attributes = labels.get("attrs_of", {}).get(key)
         variables[key] = _variable(package, [*batch, *names], array, attributes)
     coordinates = dict(_coordinates(labels.get("coords", {}), sizes, path))
-    for name, value in () if along is None else along.items():
+    for name, value in () if batch_coordinates is None else batch_coordinates.items():
         array = _array((*path, COORDINATES, name), value)
         attributes = labels.get("attrs_of", {}).get(name)
         coordinates[name] = _variable(package, batch, array, attributes)
     groups["/" + "/".join(path)] = package.Dataset(
-        variables, coordinates, {**labels.get("attrs", {}), **_own(td)}
+        variables, coordinates, {**labels.get("attrs", {}), **_batch_attribute(td)}
     )
-    for here, value in nested:
-        _add_groups(package, groups, here, value, chosen, used)
+    for key_path, value in nested:
+        _add_groups(package, groups, key_path, value, chosen, used)
 
 
-def _own(td: CollectionProtocol) -> dict[str, Any]:
-    """The batch dims as text, which every file takes for an attribute."""
+def _batch_attribute(td: CollectionProtocol) -> dict[str, Any]:
+    """Return the batch dims as JSON, which every file format stores as text."""
     names = td.names if td.batch_dims else []
-    return {OWN: json.dumps({"names": names, "size": list(td.batch_size)})}
+    return {BATCH_ATTRIBUTE: json.dumps({"names": names, "size": list(td.batch_size)})}
 
 
 def _variable(package: Any, dims: list[str], array: Any, attributes: Any) -> Any:
-    # Objects are taken as they are: xarray makes NaN of None otherwise.
+    # With `fastpath`, xarray does not convert None to NaN.
     return package.Variable(dims, array, attributes, fastpath=array.dtype.kind == "O")
 
 
 def _array(path: tuple[str, ...], value: Any) -> np.ndarray[Any, Any]:
-    """An entry as an array: a leaf as it is, values as texts, numbers or objects."""
+    """Convert a leaf, or the objects of non-tensor data, to an array."""
     if isinstance(value, torch.Tensor):
         return array_of("to_xarray", path, value)
     cells = list(value._flat())
     kinds = {type(cell) for cell in cells}
     plain = (str, bytes, bool, int, float, complex, np.generic)
-    made = None
+    array = None
     if len(kinds) == 1 and issubclass(next(iter(kinds)), plain) and kinds != {bytes}:
-        made = np.array(cells)
-    if made is None or made.dtype.kind in {"O", "S"}:
-        made = np.empty(len(cells), dtype=object)
-        for at, cell in enumerate(cells):
-            made[at] = cell
-    return made.reshape(tuple(value.batch_size))
+        array = np.array(cells)
+    if array is None or array.dtype.kind in {"O", "S"}:
+        array = np.empty(len(cells), dtype=object)
+        for index, cell in enumerate(cells):
+            array[index] = cell
+    return array.reshape(tuple(value.batch_size))
 
 
 def _coordinates(
-    held: dict[str, Any], sizes: dict[str, int], path: tuple[str, ...]
+    stored: dict[str, Any], sizes: dict[str, int], path: tuple[str, ...]
 ) -> dict[str, Any]:
-    """The coordinates that were kept, which still have the sizes of the dims."""
-    for name, coordinate in held.items():
-        found = {dim: sizes[dim] for dim in coordinate.dims if dim in sizes}
-        if any(coordinate.sizes[dim] != size for dim, size in found.items()):
+    """Return the stored coordinates, after a check of their sizes.
+
+    Raises:
+        ValueError: a coordinate no longer has the size of a dim.
+    """
+    for name, coordinate in stored.items():
+        new_sizes = {dim: sizes[dim] for dim in coordinate.dims if dim in sizes}
+        if any(coordinate.sizes[dim] != size for dim, size in new_sizes.items()):
             raise ValueError(
                 MSG_COORDINATE.format(
                     name=name,
                     shape=coordinate.shape,
                     dims=coordinate.dims,
-                    sizes=found,
+                    sizes=new_sizes,
                     key=path_of((*path, LABELS)),
                 )
             )
-    return held
+    return stored
 
 
 # Reading ------------------------------------------------------------------------------
@@ -215,26 +223,28 @@ def from_xarray(
     batch_dims: Sequence[str] | int | None = None,
     device: torch.device | str | int | None = None,
 ) -> TensorDict:
-    """Make a collection of a dataset, an array or a tree of xarray.
+    """Convert an xarray dataset, array or tree to a tensordict.
 
-    Variables of numbers are tensors that share their memory, others (texts, times,
-    objects) non-tensor data, one value for each element. Groups of a tree are nested
-    collections. The batch dims have the names of the dims. Coordinates, attributes and the
-    names of other dims are kept for :func:`to_xarray`, under ``"_coords"`` (those with a
-    value for each element) and ``"_xarray"``.
+    Numeric variables become tensors that share their memory. Other variables (texts,
+    times, objects) become non-tensor data with one value for each element. Groups of a
+    tree become nested tensordicts. The names of batch dims are the names of the dims.
+    Coordinates of all batch dims are stored under ``"_coords"``; other coordinates,
+    attributes and names of feature dims under ``"_xarray"``. :func:`to_xarray` restores
+    them.
 
     Args:
         data: a ``Dataset``, ``DataArray`` or ``DataTree``.
-        batch_dims: the names of the batch dims, or their number. Default: what
-            :func:`to_xarray` has written, or the dims that all variables begin with.
-        device: where all entries are moved.
+        batch_dims: the names of the batch dims, or their number. Default: the batch
+            dims that :func:`to_xarray` stored, or the leading dims that all variables
+            share.
+        device: the device to move all entries to.
 
     Returns:
         A :class:`TensorDict`.
 
     Raises:
         ValueError: a variable does not begin with the batch dims.
-        TypeError: ``data`` is none of these.
+        TypeError: ``data`` is of another type.
         ImportError: xarray is not installed.
     """
     package = extra("xarray", "from_xarray", INSTALL)
@@ -257,11 +267,11 @@ def _of_tree(tree: Any, batch_dims: Any) -> Any:
     }
     if (
         not dataset.data_vars
-        and OWN not in dataset.attrs
+        and BATCH_ATTRIBUTE not in dataset.attrs
         and children
         and td.is_empty()
     ):
-        # A root of groups alone has the dims that they share.
+        # A root that contains only groups gets their common leading dims.
         td = _with_shared_dims(td, list(children.values()))
     for name, child in children.items():
         td.set(name, child)
@@ -277,22 +287,22 @@ def _with_shared_dims(td: TensorCollection, children: list[Any]) -> Any:
         if any(dim != dims[0] for dim in dims) or dims[0][0] is None:
             break
         shared.append(dims[0])
-    made = td.copy()
+    result = td.copy()
     if shared:
-        made.batch_size = [size for _, size in shared]
-        made.names = [name for name, _ in shared]
-    return made
+        result.batch_size = [size for _, size in shared]
+        result.names = [name for name, _ in shared]
+    return result
 
 
 def _of_dataset(dataset: Any, batch_dims: Any) -> Any:
     arrays = dict(dataset.data_vars)
-    leading = _leading([array.dims for array in arrays.values()])
-    own = json.loads(dataset.attrs.get(OWN, "{}"))
-    names, sizes = own.get("names", []), own.get("size", [])
+    leading = _common_leading_dims([array.dims for array in arrays.values()])
+    stored = json.loads(dataset.attrs.get(BATCH_ATTRIBUTE, "{}"))
+    names, sizes = stored.get("names", []), stored.get("size", [])
     dims = [name or f"batch_{at}" for at, name in enumerate(names)]
-    # After a selection in xarray a dim may be gone.
+    # A selection in xarray may have removed a dim.
     fits = all(list(array.dims[: len(dims)]) == dims for array in arrays.values())
-    if batch_dims is not None or not own or not fits:
+    if batch_dims is not None or not stored or not fits:
         if batch_dims is None:
             dims = leading
         elif isinstance(batch_dims, int):
@@ -302,8 +312,8 @@ def _of_dataset(dataset: Any, batch_dims: Any) -> Any:
         else:
             dims = list(batch_dims)
         names, sizes = [str(name) for name in dims], [0] * len(dims)
-    # A dim without variables has the size that was written.
-    size = [dataset.sizes.get(dim, at) for dim, at in zip(dims, sizes, strict=True)]
+    # No variable has this dim: its size is the stored size.
+    size = [dataset.sizes.get(dim, old) for dim, old in zip(dims, sizes, strict=True)]
     labels: dict[str, Any] = {}
     td: Any = TensorDict({}, size, names=names or None)
     for name, array in arrays.items():
@@ -311,22 +321,23 @@ def _of_dataset(dataset: Any, batch_dims: Any) -> Any:
             raise ValueError(
                 MSG_BATCH.format(asked=list(dims), name=name, dims=array.dims)
             )
-        rest = [str(dim) for dim in array.dims[len(dims) :]]
-        if rest != [f"{name}_{at}" for at in range(len(rest))]:
-            labels.setdefault("dims", {})[name] = rest
+        feature_dims = [str(dim) for dim in array.dims[len(dims) :]]
+        if feature_dims != [f"{name}_{at}" for at in range(len(feature_dims))]:
+            labels.setdefault("dims", {})[name] = feature_dims
         if array.attrs:
             labels.setdefault("attrs_of", {})[name] = dict(array.attrs)
-        td.set(str(name), _entry(array.values, size, bool(rest)))
-    attributes = {key: each for key, each in dataset.attrs.items() if key != OWN}
+        td.set(str(name), _entry(array.values, size, bool(feature_dims)))
+    attributes = dict(dataset.attrs)
+    attributes.pop(BATCH_ATTRIBUTE, None)
     if attributes:
         labels["attrs"] = attributes
-    for name, each in dataset.coords.items():
-        if size and list(each.dims) == list(dims):
-            if each.attrs:
-                labels.setdefault("attrs_of", {})[name] = dict(each.attrs)
-            td.set((COORDINATES, str(name)), _entry(each.values, size, False))
+    for name, coordinate in dataset.coords.items():
+        if size and list(coordinate.dims) == list(dims):
+            if coordinate.attrs:
+                labels.setdefault("attrs_of", {})[name] = dict(coordinate.attrs)
+            td.set((COORDINATES, str(name)), _entry(coordinate.values, size, False))
         else:
-            labels.setdefault("coords", {})[name] = each.variable
+            labels.setdefault("coords", {})[name] = coordinate.variable
     if COORDINATES in td:
         td[COORDINATES].batch_size = size
     if labels:
@@ -335,21 +346,21 @@ def _of_dataset(dataset: Any, batch_dims: Any) -> Any:
     return td
 
 
-def _leading(dims: list[tuple[Any, ...]]) -> list[Any]:
-    """The dims that all variables begin with."""
+def _common_leading_dims(dims: list[tuple[Any, ...]]) -> list[Any]:
+    """Return the leading dims that all variables share."""
     if not dims:
         return []
     shared = list(dims[0])
-    for each in dims[1:]:
+    for other in dims[1:]:
         count = 0
-        while count < min(len(shared), len(each)) and shared[count] == each[count]:
+        while count < min(len(shared), len(other)) and shared[count] == other[count]:
             count += 1
         shared = shared[:count]
     return shared
 
 
 def _entry(array: np.ndarray[Any, Any], size: list[int], has_features: bool) -> Any:
-    """The values of a variable as a leaf, or as non-tensor data for each element."""
+    """Convert a variable to a leaf or, with one value per element, non-tensor data."""
     if array.dtype.kind in NUMBERS:
         return tensor_over(array)
     flat = array.reshape(-1, *array.shape[len(size) :]) if size else array[None]
@@ -362,7 +373,7 @@ def _entry(array: np.ndarray[Any, Any], size: list[int], has_features: bool) -> 
 
 
 def _plain(cell: object) -> Any:
-    """A text of NumPy as one of Python; times stay as exact as they are."""
+    """Convert a NumPy text to a Python text; times keep their precision."""
     if isinstance(cell, np.ndarray) and cell.ndim == 0:
         cell = cell[()]
     return str(cell) if isinstance(cell, np.str_) else cell

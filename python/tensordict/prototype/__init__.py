@@ -1,4 +1,4 @@
-"""Established import path: ``tensorclass`` of early releases, and tracing of modules."""
+"""Established import path: ``tensorclass`` of early releases, and module tracing."""
 
 from __future__ import annotations
 

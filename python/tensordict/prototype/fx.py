@@ -1,4 +1,4 @@
-"""Modules of collections as graphs of :mod:`torch.fx`."""
+"""Graphs of :mod:`torch.fx` made from modules of tensordicts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NestedKey = Any
 
 
 class TDGraphModule(nn.Module):
-    """A traced graph of tensors that reads and writes a collection.
+    """A traced graph of tensors that reads from a tensordict and writes to it.
 
     Args:
-        graph_module: takes a collection and gives the outputs.
-        out_keys: where they go.
-        in_keys: the entries that the graph reads, if tensors are to be dispatched.
+        graph_module: a graph that takes a tensordict and returns the outputs.
+        out_keys: the keys of the outputs.
+        in_keys: the keys that the graph reads, for calls with tensors.
     """
 
     def __init__(
@@ -42,8 +42,9 @@ class TDGraphModule(nn.Module):
         """Execute the graph, and write its outputs.
 
         Args:
-            tensordict: the collection; or tensors by position or name.
-            tensordict_out: where the outputs go.
+            tensordict: the input tensordict. Tensors by position or by name work too.
+            tensordict_out: the tensordict to write the outputs to. Default:
+                ``tensordict``.
         """
         outputs = self._gm(tensordict)
         if not isinstance(outputs, tuple):
@@ -56,7 +57,7 @@ class TDGraphModule(nn.Module):
         return tensordict_out
 
     def __getattr__(self, name: str) -> Any:
-        """An attribute of the graph, such as its ``code``."""
+        """Return the attribute of the graph, such as its ``code``."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -67,10 +68,10 @@ class TDGraphModule(nn.Module):
 
 
 class _Tensors(nn.Module):
-    """The modules of tensors inside a module, and how values go from one to another.
+    """The modules of tensors in a module, called in order with values passed by key.
 
-    What is registered gives the graph the names that parameters have in the module: those
-    of the places in a sequence, or those in the module of tensors itself.
+    Parameters keep the names that they have in the module: the position in a sequence
+    comes first; a single module of tensors uses its own names.
     """
 
     def __init__(self, module: Any) -> None:
@@ -98,41 +99,41 @@ class _Tensors(nn.Module):
             # An output may be a proxy, which has no length.
             for number, key in enumerate(keys):
                 values[key] = outputs[number]
-        found = tuple([values[key] for key in out_keys])
-        return found[0] if len(found) == 1 else found
+        outputs_by_key = tuple([values[key] for key in out_keys])
+        return outputs_by_key[0] if len(outputs_by_key) == 1 else outputs_by_key
 
 
 def _register(holder: nn.Module, sequence: Any) -> None:
-    """Give a plain module the modules of tensors of a sequence, at their places."""
+    """Register the modules of tensors of a sequence in ``holder``, by position."""
     for name, part in sequence.module._modules.items():
         while isinstance(part, TensorDictModuleWrapper):
             part = part.td_module
-        place = nn.Module()
-        holder.add_module(name, place)
+        child = nn.Module()
+        holder.add_module(name, child)
         if isinstance(part, TensorDictSequential):
-            place.module = nn.Module()
-            _register(place.module, part)
+            child.module = nn.Module()
+            _register(child.module, part)
         elif isinstance(part.module, nn.Module):
-            place.module = part.module
+            child.module = part.module
 
 
 class _Tracer(fx.Tracer):
-    """A tracer that goes into the module of tensors whose names the root has."""
+    """A tracer that enters the module whose parameters the root registers."""
 
     def _is_root(self, module: object) -> bool:
         return any(module is inside for inside in getattr(self.root, "_inside", ()))
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Modules of torch are one node of the graph, unless they are all of it."""
+        """Return whether a module becomes one node: torch's modules except the root."""
         return not self._is_root(m) and super().is_leaf_module(m, module_qualified_name)
 
     def path_of_module(self, mod: nn.Module) -> str:
-        """The name of a module."""
+        """Return the name of a module."""
         return "" if self._is_root(mod) else super().path_of_module(mod)
 
 
 def _flattened(module: object) -> list[TensorDictModule]:
-    """The modules of tensors in the order of their calls."""
+    """Return the modules of tensors in the order of their calls."""
     if isinstance(module, TensorDictModuleWrapper):
         return _flattened(module.td_module)
     if isinstance(module, TensorDictSequential):
@@ -140,20 +141,20 @@ def _flattened(module: object) -> list[TensorDictModule]:
     if isinstance(module, TensorDictModule):
         return [module]
     msg = (
-        f"Unsupported type {type(module)}: only a TensorDictModule, and a "
-        "TensorDictSequential of such, can be traced."
+        f"Unsupported type {type(module)}: symbolic_trace takes a TensorDictModule or a "
+        "TensorDictSequential of these."
     )
     raise TypeError(msg)
 
 
 def symbolic_trace(td_module: Any) -> TDGraphModule:
-    """Trace a module of collections, or a sequence of them, to one graph of tensors.
+    """Trace a module of tensordicts, or a sequence of them, to one graph of tensors.
 
     Args:
         td_module: a :class:`TensorDictModule` or :class:`TensorDictSequential`.
 
     Raises:
-        TypeError: it is, or has, a module of another kind.
+        TypeError: ``td_module`` is or contains a module of another class.
 
     Examples:
         >>> import torch

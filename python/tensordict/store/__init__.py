@@ -1,4 +1,4 @@
-"""Collections whose entries are in a store that several machines reach."""
+"""Tensordicts whose entries are in a key-value store, such as Redis."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Established import path: connections to a store."""
+"""Established import path: connections to a key-value store."""
 
 from typing import TYPE_CHECKING
 

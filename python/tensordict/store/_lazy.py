@@ -1,4 +1,4 @@
-"""Established import path: a stack of collections in a store."""
+"""Established import path: lazy stacks in a key-value store."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Established import path: a collection in a store."""
+"""Established import path: tensordicts in a key-value store."""
 
 from typing import TYPE_CHECKING
 

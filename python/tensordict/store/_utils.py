@@ -1,4 +1,4 @@
-"""Established import path: what a store keeps of tensors."""
+"""Established import path: the encoding of tensors in a key-value store."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""The blocks of a dataset of Ray Data: rows of a collection as a table of Arrow.
+"""The blocks of a Ray Data dataset: rows of a tensordict as an Arrow table.
 
-Columns are those that Ray Data makes itself: tensors are in its own types, by which a batch
-of NumPy or torch has arrays of the right shape.
+Tensors have the tensor types of Ray Data, so that batches of NumPy or torch have arrays
+of the right shape.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "as_objects",
+    "column_name",
     "column_of",
-    "named",
     "of_shapes",
     "table_of",
     "type_of_values",
@@ -49,45 +49,46 @@ WIDER = frozenset(
         torch.float8_e8m0fnu,
     }
 )
-"""The dtypes that Arrow lacks, and all of whose values float32 has."""
+"""Dtypes that Arrow lacks and that float32 represents exactly."""
 
 MSG_DTYPE = (
     "to_ray_dataset got the dtype {dtype} at {name!r}, which Arrow and NumPy lack. Convert "
-    "the entry first, for example with torch.view_as_real, or leave it out."
+    "the entry first, for example with torch.view_as_real, or exclude it."
 )
 
 
 def table_of(td: CollectionProtocol, separator: str, types: Mapping[str, Any]) -> Any:
-    """Make a table of rows, a column for each leaf.
+    """Make an Arrow table of rows, with a column for each leaf.
 
     Args:
-        td: a collection ``[N, ...]``.
-        separator: joins nested keys to names of columns.
-        types: those of columns that have the same type in every block.
+        td: a tensordict ``[N, ...]``.
+        separator: the text between the parts of nested keys in column names.
+        types: the types of columns that have the same type in every block.
 
     Raises:
-        ValueError: two entries have one name; an entry has no value for each row.
+        ValueError: two entries have one name, or an entry has not one value for each
+            row.
         TypeError: Arrow has no type for an entry.
     """
     pa = import_pyarrow(METHOD)
     rows = td.batch_size[0]
     _refuse_shared(td, separator, rows)
     fields, arrays = [], []
-    known: set[str] = set()
+    names: set[str] = set()
     for name, value in _walk(level_of_rows(td), separator, ()):
-        if name in known:
+        if name in names:
             raise ValueError(MSG_TWICE.format(METHOD, [name]))
-        known.add(name)
+        names.add(name)
         array = column_of(pa, name, value, rows, types.get(name))
-        # Numbers come back as tensors, unless they are said to be values.
-        marks = VALUES if isinstance(value, Values) else None
-        fields.append(pa.field(name, array.type, metadata=marks))
+        # The mark makes a reader return numbers as Python values, not as a tensor.
+        metadata = VALUES if isinstance(value, Values) else None
+        fields.append(pa.field(name, array.type, metadata=metadata))
         arrays.append(array)
     return pa.table(arrays, schema=pa.schema(fields))
 
 
-def named(path: tuple[str, ...], separator: str) -> str:
-    """Return the name of the column of an entry."""
+def column_name(path: tuple[str, ...], separator: str) -> str:
+    """Return the column name of an entry."""
     return separator.join(path)
 
 
@@ -98,31 +99,31 @@ def _walk(
         if isinstance(value, Level):
             yield from _walk(value, separator, (*path, key))
         else:
-            yield named((*path, key), separator), value
+            yield column_name((*path, key), separator), value
 
 
 def _refuse_shared(td: CollectionProtocol, separator: str, rows: int) -> None:
-    """Refuse an entry that is one for all rows, such as an ``UnbatchedTensor``."""
+    """Raise an error for an entry that all rows share (``UnbatchedTensor``)."""
     if not td._is_dense:
         return
     for path, value in td.items(True, True):
         if isinstance(value, torch.Tensor) and is_shared(value):
             path = (path,) if isinstance(path, str) else path
-            name = named(path, separator)
+            name = column_name(path, separator)
             raise ValueError(MSG_ROWS.format(name, value.shape, rows))
 
 
 def column_of(
     pa: ModuleType, name: str, value: Any, rows: int, kind: Any = None
 ) -> Any:
-    """Make the array of a column.
+    """Convert an entry to the array of a column.
 
     Args:
         pa: the module ``pyarrow``.
-        name: its name, for messages.
-        value: a tensor ``[N, *F]``, ragged rows, or values.
-        rows: their number.
-        kind: the type that it has to have. Default: it follows from the value.
+        name: the name of the column, for errors.
+        value: a tensor ``[N, *F]``, ragged rows, or Python values.
+        rows: the number of rows.
+        kind: the required type. Default: derived from the value.
     """
     if isinstance(value, Values):
         return _of_values(pa, name, value.items, kind)
@@ -141,15 +142,15 @@ def column_of(
 
 
 def widened(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype that a column has."""
+    """Return the dtype of the column for a leaf of ``dtype``."""
     return torch.float32 if dtype in WIDER else dtype
 
 
 def _array(name: str, value: torch.Tensor) -> Any:
-    """Return a tensor as an array, in the memory that it has where that is possible.
+    """Convert a tensor to an array that shares its memory if possible.
 
     Raises:
-        TypeError: Arrow lacks its dtype.
+        TypeError: Arrow lacks the dtype.
     """
     value = value.detach().cpu()
     if value.dtype in WIDER:
@@ -170,26 +171,26 @@ def of_shapes(pa: ModuleType, items: np.ndarray[Any, Any], table: torch.Tensor) 
 
     Args:
         pa: the module ``pyarrow``.
-        items: those of all rows, one after the other.
-        table: the shape of each row: ``[N, dims]``.
+        items: the elements of all rows, one row after the other.
+        table: the shape of each row, ``[N, dims]``.
     """
     from ray.data.extensions import ArrowVariableShapedTensorType
 
     count, num_dims = table.shape
     ends = torch.zeros(count + 1, dtype=torch.int64)
     torch.cumsum(table.prod(1), 0, out=ends[1:])
-    places = np.arange(count + 1, dtype=np.int32) * num_dims
+    offsets = np.arange(count + 1, dtype=np.int32) * num_dims
     values = pa.array(items)
     data = pa.LargeListArray.from_arrays(pa.array(ends.numpy()), values)
     sizes = pa.array(table.contiguous().numpy().reshape(-1))
-    shapes = pa.ListArray.from_arrays(pa.array(places), sizes)
+    shapes = pa.ListArray.from_arrays(pa.array(offsets), sizes)
     kind = ArrowVariableShapedTensorType(values.type, num_dims)
     storage = pa.StructArray.from_arrays([data, shapes], names=["data", "shape"])
     return pa.ExtensionArray.from_storage(kind, storage.cast(kind.storage_type))
 
 
 def _of_values(pa: ModuleType, name: str, values: list[Any], kind: object) -> Any:
-    """Make the array of Python values: those for which Arrow has no type are pickled."""
+    """Convert Python values to an array; values without an Arrow type are pickled."""
     from ray.data.extensions import ArrowPythonObjectType
 
     if not isinstance(kind, ArrowPythonObjectType):
@@ -203,13 +204,13 @@ def _of_values(pa: ModuleType, name: str, values: list[Any], kind: object) -> An
 
 
 def as_objects(values: list[Any]) -> Any:
-    """Make the array of values that are pickled."""
+    """Make an array of pickled values."""
     from ray.data.extensions import ArrowPythonObjectArray
 
     return ArrowPythonObjectArray.from_objects(values)
 
 
 def type_of_values(pa: ModuleType, name: str, values: list[Any]) -> tuple[Any, int]:
-    """Return the type of a column of values, and the bytes that they take."""
-    made = _of_values(pa, name, values, None)
-    return made.type, made.nbytes
+    """Return the type of a column of Python values, and its size in bytes."""
+    array = _of_values(pa, name, values, None)
+    return array.type, array.nbytes

@@ -1,4 +1,4 @@
-"""Collections as datasets of Ray Data, and the other way round."""
+"""Conversion of tensordicts to Ray Data datasets and back."""
 
 from __future__ import annotations
 
@@ -30,33 +30,30 @@ if TYPE_CHECKING:
 __all__ = ["from_ray_dataset", "read_ray", "to_ray_dataset"]
 
 INSTALL = "pip install 'tensordict-rs[ray]'"
-SMALL = 1 << 20
-"""Blocks are not made smaller than that, in bytes, to have more of them."""
+MIN_BLOCK_BYTES = 1 << 20
+"""The smallest bytes of a block when a table is split for all processors."""
 
 MSG_NO_BATCH = (
     "{} needs a batch dimension for the rows, got the batch size []. Call td.unsqueeze(0) "
     "first."
 )
 MSG_NO_ENTRIES = (
-    "{} got a collection without entries, and a dataset of Ray Data needs a column. Set an "
+    "{} got a tensordict without entries, but a Ray Data dataset needs a column. Set an "
     "entry first."
 )
-MSG_SEPARATOR = (
-    "separator joins nested keys to names of columns and must be a text such as '.', got "
-    "{!r}."
-)
+MSG_SEPARATOR = "separator joins nested keys to column names and must be a text such as '.', got {!r}."
 MSG_BLOCKS = "override_num_blocks must be a positive number, got {!r}."
 MSG_KIND = "{} expects a dataset of Ray Data, got a {}."
-MSG_NO_COLLECTION = "read_ray expects a save of rows at {path}, and there is a {kind}."
+MSG_NO_COLLECTION = "read_ray expects the save of a tensordict at {path}, got a {kind}."
 
 
 def _check(
     method: str, td: CollectionProtocol, separator: object, num_blocks: int | None
 ) -> None:
-    """Refuse what no dataset can be made of.
+    """Check the arguments, and that the tensordict has a batch dim.
 
     Raises:
-        ValueError: there is no batch dim, or no entry; an argument has a wrong value.
+        ValueError: ``td`` has no batch dim, or an argument has a wrong value.
     """
     if not isinstance(separator, str) or not separator:
         raise ValueError(MSG_SEPARATOR.format(separator))
@@ -74,8 +71,8 @@ def to_ray_dataset(
     data = extra("ray.data", method, INSTALL)
     _check(method, td, separator, override_num_blocks)
     if isinstance(inside(td), RemoteTensorDict):
-        made = datasource(td, Held(td), separator)
-        return data.read_datasource(made, override_num_blocks=override_num_blocks)
+        source = datasource(td, Held(td), separator)
+        return data.read_datasource(source, override_num_blocks=override_num_blocks)
     table = table_of(td, separator, describe(td, separator).types)
     if not table.num_columns:
         raise ValueError(MSG_NO_ENTRIES.format(method))
@@ -92,14 +89,19 @@ def to_ray_dataset(
 
 
 def _num_blocks(data: ModuleType, table: pa.Table) -> int:
-    """Return a number of blocks that keeps all processors busy, none of them too large."""
+    """Return a number of blocks that keeps all processors busy."""
     import ray
 
     if not ray.is_initialized():
         ray.init()
-    most = data.DataContext.get_current().target_max_block_size or table.nbytes or 1
+    max_bytes = (
+        data.DataContext.get_current().target_max_block_size or table.nbytes or 1
+    )
     processors = int(ray.cluster_resources().get("CPU", 1))
-    count = max(min(2 * processors, table.nbytes // SMALL), -(-table.nbytes // most))
+    count = max(
+        min(2 * processors, table.nbytes // MIN_BLOCK_BYTES),
+        -(-table.nbytes // max_bytes),
+    )
     return max(1, min(count, table.num_rows))
 
 
@@ -139,7 +141,7 @@ def read_ray(
         )
         path = str(path)
     else:
-        # Workers have another current folder.
+        # The current folder of a worker differs.
         path = os.fspath(Path(local(path)).absolute())
         td = TensorDict.load_memmap(path, mode="r")
     if td._is_non_tensor:
@@ -148,13 +150,14 @@ def read_ray(
     if keys is not None:
         td = td.select(*keys)
     _check("read_ray", td, separator, override_num_blocks)
-    # `is_empty` would make all members of a stack over columns.
+    # `is_empty` would build all members of a stack over columns.
     if not list(td.keys()):
         raise ValueError(MSG_NO_ENTRIES.format("read_ray"))
-    is_held = isinstance(inside(td), RemoteTensorDict)
-    listed = None if keys is None else list(keys)
-    source = Held(td) if is_held else Folder(path, listed, rows)
-    made = datasource(td, source, separator)
+    has_url = isinstance(inside(td), RemoteTensorDict)
+    selected = None if keys is None else list(keys)
+    source = Held(td) if has_url else Folder(path, selected, rows)
     return data.read_datasource(
-        made, override_num_blocks=override_num_blocks, **options
+        datasource(td, source, separator),
+        override_num_blocks=override_num_blocks,
+        **options,
     )

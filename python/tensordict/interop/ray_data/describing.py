@@ -1,4 +1,4 @@
-"""The columns that rows of a collection will have, found without reading the rows."""
+"""The types and sizes of the columns of a tensordict, without reading its rows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tensordict.containers.lazy.ragged_column import RaggedColumn
 from tensordict.containers.nontensor.cells import EncodedCells
 from tensordict.containers.remote import RemoteTensorDict
 from tensordict.interop.ray_data.blocks import (
+    column_name,
     column_of,
-    named,
     type_of_values,
     widened,
 )
@@ -31,47 +31,47 @@ if TYPE_CHECKING:
 __all__ = ["Description", "describe"]
 
 UNKNOWN_BYTES = 100
-"""The bytes of a row that are taken where nothing is known of it."""
+"""The assumed bytes of a row whose columns are unknown."""
 
 
 class Description(NamedTuple):
-    """The columns of a collection."""
+    """The columns of a tensordict."""
 
     types: dict[str, Any]
-    """The types of columns that are known without reading."""
+    """The types of the columns whose type is known without reading."""
     schema: Any
-    """All of them, as a schema of Arrow; None if some are not known."""
+    """The Arrow schema of all columns; None if a type is unknown."""
     num_bytes: int
-    """The bytes that the rows take as tables, about."""
+    """The approximate bytes of all rows as Arrow tables."""
 
 
 def describe(td: CollectionProtocol, separator: str) -> Description:
-    """Find the columns of a collection ``[N, ...]``, and the bytes that they will take."""
+    """Return the columns of a tensordict ``[N, ...]`` and their approximate bytes."""
     pa = import_pyarrow("to_ray_dataset")
     types: dict[str, Any] = {}
-    num_bytes, rows, is_known = 0, td.batch_size[0], True
+    num_bytes, rows, is_complete = 0, td.batch_size[0], True
     try:
         for path, entry in _entries(td, ()):
-            name = named(path, separator)
+            name = column_name(path, separator)
             kind, size = _column(pa, name, entry, rows)
             num_bytes += size
             if kind is None:
-                is_known = False
+                is_complete = False
             else:
                 types[name] = kind
     except LookupError:
         return Description({}, None, max(num_bytes, UNKNOWN_BYTES * rows))
-    schema = pa.schema(list(types.items())) if is_known else None
+    schema = pa.schema(list(types.items())) if is_complete else None
     return Description(types, schema, num_bytes)
 
 
 def _entries(
     td: Any, path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Give what the entries are kept in.
+    """Yield the key path and the stored form of each entry.
 
     Raises:
-        LookupError: that is not known without reading.
+        LookupError: the entries are unknown without reading.
     """
     if isinstance(td, RemoteTensorDict):
         td = td._template
@@ -97,17 +97,17 @@ def _of_columns(
     columns: Columns, path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], object]]:
     for key, value in columns.entries.items():
-        here = (*path, key)
+        key_path = (*path, key)
         if isinstance(value, Columns):
-            yield from _of_columns(value, here)
+            yield from _of_columns(value, key_path)
         elif isinstance(value, CollectionProtocol) and not value._is_non_tensor:
-            yield from _entries(value, here)
+            yield from _entries(value, key_path)
         else:
-            yield here, value
+            yield key_path, value
 
 
 def _column(pa: ModuleType, name: str, entry: Any, rows: int) -> tuple[Any, int]:
-    """Return the type of a column, None if it is not known, and its bytes."""
+    """Return the type of a column, None if it is unknown, and its bytes."""
     if isinstance(entry, RaggedColumn):
         return _ragged_column(pa, name, entry)
     if isinstance(entry, CollectionProtocol):
@@ -118,12 +118,12 @@ def _column(pa: ModuleType, name: str, entry: Any, rows: int) -> tuple[Any, int]
         return type_of_values(pa, name, values.items)
     tensor: Any = entry
     if tensor.is_nested:
-        found = rows_of(tensor)
-        made = column_of(pa, name, found, rows)
-        return made.type, made.nbytes
-    none = torch.empty((0, *tensor.shape[1:]), dtype=tensor.dtype)
+        ragged = rows_of(tensor)
+        array = column_of(pa, name, ragged, rows)
+        return array.type, array.nbytes
+    empty = torch.empty((0, *tensor.shape[1:]), dtype=tensor.dtype)
     size = math.prod(tensor.shape) * widened(tensor.dtype).itemsize
-    return column_of(pa, name, none, 0).type, size
+    return column_of(pa, name, empty, 0).type, size
 
 
 def _ragged_column(pa: ModuleType, name: str, column: RaggedColumn) -> tuple[Any, int]:
@@ -132,7 +132,7 @@ def _ragged_column(pa: ModuleType, name: str, column: RaggedColumn) -> tuple[Any
     size += num_rows * 8 * (num_dims + 1)
     if column.encoding is None:
         items = torch.empty(0, dtype=column.values.dtype)
-        none = Ragged(items, torch.empty((0, num_dims), dtype=torch.int64))
-        return column_of(pa, name, none, 0).type, size
+        empty = Ragged(items, torch.empty((0, num_dims), dtype=torch.int64))
+        return column_of(pa, name, empty, 0).type, size
     kinds = {TEXT: pa.string(), BYTES: pa.binary()}
     return kinds.get(column.encoding), size

@@ -1,8 +1,8 @@
-"""The blocks of a dataset of Ray Data as one table.
+"""The blocks of a Ray Data dataset as one table.
 
-A function that was called for batches makes each block on its own: tensors that differ in
-shape in one block may be of one shape in another, and numbers integers in one and floating
-point in another. Such columns are brought to one type.
+A function that maps batches makes each block independently: a column may hold tensors
+of several shapes in one block and of one shape in another, or integers in one block and
+floating point in another. Such columns are converted to one type.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 __all__ = ["joined"]
 
 MSG_MIXED = (
-    "from_ray_dataset cannot bring the column {name!r} to one type: its blocks have {kinds}. "
-    "Cast it, so that all blocks have the same."
+    "from_ray_dataset cannot convert the column {name!r} to one type: its blocks have the "
+    "types {kinds}. Cast the column, so that all blocks have the same type."
 )
 
 
 def joined(pa: ModuleType, dataset: Dataset) -> pa.Table:
-    """Make one table of the blocks, in the order in which Ray Data gives them."""
+    """Join all blocks to one table, in the order of Ray Data."""
     blocks: Iterator[Any] = iter(
         dataset.iter_batches(batch_size=None, batch_format="pyarrow")
     )
@@ -41,17 +41,16 @@ def joined(pa: ModuleType, dataset: Dataset) -> pa.Table:
     names = list(dict.fromkeys(name for table in tables for name in table.column_names))
     fields, columns = [], []
     for name in names:
-        found = [_part(pa, table, name) for table in tables]
-        column = _as_one_type(pa, name, found)
-        metadata = {
-            **{key: it for table in tables for key, it in _marks(table, name).items()}
-        }
+        column = _as_one_type(pa, name, [_part(pa, table, name) for table in tables])
+        metadata: dict[bytes, bytes] = {}
+        for table in tables:
+            metadata.update(_metadata_of(table, name))
         fields.append(pa.field(name, column.type, metadata=metadata))
         columns.append(column)
     return pa.table(columns, schema=pa.schema(fields))
 
 
-def _marks(table: pa.Table, name: str) -> dict[bytes, bytes]:
+def _metadata_of(table: pa.Table, name: str) -> dict[bytes, bytes]:
     if name not in table.column_names:
         return {}
     return table.schema.field(name).metadata or {}
@@ -64,7 +63,7 @@ def _part(pa: ModuleType, table: pa.Table, name: str) -> Any:
 
 
 def _empty(pa: ModuleType, dataset: Dataset) -> Any:
-    """A table without rows, of the columns that the dataset has."""
+    """Return a table without rows, with the columns of the dataset."""
     schema = dataset.schema()
     kinds = getattr(schema, "base_schema", None)
     if isinstance(kinds, pa.Schema):
@@ -74,10 +73,10 @@ def _empty(pa: ModuleType, dataset: Dataset) -> Any:
 
 
 def _as_one_type(pa: ModuleType, name: str, found: Sequence[Any]) -> Any:
-    """Join parts of a column; values of different types are objects of Python.
+    """Join the parts of a column; values of different types become Python objects.
 
     Raises:
-        TypeError: there are tensors in some, and something else in others.
+        TypeError: some parts hold tensors, and others hold other values.
     """
     kinds = {part.type for part in found if part.type != pa.null()}
     if len(kinds) > 1 and any(map(_is_tensor(pa), kinds)):
@@ -96,13 +95,13 @@ def _as_one_type(pa: ModuleType, name: str, found: Sequence[Any]) -> Any:
         return pa.chunked_array(chunks, type=kind)
     parts = [pa.table({name: part}) for part in found]
     try:
-        made = pa.concat_tables(parts, promote_options="permissive")
+        table = pa.concat_tables(parts, promote_options="permissive")
     except (pa.ArrowTypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        # Values of Python, whatever they are.
+        # The types have no common Arrow type: keep the Python values.
         return pa.chunked_array(
-            [as_objects([it for part in found for it in part.to_pylist()])]
+            [as_objects([value for part in found for value in part.to_pylist()])]
         )
-    return made.column(name)
+    return table.column(name)
 
 
 def _is_tensor(pa: ModuleType) -> Any:
@@ -113,20 +112,20 @@ def _is_tensor(pa: ModuleType) -> Any:
 
 
 def _with_shapes(pa: ModuleType, parts: list[Any]) -> list[Any]:
-    """Columns of tensors as such of rows that may differ in shape, of one dtype."""
+    """Convert columns of tensors to one dtype and to rows that may differ in shape."""
     rows = [[np.asarray(row) for row in _rows(part)] for part in parts]
-    dtype = np.result_type(*(row.dtype for some in rows for row in some))
-    made = []
-    for some in rows:
-        table = torch.tensor([row.shape for row in some], dtype=torch.int64)
-        items = np.concatenate([row.reshape(-1) for row in some]).astype(dtype)
-        array = of_shapes(pa, items, table.reshape(len(some), -1))
-        made.append(pa.chunked_array([array]))
-    return made
+    dtype = np.result_type(*(row.dtype for part_rows in rows for row in part_rows))
+    columns = []
+    for part_rows in rows:
+        table = torch.tensor([row.shape for row in part_rows], dtype=torch.int64)
+        items = np.concatenate([row.reshape(-1) for row in part_rows]).astype(dtype)
+        array = of_shapes(pa, items, table.reshape(len(part_rows), -1))
+        columns.append(pa.chunked_array([array]))
+    return columns
 
 
 def _rows(part: pa.ChunkedArray) -> list[Any]:
-    """The arrays of the rows of a column of tensors."""
+    """Return the rows of a column of tensors, as arrays."""
     return [
         scalar.to_numpy() if hasattr(scalar, "to_numpy") else scalar.as_py()
         for chunk in part.chunks

@@ -1,4 +1,4 @@
-"""Tasks of Ray Data that read rows of a save, each a range of them."""
+"""Ray Data tasks that read ranges of rows of a save."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 __all__ = ["Folder", "Held", "datasource"]
 
 MSG_CHANGED = (
-    "{path} has {found} rows on this worker of Ray, and read_ray found {rows}: the save was "
-    "replaced, or this machine has another directory. Call read_ray again, with a directory "
-    "that all machines share."
+    "{path} has {found} rows on this Ray worker, but read_ray found {rows}: the save was "
+    "replaced, or this machine has another directory there. Call read_ray again, with a "
+    "directory that all machines share."
 )
 MSG_MISSING = (
-    "The machine of this worker of Ray has no save at {path}. Put the save on a file system "
+    "The machine of this Ray worker has no save at {path}. Put the save on a file system "
     "that all machines share, or in an object store."
 )
 
-# Ray may write the arguments of operators to its logs. Neither class shows its content, such
-# as the options of a store.
+# Ray may log the arguments of operators. The text of these two classes hides their content,
+# such as the credentials of an object store.
 
 
 class Held:
-    """A collection whose pickle contains the place of its rows, and no rows."""
+    """A tensordict whose pickle contains the address of its rows, not the rows."""
 
     def __init__(self, td: CollectionProtocol) -> None:
-        # The call that makes the dataset raises the error of a place that no worker reaches.
+        # Pickling here raises the error for an address that no worker can reach.
         self._packed = pickle.dumps(td)
 
     def open(self) -> Any:
-        """Return the collection."""
-        return pickle.loads(self._packed)  # noqa: S301 # of the calling process
+        """Return the tensordict."""
+        return pickle.loads(self._packed)  # noqa: S301 # pickled by the caller
 
 
 class Folder:
@@ -58,8 +58,8 @@ class Folder:
         """Map the files.
 
         Raises:
-            FileNotFoundError: they are not on this machine.
-            RuntimeError: there is another save.
+            FileNotFoundError: this machine has no save at the path.
+            RuntimeError: the save has fewer rows than before.
         """
         try:
             td = TensorDict.load_memmap(self._path, mode="r")
@@ -81,7 +81,7 @@ def _read(
     separator: str,
     types: dict[str, Any],
 ) -> Iterator[Any]:
-    """Give the blocks of some rows, in a worker."""
+    """Yield the blocks of a range of rows, in a worker."""
     import ray
 
     td = ray.get(source).open()
@@ -92,12 +92,12 @@ def _read(
 
 
 def datasource(td: CollectionProtocol, source: Held | Folder, separator: str) -> Any:
-    """Make a source of data for :func:`ray.data.read_datasource`.
+    """Make a data source for :func:`ray.data.read_datasource`.
 
     Args:
-        td: the collection, of which nothing is read.
-        source: gives it to workers.
-        separator: joins nested keys to names of columns.
+        td: the tensordict. Its rows are not read.
+        source: opens the tensordict in workers.
+        separator: the text between the parts of nested keys in column names.
     """
     description = describe(td, separator)
     return _datasource_class()(source, td.batch_size[0], separator, description)

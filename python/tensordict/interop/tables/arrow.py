@@ -1,6 +1,6 @@
-"""Tables of Apache Arrow as collections of tensors, and the other way round.
+"""Conversion to and from tables of Apache Arrow.
 
-A column is an entry, a row an element of the one batch dim:
+A column is an entry, and the rows are the one batch dim:
 
 ==========================================  ==========================================
 column                                      entry
@@ -9,13 +9,12 @@ numbers, booleans                           tensor ``[N]``
 ``fixed_shape_tensor``, lists of one size   tensor ``[N, *F]``
 lists of numbers                            jagged nested tensor ``[N, *]``
 tensors of Ray Data                         tensor ``[N, *F]``, nested if shapes differ
-struct                                      nested collection ``[N]``
-anything else (text, dates, dictionaries)   a stack of Python values ``[N]``
+struct                                      nested tensordict ``[N]``
+anything else (text, dates, dictionaries)   non-tensor data ``[N]``
 ==========================================  ==========================================
 
-Numbers are not copied where both sides can have the same memory. :class:`Reader` reads
-the columns of every kind of table that has the format: of files of Parquet, of pandas
-and of polars.
+Numbers share their memory if possible. :class:`Reader` also reads the columns of Parquet
+files, of pandas and of polars, which use Arrow.
 """
 
 from __future__ import annotations
@@ -78,12 +77,12 @@ MSG_RAGGED_DIM = (
     "Move it there first, for example with .transpose(1, {dim})."
 )
 MSG_DTYPE = (
-    "{problem}: Arrow has no type for the entry {key!r} of dtype {dtype}. Cast it, or view "
-    "it as a dtype that there is."
+    "{problem}: Arrow has no type for the entry {key!r} of dtype {dtype}. Cast the entry, "
+    "or view it as a dtype that Arrow has."
 )
 MSG_VALUES = (
-    "{problem}: the values of the entry {key!r} have no type of Arrow in common. Give them "
-    "one, such as text."
+    "{problem}: the values of the entry {key!r} have no common Arrow type. Convert them to "
+    "one type, such as text."
 )
 MSG_NULLS_INSIDE = (
     "from_arrow got a null inside a map, a list view or the values of a "
@@ -93,12 +92,13 @@ MSG_NULLS_INSIDE = (
     "the same result: its masks only mark null rows."
 )
 MSG_TIME_RANGE = (
-    "The column {} has a timestamp that int64 nanoseconds do not hold ({}). Cast the "
-    "column to another type, or leave it out."
+    "The column {} has a timestamp that int64 nanoseconds cannot hold ({}). Cast the column "
+    "to another type, or drop it."
 )
 MSG_FIELDS = (
-    "The values of the entry {!r} are dictionaries with different keys, and Arrow gives "
-    "all of them the same. Set None for keys that are not there, or write them as text."
+    "The values of the entry {!r} are dictionaries with different keys, but all rows of an "
+    "Arrow struct have the same keys. Set missing keys to None, or write the values as "
+    "text."
 )
 DTYPES = frozenset(
     {
@@ -110,14 +110,14 @@ DTYPES = frozenset(
 """The dtypes that Arrow can hold."""
 
 VALUES = {b"tensordict": b"values"}
-"""Marks a field whose values are those of Python, though its type is one of numbers."""
+"""The metadata of a field of numbers that are read as Python values, not as a tensor."""
 
 
 def import_pyarrow(asked: str) -> Any:
     """Import pyarrow for the function ``asked``.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: pyarrow is not installed.
     """
     try:
         import pyarrow as pa
@@ -134,19 +134,18 @@ def from_arrow(
     mask_key: NestedKey | None = None,
     device: torch.device | str | int | None = None,
 ) -> TensorDict:
-    """Make a collection of a table.
+    """Convert an Arrow table of ``N`` rows to a tensordict of batch size ``[N]``.
 
     Args:
-        table: a :class:`pyarrow.Table`, a record batch or reader, or what
-            :func:`pyarrow.table` takes, such as everything that has an
-            ``__arrow_c_stream__``. ``N`` rows.
-        copy: true to copy all numbers, false to share the memory of the table wherever
-            tensors can: Arrow expects that nobody writes to it then. Default: it is
-            shared where Arrow says that it may be written to, and copied elsewhere.
-        nulls: what becomes of nulls. ``"raise"``: an error; ``"fill"``: NaN, 0, False,
-            an empty list or None in their place; ``"mask"``: the same, and a mask for
-            each column that has some, true where there is a value.
-        mask_key: where the masks go, under the keys of their columns. Default:
+        table: a :class:`pyarrow.Table`, a record batch or reader, or any object that
+            :func:`pyarrow.table` takes, such as an object with ``__arrow_c_stream__``.
+        copy: whether to copy numbers. If false, tensors share the memory of the table
+            where possible: then do not write to them, because Arrow data must not
+            change. Default: share memory that Arrow declares mutable, copy the rest.
+        nulls: how to convert nulls. ``"raise"`` raises an error. ``"fill"`` replaces
+            them by NaN, 0, False, an empty list or None. ``"mask"`` fills them, too,
+            and adds a boolean mask for each column with nulls, true for the values.
+        mask_key: the key that the masks are nested under, by column. Default:
             ``"_mask"``.
         device: the device of the result.
 
@@ -154,8 +153,8 @@ def from_arrow(
         A :class:`TensorDict` of batch size ``[N]``.
 
     Raises:
-        ValueError: there are nulls; the key of the masks is a column; two columns have
-            one name.
+        ValueError: the table contains nulls and ``nulls`` is ``"raise"``, ``mask_key``
+            is the name of a column, or two columns have one name.
         ImportError: pyarrow is not installed.
 
     Examples:
@@ -181,25 +180,25 @@ def from_arrow(
 
 
 def entries_of(asked: Asked, reader: Reader, table: Any) -> dict[Path, Any]:
-    """The entries of the columns of a table, by their keys."""
+    """Return the entries of the columns of a table, by key."""
     paths = as_entries(asked, table.column_names)
     return {
-        path: reader.column(path, table.field(at), table.column(at))
-        for at, path in enumerate(paths)
+        path: reader.column(path, table.field(index), table.column(index))
+        for index, path in enumerate(paths)
     }
 
 
 def to_arrow(td: CollectionProtocol) -> pa.Table:
-    """Make a table of a collection with one batch dim, ``[N]``: a row for each element.
+    """Convert a tensordict of batch size ``[N]`` to an Arrow table of ``N`` rows.
 
     Returns:
-        A :class:`pyarrow.Table`, which shares the memory of tensors that are
-        contiguous.
+        A :class:`pyarrow.Table`. It shares the memory of contiguous tensors.
 
     Raises:
-        ValueError: there is not one batch dim; a lazy stack whose members differ in
-            keys; a ragged dim that is not the first after the batch dim.
-        TypeError: a tensor has a dtype that Arrow lacks; ``td`` is no collection.
+        ValueError: ``td`` has not exactly one batch dim, the members of a lazy stack
+            differ in keys, or the ragged dim of a nested tensor is not the first
+            feature dim.
+        TypeError: Arrow lacks the dtype of a tensor, or ``td`` is no tensordict.
         ImportError: pyarrow is not installed.
 
     Examples:
@@ -220,7 +219,7 @@ def to_arrow(td: CollectionProtocol) -> pa.Table:
 
 
 def stream(td: CollectionProtocol, requested_schema: object = None) -> Any:
-    """The capsule of a C stream of Arrow over the rows of a collection."""
+    """Return the capsule of an Arrow C stream over the rows of a tensordict."""
     return to_arrow(td).__arrow_c_stream__(requested_schema)
 
 
@@ -228,9 +227,9 @@ def stream(td: CollectionProtocol, requested_schema: object = None) -> Any:
 
 
 class _Writable:
-    """The memory of an array that NumPy takes for constant, and torch for writable.
+    """An array interface that presents a read-only NumPy array as writable.
 
-    Torch has no constant tensors, and warns where it gets a constant array.
+    Torch has no read-only tensors, and warns about read-only arrays.
     """
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
@@ -242,7 +241,7 @@ class _Writable:
 
 
 def _as_one_array(pa: ModuleType, column: Any) -> Any:
-    """A column that may be in pieces as one array, which is copied if it is."""
+    """Return a column as one array; the chunks of a chunked column are copied."""
     if column.num_chunks == 1:
         return column.chunk(0)
     joined = column.combine_chunks()
@@ -250,19 +249,19 @@ def _as_one_array(pa: ModuleType, column: Any) -> Any:
 
 
 def _validity(array: Any) -> Any:
-    """``[N]``: False where a value is null."""
+    """Return a boolean array ``[N]``: false for nulls."""
     return array.is_valid().to_numpy(zero_copy_only=False)
 
 
 class Reader:
-    """Makes entries of columns.
+    """A reader that converts columns to entries.
 
     Args:
         pa: the module ``pyarrow``.
-        rules: what becomes of nulls.
+        rules: the rules for nulls and dtypes.
         copy: see :func:`from_arrow`.
-        counts_time: whether timestamps without a time zone are int64 nanoseconds, as
-            those of pandas and of Parquet are. Otherwise they are Python values.
+        counts_time: whether timestamps without a time zone become int64 nanoseconds, as
+            in pandas and Parquet. If false, they become Python values.
     """
 
     def __init__(
@@ -278,14 +277,14 @@ class Reader:
         self.counts_time = counts_time
 
     def column(self, path: Path, field: Any, column: object) -> Any:
-        """The entry of a column of a table."""
+        """Return the entry of a column of a table."""
         array = _as_one_array(self.pa, column)
         if (field.metadata or {}).items() >= VALUES.items():
             return self._values(path, array)
         return self.entry(path, array, field)
 
     def entry(self, path: Path, array: Any, field: object = None) -> Any:
-        """The entry of an array, with its mask where there are nulls."""
+        """Return the entry of an array, and collect the mask of its nulls."""
         types = self.pa.types
         kind = array.type
         tensors = ray_tensors(self.pa, array, field)
@@ -294,7 +293,7 @@ class Reader:
         if types.is_struct(kind):
             if array.null_count and self.rules.nulls is None:
                 self.rules.refuse(path, array.null_count)
-            # The fields get the nulls of the rows that hold them.
+            # `flatten` puts the nulls of the struct into the fields.
             names = [field.name for field in kind]
             children = zip(names, array.flatten(), strict=True)
             fields = {name: self.entry((*path, name), part) for name, part in children}
@@ -315,7 +314,7 @@ class Reader:
         return self._values(path, array)
 
     def _note_rows(self, path: Path, array: Any) -> None:
-        """Take account of rows that are null, for which there is no value to set."""
+        """Collect the mask of null rows, or raise an error for them."""
         if array.null_count:
             if self.rules.nulls is None:
                 self.rules.refuse(path, array.null_count)
@@ -327,21 +326,21 @@ class Reader:
         )
 
     def _values(self, path: Path, array: Any) -> Any:
-        """A Python value for each row; of a dictionary, each value is made once."""
+        """Return a Python value for each row; dictionary values are converted once."""
         if array.null_count:
             self._note(path, array)
         if self.rules.nulls == "raise":
             self._refuse_nulls_inside(path, array)
         if self.pa.types.is_dictionary(array.type):
             values = [*array.dictionary.to_pylist(), None]
-            places = array.indices.fill_null(len(values) - 1).to_pylist()
-            return cells([values[place] for place in places])
+            positions = array.indices.fill_null(len(values) - 1).to_pylist()
+            return cells([values[position] for position in positions])
         if array.type == self.pa.time64("ns"):
             return cells(times_of(array, array.cast(self.pa.int64())))
         return cells(array.to_pylist())
 
     def _refuse_nulls_inside(self, path: Path, array: object) -> None:
-        """Refuse nulls inside values, which come back as None otherwise."""
+        """Raise an error for nulls inside of values, which would become None."""
         in_lists, elsewhere = self._nulls_inside(array)
         if in_lists or (elsewhere and not self.rules.kind):
             self.rules.refuse(path, in_lists + elsewhere)
@@ -349,7 +348,7 @@ class Reader:
             warn_caller(MSG_NULLS_INSIDE)
 
     def _nulls_inside(self, array: Any) -> tuple[int, int]:
-        """Count the nulls inside lists and structs, and inside anything else."""
+        """Count the nulls inside of lists and structs, and inside of other types."""
         types, kind = self.pa.types, array.type
         if types.is_dictionary(kind):
             return 0, array.dictionary_decode().null_count - array.null_count
@@ -369,12 +368,12 @@ class Reader:
         else:
             return 0, 0
         counts = [(part.null_count, *self._nulls_inside(part)) for part in parts]
-        here = sum(own + deep for own, deep, _ in counts)
-        other = sum(deep for _, _, deep in counts)
-        return (here, other) if is_list else (0, here + other)
+        in_lists = sum(direct + nested for direct, nested, _ in counts)
+        elsewhere = sum(nested for _, _, nested in counts)
+        return (in_lists, elsewhere) if is_list else (0, in_lists + elsewhere)
 
     def _nanoseconds(self, path: Path, array: Any) -> torch.Tensor:
-        """``[N]`` int64 of timestamps; nulls are 0 where the caller told so."""
+        """Return timestamps as int64 nanoseconds ``[N]``; filled nulls are 0."""
         self._note_rows(path, array)
         try:
             array = array.cast(self.pa.timestamp("ns")).cast(self.pa.int64())
@@ -389,7 +388,7 @@ class Reader:
         )
 
     def _is_block(self, kind: Any) -> bool:
-        """Tell whether every value of a type is a tensor of one shape."""
+        """Return whether every value of a type is a tensor of one shape."""
         if isinstance(kind, self.pa.FixedShapeTensorType):
             return self._is_number(kind.value_type)
         if self.pa.types.is_fixed_size_list(kind):
@@ -397,7 +396,13 @@ class Reader:
         return self._is_number(kind)
 
     def _numbers(self, path: Path, array: Any, *, notes: bool = False) -> torch.Tensor:
-        """``[N]``; nulls are 0, False or NaN, and noted if they are rows of the table."""
+        """Return numbers ``[N]``; nulls become 0, False or NaN.
+
+        Args:
+            path: the key of the entry.
+            array: the array.
+            notes: whether nulls are null rows, which are collected in the mask.
+        """
         if not array.null_count:
             return self._tensor(array)
         if notes or self.rules.nulls == "raise":
@@ -412,11 +417,11 @@ class Reader:
 
     @property
     def _uncast(self) -> Rules:
-        """The same rules without a dtype, which whole columns are cast to."""
+        """The same rules without a dtype: the cast follows for the whole column."""
         return Rules(self.rules.nulls, None, self.rules.kind)
 
     def _tensor(self, array: Any) -> torch.Tensor:
-        """``[N]`` of an array without nulls."""
+        """Return an array without nulls as a tensor ``[N]``."""
         # Booleans are bits in Arrow.
         is_bits = self.pa.types.is_boolean(array.type)
         values = array.to_numpy(zero_copy_only=not is_bits)
@@ -432,7 +437,7 @@ class Reader:
         return torch.from_numpy(values)
 
     def _block(self, path: Path, array: Any) -> torch.Tensor:
-        """``[N, *F]``; null rows are filled as null numbers are."""
+        """Return a tensor ``[N, *F]``; null rows are filled like null numbers."""
         kind = array.type
         if isinstance(kind, self.pa.FixedShapeTensorType):
             rows = self._block(path, array.storage)
@@ -445,7 +450,7 @@ class Reader:
         if not array.null_count:
             values = self._block(path, inner)
             return values.reshape(len(array), size, *values.shape[1:])
-        # The values under a null list are not specified, nor whether they are null.
+        # The values of a null list are undefined, and may be null.
         rows = Reader(self.pa, Rules("fill"), True)._block(path, inner)
         rows = rows.reshape(len(array), size, *rows.shape[1:])
         missing = torch.from_numpy(~_validity(array))
@@ -453,7 +458,7 @@ class Reader:
         return rows
 
     def _tensors(self, path: Path, array: Any, found: RayTensors) -> Any:
-        """``[N, *F]`` of a column of Ray Data, or a nested tensor ``[N, *]``."""
+        """Return a column of Ray Data as a tensor ``[N, *F]`` or a nested tensor."""
         storage, shape = found
         table = None
         if shape is None:
@@ -476,11 +481,11 @@ class Reader:
         return rows
 
     def _jagged(self, path: Path, array: Any) -> torch.Tensor:
-        """``[N, *, *F]``; null lists are empty."""
+        """Return a nested tensor ``[N, *, *F]``; null lists become empty rows."""
         lengths = self._tensor(array.value_lengths().fill_null(0))
         offsets = torch.zeros(len(array) + 1, dtype=torch.int64)
         torch.cumsum(lengths, 0, out=offsets[1:])
-        # Without what null lists point to, and from the offset of a slice on.
+        # `flatten` drops the values of null lists and respects the offset of a slice.
         values = self.rules.cast(path, self._block(path, array.flatten()))
         return torch.nested.nested_tensor_from_jagged(values, offsets)
 
@@ -496,18 +501,18 @@ def _columns(pa: object, td: CollectionProtocol, rows: int) -> dict[str, Any]:
 def column_of(
     pa: Any, key: str, value: object, rows: int, *, plain_lists: bool = False
 ) -> Any:
-    """The array of an entry.
+    """Convert an entry to an Arrow array.
 
     Args:
         pa: the module ``pyarrow``.
         key: the key of the entry.
         value: the entry.
-        rows: how many there are.
-        plain_lists: whether the dims of features are nested lists of one size, and not
-            tensors, which others know less often.
+        rows: the number of rows.
+        plain_lists: whether feature dims become nested lists of one size. If false,
+            they become Arrow tensors, which fewer libraries can read.
 
     Raises:
-        TypeError: Arrow has no type for it.
+        TypeError: Arrow has no type for the entry.
     """
     if is_branch(value):
         columns = _columns(pa, value, rows)
@@ -527,39 +532,39 @@ def column_of(
 
 
 def array_of_values(pa: ModuleType, key: str, values: list[Any]) -> Any:
-    """Make the array of the Python values of an entry.
+    """Convert the Python values of an entry to an Arrow array.
 
     Raises:
-        ValueError: they are dictionaries with different keys.
-        TypeError: Arrow has no type for all of them.
+        ValueError: the values are dictionaries with different keys.
+        TypeError: the values have no common Arrow type.
     """
     try:
-        made = array_of(pa, values)
+        array = array_of(pa, values)
     except (pa.ArrowException, OverflowError) as error:
         problem = str(error).partition("\n")[0].rstrip(".")
         raise type(error)(MSG_VALUES.format(problem=problem, key=key)) from None
-    if pa.types.is_struct(made.type):
-        keys = {field.name for field in made.type}
+    if pa.types.is_struct(array.type):
+        keys = {field.name for field in array.type}
         if any(value is not None and value.keys() != keys for value in values):
             raise ValueError(MSG_FIELDS.format(key))
-    return made
+    return array
 
 
 def _plain_blocks(pa: ModuleType, value: torch.Tensor) -> Any:
-    """Tensors ``[N, *F]`` as one array of nested lists of one size."""
+    """Convert a tensor ``[N, *F]`` to an array of nested lists of one size."""
     if not value.numel():
         kind = _blocks(pa, value.reshape(-1)).type
         for size in reversed(value.shape[1:]):
             kind = pa.list_(kind, size)
         return pa.array(value.detach().cpu().numpy().tolist(), type=kind)
-    made = _blocks(pa, value.reshape(-1))
+    array = _blocks(pa, value.reshape(-1))
     for size in reversed(value.shape[1:]):
-        made = pa.FixedSizeListArray.from_arrays(made, size)
-    return made
+        array = pa.FixedSizeListArray.from_arrays(array, size)
+    return array
 
 
 def _blocks(pa: ModuleType, value: torch.Tensor) -> Any:
-    """Tensors ``[N, *F]`` as one array."""
+    """Convert a tensor ``[N, *F]`` to an array of numbers or of Arrow tensors."""
     rows = value.detach().cpu().resolve_conj().resolve_neg().contiguous().numpy()
     if rows.ndim == 1:
         return pa.array(rows)
@@ -581,7 +586,7 @@ def _lists(pa: ModuleType, key: str, value: Any) -> Any:
         raise ValueError(MSG_RAGGED_DIM.format(key=key, dim=value._ragged_idx))
     values, offsets = value.values(), value.offsets()
     if value.lengths() is not None:
-        # There are holes between the rows.
+        # There are gaps between the rows.
         rows = [*value.unbind()]
         offsets = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
         values = torch.cat(rows)

@@ -1,4 +1,4 @@
-"""Names of columns as keys, and the making of collections of columns."""
+"""Column names as keys, and tensordicts made of columns."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ MSG_NESTED = (
     "columns. Use {}(separator='.')."
 )
 MSG_EXCLUSIVE = (
-    "{} got a lazy stack of which only some members have {}: a table has all "
-    "columns in every row. Select the keys that all members have, or set the others."
+    "{} got a lazy stack in which only some members have {}, but a table has all columns "
+    "in every row. Select the common keys, or set the missing entries."
 )
 MSG_TWICE = (
-    "{} got several columns of the names {}: rename them, so that no value is lost."
+    "{} got several columns of the names {}: rename them, because keys are unique."
 )
 MSG_CONFLICT = (
     "Key conflict: {!r} is both a leaf and a prefix in column names. Rename the column, "
@@ -54,21 +54,21 @@ MSG_ONE_DIM = (
     "td.reshape(-1) first to flatten it, or set its batch size to that of the rows."
 )
 MSG_ROWS = (
-    "The entry {!r} of shape {} has no value for each of the {} rows of the table: leave it "
-    "out, for example with td.exclude(...)."
+    "The entry {!r} of shape {} has no value for each of the {} rows of the table: exclude "
+    "it with td.exclude(...)."
 )
 MSG_LAYOUT = (
-    "The entry {!r} of dtype {} has the layout {}, which no table has. Convert it, for "
-    "example with .to_dense() or .dequantize()."
+    "The entry {!r} of dtype {} has the layout {}, which tables cannot hold. Convert it, "
+    "for example with .to_dense() or .dequantize()."
 )
 MSG_NON_TENSOR = (
-    "{} works on tensordicts and tensorclasses; {} is non-tensor data, a column without "
-    "a name. Set it in a tensordict first."
+    "{} works on tensordicts and tensorclasses, but {} is non-tensor data. Set it as an "
+    "entry of a tensordict first."
 )
 
 
 class Asked(NamedTuple):
-    """The arguments of a caller who reads a table."""
+    """The arguments of a method that reads a table."""
 
     method: str
     auto_batch_size: bool = False
@@ -82,10 +82,10 @@ class Asked(NamedTuple):
 
 
 def rules_of(asked: Asked, kind: str = "") -> Rules:
-    """Check what was asked, before anything is read.
+    """Check the arguments before anything is read.
 
     Raises:
-        TypeError: an argument is of the wrong type, or two exclude each other.
+        TypeError: an argument has a wrong type, or two arguments exclude each other.
         ValueError: an argument has a wrong value.
     """
     separator = asked.separator
@@ -109,10 +109,10 @@ def _sizes_of(asked: Asked) -> dict[str, Any]:
 
 
 def as_entries(asked: Asked, names: Sequence[Any]) -> list[Path]:
-    """The key of each column.
+    """Return the key of each column.
 
     Raises:
-        ValueError: two columns have one name, or one is a prefix of another.
+        ValueError: two columns have one name, or the key of one is a prefix of another.
     """
     texts = [str(name) for name in names]
     if len(set(texts)) < len(texts):
@@ -133,14 +133,14 @@ def as_entries(asked: Asked, names: Sequence[Any]) -> list[Path]:
 def collection(
     cls: Any, asked: Asked, entries: dict[Path, Any], masks: object, rows: int
 ) -> Any:
-    """Make a collection of columns.
+    """Make a tensordict of columns.
 
     Args:
         cls: the class whose method was called.
-        asked: what the caller asked.
+        asked: the arguments of the caller.
         entries: the value of each column.
-        masks: those that :class:`Rules` noted.
-        rows: their number, for the batch size.
+        masks: the masks that :class:`Rules` collected.
+        rows: the number of rows, which is the default batch size.
     """
     if cls._is_non_tensor:
         raise TypeError(MSG_NON_TENSOR.format(asked.method, cls.__name__))
@@ -155,18 +155,18 @@ def collection(
     options = _sizes_of(asked)
     if not options:
         options = {"batch_size": torch.Size([rows])}
-    made: Any = TensorDict.from_dict(nested, device=asked.device, **options)
+    result: Any = TensorDict.from_dict(nested, device=asked.device, **options)
     if asked.batch_dims is not None and not asked.auto_batch_size:
         dims: dict[str, Any] = {"auto_batch_size": True, "batch_dims": asked.batch_dims}
-        if TensorDict.from_dict(nested, **dims).batch_size != made.batch_size:
+        if TensorDict.from_dict(nested, **dims).batch_size != result.batch_size:
             warn_batch_dims_ignored(
                 asked.method, asked.batch_dims, False, asked.batch_size
             )
-    return cls._from_plain(made, nested)
+    return cls._from_plain(result, nested)
 
 
 def _placed(asked: Asked, entries: Any, masks: Any) -> dict[Path, Any]:
-    """The masks at their keys.
+    """Return the masks under their keys.
 
     Raises:
         ValueError: a column has the key of the masks.
@@ -184,23 +184,23 @@ def flat_columns(
     *,
     is_narrow: bool = False,
 ) -> dict[str, Any]:
-    """The entries of a collection by the names of their columns.
+    """Return the entries of a tensordict by the names of their columns.
 
     Args:
-        method: the one that was called.
-        td: the collection.
-        separator: joins the keys of nested entries.
-        is_narrow: whether a cell has one value: then a nested tensorclass with entries
-            that are more than that is one column of objects.
+        method: the name of the called method, for errors.
+        td: the tensordict.
+        separator: the text between the parts of nested keys.
+        is_narrow: whether a cell holds one value. A nested tensorclass with larger
+            entries is then one column of objects.
 
     Raises:
-        ValueError: there are nested entries and no separator; two entries have one name;
-            only some members of a lazy stack have a key.
-        TypeError: ``td`` has no entries.
+        ValueError: there are nested entries and no separator, two entries get one name,
+            or the members of a lazy stack differ in keys.
+        TypeError: ``td`` is non-tensor data.
     """
     if td._is_non_tensor:
         raise TypeError(MSG_NON_TENSOR.format(method, type(td).__name__))
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     try:
         columns = list(_walk(method, td, separator, (), is_narrow))
     except RuntimeError:
@@ -210,20 +210,20 @@ def flat_columns(
         jagged = td.densify(layout=torch.jagged)
         columns = list(_walk(method, jagged, separator, (), is_narrow))
     for name, value in columns:
-        if name in found:
+        if name in result:
             raise ValueError(MSG_TWICE.format(method, [name]))
         if isinstance(value, torch.Tensor):
             check_tensor(name, value, td.batch_size[0] if td.batch_dims else None)
-        found[name] = value
-    return found
+        result[name] = value
+    return result
 
 
 def check_tensor(name: str, value: torch.Tensor, rows: int | None) -> None:
-    """Refuse a tensor that is no column.
+    """Raise an error for a tensor that cannot be a column.
 
     Raises:
-        ValueError: it has no dim for the rows.
-        TypeError: it is sparse or quantized.
+        ValueError: the tensor does not have one value for each row.
+        TypeError: the tensor is sparse or quantized.
     """
     if value.is_nested:
         return
@@ -257,16 +257,16 @@ def _walk(
 
 
 def _is_flat(value: Any) -> bool:
-    """Tell whether a tensorclass has leaves, and each one value in a row."""
+    """Return whether all leaves of a tensorclass have one value for each row."""
     leaves = list(value.values(True, True))
     return bool(leaves) and all(leaf.ndim == 1 for leaf in leaves)
 
 
 def refuse_exclusive_keys(method: str, td: Any) -> None:
-    """Refuse a lazy stack of which only some members have a key.
+    """Raise an error for a lazy stack whose members differ in keys.
 
     Raises:
-        ValueError: it is one.
+        ValueError: only some members have a key.
     """
     if not td._is_dense and getattr(td, "_has_exclusive_keys", False):
         every: set[str] = set().union(*(member.keys() for member in td.tensordicts))
@@ -275,15 +275,16 @@ def refuse_exclusive_keys(method: str, td: Any) -> None:
 
 
 def nested_of(fields: dict[str, Any], rows: int) -> TensorDict:
-    """A nested collection of a column that has fields."""
+    """Make a nested tensordict of the fields of a column."""
     return _rust.new(TensorDict, fields, torch.Size([rows]), None, None)
 
 
 def rows_of(method: str, td: CollectionProtocol, columns: dict[str, Any]) -> int:
-    """Count the rows that the table of a collection has.
+    """Return the number of rows of the table of a tensordict.
 
     Raises:
-        ValueError: it has no batch dim, and its entries do not say it together.
+        ValueError: ``td`` has more than one batch dim, or none and its entries differ
+            in length.
     """
     if td.batch_dims > 1:
         raise ValueError(MSG_ONE_DIM.format(method, td.batch_size))
@@ -308,14 +309,14 @@ def rows_of(method: str, td: CollectionProtocol, columns: dict[str, Any]) -> int
     if len(sizes) > 1 or scalars:
         msg = (
             f"All arrays must be of the same length: {method} got a batch size of [], and "
-            f"entries of the lengths {sorted(sizes)}. Give the batch size of the rows."
+            f"entries of the lengths {sorted(sizes)}. Set the batch size to the rows."
         )
         raise ValueError(msg)
     return sizes.pop()
 
 
 def values_of(entry: object, rows: int) -> list[Any]:
-    """The Python value of each row of an entry that is no tensor."""
+    """Return the Python value of each row of an entry that is no tensor."""
     if not isinstance(entry, CollectionProtocol):
         return [entry] * rows
     value: Any = entry

@@ -1,9 +1,9 @@
-"""Read and write files of comma-separated values.
+"""Reading and writing of CSV files.
 
-The format has no types, so a column is of numbers if all of its texts are numbers as
-somebody writes them: one with leading zeros, such as ``007``, is text. A column of text
-has each cell as it was written, also those that pandas takes for missing values (NA,
-null); an empty cell is one.
+CSV has no types. A column becomes numbers if all its cells are numbers in their usual
+form: ``007``, with leading zeros, is text. A text column keeps each cell as it is
+written, also texts that pandas reads as missing values (NA, null). An empty cell is a
+missing value.
 """
 
 from __future__ import annotations
@@ -38,25 +38,22 @@ MSG_NEITHER = (
     "from_csv needs pandas or pyarrow, and neither is installed: pip install pandas"
 )
 MSG_PIECES = (
-    "{} reads a whole file, and got {}: leave out chunksize and iterator, or read the "
-    "pieces with pandas and give each to from_pandas."
+    "{} reads a whole file, but got {}: omit chunksize and iterator, or read the pieces "
+    "with pandas and pass each of them to from_pandas."
 )
-MSG_CELLS = (
-    "to_csv got the entry {!r} with values of {}, which would be no more than text in the "
-    "file. {}"
-)
+MSG_CELLS = "to_csv got the entry {!r} with values of {}, which a CSV file would turn into text. {}"
 MSG_CAST = "Convert them to text or numbers, or write the entry with to_parquet."
-MSG_MIXED = "A column is of one kind: convert the values to text, or to numbers."
+MSG_MIXED = "A column has one kind: convert the values to text, or to numbers."
 MSG_LIKE_NUMBERS = (
-    "to_csv got the entry {!r} of texts which read as numbers, such as {!r}: the file "
+    "to_csv got the entry {!r} of texts which read as numbers, such as {!r}: a reader "
     "cannot tell them from numbers. Convert the entry to numbers, write it with "
-    "to_parquet or to_json, or pass a quoting (such as csv.QUOTE_NONNUMERIC) to write it "
-    "all the same."
+    "to_parquet or to_json, or pass quoting= (such as csv.QUOTE_NONNUMERIC) to write it "
+    "anyway."
 )
 MSG_EMPTY = (
-    "to_csv got the entry {!r} with an empty text, which the file cannot tell from a "
-    "missing value. Write it with to_parquet or to_json, or pass na_rep, the text of "
-    "missing values, to write it all the same."
+    "to_csv got the entry {!r} with an empty text, which a reader cannot tell from a "
+    "missing value. Write it with to_parquet or to_json, or pass na_rep=, the text of "
+    "missing values, to write it anyway."
 )
 
 CONVERSIONS = frozenset(
@@ -77,20 +74,20 @@ CONVERSIONS = frozenset(
         "true_values",
     }
 )
-"""Options of pandas that say what texts mean: with one of them, pandas decides."""
+"""Options of pandas for the conversion of cells: if one is passed, pandas converts."""
 
 NOT_PLAIN = re.compile(r"[+-]?0\d|\+\d", re.ASCII)
-"""Begins a text that is another one after it was read as a number."""
+"""The beginning of a cell that changes if it is read and written as a number."""
 
 PIECE = 1 << 18
-"""The number of bytes of a file that are looked at together: the processor caches them."""
+"""The bytes of a file that are scanned at a time: they fit into the processor's cache."""
 
 _NUMBER = re.compile(
     r"\s*[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|inf(?:inity)?)\s*",
     re.ASCII | re.IGNORECASE,
 )
 _OTHER_TEXTS = frozenset({"true", "false"})
-"""Texts that read as truth values."""
+"""Texts that are read as booleans."""
 
 _MISSING = frozenset(
     {
@@ -116,7 +113,7 @@ _MISSING = frozenset(
         "null",
     }
 )
-"""Texts that pandas takes for missing values in a column of numbers."""
+"""Texts that pandas reads as missing values in a column of numbers."""
 
 _PLAIN = (str, bool, int, float, np.bool_, np.integer, np.floating)
 _TIMES = (dt.date, dt.time)
@@ -134,10 +131,10 @@ def read(cls: type, asked: Asked, path: Any, options: dict[str, Any]) -> Any:
         return _read_with_pyarrow(cls, asked, path, options)
     rules_of(asked)
     if hasattr(path, "read"):
-        # It may be read twice.
+        # The content may be read twice.
         content = path.read()
-        made = io.StringIO if isinstance(content, str) else io.BytesIO
-        path = made(content)
+        buffer = io.StringIO if isinstance(content, str) else io.BytesIO
+        path = buffer(content)
     if options.keys() & CONVERSIONS:
         frame = pd.read_csv(path, **_exact(pd, options))
         _refuse_pieces(asked, pd, frame)
@@ -147,8 +144,8 @@ def read(cls: type, asked: Asked, path: Any, options: dict[str, Any]) -> Any:
 
 
 def _exact(pd: ModuleType, options: dict[str, Any]) -> dict[str, Any]:
-    """The options with which floating point is read exactly."""
-    # It is the only way of newer versions, which warn where it is asked for.
+    """Add the option that makes pandas read floating point exactly."""
+    # pandas 3 always reads exactly, and warns about the option.
     is_old = int(pd.__version__.partition(".")[0]) < 3
     if is_old and options.get("engine") in (None, "c"):
         return {"float_precision": "round_trip", **options}
@@ -165,7 +162,7 @@ def _refuse_pieces(asked: Asked, pd: ModuleType, frame: Any) -> None:
 def _as_written(
     asked: Asked, pd: ModuleType, path: str | os.PathLike[str], options: dict[str, Any]
 ) -> Any:
-    """Read a frame with integers beside missing values, and texts, as they are."""
+    """Read a frame whose texts, and integers beside missing values, are exact."""
     frame = _typed(asked, pd, path, options)
     is_suspicious = _is_suspicious(path)
     texts_at, numbers_at = [], []
@@ -192,13 +189,13 @@ def _as_written(
 
 
 def _typed(asked: Asked, pd: ModuleType, path: object, options: dict[str, Any]) -> Any:
-    """Read a frame whose integers, and truth values, are exact beside missing values.
+    """Read a frame whose integers and booleans beside missing values are exact.
 
-    Dtypes that hold missing values take half as long again, so they are asked for only
-    where the others lose something.
+    Nullable dtypes take 1.5 times as long, so they are used only if other dtypes lose
+    values.
     """
     with warnings.catch_warnings():
-        # Columns of several types are read again, as texts.
+        # Columns of several types are read again, as text.
         warnings.simplefilter("ignore", pd.errors.DtypeWarning)
         options = _exact(pd, options)
         frame = pd.read_csv(path, **options)
@@ -210,18 +207,18 @@ def _typed(asked: Asked, pd: ModuleType, path: object, options: dict[str, Any]) 
 
 
 def _may_lose(column: Any) -> bool:
-    """Tell whether a column may be of integers, or of truth values, some missing."""
+    """Return whether a column may hold integers or booleans beside missing values."""
     if not isinstance(column.dtype, np.dtype) or column.dtype.kind not in "fO":
         return False
     if column.dtype.kind == "O":
         return True
     values = column.to_numpy()
-    there = values[~np.isnan(values)]
-    return len(there) < len(values) and bool((there == np.trunc(there)).all())
+    present = values[~np.isnan(values)]
+    return len(present) < len(values) and bool((present == np.trunc(present)).all())
 
 
 def _is_suspicious(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a number of a file may have leading zeros or a plus sign."""
+    """Return whether a number in a file may have leading zeros or a plus sign."""
     if isinstance(path, io.StringIO):
         content = path.getvalue().encode(errors="replace")
         return _has_odd_numbers(io.BytesIO(content))
@@ -236,33 +233,33 @@ def _is_suspicious(path: str | os.PathLike[str]) -> bool:
 
 
 def _has_odd_numbers(file: Any) -> bool:
-    """Tell whether a number may begin with a zero before a digit, or with a plus sign.
+    """Return whether a number may begin with a plus sign or with a zero before a digit.
 
-    A regular expression takes four times as long as pandas takes to read the file.
+    A regular expression would take four times as long as pandas takes to read the file.
     """
     before = b"  "
     while True:
         content = file.read(PIECE)
-        # With the two bytes before each, and the one behind it.
-        held = before + (content or b" ")
-        if b"\0" in content or _begins_oddly(np.frombuffer(held, np.uint8)):
+        # Pieces overlap: a byte is judged with two bytes before it and one after it.
+        piece = before + (content or b" ")
+        if b"\0" in content or _begins_oddly(np.frombuffer(piece, np.uint8)):
             return True
         if not content:
             return False
-        before = held[-3:]
+        before = piece[-3:]
 
 
 def _begins_oddly(text: np.ndarray[Any, Any]) -> bool:
-    """Tell whether a number begins oddly from the third byte on, but for the last."""
+    """Return whether a number begins oddly, from the third byte to the last but one."""
     is_digit = (text - np.uint8(ord("0"))) < 10
-    # A number may have a point or an exponent before a digit.
+    # Bytes that may be inside of a number: digits, a point, an exponent.
     is_inside = is_digit | (text == ord(".")) | ((text | 0x20) == ord("e"))
-    here = text[2:-1]
-    begins = (here == ord("0")) | (here == ord("+"))
+    judged = text[2:-1]
+    begins = (judged == ord("0")) | (judged == ord("+"))
     begins &= ~is_inside[1:-2]
     begins &= is_digit[3:]
     places = np.flatnonzero(begins) + 2
-    # A zero behind a sign may be in an exponent, or in a date.
+    # A zero after a sign may belong to an exponent or a date.
     sign = text[places - 1]
     may_be_inside = ((sign == ord("-")) | (sign == ord("+"))) & (
         text[places] != ord("+")
@@ -296,17 +293,17 @@ def _read_with_pyarrow(
             if not types.is_boolean(field.type)
             and (is_suspicious or not _is_number(types, field.type))
         }
-        found = arrow_csv.ConvertOptions(
+        as_texts = arrow_csv.ConvertOptions(
             column_types=texts,
             null_values=[""],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         )
-        again = arrow_csv.read_csv(path, convert_options=found, **given)
+        text_table = arrow_csv.read_csv(path, convert_options=as_texts, **given)
         for at, name in enumerate(table.column_names):
             if name not in texts:
                 continue
-            column = again.column(name)
+            column = text_table.column(name)
             is_number = _is_number(types, table.schema.field(name).type)
             shown = column.to_pylist() if is_number else []
             if not is_number or any(text and NOT_PLAIN.match(text) for text in shown):
@@ -339,9 +336,10 @@ def write(
             kind = f"the dtype {column.dtype}"
             raise TypeError(MSG_CELLS.format(name, kind, MSG_CAST))
     frame = to_pandas(td, separator)
-    texts = [*columns, *(each for each in columns.values() if isinstance(each, list))]
+    lists = [column for column in columns.values() if isinstance(column, list)]
+    texts = [*columns, *lists]
     if "quoting" not in options and any(map(_has_returns, texts)):
-        # It ends a line for readers, and pandas does not quote it.
+        # Readers take a carriage return as the end of a line; pandas does not quote it.
         options = {**options, "quoting": csv.QUOTE_NONNUMERIC}
     if options.get("mode", "w") not in ("w", "wb"):
         frame.to_csv(path, index=False, **options)
@@ -351,26 +349,26 @@ def write(
 
 
 def _has_returns(text: object) -> bool:
-    """Tell whether a text, or one of a list, has a carriage return."""
+    """Return whether a text, or a text in a list, contains a carriage return."""
     if isinstance(text, list):
         return any(map(_has_returns, text))
     return isinstance(text, str) and "\r" in text
 
 
 def _check_values(name: str, values: list[Any], options: dict[str, Any]) -> None:
-    """Refuse values that cannot be read back.
+    """Raise an error for values that cannot be read back.
 
     Raises:
-        TypeError: they are of classes that become texts, or of several kinds.
-        ValueError: all of them are texts which read as something else.
+        TypeError: values have classes that become text, or are of several kinds.
+        ValueError: a text is empty, or all texts look like numbers or booleans.
     """
-    there = [value for value in values if value is not None]
-    for value in there:
+    present = [value for value in values if value is not None]
+    for value in present:
         if not isinstance(value, (*_PLAIN, *_TIMES)):
             found = f"the class {type(value).__name__}"
             raise TypeError(MSG_CELLS.format(name, found, MSG_CAST))
-    texts = [value for value in there if isinstance(value, str)]
-    if texts and len(texts) < len(there):
+    texts = [value for value in present if isinstance(value, str)]
+    if texts and len(texts) < len(present):
         raise TypeError(MSG_CELLS.format(name, "several kinds", MSG_MIXED))
     if not texts:
         return

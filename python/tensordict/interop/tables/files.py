@@ -1,4 +1,4 @@
-"""Files of tables that appear whole: written beside their place, then renamed."""
+"""Atomic writes of table files: to a temporary folder, then renamed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["is_local", "local_file", "replacing"]
 
 
 def is_local(path: object) -> bool:
-    """Tell whether ``path`` is of this machine, and neither an open file nor an address.
+    """Return whether ``path`` is a local path: neither an open file nor a URL.
 
     Raises:
-        ValueError: it was an address, and lost a slash as a ``pathlib.Path``.
+        ValueError: ``path`` is a URL that lost a slash as a ``pathlib.Path``.
     """
     if not isinstance(path, (str, os.PathLike)) or "://" in os.fspath(path):
         return False
@@ -31,21 +31,22 @@ def is_local(path: object) -> bool:
 
 
 def local_file(path: str | os.PathLike[str]) -> Path | None:
-    """The path of an ordinary file that there is, otherwise None."""
+    """Return the path of an existing ordinary file, otherwise None."""
     if not is_local(path):
         return None
-    found = Path(os.path.expanduser(path))  # noqa: PTH111 - as pandas does
-    return found if found.is_file() else None
+    file = Path(os.path.expanduser(path))  # noqa: PTH111 - as pandas does
+    return file if file.is_file() else None
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Give what to write to, so that a file at ``path`` changes only by success.
+    """Yield a path to write to; success replaces the file at ``path``.
 
-    An open file, an address and what is no ordinary file are written to as they are.
+    An open file, a URL, or a ``path`` that exists and is no ordinary file is written to
+    directly.
 
     Raises:
-        FileNotFoundError: there is no such folder.
+        FileNotFoundError: the folder does not exist.
     """
     if not is_local(path):
         yield path
@@ -57,7 +58,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Any]:
     if not target.parent.is_dir():
         msg = f"Cannot save file into a non-existent directory: '{target.parent}'"
         raise FileNotFoundError(errno.ENOENT, msg)
-    # The name stays: libraries take the compression from its end.
+    # The file name stays the same: libraries derive the compression from its suffix.
     work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         yield str(work / target.name)

@@ -1,4 +1,4 @@
-"""Read and write files of JSON: an array of records, or one record a line."""
+"""Reading and writing of JSON files: an array of records, or one record a line."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ __all__ = ["read", "write"]
 
 MSG_TWICE = "from_json got a record with two fields of one name among {}."
 MSG_NO_RECORDS = (
-    "from_json expects an array of records, such as [{{'a': 1}}, {{'a': 2}}], and found {}. "
-    "A file of one record a line is read with lines=True; a single object is converted by "
+    "from_json expects an array of records, such as [{{'a': 1}}, {{'a': 2}}], but found {}. "
+    "Pass lines=True for a file of one record a line; convert a single object with "
     "TensorDict.from_dict."
 )
 MSG_LINE = "{}: line {} is no record of JSON ({})."
@@ -44,8 +44,8 @@ OPENERS: dict[str, Callable[..., Any]] = {
     ".bz2": bz2.open,
     ".xz": lzma.open,
 }
-OF_PANDAS = (".zip", ".tar", ".zst")
-"""Ends of names of compressed files that pandas opens."""
+PANDAS_SUFFIXES = (".zip", ".tar", ".zst")
+"""The suffixes of compressed files that are opened by pandas."""
 
 
 # Reading ------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def read(
         if not any(isinstance(value, (dict, list)) for value in found.values()):
             raise ValueError(MSG_NO_RECORDS.format("a single object"))
         if not all(isinstance(value, list) for value in found.values()):
-            # Rows have names, which pandas puts into an order.
+            # The columns map row names to values; pandas orders the rows.
             import io
 
             return _read_with_pandas(cls, asked, io.StringIO(text), lines, options)
@@ -93,17 +93,17 @@ def read(
 
 
 def _is_plain(path: object) -> bool:
-    return files.is_local(path) and not str(path).endswith(OF_PANDAS)
+    return files.is_local(path) and not str(path).endswith(PANDAS_SUFFIXES)
 
 
 def _read_with_pandas(
     cls: type, asked: Asked, path: object, lines: bool, options: dict[str, Any]
 ) -> Any:
     pd = import_pandas(asked.method)
-    # Text stays text, whatever it looks like.
+    # Text must stay text, also if it looks like a number or a date.
     as_written: dict[str, Any] = {"dtype": False, "precise_float": True}
     if int(pd.__version__.partition(".")[0]) < 3:
-        # Newer ones warn, and convert no dates anyway.
+        # pandas 3 converts no dates, and warns about the option.
         as_written["convert_dates"] = False
     frame = pd.read_json(path, lines=lines, **{**as_written, **options})
     return from_pandas(cls, asked, frame)
@@ -114,10 +114,10 @@ def _parsed(text: str) -> Any:
 
 
 def _record(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    record = dict(pairs)
+    if len(record) < len(pairs):
         raise ValueError(MSG_TWICE.format([key for key, _ in pairs]))
-    return made
+    return record
 
 
 def _records_of_lines(shown: object, text: str) -> Iterator[Any]:
@@ -130,13 +130,13 @@ def _records_of_lines(shown: object, text: str) -> Iterator[Any]:
 
 
 def _columns(records: object) -> dict[str, list[Any]]:
-    """The values of each field, None where a record has none."""
+    """Return the values of each field, None for records without it."""
     if not isinstance(records, list) or not all(
         isinstance(record, dict) for record in records
     ):
         found = type(records).__name__
         if isinstance(records, list):
-            odd = next(each for each in records if not isinstance(each, dict))
+            odd = next(record for record in records if not isinstance(record, dict))
             found = f"an array with {type(odd).__name__} in it"
         raise ValueError(MSG_NO_RECORDS.format(found))
     names: dict[str, None] = {}
@@ -147,7 +147,7 @@ def _columns(records: object) -> dict[str, list[Any]]:
 
 
 def _entry(rules: Rules, path: Path, values: list[Any]) -> Any:
-    """The entry of the values of a field."""
+    """Convert the values of a field to an entry."""
     kinds = set(map(type, values))
     is_missing = type(None) in kinds
     kinds.discard(type(None))
@@ -169,28 +169,28 @@ def _entry(rules: Rules, path: Path, values: list[Any]) -> Any:
 
 
 def _numbers(values: list[Any], kinds: set[type]) -> Any:
-    """``[N]``, or None where the numbers have no dtype that holds them exactly."""
-    there = [0 if value is None else value for value in values]
+    """Return numbers ``[N]``; None if no dtype holds all of them exactly."""
+    filled = [0 if value is None else value for value in values]
     if kinds == {bool}:
-        return np.array(there, dtype=bool)
+        return np.array(filled, dtype=bool)
     if kinds == {int}:
-        least, most = min(there), max(there)
+        least, most = min(filled), max(filled)
         if least >= -(1 << 63) and most < 1 << 63:
-            return np.array(there, dtype=np.int64)
+            return np.array(filled, dtype=np.int64)
         if least >= 0 and most < 1 << 64:
-            return np.array(there, dtype=np.uint64)
+            return np.array(filled, dtype=np.uint64)
         return None
     if kinds == {float, int}:
-        beyond = [v for v in there if type(v) is int and abs(v) > 1 << 53]
+        beyond = [v for v in filled if type(v) is int and abs(v) > 1 << 53]
         if any(float(v) != v for v in beyond if abs(v) < 1 << 1023) or any(
             abs(v) >= 1 << 1023 for v in beyond
         ):
             return None
-    return np.array(there, dtype=np.float64)
+    return np.array(filled, dtype=np.float64)
 
 
 def _block(values: list[Any]) -> torch.Tensor | None:
-    """``[N, *F]`` of lists of numbers of one shape, otherwise None."""
+    """Return a tensor ``[N, *F]`` of lists of numbers of one shape, otherwise None."""
     try:
         array = np.array(values)
     except (ValueError, OverflowError):
@@ -220,32 +220,32 @@ def write(
     """See :meth:`TensorDict.to_json`."""
     if options:
         frame = to_pandas(td, separator)
-        with files.replacing(path) as place:
+        with files.replacing(path) as target:
             frame.to_json(
-                place,
+                target,
                 lines=lines,
                 **{"orient": "records", "double_precision": 15, **options},
             )
         return
     columns = flat_columns("to_json", td, separator)
     rows = rows_of("to_json", td, columns)
-    made = {name: column_of(name, value, rows) for name, value in columns.items()}
-    pieces = records(made, rows if made else 0, lines)
+    converted = {name: column_of(name, value, rows) for name, value in columns.items()}
+    pieces = records(converted, rows if converted else 0, lines)
     if hasattr(path, "write"):
         _write_to(path, pieces)
         return
-    with files.replacing(path) as place:
+    with files.replacing(path) as target:
         if not _is_plain(path):
             frame = to_pandas(td, separator)
-            frame.to_json(place, orient="records", lines=lines, double_precision=15)
+            frame.to_json(target, orient="records", lines=lines, double_precision=15)
             return
         opener = OPENERS.get(str(path)[str(path).rfind(".") :], open)
-        with opener(place, "wb") as file:
+        with opener(target, "wb") as file:
             file.writelines(pieces)
 
 
 def _write_to(file: Any, pieces: Iterator[bytes]) -> None:
-    """Write to an open file, of texts or of bytes."""
+    """Write to an open text or binary file."""
     is_text = hasattr(file, "encoding") or (
         hasattr(file, "getvalue") and isinstance(file.getvalue(), str)
     )

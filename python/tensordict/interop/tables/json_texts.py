@@ -1,7 +1,7 @@
-"""Rows of columns as the bytes of JSON records.
+"""Conversion of columns to the bytes of JSON records.
 
-Where pyarrow is installed it makes the texts of numbers and puts the rows together,
-column by column: this takes a fifth of the time of making a dictionary for each row.
+With pyarrow, numbers are formatted and rows are joined column by column, in a fifth of
+the time that a dictionary for each row takes.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ if TYPE_CHECKING:
 __all__ = ["Column", "column_of", "records"]
 
 Column = torch.Tensor | list[Any]
-"""A tensor ``[N, *F]`` on the CPU, or a value of JSON for each row."""
+"""A tensor ``[N, *F]`` on the CPU, or a JSON value for each row."""
 
 MSG_INFINITE = (
-    "to_json got the entry {!r} with an infinite number, which JSON does not have. "
+    "to_json got the entry {!r} with an infinite number, which JSON cannot hold. "
     "Replace it, or write the entry with to_parquet or to_csv."
 )
 MSG_DTYPE = (
-    "to_json got the entry {!r} of dtype {}, which JSON does not have. Cast it, or view "
-    "it as numbers."
+    "to_json got the entry {!r} of dtype {}, which JSON cannot hold. Cast the entry, or "
+    "view it as numbers."
 )
 MSG_VALUE = (
-    "to_json got the entry {!r} with a value of the class {}, which JSON does not have. "
-    "Convert it to text or numbers, or write the entry with to_parquet."
+    "to_json got the entry {!r} with a value of the class {}, which JSON cannot hold. "
+    "Convert the value to text or numbers, or write the entry with to_parquet."
 )
 
 ROWS = 1 << 14
-"""The most rows that become text at once."""
+"""The most rows that are formatted at once."""
 NUMBERS = 1 << 22
-"""The most numbers that become text at once, unless one row has more."""
+"""The most numbers that are formatted at once, unless one row has more."""
 
 _encoded = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def column_of(name: str, value: object, rows: int) -> Column:
-    """Check that JSON has the values of an entry, and give them as a column.
+    """Convert an entry to a column that JSON can hold.
 
     Raises:
-        TypeError: it has a dtype, or values, that JSON does not have.
+        TypeError: JSON cannot hold the dtype or a value.
         ValueError: a number is infinite.
     """
     if not isinstance(value, torch.Tensor):
-        return [_plain(name, each) for each in values_of(value, rows)]
+        return [_plain(name, item) for item in values_of(value, rows)]
     dtype = value.dtype
     if dtype.is_complex or dtype is torch.bfloat16 or "float8" in str(dtype):
         raise TypeError(MSG_DTYPE.format(name, dtype))
@@ -73,7 +73,7 @@ def _numbers(name: str, value: torch.Tensor) -> torch.Tensor:
 
 
 def records(columns: dict[str, Column], rows: int, lines: bool) -> Iterator[bytes]:
-    """Give the pieces of an array of records, or of records of one line each."""
+    """Yield the pieces of a JSON array of records, or of records of one line each."""
     try:
         import pyarrow as pa
     except ImportError:
@@ -81,12 +81,12 @@ def records(columns: dict[str, Column], rows: int, lines: bool) -> Iterator[byte
     if not lines:
         yield b"["
     sizes = [
-        each[0].numel() if isinstance(each, torch.Tensor) and rows else 1
-        for each in columns.values()
+        column[0].numel() if isinstance(column, torch.Tensor) and rows else 1
+        for column in columns.values()
     ]
     step = max(1, min(ROWS, NUMBERS // max(1, sum(sizes))))
     for start in range(0, rows, step):
-        part = {key: each[start : start + step] for key, each in columns.items()}
+        part = {name: column[start : start + step] for name, column in columns.items()}
         end = "\n" if lines else ","
         piece = _joined(part, end) if pa is None else _joined_by_arrow(pa, part, end)
         is_last = not lines and start + step >= rows
@@ -96,18 +96,18 @@ def records(columns: dict[str, Column], rows: int, lines: bool) -> Iterator[byte
 
 
 def _joined(columns: dict[str, Column], end: str) -> bytes:
-    """Put rows together, each with ``end`` behind it."""
+    """Return the JSON of rows, each followed by ``end``."""
     names = list(columns)
     values = [
-        _listed(each) if isinstance(each, torch.Tensor) else each
-        for each in columns.values()
+        _listed(column) if isinstance(column, torch.Tensor) else column
+        for column in columns.values()
     ]
     rows = (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
     return "".join(_encoded(row) + end for row in rows).encode()
 
 
 def _listed(value: torch.Tensor) -> list[Any]:
-    """Give the numbers of a tensor as lists, None for NaN."""
+    """Return a tensor as nested lists, with None for NaN."""
     listed: list[Any] = value.tolist()
     if value.is_floating_point() and value.isnan().any():
         return _without_nan(listed)
@@ -116,12 +116,12 @@ def _listed(value: torch.Tensor) -> list[Any]:
 
 def _without_nan(value: object) -> Any:
     if isinstance(value, list):
-        return [_without_nan(each) for each in value]
+        return [_without_nan(item) for item in value]
     return None if value != value else value  # noqa: PLR0124 - it is NaN
 
 
 def _joined_by_arrow(pa: ModuleType, columns: dict[str, Column], end: str) -> bytes:
-    """Put rows together as :func:`_joined` does."""
+    """Return the same bytes as :func:`_joined`, made by pyarrow."""
     from pyarrow import compute as pc
 
     parts: list[Any] = []
@@ -132,14 +132,14 @@ def _joined_by_arrow(pa: ModuleType, columns: dict[str, Column], end: str) -> by
         else:
             parts.append(pa.array(map(_encoded, column), pa.string()))
     rows = pc.binary_join_element_wise(*parts, "}" + end, "")
-    # The texts follow each other in memory.
+    # The texts of a string array are adjacent in memory.
     _, offsets, texts = rows.buffers()
     last = np.frombuffer(offsets, np.int32)[len(rows)]
     return texts[: int(last)].to_pybytes()
 
 
 def _texts_of_tensor(pa: ModuleType, pc: Any, value: torch.Tensor) -> Any:
-    """Give the text of each row of a tensor ``[N, *F]``."""
+    """Return the text of each row of a tensor ``[N, *F]``."""
     texts = _texts_of_numbers(pa, pc, value.reshape(-1).numpy())
     for dim in range(value.ndim - 1, 0, -1):
         size, count = value.shape[dim], value.shape[:dim].numel()
@@ -151,15 +151,15 @@ def _texts_of_tensor(pa: ModuleType, pc: Any, value: torch.Tensor) -> Any:
 
 
 def _texts_of_numbers(pa: Any, pc: Any, values: np.ndarray[Any, Any]) -> Any:
-    """Give the text of each number, which is read as the same one."""
+    """Return the text of each number; a reader gets the same number."""
     if values.dtype.kind != "f":
         return pc.cast(pa.array(values), pa.string())
-    # The shortest text of a float32 is not that of the float64 it is read as.
+    # A reader makes float64 numbers: the shortest text of a float32 would change them.
     values = values.astype(np.float64)
     texts = pc.cast(pa.array(values), pa.string())
     is_whole = values == np.trunc(values)
     if is_whole.any():
-        # It would be read as an integer.
+        # Without a point, a whole number would be read as an integer.
         has_exponent = pc.match_substring(texts, "e")
         is_bare = pc.and_(pa.array(is_whole), pc.invert(has_exponent))
         longer = pc.binary_join_element_wise(texts, ".0", "")
@@ -171,10 +171,10 @@ def _texts_of_numbers(pa: Any, pc: Any, values: np.ndarray[Any, Any]) -> Any:
 
 
 def _plain(name: str, value: object) -> Any:
-    """Give a value as one that JSON has.
+    """Convert a value to one that JSON can hold.
 
     Raises:
-        TypeError: JSON has none like it.
+        TypeError: JSON cannot hold the value.
         ValueError: a number is infinite.
     """
     if value is None or isinstance(value, (str, bool, int)):
@@ -186,9 +186,9 @@ def _plain(name: str, value: object) -> Any:
             raise ValueError(MSG_INFINITE.format(name))
         return None if math.isnan(value) else value
     if isinstance(value, (list, tuple)):
-        return [_plain(name, each) for each in value]
+        return [_plain(name, item) for item in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: _plain(name, each) for key, each in value.items()}
+        return {key: _plain(name, item) for key, item in value.items()}
     if isinstance(value, (dt.date, dt.time)):
         return value.isoformat()
     raise TypeError(MSG_VALUE.format(name, type(value).__name__))

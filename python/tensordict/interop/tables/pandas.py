@@ -1,4 +1,4 @@
-"""Data frames of pandas as collections, and the other way round."""
+"""Conversion to and from data frames of pandas."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ MSG_SHAPE = (
     "1D tensors (matching the batch size) are supported."
 )
 MSG_DTYPE = (
-    "{}: pandas has no column for the entry {!r} of dtype {}. Cast it, for example with "
-    ".float()."
+    "{}: pandas has no column type for the entry {!r} of dtype {}. Cast the entry, for "
+    "example with .float()."
 )
 MSG_MISSING_TIME = (
-    "The column {!r} has {} missing timestamp(s), for which int64 nanoseconds have no "
-    "value. Pass nulls='fill' for 0 in their place, or nulls='mask' to also get a mask."
+    "The column {!r} has {} missing timestamp(s), but int64 nanoseconds have no missing "
+    "value. Pass nulls='fill' to fill them with 0, or nulls='mask' to also get a mask."
 )
 MSG_NO_FRAME = "{} expects a pandas DataFrame, got a {}."
 
@@ -41,7 +41,7 @@ def import_pandas(asked: str) -> Any:
     """Import pandas for the method ``asked``.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: pandas is not installed.
     """
     try:
         import pandas as pd
@@ -58,12 +58,12 @@ def from_pandas(cls: type, asked: Asked, frame: object) -> Any:
     pd = import_pandas(asked.method)
     rules = rules_of(asked)
     if not isinstance(frame, pd.DataFrame):
-        # The release looks for the columns and raises the same.
+        # The published package raises the same exception class.
         raise AttributeError(MSG_NO_FRAME.format(asked.method, type(frame).__name__))
     levels = [level for level, name in enumerate(frame.index.names) if name is not None]
     indexes = [frame.index.get_level_values(level) for level in levels]
     names = [*frame.columns, *(index.name for index in indexes)]
-    columns = [frame.iloc[:, at] for at in range(frame.shape[1])]
+    columns = [frame.iloc[:, index] for index in range(frame.shape[1])]
     columns += [pd.Series(index) for index in indexes]
     paths = as_entries(asked, names)
     reader = _Reader(pd, rules)
@@ -75,14 +75,14 @@ def from_pandas(cls: type, asked: Asked, frame: object) -> Any:
 
 
 class _Reader:
-    """Makes entries of columns of data frames."""
+    """A reader that converts columns of data frames to entries."""
 
     def __init__(self, pd: Any, rules: Rules) -> None:
         self.pd = pd
         self.rules = rules
 
     def entry(self, path: Path, column: Any) -> Any:
-        """The entry of a column."""
+        """Return the entry of a column."""
         pd, dtype = self.pd, column.dtype
         if isinstance(dtype, pd.SparseDtype):
             column = column.sparse.to_dense()
@@ -107,10 +107,10 @@ class _Reader:
         return self._values(path, column, column.isna().to_numpy())
 
     def _numbers(self, path: Path, values: Any, missing: Any) -> torch.Tensor:
-        """``[N]``; NaN is missing, too, if the caller said what to do with it."""
+        """Return numbers ``[N]``; NaN is missing, too, if ``nulls`` was passed."""
         if values.dtype.kind in "fc" and self.rules.nulls is not None:
-            lost = np.isnan(values)
-            missing = lost if missing is None else missing | lost
+            is_nan = np.isnan(values)
+            missing = is_nan if missing is None else missing | is_nan
         if missing is None or not missing.any():
             return self.rules.cast(path, torch.from_numpy(_native(values)))
         self._note(path, missing)
@@ -121,7 +121,7 @@ class _Reader:
         self.rules.note(path, count, lambda: torch.from_numpy(~missing))
 
     def _values(self, path: Path, column: Any, missing: Any) -> Any:
-        """A Python value for each row, None for what is missing."""
+        """Return a Python value for each row, None for missing values."""
         values = column.astype(object).to_numpy(copy=True)
         if missing.any():
             self._note(path, missing)
@@ -129,7 +129,7 @@ class _Reader:
         return cells(values.tolist() if values.ndim == 1 else list(values))
 
     def _nanoseconds(self, path: Path, column: Any) -> torch.Tensor:
-        """``[N]`` int64 of timestamps without a time zone."""
+        """Return timestamps without a time zone as int64 nanoseconds ``[N]``."""
         missing = column.isna().to_numpy()
         values = column.to_numpy()
         if missing.any():
@@ -138,12 +138,12 @@ class _Reader:
                 raise ValueError(MSG_MISSING_TIME.format(name, count))
             self._note(path, missing)
             values = np.where(missing, np.datetime64(0, "s"), values)
-        # In the unit of the column: what does not fit is an error of pandas.
+        # pandas raises an error for a timestamp outside of the range of nanoseconds.
         column = self.pd.Series(values).astype("datetime64[ns]")
         return torch.from_numpy(column.to_numpy().astype(np.int64))
 
     def _of_categories(self, path: Path, column: Any) -> Any:
-        """The values of a column of categories, and not their codes."""
+        """Return the values, not the codes, of a categorical column."""
         categories = column.dtype.categories
         codes = column.cat.codes.to_numpy()
         missing = codes < 0
@@ -157,20 +157,20 @@ class _Reader:
         return self._values(path, column, missing)
 
     def _of_arrow(self, path: Path, column: Any) -> Any:
-        """The entry of a column that is kept by Arrow."""
+        """Return the entry of a column whose memory is Arrow's."""
         import pyarrow as pa
 
         from tensordict.interop.tables import arrow
 
         array = pa.chunked_array(pa.array(column.array))
         field = pa.field(path[-1], array.type)
-        # A frame writes to a copy of its memory, and a tensor would not.
+        # A tensor that shares Arrow memory would write to it; pandas copies on write.
         reader = arrow.Reader(pa, self.rules, copy=True, counts_time=True)
         return reader.column(path, field, array)
 
 
 def _native(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array in the byte order of this machine."""
+    """Return an array in the byte order of this machine."""
     if values.dtype.isnative:
         return values
     return values.astype(values.dtype.newbyteorder("="))
@@ -188,17 +188,17 @@ def to_pandas(td: CollectionProtocol, separator: str | None) -> Any:
         name: value if isinstance(value, np.ndarray) else _series(pd, value)
         for name, value in columns.items()
     }
-    # It copies arrays that it gets in a dictionary.
+    # `copy=True` is also the default of pandas for a dictionary.
     return pd.DataFrame(series, index=pd.RangeIndex(rows), copy=True)
 
 
 def columns_of(
     method: str, td: CollectionProtocol, separator: str | None
 ) -> dict[str, Any]:
-    """The columns of a table that has one value in each cell: arrays, or lists.
+    """Return the columns of a table with one value in each cell: arrays or lists.
 
     Raises:
-        ValueError: a tensor has other dims than the one of the rows.
+        ValueError: a tensor has feature dims.
         TypeError: NumPy lacks the dtype of a tensor.
     """
     found = flat_columns(method, td, separator, is_narrow=True)
@@ -224,7 +224,7 @@ def _column(name: str, value: object, rows: int) -> Any:
 
 
 def _series(pd: Any, values: list[Any]) -> Any:
-    """A column of Python values, of a dtype of their own if they are of one class."""
+    """Make a series of Python values, of a specific dtype if they have one class."""
     kinds = {type(value) for value in values if value is not None}
     if kinds == {str}:
         return pd.Series(values)

@@ -1,4 +1,4 @@
-"""Read and write files of Parquet."""
+"""Reading and writing of Parquet files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _table(
             if len(set(names)) == len(names) and (
                 columns is None or set(columns) <= set(names)
             ):
-                # Whole columns, where `read_table` gives pieces to be put together.
+                # One array a column; `read_table` returns pieces, which would be copied.
                 table = opened.read(columns)
                 return table if columns is None else table.select(columns)
     return parquet.read_table(path, columns=columns, **options)
@@ -89,14 +89,14 @@ def write(
     fields, arrays = [], []
     for name, value in columns.items():
         array = arrow.column_of(pa, name, value, rows)
-        # Reading gives tensors for numbers, unless they are said to be values.
+        # The mark makes a reader return numbers as Python values, not as a tensor.
         is_tensors = isinstance(value, torch.Tensor) or not value._is_non_tensor
-        marks = None if is_tensors else arrow.VALUES
-        fields.append(pa.field(name, array.type, metadata=marks))
+        metadata = None if is_tensors else arrow.VALUES
+        fields.append(pa.field(name, array.type, metadata=metadata))
         arrays.append(array)
     table = pa.table(arrays, schema=pa.schema(fields))
-    with files.replacing(path) as place:
-        parquet.write_table(table, place, **options)
+    with files.replacing(path) as target:
+        parquet.write_table(table, target, **options)
 
 
 def _write_with_pandas(
@@ -107,7 +107,7 @@ def _write_with_pandas(
 ) -> None:
     try:
         frame = td.to_pandas(separator=separator)
-        with files.replacing(path) as place:
-            frame.to_parquet(place, **options)
+        with files.replacing(path) as target:
+            frame.to_parquet(target, **options)
     except ImportError as error:
         raise ImportError(MSG_NEITHER.format("to_parquet")) from error

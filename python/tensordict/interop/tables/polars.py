@@ -1,4 +1,4 @@
-"""Data frames of polars as collections, and the other way round."""
+"""Conversion to and from data frames of polars."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["from_polars", "to_polars"]
 MSG_NO_POLARS = "{} needs polars, which is not installed: pip install polars pyarrow"
 MSG_EMPTY_DIM = (
     "to_polars got the entry {!r} of shape {}: polars has no arrays without elements. "
-    "Leave the entry out."
+    "Exclude the entry."
 )
 MSG_NO_FRAME = "{} expects a DataFrame or LazyFrame of polars, got a {}."
 

@@ -1,9 +1,9 @@
-"""Tensors in the types that Ray Data adds to Arrow.
+"""Tensors in the Arrow types of Ray Data.
 
 ``ray.data.arrow_tensor`` and ``ray.data.arrow_tensor_v2`` hold tensors of one shape,
-``ray.data.arrow_variable_shaped_tensor`` those that differ in shape. They are known by their
-names: in a file of Parquet that Ray wrote the metadata of a field has them, with or without
-Ray.
+``ray.data.arrow_variable_shaped_tensor`` holds tensors that differ in shape. They are
+recognized by name: the metadata of a field in a Parquet file that Ray wrote contains
+the name, whether Ray is installed or not.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ VARIABLE = "ray.data.arrow_variable_shaped_tensor"
 
 
 class RayTensors(NamedTuple):
-    """The array of a column of tensors of Ray Data."""
+    """The array of a column of Ray Data tensors."""
 
     storage: Any
-    """Lists of the items; or structs of them, ``data``, and of sizes, ``shape``."""
+    """Lists of numbers; or structs of numbers (``data``) and sizes (``shape``)."""
     shape: tuple[int, ...] | None
-    """That of each row; None where rows may differ."""
+    """The shape of each row; None if rows may differ."""
 
 
 def is_ray_tensor(kind: object) -> bool:
-    """Return whether a type is one of Ray Data's for tensors."""
+    """Return whether an Arrow type is a tensor type of Ray Data."""
     name = getattr(kind, "extension_name", None)
     return name == VARIABLE or name in FIXED
 
 
 def ray_tensors(pa: ModuleType, array: Any, field: Any = None) -> RayTensors | None:
-    """Find the tensors of Ray Data in an array; None where it holds something else.
+    """Return the Ray Data tensors in an array; None if it holds something else.
 
     Args:
         pa: the module ``pyarrow``.
         array: the array.
-        field: the field of a table, whose metadata names the type where Ray is not
+        field: the field of the table. Its metadata names the type if Ray is not
             imported.
     """
     kind, shape, storage = array.type, None, array
@@ -64,7 +64,7 @@ def ray_tensors(pa: ModuleType, array: Any, field: Any = None) -> RayTensors | N
             try:
                 shape = tuple(json.loads(metadata[b"ARROW:extension:metadata"]))
             except (KeyError, ValueError):
-                # Some versions of Ray wrote a pickle, which is not loaded from a file.
+                # Some versions of Ray wrote a pickle, which could run code.
                 return None
     if name not in FIXED and name != VARIABLE:
         return None
@@ -81,15 +81,15 @@ def ray_tensors(pa: ModuleType, array: Any, field: Any = None) -> RayTensors | N
 
 
 def shapes_of(shapes: pa.ListArray) -> torch.Tensor | None:
-    """Return the shapes of rows, int64 ``[N, dims]``; None if they differ in dims.
+    """Return the shapes of rows, int64 ``[N, dims]``; None if rows differ in dims.
 
-    A row that is null has no items.
+    A null row has no elements.
     """
     counts = shapes.value_lengths()
-    found = counts.drop_null().unique().to_pylist()
-    if len(found) > 1:
+    dim_counts = counts.drop_null().unique().to_pylist()
+    if len(dim_counts) > 1:
         return None
-    num_dims = found[0] if found else 1
+    num_dims = dim_counts[0] if dim_counts else 1
     sizes = torch.tensor(shapes.flatten().to_numpy(), dtype=torch.int64)
     if not shapes.null_count:
         return sizes.reshape(len(shapes), num_dims)
@@ -100,11 +100,11 @@ def shapes_of(shapes: pa.ListArray) -> torch.Tensor | None:
 
 
 def nested_rows(key: object, rows: Ragged) -> torch.Tensor:
-    """Make a nested tensor of rows that may differ in shape.
+    """Convert rows that may differ in shape to a nested tensor.
 
     Returns:
-        One of the jagged layout; of the strided one where rows differ in several dims. A
-        tensor ``[N]`` of rows without dims.
+        A nested tensor of jagged layout, or of strided layout if rows differ in several
+        dims. For rows without dims, a tensor ``[N]``.
     """
     table = rows.table
     if not table.shape[1]:

@@ -1,4 +1,4 @@
-"""Decide about missing values and dtypes in columns of tables."""
+"""The rules for missing values and dtypes in columns of tables."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ Nulls = Literal["raise", "fill", "mask"]
 NULLS = ("raise", "fill", "mask")
 
 EXACT = 1 << 53
-"""Integers up to this one are exact as float64."""
+"""The largest integer up to which all integers are exact in float64."""
 
 MSG_NULLS = (
     "The {}column {} has {} null value(s). Pass nulls='fill' to fill them, or "
     "nulls='mask' to also get a mask entry."
 )
 MSG_NOT_EXACT = (
-    "The column {} has {} null value(s) and integers beyond 2**53, which float64, where "
-    "NaN is in the place of a null, does not hold. Pass nulls='fill' for 0 in their "
-    "place, or nulls='mask' to also get a mask entry."
+    "The column {} has {} null value(s) and integers beyond 2**53. With NaN for nulls, the "
+    "column would be float64, which does not hold these integers. Pass nulls='fill' to "
+    "fill nulls with 0, or nulls='mask' to also get a mask entry."
 )
 MSG_NAN_TO_INTEGER = (
     "The column {} has {} missing value(s), which the dtype {} does not hold. Pass "
-    "nulls='fill' for 0 in their place, nulls='mask' to also get a mask entry, or a "
-    "dtype of floating point."
+    "nulls='fill' to fill them with 0, nulls='mask' to also get a mask entry, or a "
+    "floating-point dtype."
 )
 
 
 def cells(values: list[Any]) -> NonTensorStack:
-    """An entry of a Python value for each row."""
+    """Make non-tensor data of a Python value for each row."""
     return NonTensorStack._of_cells(values, torch.Size([len(values)]))
 
 
 def mask_path(method: str, nulls: str | None, mask_key: object) -> Path:
-    """The path under which the masks go.
+    """Return the key that the masks are nested under.
 
     Raises:
-        ValueError: ``nulls`` is none of the choices; a ``mask_key`` without masks.
-        TypeError: ``mask_key`` is no key.
+        ValueError: ``nulls`` is unknown, or ``mask_key`` is passed without masks.
+        TypeError: ``mask_key`` is not a key.
     """
     if nulls is not None and nulls not in NULLS:
         msg = f"nulls must be one of {NULLS}, got {nulls!r}."
@@ -70,14 +70,14 @@ def mask_path(method: str, nulls: str | None, mask_key: object) -> Path:
 
 
 class Rules:
-    """The decisions about missing values and dtypes.
+    """The rules for missing values and dtypes of one table.
 
     Args:
-        nulls: see :meth:`TensorDict.from_pandas`. None: floating point has NaN, integers
-            become floating point, texts and truth values are Python values with None,
-            and everything else is an error.
-        dtype: what columns of numbers are cast to.
-        kind: says in messages what the columns are of, such as ``"Arrow "``.
+        nulls: see :meth:`TensorDict.from_pandas`. With None, floating-point columns
+            have NaN, integers become floating point, texts and booleans become Python
+            values with None, and other columns raise an error.
+        dtype: the dtype to cast columns of numbers to.
+        kind: the kind of the table for messages, such as ``"Arrow "``.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class Rules:
 
     @property
     def fills(self) -> bool:
-        """Tell whether the caller said what to do with nulls, and it is no error."""
+        """Whether nulls are filled: ``nulls`` is ``"fill"`` or ``"mask"``."""
         return self.nulls in ("fill", "mask")
 
     def refuse(self, path: Path, count: int) -> None:
-        """Say that a column has nulls, which nobody said what to do with.
+        """Raise an error for the nulls of a column.
 
         Raises:
             ValueError: always.
@@ -106,15 +106,15 @@ class Rules:
         raise ValueError(MSG_NULLS.format(self.kind, shown, count))
 
     def note(self, path: Path, count: int, valid: Callable[[], torch.Tensor]) -> None:
-        """Take account of ``count`` nulls, more than none, of a column.
+        """Collect the mask of a column that has nulls, or raise an error for them.
 
         Args:
-            path: the key of its entry.
-            count: how many.
-            valid: makes the mask ``[N]``, true where there is a value.
+            path: the key of the entry.
+            count: the number of nulls, at least 1.
+            valid: a function that returns the mask ``[N]``, true for values.
 
         Raises:
-            ValueError: nulls are an error.
+            ValueError: ``nulls`` is ``"raise"``.
         """
         if self.nulls == "raise":
             self.refuse(path, count)
@@ -124,15 +124,17 @@ class Rules:
     def numbers(
         self, path: Path, values: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]
     ) -> torch.Tensor:
-        """A tensor of numbers of which some are nulls; ``values`` is written to.
+        """Convert numbers of which some are null to a tensor.
 
         Args:
             path: the key of the entry.
-            values: ``[N]``, of integers, floating point or truth values.
-            valid: ``[N]``, true where there is a value.
+            values: ``[N]``: integers, floating point or booleans. It is changed in
+                place.
+            valid: ``[N]``, true for values.
 
         Raises:
-            ValueError: nulls are an error, or an integer is not exact as float64.
+            ValueError: an integer is not exact in float64, or nulls do not fit into the
+                dtype.
         """
         if values.dtype.kind in "fc":
             values[~valid] = np.nan
@@ -148,12 +150,12 @@ class Rules:
 
     @property
     def casts_to_integers(self) -> bool:
-        """Tell whether numbers are cast to a dtype without NaN."""
+        """Whether numbers are cast to a dtype without NaN."""
         dtype = self.dtype
         return dtype is not None and not (dtype.is_floating_point or dtype.is_complex)
 
     def refuse_integers(self, path: Path, count: int) -> None:
-        """Say that missing values have no place in integers.
+        """Raise an error for missing values in a column that is cast to integers.
 
         Raises:
             ValueError: always.
@@ -162,24 +164,24 @@ class Rules:
         raise ValueError(MSG_NAN_TO_INTEGER.format(shown, count, self.dtype))
 
     def cast(self, path: Path, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of numbers in the dtype that was asked for.
+        """Cast a tensor of numbers to the dtype of the rules.
 
         Raises:
-            ValueError: it has NaN, and the dtype is one of integers.
+            ValueError: the tensor contains NaN, and the dtype has no NaN.
         """
         if self.dtype is None or tensor.dtype == self.dtype:
             return tensor
         if self.casts_to_integers and tensor.is_floating_point():
-            lost = tensor.isnan()
-            if lost.any():
+            is_nan = tensor.isnan()
+            if is_nan.any():
                 if not self.fills:
-                    self.refuse_integers(path, int(lost.sum()))
+                    self.refuse_integers(path, int(is_nan.sum()))
                 tensor = tensor.nan_to_num(nan=0.0)
         return tensor.to(self.dtype)
 
 
 def _is_beyond(values: np.ndarray[Any, Any]) -> bool:
-    """Tell whether an integer is not exact as float64."""
+    """Return whether an integer is not exact in float64."""
     beyond = values > EXACT
     if values.dtype.kind == "i":
         beyond |= values < -EXACT

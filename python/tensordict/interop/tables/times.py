@@ -1,4 +1,4 @@
-"""Keep the nanoseconds of Arrow's times in Python values, and give them back."""
+"""Times of Arrow as Python values that keep their nanoseconds, and back."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class NanosecondTime(dt.time):
     """The nanoseconds since midnight."""
 
     def __new__(cls, count: int) -> Self:
-        """Make one of the nanoseconds since midnight."""
+        """Make a time from the nanoseconds since midnight."""
         seconds, rest = divmod(count, 10**9)
         minutes, second = divmod(seconds, 60)
         hour, minute = divmod(minutes, 60)
-        made = super().__new__(cls, hour, minute, second, rest // 1000)
-        made.count = count
-        return made
+        time = super().__new__(cls, hour, minute, second, rest // 1000)
+        time.count = count
+        return time
 
     @property
     def nanosecond(self) -> int:
-        """The nanoseconds behind the microsecond."""
+        """The nanoseconds after the microsecond, 0 to 999."""
         return self.count % 1000
 
     def __eq__(self, other: object) -> bool:
@@ -48,7 +48,7 @@ class NanosecondTime(dt.time):
         )
 
     def __ne__(self, other: object) -> bool:
-        """Return whether two times differ, if by a nanosecond."""
+        """Return whether two times differ by at least a nanosecond."""
         return not self == other
 
     def __lt__(self, other: dt.time) -> bool:
@@ -62,28 +62,28 @@ class NanosecondTime(dt.time):
         return not self <= other
 
     def __le__(self, other: dt.time) -> bool:
-        """Return whether this time is before another, or the same."""
+        """Return whether this time is before another, or equal."""
         return self < other or self == other
 
     def __ge__(self, other: dt.time) -> bool:
-        """Return whether this time is after another, or the same."""
+        """Return whether this time is after another, or equal."""
         return not self < other
 
     def __hash__(self) -> int:
-        """Hash it as the time that it is, to the nanosecond."""
+        """Return the hash, which equals that of an equal ``datetime.time``."""
         return hash(self.count) if self.nanosecond else super().__hash__()
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
-        """Make it again from its nanoseconds."""
+        """Pickle the nanoseconds since midnight."""
         return type(self), (self.count,)
 
     def replace(self, *args: Any, **kwargs: Any) -> dt.time:  # type: ignore[override]
-        """Replace fields: a time without nanoseconds, which no field has."""
+        """Return a ``datetime.time`` with replaced fields, without the nanoseconds."""
         fields = self.hour, self.minute, self.second, self.microsecond
         return dt.time(*fields).replace(*args, **kwargs)
 
     def isoformat(self, timespec: str = "auto") -> str:
-        """The time with nine digits behind the second, where nothing else is asked."""
+        """Return the time as text, with nine digits after the second by default."""
         if timespec != "auto":
             return super().isoformat(timespec)
         return f"{super().isoformat('microseconds')}{self.nanosecond:03}"
@@ -93,14 +93,20 @@ class NanosecondTime(dt.time):
         return self.isoformat()
 
     def __repr__(self) -> str:
-        """Show the class and the time."""
+        """Return the text of the class and the time."""
         return f"{type(self).__name__}({self.isoformat()!r})"
 
 
 def times_of(array: Any, counts: Any) -> list[Any]:
-    """The values of an array of times of day, whose nanoseconds ``counts`` has.
+    """Return an Arrow array of times as Python values.
 
-    Those without nanoseconds are as pyarrow gives them.
+    Args:
+        array: the times of day.
+        counts: the same times as nanoseconds since midnight.
+
+    Returns:
+        A :class:`NanosecondTime` for times with nanoseconds, otherwise a
+        ``datetime.time``.
     """
     return [
         time if count is None or count % 1000 == 0 else NanosecondTime(count)
@@ -109,14 +115,14 @@ def times_of(array: Any, counts: Any) -> list[Any]:
 
 
 def array_of(pa: ModuleType, values: list[Any]) -> Any:
-    """An array of Python values, of nanoseconds where a value has them.
+    """Convert Python values to an Arrow array that keeps their nanoseconds.
 
-    Without a type pyarrow takes microseconds for every time.
+    By default, pyarrow converts every time to microseconds.
     """
-    made = pa.array(values)
-    wider = _with_nanoseconds(pa, made.type)
-    if wider == made.type or not any(map(_has_nanoseconds, values)):
-        return made
+    array = pa.array(values)
+    wider = _with_nanoseconds(pa, array.type)
+    if wider == array.type or not any(map(_has_nanoseconds, values)):
+        return array
     if pa.types.is_time(wider):
         counts = [None if value is None else _count(value) for value in values]
         return pa.array(counts, pa.int64()).cast(wider)
@@ -124,7 +130,7 @@ def array_of(pa: ModuleType, values: list[Any]) -> Any:
 
 
 def _with_nanoseconds(pa: Any, kind: Any) -> Any:
-    """A type with nanoseconds in place of microseconds, also in lists and structs."""
+    """Return a type with nanoseconds instead of microseconds, at any depth."""
     types = pa.types
     if types.is_timestamp(kind):
         return pa.timestamp("ns", kind.tz)
@@ -141,17 +147,17 @@ def _with_nanoseconds(pa: Any, kind: Any) -> Any:
 
 
 def _has_nanoseconds(value: Any) -> bool:
-    """Return whether a time, or one inside a list or a dictionary, has nanoseconds."""
+    """Return whether a time, also in a list or dictionary, has nanoseconds."""
     if isinstance(value, dict):
         return any(map(_has_nanoseconds, value.values()))
     if isinstance(value, list | tuple):
         return any(map(_has_nanoseconds, value))
-    # `unit` is what pandas calls the resolution of its timestamps and durations.
+    # `unit` is the resolution of timestamps and durations of pandas.
     return getattr(value, "unit", None) == "ns" or isinstance(value, NanosecondTime)
 
 
 def _count(time: dt.time) -> int:
-    """The nanoseconds since midnight."""
+    """Return the nanoseconds since midnight."""
     seconds = (time.hour * 60 + time.minute) * 60 + time.second
     nanosecond = getattr(time, "nanosecond", 0)
     return (seconds * 10**6 + time.microsecond) * 1000 + int(nanosecond)
