@@ -1,7 +1,7 @@
-"""Write bills of materials (CycloneDX) of what is released: ``bills.py --out dist``.
+"""Write bills of materials (CycloneDX) of a release: ``bills.py --out dist``.
 
-That of the crates in the extension is the one which maturin put into the wheel; that of the
-package has what it asks of Python at run time.
+maturin put the bill of the crates into the wheel, from which it is copied. The bill of
+the package lists the requirements at run time.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ CYCLONEDX = Path(sys.executable).with_name("cyclonedx-py")
 
 
 def of_crates(out: Path) -> Path:
-    """Take the bill of the crates out of a wheel."""
+    """Copy the bill of the crates out of a wheel."""
     wheels = sorted(out.glob("tensordict_rs-*.whl"))
     if not wheels:
-        sys.exit(f"{out} has no wheel to take the bill of the crates from: make wheels")
+        sys.exit(
+            f"{out} has no wheel, which contains the bill of the crates: make wheels"
+        )
     with zipfile.ZipFile(wheels[-1]) as wheel:
-        (name,) = (each for each in wheel.namelist() if "/sboms/" in each)
+        (name,) = (member for member in wheel.namelist() if "/sboms/" in member)
         path = out / "tensordict-rs-crates.cdx.json"
         path.write_bytes(wheel.read(name))
     return path
 
 
 def of_package(out: Path) -> Path:
-    """Write the bill of what the package depends on."""
+    """Write the bill of the requirements of the package."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     path = out / "tensordict-rs.cdx.json"
     options = ["--output-reproducible", "--pyproject", str(ROOT / "pyproject.toml")]
@@ -44,7 +46,7 @@ def of_package(out: Path) -> Path:
 
 
 def main() -> None:
-    """Write both."""
+    """Write both bills."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     out = parser.parse_args().out

@@ -1,8 +1,8 @@
-"""Write what recorded cases say of differences into the pages of docs/differences.
+"""Write the accepted differences of recorded cases into docs/differences.
 
-A case of ``tests/parity`` that carries a reason is an accepted difference, and is run by
-the tests. Each page ends with those of its topics: the reason, a program, and what is
-true here. ``python tools/differences.py`` writes them.
+A case of ``tests/parity`` with a reason is an accepted difference, which the tests run.
+Each page ends with the cases of its topics: the reason, a program, and the condition
+that holds in this package. ``python tools/differences.py`` writes them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PAGES = {
     "unbatched": "unbatched",
     "vmap": "interop",
 }
-"""The pages, and the topics of cases that each of them tells."""
+"""From pages to the topics of their cases."""
 
 HEADING = "## Recorded programs"
 INTRODUCTION = f"""{HEADING}
@@ -58,13 +58,13 @@ LONGEST = 150
 
 
 def shortened(program: str) -> str:
-    """Return a program in one line, its beginning left out where it is long."""
+    """Return a program in one line; the beginning of a long program is left out."""
     line = program.replace("\n", "; ")
     return line if len(line) <= LONGEST else f"… {line[-LONGEST:].lstrip()}"
 
 
-def told(cases: list[Case]) -> str:
-    """Return the entry about the cases of one reason, of which the first is shown."""
+def entry_of(cases: list[Case]) -> str:
+    """Return the entry for the cases of one reason; the shortest case is shown."""
     case = min(cases, key=lambda each: len(each.helper + each.program))
     reason = case.reason[0].upper() + case.reason[1:].rstrip(".")
     more = f" ({len(cases)} programs)" if len(cases) > 1 else ""
@@ -82,17 +82,17 @@ def section(topics_of_page: str) -> str:
         for case in cases_of(topic):
             if case.reason:
                 reasons.setdefault(case.reason, []).append(case)
-    entries = "".join(told(cases) for cases in reasons.values())
+    entries = "".join(entry_of(cases) for cases in reasons.values())
     return f"{INTRODUCTION}\n{entries}{END}"
 
 
 def page(name: str, text: str) -> str:
-    """Return the text of a page with its recorded cases as they are now."""
+    """Return the text of a page with its current recorded cases."""
     return text.partition(HEADING)[0].rstrip() + "\n\n" + section(PAGES[name])
 
 
 def topics_with_reasons() -> set[str]:
-    """Return the topics that have a case with a reason."""
+    """Return the topics with at least one accepted difference."""
     return {topic for topic in topics() if any(c.reason for c in cases_of(topic))}
 
 

@@ -1,9 +1,9 @@
-"""Make a virtual environment fit for this project: ``environment.py VENV [GROUP ...]``.
+"""Make a virtual environment for this project: ``environment.py VENV [GROUP ...]``.
 
-Creates it if it does not exist and installs what it lacks of the requirements in
-``pyproject.toml``, those of the development group by default. If everything is there
-already, nothing is installed and the network is not used. Runs on the system's Python,
-so it uses only the standard library.
+Creates the environment if it does not exist, and installs the missing requirements of
+``pyproject.toml``: of the package and of the groups, by default the group for
+development. If nothing is missing, the network is not used. Runs on the system's
+Python, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import tomllib
 ROOT = Path(__file__).resolve().parent.parent
 NO_VENV = """\
 {python} cannot create virtual environments (on Debian and Ubuntu: apt install python3-venv).
-Or give one that exists: make ... VENV=/path/to/environment"""
+Or pass an existing environment: make ... VENV=/path/to/environment"""
 WITH_TORCH = """\
 PyTorch for Linux comes with CUDA: about 3 GB to download and 6 GB on disk, some minutes.
 To use an environment that has it already: make ... VENV=/path/to/environment"""
-# Run in the environment: print those of its arguments that are not installed there.
+# Run in the environment: print the arguments that are not installed there.
 LIST_MISSING = """
 import importlib.metadata, sys
 for name in sys.argv[1:]:
@@ -35,7 +35,7 @@ for name in sys.argv[1:]:
     except importlib.metadata.PackageNotFoundError:
         print(name)
 """
-# pip names each file as it comes to it, with its size: "Downloading x.whl (1.5 MB)".
+# pip prints a line for each file, with its size: "Downloading x.whl (1.5 MB)".
 FILE = re.compile(
     r"(?:Downloading|Using cached) (?:\S*/)?(\S+?)(\.whl|\.tar\.gz) \((.*)\)"
 )
@@ -66,7 +66,7 @@ def requirements(groups: list[str]) -> list[str]:
 
 
 def are_met(pip: list[str], wanted: list[str]) -> bool:
-    """Return whether ``wanted`` and its dependencies are installed. Asks no index."""
+    """Return whether ``wanted`` and its dependencies are installed (no index)."""
     ask = ["install", "--quiet", "--dry-run", "--no-index", "--report", "-", *wanted]
     done = subprocess.run([*pip, *ask], check=False, capture_output=True)
     return done.returncode == 0 and not json.loads(done.stdout)["install"]
@@ -75,7 +75,8 @@ def are_met(pip: list[str], wanted: list[str]) -> bool:
 def install(pip: list[str], wanted: list[str]) -> int:
     """Install ``wanted`` with one line for each file, and return pip's exit status.
 
-    The same on a terminal and in a pipe: no progress bar.
+    There is no progress bar, so that the output of a terminal and of a pipe is the
+    same.
     """
     command = [*pip, "install", "--disable-pip-version-check", "--progress-bar", "off"]
     with subprocess.Popen(
@@ -91,7 +92,7 @@ def install(pip: list[str], wanted: list[str]) -> int:
 
 
 def main() -> None:
-    """Create the environment if it is missing, then install what it lacks."""
+    """Create the environment if it is missing, then install missing requirements."""
     environment, *groups = sys.argv[1:]
     python = Path(environment) / "bin" / "python"
     if not python.exists():
@@ -109,7 +110,7 @@ def main() -> None:
         capture_output=True,
         text=True,
     ).stdout.split()
-    what = ", ".join(missing) or "newer versions of what is there"
+    what = ", ".join(missing) or "newer versions of installed packages"
     print(f"installing into {environment}: {what}", flush=True)
     if "torch" in missing:
         print(WITH_TORCH, flush=True)

@@ -1,7 +1,8 @@
-"""Write docs/guide/kept_elsewhere.md: what works on a view, a file and a server.
+"""Write the table of methods that differ on views, files and servers.
 
-The table is made of the lines ``refused(...)`` and ``on_a_copy()`` in the bodies of the
-classes, and of the table of operations. ``python tools/kept_elsewhere.py`` writes it.
+The table in docs/guide/kept_elsewhere.md is made from the declarations ``refused(...)``
+and ``on_a_copy()`` in the classes, and from the table of operations. ``python
+tools/kept_elsewhere.py`` writes it.
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ HEADING = "## Methods that differ"
 
 
 def cell(kind: type, name: str) -> str:
-    """Return what a method does on a kind of collection, in a few words."""
-    written = getattr(getattr(kind, name), "differs", None)
-    if isinstance(written, elsewhere.Refused):
-        return f"`{written.refusal.error.__name__}`"
-    if isinstance(written, elsewhere.OnACopy):
-        return "on a copy" if written.inplace is None else "on a copy, never in place"
+    """Return in a few words how a method behaves for a tensordict class."""
+    difference = getattr(getattr(kind, name), "differs", None)
+    if isinstance(difference, elsewhere.Refused):
+        return f"`{difference.refusal.error.__name__}`"
+    if isinstance(difference, elsewhere.OnACopy):
+        return (
+            "on a copy" if difference.inplace is None else "on a copy, never in place"
+        )
     if name in ONLY_VIEWS:
         return "for a dtype only"
     return "`RuntimeError`" if name in REFUSED_BY_VIEWS else "works"
 
 
 def table() -> str:
-    """Return the table: a row per method that differs on one of the kinds."""
+    """Return the table: a row for each method that differs for one of the classes."""
     names = {
         name
         for kind in KINDS.values()
@@ -53,7 +56,7 @@ def table() -> str:
 
 
 def page(text: str) -> str:
-    """Return the text of the page with the table as it is now."""
+    """Return the text of the page with the current table."""
     return f"{text.partition(HEADING)[0].rstrip()}\n\n{HEADING}\n\n{table()}"
 
 

@@ -1,7 +1,7 @@
 """Check the links of the built documentation: ``python tools/links.py FOLDER``.
 
-Names each link to a page, a file or an anchor of the site that does not exist. Links to
-other sites are not followed: they fail for reasons that are not ours.
+Prints each link to a missing page, file or anchor of the site. Links to other sites are
+not checked, because they fail for reasons outside of this project.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class Page(HTMLParser):
-    """Collect the links and the anchors of a page."""
+    """A parser that collects the links and the anchors of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take what a tag refers to, and the name by which others refer to it."""
+        """Collect the link targets and the anchors of a tag."""
         for name, value in attrs:
             if name in ("href", "src") and value is not None and tag != "base":
                 self.links.add(value)
@@ -31,12 +31,12 @@ class Page(HTMLParser):
 
 
 def broken(folder: Path) -> list[str]:
-    """Return a line for each link that leads nowhere."""
+    """Return a line for each broken link."""
     folder = folder.resolve()
     pages = {path: Page(path) for path in sorted(folder.rglob("*.html"))}
     lines = []
     for path, page in pages.items():
-        if "_modules" in path.parts:  # Sphinx makes these of the source.
+        if "_modules" in path.parts:  # pages that Sphinx makes from the source
             continue
         for link in sorted(page.links):
             parts = urlsplit(link)
@@ -45,16 +45,16 @@ def broken(folder: Path) -> list[str]:
             target = path
             if parts.path:
                 target = (path.parent / unquote(parts.path)).resolve()
-            found = pages.get(target)
+            target_page = pages.get(target)
             if not target.exists() or (
-                found and unquote(parts.fragment) not in found.anchors
+                target_page and unquote(parts.fragment) not in target_page.anchors
             ):
                 lines.append(f"{path.relative_to(folder)}: {link}")
     return lines
 
 
 def main() -> None:
-    """Print what leads nowhere; the status is 1 where there is any."""
+    """Print the broken links; the exit status is 1 if there are any."""
     lines = broken(Path(sys.argv[1]))
     print("\n".join(lines) or "every link leads somewhere")
     sys.exit(bool(lines))

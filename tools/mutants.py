@@ -1,9 +1,10 @@
-"""Break lines of the package, one at a time, and name those that no recorded case notices.
+"""Break random lines of the package, and print the undetected mutants.
 
-``python tools/mutants.py TOPIC... [--of MODULE...] [--count N] [--seed N]`` runs the cases
-of the topics (``tests/parity``), notes which lines of Python they run, and breaks some of
-these at random: a comparison, a condition, a number, a call, what is returned. Each is
-broken in a child process that runs the cases until one fails.
+``python tools/mutants.py TOPIC... [--of MODULE...] [--count N] [--seed N]`` runs the
+cases of the topics (``tests/parity``) and records the lines of Python that they
+execute. Then it breaks some of these lines at random: a comparison, a condition, a
+number, a call or a return value. Each mutant runs in a child process, which runs the
+cases until one fails.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ SURVIVED, NOTICED = 0, 1
 
 
 def broken(node: ast.AST) -> ast.AST | None:
-    """Return a node that does something else, or None where there is no such thing."""
+    """Return a mutated node, or None if the node cannot be mutated."""
     if isinstance(node, ast.Compare):
         swap: Any = SWAPPED[type(node.ops[0])]
         node.ops[0] = swap()
@@ -82,20 +83,20 @@ def broken(node: ast.AST) -> ast.AST | None:
 
 
 class Breaking(ast.NodeTransformer):
-    """Break the node at a position in the order of a walk."""
+    """A transformer that breaks one node."""
 
     def __init__(self, target: ast.AST) -> None:
         self.target = target
 
     def visit(self, node: ast.AST) -> Any:
-        """Replace the target, and visit what is within other nodes."""
+        """Replace the target, and visit the children of other nodes."""
         if node is self.target:
             return ast.copy_location(broken(node) or node, node)
         return self.generic_visit(node)
 
 
 def definition(function: types.FunctionType) -> ast.Module:
-    """Return the tree of a function without its decorators, its lines as in the file."""
+    """Return the tree of a function without decorators, with its line numbers."""
     lines, first = inspect.getsourcelines(function)
     tree = ast.parse(textwrap.dedent("".join(lines)))
     tree.body[0].decorator_list = []
@@ -103,14 +104,14 @@ def definition(function: types.FunctionType) -> ast.Module:
 
 
 def mutants(function: types.FunctionType, lines: set[int]) -> Iterator[tuple[int, int]]:
-    """Give line and position of each node of a function that can be broken."""
+    """Yield line and position of each node of a function that can be broken."""
     for position, node in enumerate(ast.walk(definition(function))):
         if getattr(node, "lineno", None) in lines and broken(copy.deepcopy(node)):
             yield node.lineno, position
 
 
 def break_at(function: types.FunctionType, position: int) -> str:
-    """Break a function at a node, in place. Returns what the line has become."""
+    """Break a node of a function in place, and return the old and the new line."""
     tree = definition(function)
     target = list(ast.walk(tree))[position]
     before = ast.unparse(target).splitlines()[0]
@@ -122,12 +123,12 @@ def break_at(function: types.FunctionType, position: int) -> str:
 
 
 def functions(only: list[str]) -> dict[types.CodeType, types.FunctionType]:
-    """Return the functions of the package by their code, those with cells left out."""
-    found: dict[types.CodeType, types.FunctionType] = {}
+    """Return the functions of the package by their code, except closures."""
+    result: dict[types.CodeType, types.FunctionType] = {}
     for name, module in list(sys.modules.items()):
         if not name.startswith("tensordict."):
             continue
-        if only and not any(name.startswith(f"tensordict.{each}") for each in only):
+        if only and not any(name.startswith(f"tensordict.{part}") for part in only):
             continue
         for owner in [
             module,
@@ -139,21 +140,21 @@ def functions(only: list[str]) -> dict[types.CodeType, types.FunctionType]:
                     continue
                 code = value.__code__
                 if code.co_filename.startswith(PACKAGE) and not code.co_freevars:
-                    found[code] = value
-    return found
+                    result[code] = value
+    return result
 
 
 def fails(topic: str, case: Case) -> bool:
-    """Tell whether a case does not answer as recorded."""
+    """Return whether a case gives another answer than recorded."""
     try:
         test_parity.check(topic, case)
-    except Exception:  # noqa: BLE001 (whatever it is, it is noticed)
+    except Exception:  # noqa: BLE001 (any exception detects the mutant)
         return True
     return False
 
 
 def lines_run(cases: list[tuple[str, Case]]) -> dict[types.CodeType, set[int]]:
-    """Run the cases, and return the lines of the package that they run."""
+    """Run the cases, and return the lines of the package that they execute."""
     seen: dict[types.CodeType, set[int]] = {}
 
     def trace(frame: types.FrameType, _event: str, _argument: Any) -> Any:
@@ -176,10 +177,10 @@ def lines_run(cases: list[tuple[str, Case]]) -> dict[types.CodeType, set[int]]:
 
 
 def noticed(function: types.FunctionType, position: int, cases: list[Any]) -> bool:
-    """Break a function in a child process; tell whether a case fails, or it ends."""
+    """Break a function in a child process; return whether a case detects it."""
     child = os.fork()
     if child == 0:
-        # Processor time is limited: a mutant may loop for ever, and the machine be busy.
+        # A mutant may loop forever. The limit is CPU time, because the machine may be busy.
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
         break_at(function, position)
         found = any(fails(topic, case) for topic, case in cases)
@@ -188,12 +189,17 @@ def noticed(function: types.FunctionType, position: int, cases: list[Any]) -> bo
 
 
 def main() -> None:
-    """Break lines, and print the mutants that survive."""
+    """Break lines, and print the surviving mutants."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("topics", nargs="+")
-    parser.add_argument("--of", nargs="*", default=[], help="modules, as in ops.keys")
-    parser.add_argument("--count", type=int, default=30)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--of",
+        nargs="*",
+        default=[],
+        help="mutate these modules only, such as ops.keys",
+    )
+    parser.add_argument("--count", type=int, default=30, help="number of mutants")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the choice")
     options = parser.parse_args()
     os.chdir(tempfile.mkdtemp())
     warnings.simplefilter("ignore")

@@ -1,8 +1,9 @@
 """Draw the plots of the documentation from files of measurements: ``plots.py FOLDER``.
 
 Reads ``operations.json`` (``python -m benches.python --json``) and ``loader.json``
-(``benches/data_loader.py --json``) in the folder and writes pictures beside them. Below each
-stands what it was measured on, and when, as the file says it. Needs matplotlib.
+(``benches/data_loader.py --json``) in the folder, and writes pictures beside them.
+Below each plot stand the machine and the date of the measurement, from the file. Needs
+matplotlib.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ view|reshape|permute|split|unbind|index int|index slice|index tensor|index mask
 """,
     "Structure": "select|exclude|flatten_keys|update|set|lock and unlock",
 }
-"""Operations that the first plot shows, as they are named in ``benches/python``."""
+"""The operations in the first plot, by their names in ``benches/python``."""
 
 LIGHT = {"text": "#24292f", "card": "#f6f8fa", "bare": "#8c959f"}
 DARK = {"text": "#e6edf3", "card": "#161b22", "bare": "#6e7681"}
-"""Colours that follow the scheme of the reader."""
+"""Colours for the light and the dark scheme of the reader."""
 
 GREY = LIGHT["bare"]
 COLOURS = {"ours": "#2f81f7", "peer": "#db6d28", "bare": GREY}
@@ -63,11 +64,11 @@ STYLE = {
 }
 
 WIDTH = 5.0
-"""Inches of a plot. It is scaled down on a narrow page, so a wider one has small letters."""
+"""The width of a plot in inches. On a narrow page, a wider plot is hard to read."""
 
 
 def source(machine: dict[str, Any]) -> str:
-    """Return the lines that say what was measured on what, and when."""
+    """Return the lines below a plot: machine, versions and date."""
     return (
         "{processor}, {cores} cores (load {load})\n"
         "Python {python}, torch {torch}\n"
@@ -76,7 +77,7 @@ def source(machine: dict[str, Any]) -> str:
 
 
 def in_both_schemes(picture: str) -> str:
-    """Return an SVG whose text and background follow the scheme of the reader."""
+    """Return an SVG whose colours follow the light or dark scheme of the reader."""
     declared = {}
     for scheme, colours in (("light", LIGHT), ("dark", DARK)):
         values = "; ".join(f"--{name}: {value}" for name, value in colours.items())
@@ -91,7 +92,7 @@ def in_both_schemes(picture: str) -> str:
 
 
 def finish(figure: Any, path: Path, machine: dict[str, Any]) -> None:
-    """Write the lines below the plot, and the plot."""
+    """Add the lines below the plot, and write the file."""
     height = figure.get_figheight()
     figure.text(0.03, 0.1 / height, source(machine), fontsize=10, va="bottom")
     file = io.StringIO()
@@ -102,7 +103,7 @@ def finish(figure: Any, path: Path, machine: dict[str, Any]) -> None:
 
 
 def figure_of(rows: int, height: float, left: float, top: float = 0.4) -> Any:
-    """Return a figure with axes one below the other, and room for text around them."""
+    """Return a figure with axes below each other, and room for text around them."""
     figure, axes = plt.subplots(rows, 1, figsize=(WIDTH, height), squeeze=False)
     figure.subplots_adjust(
         left=left, right=0.96, top=1 - top / height, bottom=1.3 / height
@@ -111,7 +112,7 @@ def figure_of(rows: int, height: float, left: float, top: float = 0.4) -> Any:
 
 
 def draw_operations(measured: dict[str, Any], tree: str, path: Path) -> None:
-    """Draw the times of some operations, topic below topic."""
+    """Draw the times of the operations, one topic below the other."""
     found = measured["trees"][tree]
     topics = {
         title: [
@@ -154,16 +155,16 @@ def draw_operations(measured: dict[str, Any], tree: str, path: Path) -> None:
 
 
 def draw_ratios(measured: dict[str, Any], path: Path) -> None:
-    """Draw what each tensor operation takes, as a multiple of the bare loop, sorted."""
+    """Draw the time of each tensor operation divided by the bare loop's, sorted."""
     trees = list(measured["trees"])
     figure, all_axes = figure_of(len(trees), 0.8 + 2.7 * len(trees), left=0.14)
     figure.subplots_adjust(hspace=0.3)
     for tree, axes in zip(trees, all_axes, strict=True):
         for side in ("peer", "ours"):
             ratios = sorted(
-                one[side]["min"] / one["bare"]["min"]
-                for one in measured["trees"][tree].values()
-                if side in one and "bare" in one
+                times[side]["min"] / times["bare"]["min"]
+                for times in measured["trees"][tree].values()
+                if side in times and "bare" in times
             )
             if not ratios:
                 continue
@@ -180,7 +181,7 @@ def draw_ratios(measured: dict[str, Any], path: Path) -> None:
 
 
 def draw_loader(measured: dict[str, Any], path: Path) -> None:
-    """Draw rows a second of every way to read shuffled batches."""
+    """Draw the rows per second of each way to read shuffled batches."""
     rates = {
         name: statistics.median(numbers["rows_per_s"])
         for name, numbers in measured["contestants"].items()
@@ -201,7 +202,7 @@ def draw_loader(measured: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    """Draw what the files in the folder hold."""
+    """Draw the measurements in the folder."""
     folder = Path(sys.argv[1])
     plt.rcParams.update(STYLE)
     operations, loader = folder / "operations.json", folder / "loader.json"

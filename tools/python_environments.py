@@ -1,9 +1,10 @@
-"""Environments for the Pythons that others have, made where it can be done.
+"""Environments for other Python versions, on this machine.
 
-An environment has torch, NumPy, what the tests need, and later a wheel of this package.
-``Local`` is a virtual environment of a Python of this machine, ``Debian`` one in a root file system
-of Debian, where ``sid`` has Pythons that no other place has yet. Programs that run there see neither
-the checkout nor Rust. Runs on the system's Python, so it uses only the standard library.
+An environment contains torch, NumPy, the requirements of the tests, and later a wheel
+of this package. ``Local`` is a virtual environment of an installed Python. ``Debian``
+is a virtual environment in a root file system of Debian ``sid``, which has the newest
+Pythons. Programs in an environment see neither the checkout nor Rust. Runs on the
+system's Python, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -27,27 +28,27 @@ sys.path.insert(0, str(Path(__file__).parent))
 from environment import WITH_TORCH, requirements
 
 NETWORK = ("PIP_", "SSL_CERT_", "REQUESTS_CA_", "http_proxy", "https_proxy", "no_proxy")
-"""The variables with which a program reaches the package index."""
+"""The prefixes of variables that a program needs to reach the package index."""
 
 QUIETLY = ("--quiet", "--disable-pip-version-check", "--progress-bar", "off")
 
 SPACE = 8e9
-"""The bytes that a new environment takes, with torch and what unpacks it."""
+"""The bytes of disk space for a new environment, with torch and its unpacking."""
 
 SPACE_TO_RUN = 2e9
-"""The bytes that its tests take, and the wheel."""
+"""The bytes of disk space for the wheel and the tests."""
 
 PATIENCE = 1800
-"""The seconds for one step of making an environment: a network may never answer."""
+"""The timeout in seconds for one step: a network may never answer."""
 
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
-# The processes of a program end with it, and its mounts with its name space.
+# Child processes end with the program, and mounts end with the name space.
 APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
 IN_ROOT = """
 mount -t proc proc "$0/proc"; mount --rbind /dev "$0/dev"; mount --rbind /sys "$0/sys"
 root=$0; work=$1; shift; status=0
-# This shell is the first process of the name space, which orphans become children of.
+# This shell is the first process of the name space and adopts orphans.
 chroot "$root" /bin/sh -c 'cd "$0" && exec "$@"' "$work" "$@" || status=$?
 exit $status
 """
@@ -63,11 +64,11 @@ print(json.dumps({
 
 
 class Unavailable(Exception):  # noqa: N818 (it is no error: others are still tried)
-    """The reason why there is no environment for a Python here."""
+    """The reason why this machine cannot provide an environment for a Python."""
 
 
 class Environment(abc.ABC):
-    """One Python, with torch and what the tests need.
+    """A Python with torch and the requirements of the tests.
 
     Args:
         name: such as ``3.15`` or ``3.11-torch-2.11``.
@@ -84,27 +85,28 @@ class Environment(abc.ABC):
         self.torch = options[1] if options[:1] == ["torch"] else None
 
     folder: Path
-    """The virtual environment, as this machine sees it."""
+    """The path of the virtual environment on this machine."""
 
     @property
     def work(self) -> Path:
-        """The folder in which programs run, with a copy of the tests."""
+        """The folder in which programs run. It holds a copy of the tests."""
         return self.folder / "work"
 
     def make(self, *, libraries: bool) -> None:
-        """Create what is missing of the environment.
+        """Create the environment, or the missing parts of it.
 
         Args:
-            libraries: install those of all extras for which there is a wheel, too.
+            libraries: whether to install the libraries of all extras, if they have a
+                wheel.
 
         Raises:
-            Unavailable: it cannot be made here.
-            OSError: the disk is full, or may not be written.
-            subprocess.SubprocessError: a step failed, or did not end.
+            Unavailable: this machine cannot provide the environment.
+            OSError: the disk is full or not writable.
+            subprocess.SubprocessError: a step failed or timed out.
         """
         if refusal := self.refusal():
             raise Unavailable(refusal)
-        # A link that leads nowhere, as this machine sees it, is one inside of another root.
+        # `lexists`: a link into another root file system looks broken from here.
         is_new = not os.path.lexists(self.folder / "bin" / "python")
         self.where.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self.where).free
@@ -118,7 +120,7 @@ class Environment(abc.ABC):
             try:
                 self.create()
             except (OSError, subprocess.SubprocessError, Unavailable):
-                # Half of an environment would be taken for one the next time.
+                # The next run would take a partial environment for a complete one.
                 shutil.rmtree(self.folder, ignore_errors=True)
                 raise
         self.work.mkdir(exist_ok=True)
@@ -128,35 +130,36 @@ class Environment(abc.ABC):
         self._install(wanted)
         without = self.folder / "without.json"
         if libraries and not without.exists():
-            each = requirements(["libraries"])[len(requirements([])) :]
-            missing = [name for name in each if not self._has_wheel(name)]
+            optional = requirements(["libraries"])[len(requirements([])) :]
+            missing = [name for name in optional if not self._has_wheel(name)]
             without.write_text(json.dumps(missing), "utf-8")
 
     def refusal(self) -> str | None:
-        """Return the reason why such an environment cannot be here, if there is one."""
+        """Return why this machine cannot provide the environment, or None."""
         return None
 
     @abc.abstractmethod
     def create(self) -> None:
-        """Create the virtual environment, with nothing in it."""
+        """Create an empty virtual environment."""
 
     @abc.abstractmethod
     def _command(self, program: list[str], variables: dict[str, str]) -> list[str]:
-        """Return the command of this machine that runs a program there."""
+        """Return the command that runs a program in the environment."""
 
     @abc.abstractmethod
     def _path_of(self, path: Path) -> str:
-        """Return the name of a file of the environment, for a program that runs there."""
+        """Return the path of a file as a program in the environment sees it."""
 
     def run(
         self, program: list[str], *, bare: bool = False, **options: object
     ) -> subprocess.CompletedProcess:
-        """Run a program in the folder of the tests, with a clean environment.
+        """Run a program in the folder of the tests, with clean variables.
 
         Args:
-            program: its name and arguments; ``python`` is that of the environment.
-            bare: nothing is on the path but the environment itself.
-            options: those of :func:`subprocess.run`.
+            program: the name and the arguments; ``python`` is the Python of the
+                environment.
+            bare: whether the path contains only the environment.
+            options: options of :func:`subprocess.run`.
         """
         variables = {
             "HOME": self._path_of(self.folder),
@@ -187,7 +190,7 @@ class Environment(abc.ABC):
         return done.returncode == 0
 
     def _install(self, wanted: list[str]) -> None:
-        # Asks no index where everything is there.
+        # Without an index first: the network is not used if nothing is missing.
         if self._pip("--no-index", *wanted, stderr=subprocess.DEVNULL):
             return
         print(f"installing into {self.folder}: {', '.join(wanted)}", flush=True)
@@ -196,17 +199,17 @@ class Environment(abc.ABC):
             raise Unavailable(f"pip cannot install {', '.join(wanted)}")
 
     def _has_wheel(self, requirement: str) -> bool:
-        """Install a library, unless it has no wheel for this Python."""
+        """Install a library if it has a wheel for this Python; return whether so."""
         only = "--only-binary=:all:"
         return self._pip(only, requirement, stderr=subprocess.DEVNULL)
 
     def install_apart(self, folder: Path, wanted: Sequence[str]) -> bool:
-        """Install packages into a folder of their own, and return whether that went well."""
+        """Install packages into a separate folder; return whether this succeeded."""
         target = ("--target", self._path_of(folder))
         return self._pip("--no-deps", *target, *wanted)
 
     def install_wheel(self, wheel: Path) -> None:
-        """Install a wheel of this package in place of any other."""
+        """Install a wheel of this package, and replace an installed one."""
         shutil.copy(wheel, self.work)
         copy = self._path_of(self.work / wheel.name)
         if not self._pip("--no-index", "--no-deps", "--force-reinstall", copy):
@@ -214,10 +217,10 @@ class Environment(abc.ABC):
         (self.work / wheel.name).unlink()
 
     def versions(self) -> dict[str, object]:
-        """Return the versions of Python, torch and NumPy, and what has no wheel.
+        """Return the versions of Python, torch and NumPy, and missing wheels.
 
         Raises:
-            Unavailable: torch cannot be imported, whatever this package does.
+            Unavailable: torch cannot be imported.
         """
         program = ["python", "-c", VERSIONS]
         done = self.run(program, capture_output=True, text=True)
@@ -230,7 +233,7 @@ class Environment(abc.ABC):
 
 
 class Local(Environment):
-    """A virtual environment of a Python of this machine."""
+    """A virtual environment of an installed Python."""
 
     def __init__(self, name: str, where: Path, python: str) -> None:
         super().__init__(name, where)
@@ -238,7 +241,7 @@ class Local(Environment):
         self.folder = where / name
 
     def create(self) -> None:
-        """Create it with the Python that was found."""
+        """Create the environment with the installed Python."""
         subprocess.run([self.python, "-m", "venv", self.folder], check=True)
 
     def _path_of(self, path: Path) -> str:
@@ -254,7 +257,7 @@ class Local(Environment):
 
 
 class Debian(Environment):
-    """A virtual environment in a root file system of Debian's ``sid``."""
+    """A virtual environment in a root file system of Debian ``sid``."""
 
     def __init__(self, name: str, where: Path) -> None:
         super().__init__(name, where)
@@ -276,10 +279,10 @@ class Debian(Environment):
             raise Unavailable(f"{python} of Debian cannot make environments")
 
     def make(self, *, libraries: bool) -> None:
-        """Create what is missing; with the libraries come the programs that tests use."""
+        """Create missing parts; with libraries, also the programs that tests use."""
         super().make(libraries=libraries)
         if libraries and not (self.root / "usr" / "bin" / "redis-server").exists():
-            # Their tests are skipped without them, and say so.
+            # Without these programs, their tests are skipped.
             with contextlib.suppress(Unavailable):
                 self._install_packages("e2fsprogs", "make", "redis-server")
 
@@ -287,7 +290,7 @@ class Debian(Environment):
         return (self.root / "usr" / "bin" / "python3").exists()
 
     def refusal(self) -> str | None:
-        """Return the reason why there can be no root file system here."""
+        """Return why this machine cannot have a root file system, or None."""
         here = "neither pyenv nor the path has it, and a root file system of Debian"
         if platform.system() != "Linux" or os.geteuid() != 0:
             return f"{here} can only be made by the superuser of a Linux"
@@ -332,7 +335,7 @@ class Debian(Environment):
         self._apt("install", "-y", "-qq", "--no-install-recommends", *names)
 
     def _apt(self, *arguments: str) -> None:
-        # A mirror may be some weeks behind: its lists say that they are too old, and still serve.
+        # A mirror may be weeks behind. Its lists have expired, but still work.
         stale = ["-o", "Acquire::Check-Valid-Until=false"]
         done = self._inside("apt-get", *stale, *arguments)
         if done.returncode:
@@ -363,14 +366,16 @@ class Debian(Environment):
 
 
 def installed(minor: int) -> str | None:
-    """Return the path of a Python of this machine that can make environments."""
+    """Return the path of an installed Python that can make environments, or None."""
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    # A name that ends with "t" is a build without a global lock.
-    found = [path for path in root.glob(f"3.{minor}.*") if not path.name.endswith("t")]
-    paths = [str(path / "bin" / "python") for path in sorted(found, reverse=True)]
+    # Skip free-threaded builds, whose names end with "t".
+    versions = [
+        path for path in root.glob(f"3.{minor}.*") if not path.name.endswith("t")
+    ]
+    paths = [str(path / "bin" / "python") for path in sorted(versions, reverse=True)]
     check = f"import sys, venv, ensurepip; sys.exit(sys.version_info[1] != {minor})"
     for path in (*paths, shutil.which(f"python3.{minor}")):
-        # The shim of a version that is not chosen is there, and fails.
+        # pyenv has shims of inactive versions, which fail.
         if (
             path
             and not subprocess.run(
@@ -382,14 +387,16 @@ def installed(minor: int) -> str | None:
 
 
 def find(name: str, where: Path) -> Environment:
-    """Return the environment of a name, which need not be there yet.
+    """Return the environment of a name; it may have to be created.
 
     Raises:
-        Unavailable: the name is none.
+        Unavailable: the name is invalid.
     """
     version = name.split("-", maxsplit=1)[0]
     if not version.startswith("3.") or not version[2:].isdigit():
-        raise Unavailable("the name of a Python is such as 3.15 or 3.11-torch-2.11")
+        raise Unavailable(
+            f"the name of a Python is such as 3.15 or 3.11-torch-2.11, got {name!r}"
+        )
     if python := installed(int(version[2:])):
         return Local(name, where, python)
     return Debian(name, where)

@@ -1,17 +1,17 @@
-"""Run the tests on other Pythons, from the wheel: ``pythons.py 3.15 ... --suites core``.
+"""Run the tests on other Pythons from the wheel: ``pythons.py 3.15 --suites core``.
 
-Each Python gets an environment with torch, what the tests need, and the wheel, but
-nothing of the checkout: copies of the tests run, on a path without Rust. It is made
-from pyenv or the path of this machine, otherwise in a root file system of Debian's
-``sid``, which takes the superuser and debootstrap. Where none can be made, the
-reason is printed, and the other Pythons are still tried. ``newest`` names the newest one
-for which there is an environment, ``3.11-torch-2.11`` one with this torch.
+Each Python gets an environment with torch, the requirements of the tests, and the wheel. The
+tests are copied there and run without the checkout and without Rust. The environment is made
+from a Python of pyenv or of the path; otherwise in a root file system of Debian ``sid``, which
+needs the superuser and debootstrap. If an environment cannot be made, the reason is printed
+and the next Python is tried. ``newest`` is the newest Python that has an environment;
+``3.11-torch-2.11`` is a Python with this torch.
 
     pythons.py newest --suites core          # what `make test-newest` does
     pythons.py 3.15 --run python -m benches.python --peer release
 
-Suites are folders of ``tests/``, or one of the names in ``SUITES``. What they answered is kept
-beside the environments, where ``tools/pythons_table.py`` reads it.
+Suites are folders of ``tests/``, or names in ``SUITES``. The results are kept beside the
+environments, where ``tools/pythons_table.py`` reads them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from python_environments import Environment, Unavailable, find
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("benches", "docs", "examples", "tests", "tools")
-"""The folders that tests read, without the package and its sources."""
+"""The folders that tests read, except the package and its sources."""
 
 SUITES = {
     "core": (
@@ -44,14 +44,14 @@ SUITES = {
     "near": ("ops", "containers", "native", "concurrent"),
     "bare": ("bare",),
 }
-"""Several suites under one name. ``all`` names every folder and file of ``tests``."""
+"""Names for several suites. ``all`` is every folder and file of ``tests``."""
 
 OTHER = {
     "typing": "asks type checkers, whose answers do not depend on the Python that runs",
     "test_structure.py": "is about the folders of the checkout",
     "test_setting_up.py": "is about the commands of the checkout",
 }
-"""The tests that do not run from a wheel, with the reason."""
+"""From tests that do not run from a wheel to the reason."""
 
 SMOKE = (
     "test_examples.py",
@@ -59,32 +59,32 @@ SMOKE = (
     "storage/test_tree.py",
     "data/test_gather.py",
 )
-"""The smoke suite of a wheel, with nothing else on the path, no compiler and no shell."""
+"""The smoke tests of a wheel: only the wheel on the path, no compiler, no shell."""
 
 
 def folders(suites: list[str]) -> list[str]:
-    """Return the folders and files of ``tests`` that suites name."""
-    found: list[str] = []
+    """Return the folders and files of ``tests`` in the named suites."""
+    names: list[str] = []
     for suite in suites:
         if suite == "all":
             tests = sorted((ROOT / "tests").iterdir())
-            found += [path.name for path in tests if any(path.glob("**/test_*.py"))]
-            found += [path.name for path in tests if path.match("test_*.py")]
+            names += [path.name for path in tests if any(path.glob("**/test_*.py"))]
+            names += [path.name for path in tests if path.match("test_*.py")]
         else:
-            found += SUITES.get(suite, (suite,))
-    return [name for name in dict.fromkeys(found) if name not in OTHER]
+            names += SUITES.get(suite, (suite,))
+    return [name for name in dict.fromkeys(names) if name not in OTHER]
 
 
 def wheel_of(environment: Environment, folder: Path | None) -> Path:
-    """Return the wheel for an environment: of ``folder``, or one that make builds."""
+    """Return the wheel for an environment: from ``folder``, or built by make."""
     tag = f"-cp3{environment.minor}-"
     if folder is None:
         folder = ROOT / "build" / "pythons" / "wheels" / environment.machine
         target = f"{folder.relative_to(ROOT)}/3.{environment.minor}.built"
         make = ["make", "--silent"]
-        # Without its tools nothing is said about the package: an index may lack them.
+        # Missing build tools are no fault of the package: an index may lack them.
         if subprocess.run([*make, "release-tools"], cwd=ROOT, check=False).returncode:
-            raise Unavailable("what builds wheels cannot be installed")
+            raise Unavailable("the tools that build wheels cannot be installed")
         subprocess.run([*make, target], cwd=ROOT, check=True)
     fitting = [path for path in folder.glob("*.whl") if tag in path.name]
     fitting = [path for path in fitting if environment.machine in path.name]
@@ -94,18 +94,18 @@ def wheel_of(environment: Environment, folder: Path | None) -> Path:
 
 
 def copy_tests(environment: Environment) -> None:
-    """Put the tests as they are now into the environment."""
+    """Copy the current tests into the environment."""
     ignore = shutil.ignore_patterns("__pycache__", "_build", "*.so")
     for name in COPIED:
-        to = environment.work / name
-        shutil.rmtree(to, ignore_errors=True)
-        shutil.copytree(ROOT / name, to, ignore=ignore)
+        target = environment.work / name
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(ROOT / name, target, ignore=ignore)
     for path in (*ROOT.glob("*.md"), ROOT / "pyproject.toml", ROOT / "Makefile"):
         shutil.copy(path, environment.work)
 
 
 def test(environment: Environment, suite: str, options: list[str]) -> dict:
-    """Run one folder of tests, and return what became of them."""
+    """Run one folder of tests, and return its results."""
     report = environment.work / "report.xml"
     report.unlink(missing_ok=True)
     paths = [f"tests/{name}" for name in (SMOKE if suite == "bare" else (suite,))]
@@ -124,7 +124,7 @@ def test(environment: Environment, suite: str, options: list[str]) -> dict:
 
 
 def counted(report: Path) -> dict:
-    """Return how many tests of a report passed and failed, and why others were skipped."""
+    """Return the passed, failed and skipped tests of a report."""
     result: dict = {"passed": 0, "failed": [], "skipped": {}}
     if not report.exists():
         return result
@@ -141,21 +141,21 @@ def counted(report: Path) -> dict:
 
 
 def record(environment: Environment, suite: str, result: dict) -> None:
-    """Keep the answers of a suite beside the environments."""
+    """Store the results of a suite beside the environments."""
     path = environment.where / "results" / f"{environment.name}.json"
     path.parent.mkdir(exist_ok=True)
-    known = json.loads(path.read_text("utf-8")) if path.exists() else {"suites": {}}
-    known |= environment.versions()
-    known["machine"] = f"{platform.system()}, {environment.machine}"
-    known["suites"][suite] = {"date": time.strftime("%Y-%m-%d"), **result}
-    path.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
+    results = json.loads(path.read_text("utf-8")) if path.exists() else {"suites": {}}
+    results |= environment.versions()
+    results["machine"] = f"{platform.system()}, {environment.machine}"
+    results["suites"][suite] = {"date": time.strftime("%Y-%m-%d"), **result}
+    path.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
 
 
 def prepare(name: str, arguments: argparse.Namespace) -> Environment:
-    """Make the environment for one Python, and install the wheel there.
+    """Make the environment for a Python, and install the wheel there.
 
     Raises:
-        Unavailable: this machine, its disk or its network does not allow it.
+        Unavailable: the machine, its disk or its network does not allow it.
         subprocess.CalledProcessError: the wheel cannot be built.
     """
     try:
@@ -170,7 +170,7 @@ def prepare(name: str, arguments: argparse.Namespace) -> Environment:
 
 
 def try_on(environment: Environment, arguments: argparse.Namespace) -> bool:
-    """Run what was asked for, and return whether all of it went well."""
+    """Run the suites or the program, and return whether all succeeded."""
     if arguments.run:
         return environment.run(arguments.run).returncode == 0
     options = ["-n", str(arguments.workers), "--dist", "loadfile"]
@@ -186,14 +186,14 @@ def try_on(environment: Environment, arguments: argparse.Namespace) -> bool:
 def first_that_can(
     name: str, supported: list[str], arguments: argparse.Namespace
 ) -> bool:
-    """Try one Python, or the newest one that can be tried; return whether all went well."""
-    for each in reversed(supported) if name == "newest" else [name]:
+    """Try one Python, or the newest available one; return whether all tests passed."""
+    for version in reversed(supported) if name == "newest" else [name]:
         try:
-            environment = prepare(each, arguments)
+            environment = prepare(version, arguments)
         except Unavailable as reason:
-            print(f"{each} is not tried: {reason}", flush=True)
+            print(f"{version} is not tried: {reason}", flush=True)
         except subprocess.CalledProcessError as error:
-            print(f"{each}: its wheel cannot be built: {error}", flush=True)
+            print(f"{version}: its wheel cannot be built: {error}", flush=True)
             return False
         else:
             return try_on(environment, arguments)
@@ -201,17 +201,41 @@ def first_that_can(
 
 
 def main() -> None:
-    """Try every Python that was named; the status is 1 where a test failed."""
+    """Try each named Python; the exit status is 1 if a test failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("pythons", nargs="*", help="3.15, 3.11-torch-2.11, newest")
-    parser.add_argument("--suites", nargs="*", default=["core"])
-    parser.add_argument("--where", type=Path, default=ROOT / "build" / "pythons")
-    parser.add_argument("--wheels", type=Path, help="has them; else make builds them")
-    parser.add_argument("--libraries", action="store_true", help="those of all extras")
-    parser.add_argument("--workers", type=int, default=2, help="of pytest")
-    parser.add_argument("--run", nargs=argparse.REMAINDER, help="a program of your own")
+    parser.add_argument(
+        "--suites",
+        nargs="*",
+        default=["core"],
+        help="names of suites, or folders of tests/ (default: core)",
+    )
+    parser.add_argument(
+        "--where",
+        type=Path,
+        default=ROOT / "build" / "pythons",
+        help="folder of the environments (default: build/pythons)",
+    )
+    parser.add_argument(
+        "--wheels",
+        type=Path,
+        help="folder of built wheels (default: make builds them)",
+    )
+    parser.add_argument(
+        "--libraries",
+        action="store_true",
+        help="also install the libraries of all extras",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=2, help="processes of pytest (default: 2)"
+    )
+    parser.add_argument(
+        "--run",
+        nargs=argparse.REMAINDER,
+        help="program to run instead of the tests, with its arguments",
+    )
     arguments = parser.parse_args()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     supported = re.findall(r":: Python :: (3\.\d+)", "\n".join(project["classifiers"]))

@@ -1,9 +1,10 @@
-"""Measure on other Pythons, from the wheel, beside the release: ``pythons_speed.py 3.11 3.15``.
+"""Measure on other Pythons, from the wheel, beside the published release.
 
-Runs the benchmarks in the environments of ``tools/pythons.py``, where the published release
-for that Python lies in a folder of its own, and keeps their numbers in
-``docs/performance/pythons/VERSION``. Then it writes the table in ``docs/performance.md`` from all
-that lies there; without a Python it only does that. Other programs should be stopped meanwhile.
+``pythons_speed.py 3.11 3.15`` runs the benchmarks in the environments of ``tools/pythons.py``.
+The published release is installed in a separate folder there. The numbers are stored in
+``docs/performance/pythons/VERSION``. Then the table in ``docs/performance.md`` is written from
+all stored numbers; without a Python, the program only writes the table. Stop other programs
+during a measurement.
 """
 
 from __future__ import annotations
@@ -42,31 +43,31 @@ BENCHES = {
     "storage": ["benches/storage.py", "--only", "240 x 5 MB", "--peer", "release"],
     "checkpoint": ["benches/checkpoint.py", "--only", "save", "restore"],
 }
-"""The programs, each with what it is given; each writes a file of its name."""
+"""From names to programs with their arguments. Each writes a file of its name."""
 
 STRUCTURE = """
 clone(False)|select|exclude|flatten_keys|update|keys|items|get|set|lock and unlock
 """
-"""The structure operations that a goal is set for, as ``benches/python`` names them."""
+"""The structure operations with a goal, by their names in ``benches/python``."""
 
 
 def measure(environment: Environment, names: list[str], rounds: int | None) -> bool:
-    """Run benchmarks in an environment, keep their numbers, and return whether all ran."""
+    """Run benchmarks in an environment; return whether all wrote their numbers."""
     release = environment.work / "release"
     if not release.exists() and not environment.install_apart(release, RELEASE):
         shutil.rmtree(release, ignore_errors=True)
         raise Unavailable("pip cannot install the published release")
-    kept = KEPT / environment.name
-    kept.mkdir(parents=True, exist_ok=True)
+    target = KEPT / environment.name
+    target.mkdir(parents=True, exist_ok=True)
     is_well = True
     for name in names:
         print(f"{environment.name}: {name}", flush=True)
-        times = [] if rounds is None else ["--rounds", str(rounds)]
-        made = environment.work / f"{name}.json"
-        made.unlink(missing_ok=True)
-        environment.run(["python", *BENCHES[name], *times, "--json", made.name])
-        if made.exists():
-            shutil.copy(made, kept)
+        options = [] if rounds is None else ["--rounds", str(rounds)]
+        output = environment.work / f"{name}.json"
+        output.unlink(missing_ok=True)
+        environment.run(["python", *BENCHES[name], *options, "--json", output.name])
+        if output.exists():
+            shutil.copy(output, target)
         else:
             print(f"{environment.name}: {name} did not end", flush=True)
             is_well = False
@@ -79,29 +80,29 @@ def mean(ratios: list[float]) -> float:
 
 
 def of_operations(measured: dict[str, Any]) -> dict[str, str]:
-    """Return the rows of the operations."""
+    """Return the rows for the operations."""
     rows = {}
     for tree, found in measured["trees"].items():
-        whole = {name: one for name, one in found.items() if "error" not in one}
-        for side, other in (("this package", "ours"), ("published package", "peer")):
+        complete = {name: one for name, one in found.items() if "error" not in one}
+        for side, key in (("this package", "ours"), ("published package", "peer")):
             ratios = [
-                one[other]["min"] / one["bare"]["min"]
-                for one in whole.values()
-                if "bare" in one and other in one
+                times[key]["min"] / times["bare"]["min"]
+                for times in complete.values()
+                if "bare" in times and key in times
             ]
             title = f"{tree} leaves: tensor operations / bare loop"
             rows[f"{title}, {side}"] = f"{mean(ratios):.2f}"
         faster = [
-            whole[name]["peer"]["min"] / whole[name]["ours"]["min"]
+            complete[name]["peer"]["min"] / complete[name]["ours"]["min"]
             for name in STRUCTURE.strip().split("|")
-            if "peer" in whole.get(name, ())
+            if "peer" in complete.get(name, ())
         ]
         title = f"{tree} leaves: structure operations"
         rows[f"{title}, times as fast as the published package"] = f"{mean(faster):.1f}"
         slower = [
             f"`{name}`"
-            for name, one in whole.items()
-            if "peer" in one and one["ours"]["min"] > one["peer"]["min"]
+            for name, times in complete.items()
+            if "peer" in times and times["ours"]["min"] > times["peer"]["min"]
         ]
         title = f"{tree} leaves: operations slower than in the published package"
         rows[title] = ", ".join(slower) or "none"
@@ -109,7 +110,7 @@ def of_operations(measured: dict[str, Any]) -> dict[str, str]:
 
 
 def of_tensorclass(measured: dict[str, Any]) -> dict[str, str]:
-    """Return the rows of the tensorclasses."""
+    """Return the rows for tensorclasses."""
     ours, peer = measured["ns"]["ours"], measured["ns"]["peer"]
     by_hand = ours["read, batch []"] / ours["a property by hand"]
     faster = [peer[name] / ours[name] for name in ours if name != "a property by hand"]
@@ -120,7 +121,7 @@ def of_tensorclass(measured: dict[str, Any]) -> dict[str, str]:
 
 
 def of_compilation(measured: dict[str, Any]) -> dict[str, str]:
-    """Return the rows of compiled functions."""
+    """Return the rows for compiled functions."""
     found = measured["of_the_release"]["containers"]
     return {
         "compile: time to the first result / published package": f"{found['compile_s']:.2f}",
@@ -130,7 +131,7 @@ def of_compilation(measured: dict[str, Any]) -> dict[str, str]:
 
 
 def of_loader(measured: dict[str, Any]) -> dict[str, str]:
-    """Return the rows of shuffled batches."""
+    """Return the rows for shuffled batches."""
     rates = {
         name: statistics.median(numbers["rows_per_s"]) / 1e3
         for name, numbers in measured["contestants"].items()
@@ -144,7 +145,7 @@ def of_loader(measured: dict[str, Any]) -> dict[str, str]:
 
 
 def of_storage(measured: dict[str, Any]) -> dict[str, str]:
-    """Return the rows of saving and loading, by the least time of each side."""
+    """Return the rows for saving and loading, from the shortest time of each side."""
     rows = {}
     for name, sides in measured["workloads"].items():
         least = {side: min(numbers["s"]) for side, numbers in sides.items()}
@@ -160,7 +161,7 @@ def of_storage(measured: dict[str, Any]) -> dict[str, str]:
 
 
 def of_checkpoint(measured: dict[str, Any]) -> dict[str, str]:
-    """Return the rows of checkpoints, by the medians of the sides."""
+    """Return the rows for checkpoints, from the median time of each side."""
     rows = {}
     for title, found in measured["rounds"].items():
         medians = {name: statistics.median(s) for name, s in found["s"].items()}
@@ -177,7 +178,7 @@ CHECKPOINTS = (
     *("Checkpointer", "torch.distributed.checkpoint", "torch.save without its CRC"),
     *("Checkpointer, lazy", "torch.load with mmap"),
 )
-"""The contestants that have a row, where they take part."""
+"""The contestants that get a row if they were measured."""
 
 ROWS = {
     "operations": of_operations,
@@ -190,7 +191,7 @@ ROWS = {
 
 
 def table(folder: Path) -> str:
-    """Return the table of all Pythons whose numbers lie in a folder."""
+    """Return the table of all Pythons with stored numbers in a folder."""
     names = sorted(
         (path.name for path in folder.glob("3.*")), key=lambda name: int(name[2:])
     )
@@ -216,22 +217,37 @@ def table(folder: Path) -> str:
 
 
 def page(text: str, folder: Path) -> str:
-    """Return the text of the page with this table in it."""
+    """Return the text of the page with the current table."""
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
     return f"{before}{BEGIN}\n\n{table(folder)}\n\n{END}{after}"
 
 
 def main() -> None:
-    """Measure on each Python that was named, then write the page."""
+    """Measure on each named Python, then write the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("pythons", nargs="*", help="such as 3.11 3.15")
-    parser.add_argument("--where", type=Path, default=ROOT / "build" / "pythons")
-    parser.add_argument("--wheels", type=Path, help="has them; else make builds them")
-    parser.add_argument("--only", nargs="*", default=[*BENCHES], choices=[*BENCHES])
-    parser.add_argument("--rounds", type=int, help="of every benchmark")
+    parser.add_argument(
+        "--where",
+        type=Path,
+        default=ROOT / "build" / "pythons",
+        help="folder of the environments (default: build/pythons)",
+    )
+    parser.add_argument(
+        "--wheels",
+        type=Path,
+        help="folder of built wheels (default: make builds them)",
+    )
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        default=[*BENCHES],
+        choices=[*BENCHES],
+        help="benchmarks to run (default: all)",
+    )
+    parser.add_argument("--rounds", type=int, help="rounds of each benchmark")
     arguments = parser.parse_args()
     arguments.libraries = False
     is_well = True

@@ -1,8 +1,9 @@
-"""Write what the tests answered on each Python into ``docs/dev/release.md``.
+"""Write the test results of each Python into ``docs/dev/release.md``.
 
-``pythons_table.py RESULTS`` reads the files that ``tools/pythons.py`` left in the folder
-``RESULTS``, puts them into ``docs/dev/pythons.json``, where the answers of other Pythons and
-suites stay as they are, and writes the tables from that. Nothing is measured here.
+``pythons_table.py RESULTS`` reads the files that ``tools/pythons.py`` wrote to the
+folder ``RESULTS`` and merges them into ``docs/dev/pythons.json``, which keeps the
+results of other Pythons and suites. Then it writes the tables from this file. It
+measures nothing.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ BEGIN, END = (
 
 
 def order(name: str) -> tuple:
-    """Return the key by which Pythons are sorted: by number, then by what is added."""
+    """Return the sort key of a Python: by number, then by its options."""
     version, _, rest = name.partition("-")
     return int(version.split(".")[1]), rest
 
 
 def cell(result: dict | None) -> str:
-    """Return what became of one suite, in one word or two."""
+    """Return the result of one suite in a few words."""
     if result is None:
         return "not run"
     parts = [f"{result['passed']:,} passed"]
@@ -46,11 +47,13 @@ def cell(result: dict | None) -> str:
 
 
 def tables(known: dict[str, dict]) -> str:
-    """Return the page's part: versions, suites, and the reasons of what was skipped."""
+    """Return the tables of versions and suites, and the reasons of skips."""
     names = sorted(known, key=order)
     lines = ["| | " + " | ".join(names) + " |", "| --- " * (len(names) + 1) + "|"]
     rows = [(field, [known[n][field] for n in names]) for field in ("python", "torch")]
-    for suite in sorted({each for name in names for each in known[name]["suites"]}):
+    for suite in sorted(
+        {suite_name for name in names for suite_name in known[name]["suites"]}
+    ):
         cells = [cell(known[name]["suites"].get(suite)) for name in names]
         is_folder = suite != "bare"
         rows.append((f"`tests/{suite}`" if is_folder else f"`SUITES={suite}`", cells))
@@ -62,9 +65,9 @@ def tables(known: dict[str, dict]) -> str:
     return "\n".join(lines)
 
 
-def reasons(name: str, found: dict) -> list[str]:
-    """Return what was skipped and failed on one Python, and why, a line each."""
-    without = found.get("without")
+def reasons(name: str, results: dict) -> list[str]:
+    """Return a line for each skip reason and failed test of one Python."""
+    without = results.get("without")
     libraries = ", ".join(re.split(r"[^\w.-]", each)[0] for each in without or ())
     lines = [f"**{name}**"]
     if without is None:
@@ -72,21 +75,23 @@ def reasons(name: str, found: dict) -> list[str]:
     elif libraries:
         lines[0] += f": there is no wheel of {libraries}"
     skipped: dict[str, int] = {}
-    for result in found["suites"].values():
+    for result in results["suites"].values():
         for reason, count in result["skipped"].items():
-            # The place in front of a reason, and a path in it, say nothing to a reader.
+            # Drop the file and line in front of a reason.
             short = re.sub(r"^\S+\.py:\d+: |^Skipped: ", "", reason).splitlines()[0]
             skipped[short] = skipped.get(short, 0) + count
     lines += [""] if skipped else []
     lines += [
         f"- {count} skipped: {reason}" for reason, count in sorted(skipped.items())
     ]
-    failed = [each for result in found["suites"].values() for each in result["failed"]]
+    failed = [
+        each for result in results["suites"].values() for each in result["failed"]
+    ]
     return [*lines, *(f"- failed: `{each}`" for each in sorted(failed))]
 
 
 def merged(known: dict[str, dict], folder: Path) -> dict[str, dict]:
-    """Return what is known, with the newer answers that lie in a folder."""
+    """Return the stored results, updated with the newer results in a folder."""
     for path in sorted(folder.glob("*.json")):
         new = json.loads(path.read_text("utf-8"))
         old = known.get(path.stem, {"suites": {}})
@@ -95,14 +100,14 @@ def merged(known: dict[str, dict], folder: Path) -> dict[str, dict]:
 
 
 def page(text: str, known: dict[str, dict]) -> str:
-    """Return the text of the page with these tables in it."""
+    """Return the text of the page with the current tables."""
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
     return f"{before}{BEGIN}\n\n{tables(known)}\n\n{END}{after}"
 
 
 def main() -> None:
-    """Read the results, keep them, and write the page."""
+    """Read the results, store them, and write the page."""
     known = json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {}
     for folder in sys.argv[1:]:
         known = merged(known, Path(folder))

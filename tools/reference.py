@@ -1,8 +1,8 @@
 """Write the pages of the reference: ``python tools/reference.py FOLDER``.
 
-``docs/reference.toml`` says which pages there are: a page for each class, for each group of
-methods of tensordicts, and for each topic of functions. The files of ``tensordict.ops`` say
-which methods belong to a topic. The text of each entry is the docstring.
+``docs/reference.toml`` lists the pages: one for each class, for each group of methods
+of tensordicts, and for each topic of functions. A method belongs to the topic of the
+file in ``tensordict.ops`` that defines it. The text of each entry is its docstring.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MODULES = (
     "tensordict.testing",
     "tensordict.utils",
 )
-"""The modules whose names are public. A name of several belongs to the first."""
+"""The modules with public names. A name in several modules belongs to the first."""
 
 TENSORDICT = """
 Every collection has the methods below. Operators (``td + 1``, ``td == other``, ``td[index]``)
@@ -40,7 +40,7 @@ work on every leaf, and the functions of torch (``torch.stack``, ``torch.cat``) 
 
 
 def exported(module: Any) -> list[str]:
-    """Return the public names of a module, without names that it imports."""
+    """Return the public names of a module, without imported names."""
     names = getattr(module, "__all__", None) or [
         name
         for name, value in vars(module).items()
@@ -51,7 +51,7 @@ def exported(module: Any) -> list[str]:
 
 
 def public() -> dict[str, Any]:
-    """Return every public value of the package by its name below ``tensordict``."""
+    """Return every public value of the package by its name without ``tensordict.``."""
     values: dict[str, Any] = {}
     seen: set[int] = set()
     for module_name in MODULES:
@@ -67,7 +67,7 @@ def public() -> dict[str, Any]:
 
 
 def topics() -> dict[str, list[str]]:
-    """Return the names of the public methods of tensordicts by the file that defines them."""
+    """Return the public methods of tensordicts by the file that defines them."""
     package = importlib.import_module("tensordict.ops")
     base = importlib.import_module("tensordict").TensorDict
     names = {name for name in dir(base) if not name.startswith("_")}
@@ -79,25 +79,25 @@ def topics() -> dict[str, list[str]]:
                 defined = names & vars(mixin).keys()
                 names -= defined
                 found.setdefault(file.name, []).extend(sorted(defined))
-    # The rest is what only the class itself defines.
+    # The rest is defined by the class itself.
     return found | {"rest": sorted(names)}
 
 
 def groups() -> list[dict[str, Any]]:
-    """Return the groups of methods, each with the names of its methods."""
+    """Return the groups of methods, with the names of their methods."""
     by_topic = topics()
-    made = []
+    result = []
     for group in TABLE["methods"]:
-        found = [by_topic.pop(topic) for topic in group["topics"]]
-        made.append(group | {"names": sorted(itertools.chain(*found))})
+        names_by_topic = [by_topic.pop(topic) for topic in group["topics"]]
+        result.append(group | {"names": sorted(itertools.chain(*names_by_topic))})
     rest = sorted(itertools.chain(*by_topic.values()))
     if rest:
-        made.append({"title": "More", "about": "Other methods.", "names": rest})
-    return made
+        result.append({"title": "More", "about": "Other methods.", "names": rest})
+    return result
 
 
 def members(owner: type, known: dict[str, Any]) -> list[str]:
-    """Return the documented names that a class has and no public base documents."""
+    """Return the documented names of a class that no public base documents."""
     tensordict = importlib.import_module("tensordict")
     classes = {value for value in known.values() if inspect.isclass(value)}
     bases = [cls for cls in owner.__mro__[1:] if cls in classes]
@@ -126,14 +126,14 @@ def members(owner: type, known: dict[str, Any]) -> list[str]:
 
 
 def is_documented(value: Any) -> bool:
-    """Return whether a member of a class has a docstring of its own."""
+    """Return whether a member of a class has its own docstring."""
     return (
         bool(getattr(value, "__doc__", None)) and value.__doc__ != type(value).__doc__
     )
 
 
 def public_bases(owner: type, known: dict[str, Any]) -> list[str]:
-    """Return roles for the bases of a class, private ones replaced by their bases."""
+    """Return roles for the bases of a class; private bases give their own bases."""
     names = {
         value: f"tensordict.{name}"
         for name, value in known.items()
@@ -169,13 +169,13 @@ def heading(title: str, line: str = "=") -> str:
 
 
 def summary(names: list[str]) -> str:
-    """Return a table with one line for each name, which links to its entry."""
+    """Return a table with one line for each name, linked to its entry."""
     lines = "".join(f"   ~tensordict.{name}\n" for name in names)
     return f".. autosummary::\n   :nosignatures:\n\n{lines}"
 
 
 def pages_of(names: list[str]) -> str:
-    """Return the table of contents that puts pages below this one in the navigation."""
+    """Return the table of contents that lists child pages in the navigation."""
     lines = "".join(f"   {name}\n" for name in names)
     return f".. toctree::\n   :hidden:\n\n{lines}"
 
@@ -211,7 +211,7 @@ def is_alias(name: str, value: Any) -> bool:
 
 
 def constant_doc(dotted: str) -> str:
-    """Return the docstring below the assignment of a constant, wherever that is."""
+    """Return the docstring below the assignment of a constant."""
     from sphinx.pycode import ModuleAnalyzer
 
     name = dotted.rpartition(".")[2]
@@ -223,20 +223,20 @@ def constant_doc(dotted: str) -> str:
 
 
 def class_entries(name: str, value: type, known: dict[str, Any]) -> list[str]:
-    """Return the entries of the members of a class, and the table of them."""
+    """Return the table of the members of a class, and their entries."""
     documented = is_alias(name, value) or issubclass(value, enum.Enum)
-    own = [] if documented else members(value, known)
-    if not own:
+    names = [] if documented else members(value, known)
+    if not names:
         return []
     entries = [
         f".. {kind(inspect.getattr_static(value, member))}:: tensordict.{name}.{member}\n"
-        for member in own
+        for member in names
     ]
-    return [summary([f"{name}.{member}" for member in own]), *entries]
+    return [summary([f"{name}.{member}" for member in names]), *entries]
 
 
 def class_page(name: str, value: type, known: dict[str, Any]) -> str:
-    """Return the page of a class: its docstring, a table of its members, their entries."""
+    """Return the page of a class: docstring, table of members and their entries."""
     parts = [heading(name.rpartition(".")[2]), entry(name, value, known)]
     tensordict = importlib.import_module("tensordict")
     if issubclass(value, tensordict.TensorCollection):
@@ -250,7 +250,7 @@ def class_page(name: str, value: type, known: dict[str, Any]) -> str:
 def topic_page(page: dict[str, Any], known: dict[str, Any]) -> str:
     """Return a page of functions, constants and small classes."""
     names = page["names"]
-    # The docstring of a constant is that of its class, which says nothing in a table.
+    # A table shows docstrings; a constant has only the docstring of its class.
     in_table = [
         name
         for name in names
@@ -271,7 +271,7 @@ def topic_page(page: dict[str, Any], known: dict[str, Any]) -> str:
 
 def tensordict_pages(known: dict[str, Any]) -> dict[str, str]:
     """Return the page of TensorDict, and a page for each group of its methods."""
-    made = {}
+    result = {}
     owner = known["TensorDict"]
     parts = [heading("TensorDict"), entry("TensorDict", owner, known), TENSORDICT]
     for group in groups():
@@ -291,32 +291,32 @@ def tensordict_pages(known: dict[str, Any]) -> dict[str, str]:
             for name in group["names"]
         ]
         about = f"{group['about']} All methods: :doc:`TensorDict`.{guide}\n"
-        made[slug(title)] = "\n".join([heading(title), about, *entries])
-    made["TensorDict"] = "\n".join([*parts, pages_of(list(made))])
-    return made
+        result[slug(title)] = "\n".join([heading(title), about, *entries])
+    result["TensorDict"] = "\n".join([*parts, pages_of(list(result))])
+    return result
 
 
 def sections(known: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the sections of the table, with a page for the names that it leaves out."""
-    made: list[dict[str, Any]] = [
+    """Return the sections of the table, with a page for the names that they omit."""
+    result: list[dict[str, Any]] = [
         section | {"pages": list(section.get("pages", []))}
         for section in TABLE["section"]
     ]
     listed = {"TensorDict"}
-    for section in made:
+    for section in result:
         listed.update(section["classes"])
         listed.update(*(page["names"] for page in section["pages"]))
     rest = [name for name in known if name not in listed]
     if rest:
         page = {"title": "More names", "about": "Other public names.", "names": rest}
-        made[-1]["pages"].append(page)
-    return made
+        result[-1]["pages"].append(page)
+    return result
 
 
 def pages() -> dict[str, str]:
-    """Return the text of every page by the name of its file."""
+    """Return the text of every page by file name."""
     known = public()
-    made = tensordict_pages(known)
+    result = tensordict_pages(known)
     rows = [
         "   * - :doc:`TensorDict`\n     - The class, and its methods by what they do.\n"
     ]
@@ -327,19 +327,19 @@ def pages() -> dict[str, str]:
         if section["classes"]:
             parts.append(summary(section["classes"]))
         for name in section["classes"]:
-            made[name.rpartition(".")[2]] = class_page(name, known[name], known)
+            result[name.rpartition(".")[2]] = class_page(name, known[name], known)
         for page in section["pages"]:
             children.append(slug(page["title"]))
-            made[children[-1]] = topic_page(page, known)
+            result[children[-1]] = topic_page(page, known)
             parts.append(f":doc:`{children[-1]}`: {page['about']}\n")
         names.append(slug(section["title"]))
-        made[names[-1]] = "\n".join([*parts, pages_of(children)])
+        result[names[-1]] = "\n".join([*parts, pages_of(children)])
         links = ", ".join(f":doc:`{child}`" for child in children)
         row = (
             f"   * - :doc:`{names[-1]}`\n     - {section['about']}\n\n       {links}\n"
         )
         rows.append(row)
-    made["index"] = "\n".join(
+    result["index"] = "\n".join(
         [
             heading("Reference"),
             ".. list-table::\n   :header-rows: 1\n\n   * - Page\n     - Look here for\n"
@@ -348,17 +348,17 @@ def pages() -> dict[str, str]:
             pages_of(names),
         ]
     )
-    return made
+    return result
 
 
 def write(folder: Path) -> None:
-    """Write the pages into a folder. Files that are right already stay as they are."""
+    """Write the pages into a folder; files with the right content are not touched."""
     folder.mkdir(exist_ok=True)
-    made = {f"{name}.rst": text for name, text in pages().items()}
+    texts = {f"{name}.rst": text for name, text in pages().items()}
     for old in folder.iterdir():
-        if old.name not in made:
+        if old.name not in texts:
             old.unlink()
-    for name, text in made.items():
+    for name, text in texts.items():
         file = folder / name
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             file.write_text(text, encoding="utf-8")

@@ -1,9 +1,10 @@
-"""Build what is released, and check it: ``wheels.py --targets T ... --pythons 3.11 ...``.
+"""Build and check a release: ``wheels.py --targets T ... --pythons 3.11 ...``.
 
-Builds a wheel for each target and Python, by maturin with zig as the linker, so that it
-needs no newer C library than its tag says, and looks into each with auditwheel.
-``--sdist`` builds the source archive and, from it alone, one wheel. So that a second build of a
-commit can be compared, archives have its time, and no path of the machine is in the code.
+Builds a wheel for each target and Python with maturin. zig is the linker, so that a
+wheel needs no newer C library than its tag says; auditwheel checks this. ``--sdist``
+builds the source archive and, from the archive only, one wheel. Builds are
+reproducible: archives have the time of the commit, and the code contains no path of the
+machine.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ COMPATIBILITY = "manylinux_2_28"
 
 
 def environment() -> dict[str, str]:
-    """Return the variables of a build that depends on the commit alone."""
+    """Return the variables of a build that depends on the commit only."""
     cargo = os.environ.get("CARGO_HOME", str(Path.home() / ".cargo"))
     renamed = {str(ROOT): "/source", f"{cargo}/registry": "/registry"}
     flags = [f"--remap-path-prefix={old}={new}" for old, new in renamed.items()]
@@ -51,7 +52,7 @@ def wheel(target: str, python: str, out: Path) -> None:
 
 
 def sdist(out: Path) -> None:
-    """Build the source archive, and a wheel for this Python from nothing but it."""
+    """Build the source archive, and from the archive only a wheel for this Python."""
     maturin("sdist", "--out", str(out))
     archive = max(out.glob("*.tar.gz"), key=lambda path: path.stat().st_mtime)
     with tempfile.TemporaryDirectory() as folder, tarfile.open(archive) as packed:
@@ -66,19 +67,19 @@ def sdist(out: Path) -> None:
 def check(path: Path) -> bool:
     """Return whether a wheel needs no newer symbol or library than its tag says."""
     command = [sys.executable, "-m", "auditwheel", "show", str(path)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    words = " ".join(said.split())
+    report = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    words = " ".join(report.split())
     fits = f'"{COMPATIBILITY}_' in words or '"manylinux_2_17_' in words
     print(
         f"{path.name}: {path.stat().st_size / 1e6:.1f} MB, {'' if fits else 'NOT '}clean"
     )
     if not fits:
-        print(said)
+        print(report)
     return fits
 
 
 def main() -> None:
-    """Build what is asked for; the status is 1 where a wheel is not clean."""
+    """Build the requested files; exit with 1 if a wheel fails its check."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--targets", nargs="*", default=[])
     parser.add_argument("--pythons", nargs="*", default=[])
