@@ -1,10 +1,10 @@
-"""``python benches/arrays.py --peer DIR``: slices of files of HDF5 and Zarr.
+"""``python benches/arrays.py --peer DIR``: slices of HDF5 and Zarr files.
 
-Slices of 500 rows of 4 kB, read with the library itself, by this package, and by the published
-release (``--peer``, the folder that it is installed in), which reads the same files in a
-process of its own. The three follow each other slice by slice, or round by round across
-processes. Printed are the medians over the rounds: microseconds a slice, wall and CPU, and the
-ratio to the library in the same process and round.
+Reads slices of 500 rows of 4 kB with the library itself, with this package, and with
+the published release (``--peer``, its folder), which reads the same files in a separate
+process. The contestants alternate slice by slice, and across processes round by round.
+Prints the medians over the rounds: wall and CPU microseconds a slice, and the ratio to
+the library in the same process and round.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LENGTH = 500
 
 
 def write(folder: Path) -> None:
-    """Write what is read."""
+    """Write the files."""
     from tensordict import TensorDict
 
     td = TensorDict(a=torch.rand(NUM_ROWS, ROW), batch_size=[NUM_ROWS])
@@ -37,7 +37,7 @@ def write(folder: Path) -> None:
 
 
 def measure(folder: Path, kind: str) -> dict[str, list[float]]:
-    """Wall and CPU of a slice in microseconds, with the library and as a collection."""
+    """Return wall and CPU microseconds of a slice, for the library and this package."""
     from tensordict import TensorDict
 
     if kind == "h5":
@@ -72,7 +72,7 @@ def measure(folder: Path, kind: str) -> dict[str, list[float]]:
 
 
 def run(folder: Path, kind: str, path: str) -> dict[str, list[float]]:
-    """Measure in a process of its own, with the package that is found at ``path``."""
+    """Measure in a separate process, with the package at ``path``."""
     environment = dict(os.environ, PYTHONPATH=path, OMP_NUM_THREADS="1")
     command = [sys.executable, "-W", "ignore", __file__, "--measure", kind, str(folder)]
     done = subprocess.run(command, env=environment, capture_output=True, check=True)
@@ -83,13 +83,13 @@ def run(folder: Path, kind: str, path: str) -> dict[str, list[float]]:
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--measure", nargs=2)
+    parser.add_argument("--peer", help="folder with the installed published release")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds (default: 5)")
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         kind, folder = options.measure
-        measure(Path(folder), kind)  # what is first read is not in memory
+        measure(Path(folder), kind)  # warms the page cache
         print(json.dumps(measure(Path(folder), kind)))
         return
     ours = os.environ.get("PYTHONPATH", str(Path(__file__).parents[1] / "python"))

@@ -1,8 +1,9 @@
-"""Checkpoints against what a disk, a memory and other libraries take.
+"""Checkpoints, compared with the limits of disk and memory and with other libraries.
 
-A model and the moments of AdamW (half of the tensors each twice), and counters. Each row is the
-median of its rounds, in which all contestants take turns, relative to a limit that is measured
-in the same rounds. Run ``python benches/checkpoint.py --mb 1000``.
+The state is a model, the moments of AdamW (each twice half of the tensors) and
+counters. Each row is the median of its rounds, in which all contestants alternate,
+relative to a limit that is measured in the same rounds. Run ``python
+benches/checkpoint.py --mb 1000``.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class State:
 
 
 def pwrite(tensors: list[torch.Tensor], folder: Path, durable: bool) -> None:
-    """The limit: two threads, a file each, positioned writes."""
+    """Write with two threads, one file each, by positioned writes: the limit."""
     folder.mkdir()
 
     def write(number: int) -> None:
@@ -99,7 +100,7 @@ SHOWN: dict[str, object] = {}
 
 
 class Rounds:
-    """Rounds in which all contestants take turns."""
+    """Rounds in which all contestants alternate."""
 
     def __init__(self, title: str, limit: str) -> None:
         self.title = title
@@ -215,7 +216,7 @@ def bench_stall(state: State, folder: Path, rounds: int) -> None:
         checkpointer.wait()
         copy = timed(lambda: [k.copy_(t) for k, t in zip(kept, tensors, strict=True)])
         os.sync()
-        # The speed of training alone.
+        # The speed of the training without saves.
         end = time.perf_counter() + 0.2
         alone = train(lambda end=end: time.perf_counter() > end) / 0.2  # type: ignore[misc]
         bare_write = timed(lambda: pwrite(tensors, folder / "bare", durable=False))
@@ -240,7 +241,7 @@ def bench_stall(state: State, folder: Path, rounds: int) -> None:
 
 
 def bench_background(state: State, folder: Path, rounds: int) -> None:
-    """A durable save in the background, from the call until it is on the disk."""
+    """Time a durable background save, from the call until it is on the disk."""
     from tensordict.checkpoint import Checkpointer
 
     tensors = list(state.flat().values())
@@ -263,7 +264,7 @@ def bench_background(state: State, folder: Path, rounds: int) -> None:
 
 
 def memory(name: str) -> float:
-    """Megabytes of this process: ``VmHWM`` the most there were, ``RssAnon`` those now."""
+    """Return the peak (``VmHWM``) or current (``RssAnon``) megabytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) * 1024 / 1e6
@@ -271,7 +272,7 @@ def memory(name: str) -> float:
 
 
 def bench_memory(state: State, folder: Path, rounds: int) -> None:
-    """Memory beside the state while it is saved, and whether saves leave some behind."""
+    """Measure the memory beyond the state during saves and after them."""
     from tensordict.checkpoint import Checkpointer
 
     flat = state.flat()
@@ -282,7 +283,7 @@ def bench_memory(state: State, folder: Path, rounds: int) -> None:
         checkpointer = Checkpointer(
             folder / "run", durable=False, background=background
         )
-        # Imports and caches of a first save do not belong to the state.
+        # The first save imports modules and fills caches, which are not measured.
         checkpointer.save(0, x=small)
         checkpointer.wait()
         before = memory("VmRSS")
@@ -429,10 +430,17 @@ def bench_dedupe(state: State, folder: Path, rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--mb", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="*", default=[""], help="parts of names")
-    parser.add_argument("--json", help="file for all numbers")
+    parser.add_argument(
+        "--mb", type=int, default=256, help="size of the state in MB (default: 256)"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds (default: 5)")
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        default=[""],
+        help="topics to run, or parts of their names (default: all)",
+    )
+    parser.add_argument("--json", help="file to write all numbers to")
     arguments = parser.parse_args()
     state = State(arguments.mb)
     print(f"{arguments.mb} MB, {os.cpu_count()} cores, torch {torch.__version__}")

@@ -1,8 +1,8 @@
-"""``python benches/clients.py --peer DIR``: what programs of users do, step for step.
+"""``python benches/clients.py --peer DIR``: typical steps of user programs.
 
-Two workers, one for each package, take turns of short rounds at every case. The
-processor time of a call is told, the best and the median of the rounds, and how many
-times faster than the published release that is.
+Two workers, one for each package, alternate in short rounds at every case. Prints the
+CPU time of a call (the best and the median round), and the ratio to the published
+release.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Case = Callable[[], Any]
 
 ROUND_S = 0.03
-"""The least time that a round of one case takes."""
+"""The minimum seconds of a round of one case."""
 
 
 def training_batch(rows: int = 64) -> Any:
@@ -45,7 +45,7 @@ def training_batch(rows: int = 64) -> Any:
 
 
 def pickling() -> dict[str, Case]:
-    """Batches as they are sent to other processes."""
+    """Pickle and unpickle batches, as for other processes."""
     import io
     import pickle
     import tempfile
@@ -104,7 +104,7 @@ def pickling() -> dict[str, Case]:
 
 
 def replay_buffer() -> dict[str, Case]:
-    """A storage of 20 leaves, in mapped files and in memory."""
+    """Write to a storage of 20 leaves, in memory-mapped files and in memory."""
     import tempfile
 
     import torch
@@ -148,7 +148,7 @@ def replay_buffer() -> dict[str, Case]:
 
 
 def environment() -> dict[str, Case]:
-    """Rollouts: the loop of an environment, and what is done with its steps."""
+    """Make rollouts in the loop of an environment, and process their steps."""
     import torch
 
     from tensordict import TensorDict
@@ -203,7 +203,7 @@ def environment() -> dict[str, Case]:
 
 
 def specs() -> dict[str, Case]:
-    """Make and check collections as composite specs do."""
+    """Make and check tensordicts like composite specs."""
     import torch
 
     from tensordict import TensorDict
@@ -237,7 +237,7 @@ def specs() -> dict[str, Case]:
 
 
 def modules() -> dict[str, Case]:
-    """Sequences of modules, ensembles and typed records."""
+    """Call sequences of modules, ensembles and typed records."""
     import torch
     from torch import nn
 
@@ -279,7 +279,7 @@ def modules() -> dict[str, Case]:
 
 
 def protocols() -> dict[str, Case]:
-    """Batches as trainers of language models combine them."""
+    """Combine batches like trainers of language models."""
     import torch
 
     from tensordict import TensorDict
@@ -306,7 +306,7 @@ TOPICS = (pickling, replay_buffer, environment, specs, modules, protocols)
 
 
 def round_us(case: Case) -> float:
-    """Processor time of a call, in microseconds: the best of three parts of a round."""
+    """Return the CPU microseconds of a call: the best of three parts of a round."""
     start_s = time.process_time()
     case()
     number = max(1, int(ROUND_S / 3 / max(time.process_time() - start_s, 1e-6)))
@@ -320,7 +320,7 @@ def round_us(case: Case) -> float:
 
 
 def work() -> None:
-    """Answer each name of a case, on standard input, by the time of a round."""
+    """Time the cases whose names come on standard input."""
     import torch
 
     torch.set_num_threads(1)
@@ -355,7 +355,7 @@ class Worker:
         return self._process.stdout.readline()
 
     def time_us(self, name: str) -> float:
-        """The time of one round of a case."""
+        """Return the time of one round of a case."""
         assert self._process.stdin is not None
         self._process.stdin.write(name + "\n")
         self._process.stdin.flush()
@@ -371,10 +371,10 @@ class Worker:
 def main() -> None:
     """Print one line for each case."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", help="the directory of the published release")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", help="cases whose name has this in it", default="")
-    parser.add_argument("--worker", action="store_true")
+    parser.add_argument("--peer", help="folder with the installed published release")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds (default: 9)")
+    parser.add_argument("--only", help="run cases with this in the name", default="")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         work()

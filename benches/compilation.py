@@ -1,22 +1,21 @@
 """``python benches/compilation.py --peer DIR``: compile time and compiled calls.
 
-Each function is compiled with ``fullgraph=True`` and the ``eager`` backend (so that the
-time is Dynamo's, not the code generator's) in a fresh process per implementation,
-alternated. Prints milliseconds to the first answer, microseconds per later call and how
-many of them the guards take, with the ratios to the published release and their
-geometric means. All are the processor time of the process, the least of some counts: that
-is what a busy machine leaves of a number. A function that is compiled again for other
-values is marked.
+Each function is compiled with ``fullgraph=True`` and the ``eager`` backend, so that the
+time is Dynamo's and not the code generator's. Each implementation runs in a fresh process;
+the processes alternate. Prints milliseconds to the first result, microseconds of a later
+call and of its guards, the ratios to the published release, and their geometric means. All
+numbers are CPU time of the process, the minimum of several rounds, because a busy machine
+disturbs this least. A function that is compiled again for other values is marked.
 
 The column ``/bare`` compares with the same torch calls on a plain dictionary of the same
-ten tensors: what torch's own work takes, and no container can save. The first line is a
-function that gives back its argument: what any compilation takes, most of which torch 2.15
-spends on flushing the processor's cache before it measures the guards.
+ten tensors: the time of torch alone. The first line is a function that returns its
+argument: the cost of any compilation. torch 2.15 spends most of it on flushing the
+processor's cache before it measures the guards.
 
-Python keeps its frames in pieces of 16 KiB, and maps and unmaps one for each call that
-crosses a border. Which of the compiler's functions does that depends on how deep the
-program is: the same compilation takes up to a fifth longer at another depth. So each
-function is compiled at several depths, and the time is the mean of them.
+Python stores frames in chunks of 16 KiB, and maps and unmaps one for each call that crosses
+a chunk border. The depth of the call stack decides which of the compiler's calls cross one:
+the same compilation takes up to a fifth longer at another depth. So each function is
+compiled at several depths, and the time is their mean.
 """
 
 from __future__ import annotations
@@ -151,12 +150,12 @@ DEPTHS = range(0, 120, 20)
 
 
 def below(depth: int, function: Callable[[], object]) -> object:
-    """Call ``function`` ``depth`` frames further down."""
+    """Call ``function`` with ``depth`` more frames on the stack."""
     return below(depth - 1, function) if depth else function()
 
 
 def work(names: list[str], *, bare: bool = False) -> None:
-    """Compile and time the functions in this process; one JSON line each."""
+    """Compile and time the functions in this process; print one JSON line for each."""
     import time
     import timeit
 
@@ -225,7 +224,7 @@ def work(names: list[str], *, bare: bool = False) -> None:
 
 
 def run(side: str, path: str | None, names: list[str]) -> dict[tuple[str, bool], dict]:
-    """The answers of one fresh process with ``path`` first on its import path."""
+    """Return the results of a fresh process that imports the package at ``path``."""
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     if path:
         environment["PYTHONPATH"] = path
@@ -246,17 +245,23 @@ def run(side: str, path: str | None, names: list[str]) -> dict[tuple[str, bool],
 
 
 def geometric_mean(values: list[float]) -> float:
-    """The geometric mean, NaN of nothing."""
+    """Return the geometric mean; NaN for no numbers."""
     return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", required=True, help="folder of the published release")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", default=",".join([*FUNCTIONS, *SUBJECTS]))
-    parser.add_argument("--json", help="file for the geometric means")
+    parser.add_argument(
+        "--peer", required=True, help="folder with the installed published release"
+    )
+    parser.add_argument("--rounds", type=int, default=2, help="rounds (default: 2)")
+    parser.add_argument(
+        "--only",
+        default=",".join([*FUNCTIONS, *SUBJECTS]),
+        help="functions to compile, with commas between",
+    )
+    parser.add_argument("--json", help="file to write the geometric means to")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     if "--work" in sys.argv:
         side, _, names = sys.argv[1:]
@@ -304,7 +309,7 @@ def main() -> None:
 
 
 def _keep_least(kept: dict, answer: dict) -> None:
-    """Put the least of two answers into ``kept``, that of each depth by itself."""
+    """Keep the smaller of two results, for each depth separately."""
     for field in FIELDS:
         if field in answer and field in kept:
             if field == "compile_s":
@@ -320,7 +325,7 @@ def _row(
     bare: dict,
     ratios: dict[str, list[float]],
 ) -> str:
-    """One line of the table; what it compares is added to ``ratios``."""
+    """Return one line of the table, and add its ratios to ``ratios``."""
     row = f"{key[0]:15s} {'nested' if key[1] else 'flat':7s}"
     if "error" in ours:
         return f"{row} fails: {ours['error']}"

@@ -1,11 +1,11 @@
-"""``python benches/data.py --peer DIR``: rows of memory-mapped data, gathered.
+"""``python benches/data.py --peer DIR``: gathering rows of memory-mapped data.
 
-256 random rows of 12 KiB, a label and six numbers: warm, beside two busy processes, and
-cold; windows of sequences; a million of 10^9 rows of a sparse file. Each round runs this
-package and the published release (``--peer``, the folder that it is installed in) in turns,
-in processes of their own, beside NumPy by hand and a copy by two threads into memory that is
-used again. Printed are the medians over the rounds: milliseconds a call, and microseconds of
-CPU a row.
+Reads 256 random rows of 12 KiB, a label and six numbers: warm, beside two busy
+processes, and cold; windows of sequences; and a million of 10^9 rows of a sparse file.
+In each round, this package and the published release (``--peer``, its folder) alternate
+in separate processes, beside NumPy by hand and a copy by two threads into reused
+memory. Prints the medians over the rounds: milliseconds a call, and CPU microseconds a
+row.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROW_BYTES = 12 << 10
 
 
 def make_data(folder: Path) -> None:
-    """Write what is read, by this package."""
+    """Write the data with this package."""
     from tensordict import TensorDict
 
     rest = {"label": torch.arange(NUM_ROWS), "numbers": torch.randn(NUM_ROWS, 6)}
@@ -65,7 +65,7 @@ def sparse_of(folder: Path, count: int) -> Any:
 
 
 def contestants(td: Any) -> dict[str, Any]:
-    """Return the contestants that take rows: a function of the positions each."""
+    """Return the contestants: functions that gather the rows at some positions."""
     found: dict[str, Any] = {"td[idx]": lambda index: td[index]}
     arrays = [leaf.numpy() for leaf in td.values()]
     outs = [np.empty((NUM_TAKEN, *array.shape[1:]), array.dtype) for array in arrays]
@@ -92,7 +92,7 @@ def contestants(td: Any) -> dict[str, Any]:
 
 
 def timed(call: Any, indices: list[torch.Tensor]) -> tuple[float, float]:
-    """Milliseconds of a call (the median), and microseconds of CPU a row."""
+    """Return the median milliseconds of a call, and the CPU microseconds of a row."""
     times = []
     cpu_s = time.process_time()
     for index in indices:
@@ -133,7 +133,7 @@ def bytes_read() -> int:
 
 
 def measure_cold(folder: Path, name: str) -> dict[str, tuple[float, float]]:
-    """The second number is how many bytes were read for each that was asked for."""
+    """Return cold times; the second number is bytes read per byte requested."""
     found = {}
     folder = folder / name
 
@@ -167,7 +167,7 @@ def measure_cold(folder: Path, name: str) -> dict[str, tuple[float, float]]:
 
 
 def measure_slices(folder: Path) -> dict[str, tuple[float, float]]:
-    """256 windows of 64 steps of 10^8 rows of ten numbers in a sparse file."""
+    """Read 256 windows of 64 steps, of 10^8 rows of ten numbers in a sparse file."""
     from tensordict import TensorDict
     from tensordict.data import gather_slices
 
@@ -255,12 +255,12 @@ def report(case: str, folder: Path, packages: dict[str, str], rounds: int) -> No
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", help="folder in which the release is installed")
+    parser.add_argument("--peer", help="folder with the installed published release")
     parser.add_argument(
         "--data", type=Path, default=Path(tempfile.gettempdir()) / "rows"
     )
-    parser.add_argument("--only", default="")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="run cases with this in the name")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds (default: 5)")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:

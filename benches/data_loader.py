@@ -1,17 +1,17 @@
-"""``python benches/data_loader.py --peer DIR [--cold]``: a shuffled epoch of mapped data.
+"""``python benches/data_loader.py --peer DIR [--cold]``: shuffled epochs of mapped data.
 
-Rows of 12 KiB, a label and six numbers, 256 of them a batch. Each round runs all
-contestants in turns: :class:`~tensordict.data.BatchLoader`, ``td[index]`` by hand, NumPy by
-hand, a copy by two threads into memory that is used again, lmdb and ArrayRecord where they
-are installed, torch's ``DataLoader`` of two workers over this package, and over the
-published release (``--peer``, the folder that it is installed in) in a process of its own.
-Printed are rows a second and seconds of CPU for a thousand rows, children counted: the
-median and the range over the rounds. Then the time to the first batch.
+Rows have 12 KiB, a label and six numbers; a batch has 256 rows. In each round all
+contestants alternate: :class:`~tensordict.data.BatchLoader`, ``td[index]`` by hand,
+NumPy by hand, a copy by two threads into reused memory, lmdb and ArrayRecord if they
+are installed, torch's ``DataLoader`` with two workers over this package, and the same
+over the published release (``--peer``, its folder) in a separate process. Prints rows a
+second and CPU seconds for a thousand rows, including child processes: the median and
+the range over the rounds. Then prints the time to the first batch.
 
-With ``--cold`` the pages of all files are dropped before each epoch
-(``POSIX_FADV_DONTNEED`` after ``fsync``), the bytes that were read for each byte of a row
-are printed as well, and exact reads by 16 threads take part. The read-ahead of the disks is
-printed; it is set in ``/sys/block/*/queue/read_ahead_kb``.
+With ``--cold``, the pages of all files are dropped before each epoch
+(``POSIX_FADV_DONTNEED`` after ``fsync``), the bytes read for each byte of a row are
+printed, and exact reads by 16 threads take part. The read-ahead of the disks is
+printed, too; ``/sys/block/*/queue/read_ahead_kb`` sets it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ROW_BYTES = 12 << 10
 
 
 def make_data(folder: Path, num_rows: int) -> None:
-    """Write what is read, by this package, and as a table of lmdb."""
+    """Write the data with this package, and as an lmdb table."""
     from tensordict import TensorDict
 
     if (folder / "td").exists():
@@ -183,7 +183,7 @@ def with_array_record(
 
 
 def with_exact_reads(folder: Path, num_rows: int) -> Callable[[], Iterable[Any]]:
-    """Positioned reads of exactly the rows, by 16 threads."""
+    """Read exactly the rows by positioned reads, with 16 threads."""
     pool = ThreadPoolExecutor(16)
     paths = [folder / "td" / f"{name}.memmap" for name in ("x", "label", "numbers")]
 
@@ -231,14 +231,14 @@ def cpu_s() -> float:
 
 
 def bytes_read() -> int:
-    """Count the bytes that this process has had read from disks, its children left out."""
+    """Return the bytes that this process read from disks, without children."""
     text = Path("/proc/self/io").read_text()
     line = next(line for line in text.splitlines() if line.startswith("read_bytes"))
     return int(line.split()[1])
 
 
 def drop_pages(folder: Path) -> None:
-    """Have the kernel forget the pages of all files that are read."""
+    """Drop the cached pages of all files."""
     for path in folder.rglob("*"):
         if path.is_file() and path.name != "sparse.memmap":
             with path.open("rb") as file:
@@ -247,7 +247,7 @@ def drop_pages(folder: Path) -> None:
 
 
 def timed(make: Callable[[], Iterable[Any]], num_rows: int) -> tuple[float, ...]:
-    """Rows a second, seconds of CPU for a thousand rows, bytes read for each of a row."""
+    """Return rows a second, CPU seconds per 1,000 rows, bytes read per byte."""
     cpu, start, before = cpu_s(), time.perf_counter(), bytes_read()
     for _ in make():
         pass
@@ -269,7 +269,7 @@ def warmed(folder: Path) -> Any:
 
 
 def in_peer(peer: str, folder: Path, is_cold: bool) -> tuple[float, ...]:
-    """Run one epoch of the published release, in a process of its own."""
+    """Run one epoch of the published release in a separate process."""
     environment = {**os.environ, "PYTHONPATH": peer}
     command = [sys.executable, __file__, "--one", str(folder)]
     command += ["--cold"] if is_cold else []
@@ -280,7 +280,7 @@ def in_peer(peer: str, folder: Path, is_cold: bool) -> tuple[float, ...]:
 
 
 def first_batches(folder: Path) -> None:
-    """The time to the first batch, of 10^9 rows too."""
+    """Print the time to the first batch, also of 10^9 rows."""
     from tensordict import MemoryMappedTensor, TensorDict
     from tensordict.data import BatchLoader
 
@@ -299,7 +299,7 @@ def first_batches(folder: Path) -> None:
 
 
 def contestants_of(td: Any, folder: Path, is_cold: bool) -> dict[str, Any]:
-    """Name who takes part; None stands for a library that is not installed."""
+    """Return the contestants by name; None for a library that is not installed."""
     found: dict[str, Any] = {
         "BatchLoader": with_loader(td, 2),
         "BatchLoader, prefetch=4": with_loader(td, 4),
@@ -335,12 +335,16 @@ def report(found: dict[str, list[tuple[float, ...]]], is_cold: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", help="the folder of the published release")
-    parser.add_argument("--folder", help="where data are kept from run to run")
-    parser.add_argument("--rows", type=int, default=40_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", help="file for all numbers")
-    parser.add_argument("--cold", action="store_true", help="drop the pages first")
+    parser.add_argument("--peer", help="folder with the installed published release")
+    parser.add_argument("--folder", help="folder that keeps the data between runs")
+    parser.add_argument(
+        "--rows", type=int, default=40_000, help="number of rows (default: 40_000)"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds (default: 5)")
+    parser.add_argument("--json", help="file to write all numbers to")
+    parser.add_argument(
+        "--cold", action="store_true", help="drop the cached pages first"
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)

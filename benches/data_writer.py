@@ -1,8 +1,9 @@
-"""``python benches/data_writer.py --peer DIR``: datasets that grow, and ragged rows.
+"""``python benches/data_writer.py --peer DIR``: growing datasets and ragged rows.
 
-Each package works in a process of its own, one after the other; bare system calls and
-bare columns of NumPy are beside them. The best and the median of the rounds are told,
-with the processor time; the release has one round. Caches are warm: a row is read that was just written.
+The packages run in separate processes, one after the other, beside bare system calls
+and bare columns of NumPy. Prints the best and the median of the rounds with their CPU
+time; the release runs one round. Caches are warm: the rows that are read were just
+written.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ BATCH = 256
 
 
 def batches() -> Any:
-    """The rows of one call."""
+    """Return the rows of each call."""
     import torch
 
     from tensordict import TensorDict
@@ -43,7 +44,7 @@ def batches() -> Any:
 
 
 def appends(folder: str) -> dict[str, Callable[[], None]]:
-    """Ways to write the rows of all calls."""
+    """Return the ways to write the rows of all calls."""
     from tensordict import TensorDict, append_memmap
 
     batch = batches()
@@ -86,7 +87,7 @@ def appends(folder: str) -> dict[str, Callable[[], None]]:
 
 
 def bare_appends(folder: str) -> dict[str, Callable[[], None]]:
-    """The same bytes by one ``write`` a leaf and call."""
+    """Write the same bytes with one ``write`` for each leaf and call."""
     import numpy as np
 
     chance = np.random.default_rng(0)
@@ -106,7 +107,7 @@ def bare_appends(folder: str) -> dict[str, Callable[[], None]]:
 
 
 def ragged_parts(count: int) -> list[tuple[Any, Any]]:
-    """Samples of two leaves: a sequence of vectors and one of numbers."""
+    """Return samples of two leaves: a sequence of vectors and a sequence of numbers."""
     import numpy as np
 
     chance = np.random.default_rng(0)
@@ -117,7 +118,7 @@ def ragged_parts(count: int) -> list[tuple[Any, Any]]:
 
 
 def ragged(folder: str, count: int) -> dict[str, Callable[[], Any]]:
-    """Saving, opening and reading ragged samples."""
+    """Save, open and read ragged samples."""
     import torch
 
     from tensordict import TensorDict, lazy_stack
@@ -161,7 +162,7 @@ def ragged(folder: str, count: int) -> dict[str, Callable[[], Any]]:
 
 
 def bare_ragged(folder: str, count: int) -> dict[str, Callable[[], Any]]:
-    """Columns of values and offsets, by NumPy."""
+    """Save, open and read columns of values and offsets with NumPy."""
     import numpy as np
 
     parts = ragged_parts(count)
@@ -228,9 +229,11 @@ def run_worker(kind: str, group: str, rounds: int) -> None:
 def main() -> None:
     """Run all groups, and print a line a case."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", help="where the published release is installed")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--groups", nargs="*")
+    parser.add_argument("--peer", help="folder with the installed published release")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds (default: 3)")
+    parser.add_argument(
+        "--groups", nargs="*", help="groups of cases to run (default: all)"
+    )
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:

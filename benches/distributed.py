@@ -1,10 +1,11 @@
 """``python benches/distributed.py --peer DIR``: messages between two processes over gloo.
 
-Two pairs of processes, one for this package and one for the published release of which
-``DIR`` has the package, take turns of short rounds. Beside each call stands the bare one
-that moves the same bytes, in the same round: one tensor for many leaves, and for a pipe one
-buffer through a socket. Wall time of rank 0 and processor time of both ranks are told, the
-least and the median of the rounds. ``--cases large large_bare pipe pipe_bare`` runs some.
+Two pairs of processes, one for this package and one for the published release in
+``DIR``, alternate in short rounds. Beside each call the same round times a bare call
+that moves the same bytes: one tensor instead of many leaves, and for a pipe one buffer
+through a socket. Prints the wall time of rank 0 and the CPU time of both ranks: the
+minimum and the median of the rounds. ``--cases large large_bare pipe pipe_bare`` runs
+some of the cases.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ ROUNDS_OF_LARGE = 5
 def calls(
     rank: int, megabytes: int, is_ours: bool
 ) -> dict[str, tuple[Callable[[], Any], int]]:
-    """The calls of a rank, and how often each is repeated in a round."""
+    """Return the calls of a rank, and the repetitions of each in a round."""
     import torch
     from torch import distributed
 
@@ -76,7 +77,7 @@ def calls(
 
 
 def pipe_calls(rank: int, large: Any, flat: Any) -> dict[str, Any]:
-    """The calls of a rank that go through a socket of TCP."""
+    """Return the calls of a rank that go through a TCP socket."""
     import torch
     from torch import distributed
 
@@ -108,7 +109,7 @@ def pipe_calls(rank: int, large: Any, flat: Any) -> dict[str, Any]:
 
 
 def serve(rank: int, path: str, megabytes: int, is_ours: bool) -> None:
-    """Run the cases that standard input names, and tell wall and processor time."""
+    """Run the cases that standard input names, and print wall and CPU time."""
     import torch
     from torch import distributed
 
@@ -157,7 +158,7 @@ class Pair:
         ]
 
     def run(self, case: str) -> list[float]:
-        """Run a case: wall time of rank 0, processor time of both, in seconds."""
+        """Run a case: seconds of wall time of rank 0 and of CPU time of both."""
         for process in self.processes:
             process.stdin.write(case + "\n")
             process.stdin.flush()
@@ -172,15 +173,26 @@ class Pair:
 
 
 def main() -> None:
-    """Let the pairs take turns, and print the table."""
+    """Run the pairs in turns, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", help="where the published release is installed")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--megabytes", type=int, default=1000)
-    parser.add_argument("--cases", nargs="*", default=CASES, choices=CASES)
-    parser.add_argument("--rank", type=int)
-    parser.add_argument("--path")
-    parser.add_argument("--ours", action="store_true")
+    parser.add_argument("--peer", help="folder with the installed published release")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds (default: 15)")
+    parser.add_argument(
+        "--megabytes",
+        type=int,
+        default=1000,
+        help="bytes of a large message (default: 1000)",
+    )
+    parser.add_argument(
+        "--cases",
+        nargs="*",
+        default=CASES,
+        choices=CASES,
+        help="cases to run (default: all)",
+    )
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--path", help=argparse.SUPPRESS)
+    parser.add_argument("--ours", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank is not None:
         serve(options.rank, options.path, options.megabytes, options.ours)

@@ -1,7 +1,7 @@
-"""``python benches/interop.py``: what others have as collections, against the library alone.
+"""``python benches/interop.py``: conversions, compared with the other library alone.
 
-Both sides of a pair take turns; the best and the median of the rounds are told, with the
-processor time of the best. A million rows of ten columns, and pictures of 4 kB.
+Both sides of a pair alternate. Prints the best and the median of the rounds, with the
+CPU time of the best. The data is a million rows of ten columns, and images of 4 kB.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Pair = tuple[Callable[[], Any], Callable[[], Any]]
 
 
 def hugging_face(folder: str, rows: int) -> dict[str, Pair]:
-    """Batches of ``with_format("tensordict")`` and ``with_format("torch")``."""
+    """Return batches of ``with_format("tensordict")`` and ``with_format("torch")``."""
     import datasets
 
     datasets.disable_progress_bars()
@@ -143,17 +143,22 @@ def streaming(folder: str, rows: int) -> dict[str, Pair]:
 
 
 def measured(call: Callable[[], Any]) -> tuple[float, float]:
-    """The time of a call, and the processor time of the process."""
+    """Return the wall time of a call, and the CPU time of the process."""
     wall, processor = time.perf_counter(), time.process_time()
     call()
     return time.perf_counter() - wall, time.process_time() - processor
 
 
 def main() -> None:
-    """Take turns, and print a line for each pair."""
+    """Run the pairs in turns, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=1_000_000,
+        help="number of rows (default: 1_000_000)",
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds (default: 5)")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
 """``python benches/lazy.py --peer DIR``: a lazy stack of 1,000 members with two leaves.
 
-Each operation is timed beside the torch calls that it cannot do without, and under the
-published release, in turns, in a process of its own. The minimum and the median of the
-ratios are printed.
+Each operation is timed beside the torch calls that it needs at least, and with the
+published release, which alternates in a separate process. Prints the minimum and the
+median of the ratios.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NUM_MEMBERS = 1000
 
 
 def operations() -> dict[str, tuple[Callable[[], Any], Callable[[], Any] | None]]:
-    """Each operation, and the bare torch calls where there are some."""
+    """Return each operation, with its bare torch calls if there are any."""
     from tensordict import TensorDict, lazy_stack
 
     members = [
@@ -59,7 +59,7 @@ def operations() -> dict[str, tuple[Callable[[], Any], Callable[[], Any] | None]
 
 
 def best_us(function: Callable[[], Any], repeats: int = 30) -> float:
-    """The shortest time of a call, in microseconds."""
+    """Return the shortest time of a call, in microseconds."""
     function()
     times = []
     for _ in range(repeats):
@@ -70,7 +70,7 @@ def best_us(function: Callable[[], Any], repeats: int = 30) -> float:
 
 
 def measure() -> dict[str, tuple[float, float | None]]:
-    """For each operation its microseconds, and those of the bare calls."""
+    """Return for each operation its microseconds, and those of the bare calls."""
     return {
         name: (best_us(ours), None if bare is None else best_us(bare))
         for name, (ours, bare) in operations().items()
@@ -78,7 +78,7 @@ def measure() -> dict[str, tuple[float, float | None]]:
 
 
 def measured_by(path: str | None) -> dict[str, Any]:
-    """:func:`measure` in a process of its own, with ``path`` first on its path."""
+    """Run :func:`measure` in a separate process, with the package at ``path``."""
     environment = dict(os.environ)
     if path is not None:
         environment["PYTHONPATH"] = path
@@ -93,9 +93,9 @@ def measured_by(path: str | None) -> dict[str, Any]:
 def main() -> None:
     """Print one line for each operation."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", help="the directory of the published release")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--worker", action="store_true")
+    parser.add_argument("--peer", help="folder with the installed published release")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds (default: 5)")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         print(json.dumps(measure()))

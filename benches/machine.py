@@ -1,4 +1,4 @@
-"""Name what a measurement was made on, for the files that ``make plots`` reads."""
+"""Describe the machine of a measurement, for the files that ``make plots`` reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def about() -> dict[str, str | float | int]:
 
 
 def keep(path: str | None, numbers: dict[str, object]) -> None:
-    """Write numbers, and what they were measured on, where ``--json`` of a bench says."""
+    """Write numbers with the machine and versions to the file of ``--json``."""
     if path:
         everything = {"machine": about(), **numbers}
         Path(path).write_text(json.dumps(everything, indent=1) + "\n", "utf-8")

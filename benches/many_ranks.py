@@ -1,15 +1,15 @@
-"""Checkpoints of several ranks beside ``torch.distributed.checkpoint``, in the same run.
+"""Checkpoints of several ranks, compared with ``torch.distributed.checkpoint``.
 
-Ranks are processes over gloo. Contestants take turns; a row is the median of its rounds, wall
-time between two barriers and processor time of all ranks together. What torch saves and loads
-is a state that ``get_state_dict`` made before, outside of what is timed. Run
-``python benches/many_ranks.py --mb 1000 --rounds 7``, and ``--only plan`` for one topic:
+Ranks are processes over gloo. Contestants alternate in the same run. A row is the median of its
+rounds: wall time between two barriers, and CPU time of all ranks together. torch saves and loads
+a state that ``get_state_dict`` made before the timing. Run
+``python benches/many_ranks.py --mb 1000 --rounds 7``; ``--only plan`` runs one topic:
 
 * ``fsdp``, ``hsdp``: save, stall of a save in the background, restore;
-* ``written``: bytes that the busiest rank writes over the mean;
-* ``reads``: bytes that are read and memory that is needed where ranks or placements change;
-* ``plan``: the division of a step over 1,024 and 4,096 ranks, which one process simulates, and
-  the description that each of them reads.
+* ``written``: the bytes that the busiest rank writes, divided by the mean;
+* ``reads``: bytes read and memory needed if ranks or placements change;
+* ``plan``: the division of a step over 1,024 and 4,096 ranks, simulated by one process, and
+  the description that each rank reads.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _serve(rank: int, world: int, path: str, connection: Any) -> None:
 
 @contextlib.contextmanager
 def ranks(world: int) -> Iterator[Callable[..., list[Any]]]:
-    """Processes that call a function together: yields what has them call it."""
+    """Start processes that call a function together; yield how to call it."""
     folder = Path(tempfile.mkdtemp())
     connections, processes = [], []
     for rank in range(world):
@@ -103,7 +103,7 @@ def mesh_of(mode: str) -> Any:
 
 
 def model_of(mode: str, megabytes: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A model and AdamW with its moments, of so many megabytes together."""
+    """Make a model and AdamW with its moments, of ``mb`` megabytes together."""
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Shard, distribute_tensor
     from torch.distributed.tensor.parallel import (
@@ -153,7 +153,7 @@ def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, An
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, float]:
-    """Wall time from one barrier to the other, and processor time of this rank."""
+    """Return the wall time between two barriers, and the CPU time of this rank."""
     torch.distributed.barrier()
     begun, used = time.perf_counter(), time.process_time()
     work()
@@ -301,7 +301,7 @@ def bench_written(megabytes: int) -> None:
 
 
 def counted(work: Callable[[], Any]) -> tuple[int, int]:
-    """Bytes that were asked of the system by reads, and the memory that was needed."""
+    """Return the bytes of read calls, and the memory that was needed."""
 
     def number(file: str, key: str) -> int:
         text = Path("/proc/self", file).read_text()
@@ -329,7 +329,7 @@ def local_bytes(value: Any) -> int:
 def read_back(
     _: int, mode: str, megabytes: int, folder: str, by_torch: bool
 ) -> tuple[int, int, int]:
-    """The bytes of this rank's part, those that it read, and its memory beside the state."""
+    """Return the bytes of this rank's part, the bytes read and the extra memory."""
     import torch.distributed.checkpoint as dcp
 
     from tensordict.checkpoint import Checkpointer
@@ -400,7 +400,7 @@ NUM_TENSORS = 2000
 
 
 class _Simulated(NamedTuple):
-    """Ranks of which there is one, and the others say what it says."""
+    """A process group in which every other rank says the same as this rank."""
 
     rank: int
     world: int
@@ -417,7 +417,7 @@ class _Simulated(NamedTuple):
 
 
 def simulated_model(world: int, *, copies: bool) -> nn.Module:
-    """A model of which one of many ranks has its part."""
+    """Make a model of which one of many ranks has its part."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
@@ -496,9 +496,11 @@ def bench_plan() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--mb", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="")
+    parser.add_argument(
+        "--mb", type=int, default=100, help="size of the state in MB (default: 100)"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds (default: 5)")
+    parser.add_argument("--only", default="", help="run cases with this in the name")
     arguments = parser.parse_args()
     size, rounds = arguments.mb, arguments.rounds
     print(

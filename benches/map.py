@@ -1,7 +1,7 @@
-"""``python benches/map.py --peer DIR``: what ``map`` costs over the work itself.
+"""``python benches/map.py --peer DIR``: the overhead of ``map`` over the work itself.
 
-Each measure runs here and, where that ends, under the published release, in turns and in a
-process of its own. CPU is that of the process and its children.
+Each measure runs with this package and, if it ends there, with the published release,
+alternately in separate processes. CPU time includes child processes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def wall_of(call: Callable[[], Any]) -> float:
 
 
 def added_cpu_per_row() -> float:
-    """Microseconds of CPU for each of 5,000 rows of four leaves, over those of a loop."""
+    """Return CPU microseconds for each of 5,000 rows of four leaves, beyond a loop."""
     from tensordict import TensorDict
 
     td = TensorDict({key: torch.randn(5000, 8) for key in "abcd"}, batch_size=[5000])
@@ -74,7 +74,7 @@ def added_cpu_per_row() -> float:
 
 
 def flip_of_mapped_images() -> float:
-    """The CPU of the seed's example over that of the plain loop."""
+    """Return the CPU time of the example, divided by the CPU time of a plain loop."""
     return _flip(lambda data, _: data.map(flip, num_workers=2, chunksize=0, **FORK))
 
 
@@ -128,7 +128,7 @@ def speedup_of_two_workers() -> float:
 
 
 def skew(kind: str) -> float:
-    """The wall time of skewed work for two workers over the ideal one."""
+    """Return the wall time of skewed work for two workers over the ideal one."""
     from tensordict import TensorDict
 
     seconds = torch.full((200,), 0.005)
@@ -142,7 +142,7 @@ def skew(kind: str) -> float:
 
 
 def break_after_the_first() -> float:
-    """Seconds until a loop over 1,000 rows of 10 ms is left after the first."""
+    """Return the seconds until a loop over 1,000 rows of 10 ms is left."""
     from tensordict import TensorDict
 
     td = TensorDict(seconds=torch.full((1000,), 0.01), batch_size=[1000])
@@ -155,7 +155,7 @@ def break_after_the_first() -> float:
 
 
 def warm_pool() -> float:
-    """CPU seconds of the second call in a pool."""
+    """Return the CPU seconds of the second call in a pool."""
     from tensordict import TensorDict
     from tensordict.parallel import WorkerPool
 
@@ -168,7 +168,7 @@ def warm_pool() -> float:
 
 
 def _children_cpu() -> float:
-    """The CPU seconds of living children, which the system does not add up yet."""
+    """Return the CPU seconds of living children."""
     import multiprocessing
 
     ticks = 0
@@ -194,9 +194,9 @@ OURS_ONLY = ("second map with a warm pool, CPU s",)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", help="the folder of the published release")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--peer", help="folder with the installed published release")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds (default: 3)")
+    parser.add_argument("--only", default="", help="run cases with this in the name")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:

@@ -1,8 +1,8 @@
 """``python benches/modules.py --peer DIR``: modules and the swap of parameters.
 
-Each is timed beside the bare torch calls that it stands for, in a fresh process per
-implementation, alternated. Prints microseconds (the least of all rounds), the ratio to
-bare torch and to the published release.
+Each case is timed beside the equivalent torch calls, in a fresh process for each
+implementation; the processes alternate. Prints microseconds (the minimum of all
+rounds), and the ratios to bare torch and to the published release.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NAMES = ("module", "sequence", "from_module", "swap", "swap_plain")
 
 
 def work() -> None:
-    """Time everything in this process; one JSON object."""
+    """Time all cases in this process; print one JSON object."""
     import time
     import timeit
 
@@ -91,7 +91,7 @@ def work() -> None:
 
 
 def run(path: str | None) -> dict[str, list[float]]:
-    """The times of one implementation, in a process of its own."""
+    """Return the times of one implementation, from a separate process."""
     environment = dict(os.environ)
     if path is not None:
         environment["PYTHONPATH"] = path
@@ -107,8 +107,8 @@ def run(path: str | None) -> dict[str, list[float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", help="where the published release is installed")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer", help="folder with the installed published release")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds (default: 3)")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:

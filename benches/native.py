@@ -1,9 +1,9 @@
-"""Measure what native primitives gain over their twins, for ``docs/dev/native.md``.
+"""Measure the gain of native primitives over their twins, for ``docs/dev/native.md``.
 
-Each row is an operation that a program calls. It runs with everything native, and with the
-primitive left out by ``TENSORDICT_NATIVE``, in processes of their own that take turns; the
-minimum over rounds and batches counts. The gain is the time without the primitive over the
-time with it; ``again`` is the noise: a second process with everything native.
+Each row is an operation that a program calls. It runs with all native primitives, and
+without the primitive (``TENSORDICT_NATIVE``), in separate processes that alternate. The
+minimum over rounds and batches counts. The gain is the time without the primitive divided
+by the time with it. ``again`` shows the noise: a second process with all primitives.
 
     python -m benches.native --rounds 10
 """
@@ -16,7 +16,7 @@ import os
 from benches.python.__main__ import TREES, Worker
 
 ENOUGH = 1.3
-"""A native primitive stays while it gains this much on one of its rows."""
+"""A native primitive is kept if it gains this much on one of its rows."""
 
 ROWS = {
     "flatten_keys": ['td.flatten_keys(".")'],
@@ -26,13 +26,13 @@ ROWS = {
     "containers": ["td.clone().lock_().unlock_()", "td.to('cpu')"],
     "cloned_members": ["stacked.clone(False)", "copy.copy(stacked)"],
 }
-"""The rows on which each primitive is asked what it gains."""
+"""From primitives to the rows that measure their gain."""
 
 
 def measure(
     name: str, rows: list[str], tree: str, rounds: int
 ) -> dict[str, dict[str, float]]:
-    """Return the least seconds of each row, with the primitive, again, and without it."""
+    """Return the minimum seconds of each row: with the primitive, again, without it."""
     path = os.environ.get("PYTHONPATH")
     workers = {
         "native": Worker(path, TENSORDICT_NATIVE=""),
@@ -56,9 +56,13 @@ def measure(
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--only", default="", help="primitives with this in the name")
-    parser.add_argument("--tree", default="nested 20", choices=TREES)
+    parser.add_argument("--rounds", type=int, default=10, help="rounds (default: 10)")
+    parser.add_argument(
+        "--only", default="", help="run primitives with this in the name"
+    )
+    parser.add_argument(
+        "--tree", default="nested 20", choices=TREES, help="the tree of entries"
+    )
     arguments = parser.parse_args()
     print("| Primitive | Row | Native us | Gain | Again |")
     print("| --- | --- | --- | --- | --- |")

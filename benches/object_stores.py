@@ -1,9 +1,9 @@
-"""Rows of a save in an object store beside bare range requests, and beside zarr.
+"""Rows of a save in an object store, compared with bare range requests and with zarr.
 
 nginx serves the files of a save on the loopback interface, with and without a relay that
-delays every byte. Rounds of all sides alternate in one run; CPU time is that of this process,
-not of the server. Needs nginx and the packages obstore and zarr. Lance, MosaicML streaming and
-litData were not tried.
+delays every byte. Rounds of all sides alternate in one run. CPU time is the time of this
+process, not of the server. Needs nginx and the packages obstore and zarr. Lance, MosaicML
+streaming and litData were not measured.
 
 Run: python benches/object_stores.py [--gigabytes 2] [--rounds 7] [--latency-ms 10]
 """
@@ -61,7 +61,7 @@ def wait_for(port: int) -> None:
 
 
 async def relay(port: int, target: int, latency: float) -> None:
-    """Pass bytes on half the latency later, in both directions."""
+    """Forward bytes in both directions, delayed by half the latency."""
     loop = asyncio.get_running_loop()
 
     async def pass_on(reader, writer):
@@ -103,7 +103,7 @@ def timed(call) -> tuple[float, float]:
 
 
 def bare_ranges(store, names: dict[str, int], rows: list[int]) -> None:
-    """Ask for the same ranges with the library alone."""
+    """Request the same ranges with the library alone."""
     ordered = sorted(rows)
     for name, size in names.items():
         starts = [row * size for row in ordered]
@@ -117,7 +117,7 @@ def bare_ranges(store, names: dict[str, int], rows: list[int]) -> None:
 
 
 def bare_at_best(store, names: dict[str, int], rows: list[int]) -> None:
-    """The same with as many requests at a time as there are."""
+    """Request the same ranges, all of them at once."""
 
     async def all_of_them():
         ordered = sorted(rows)
@@ -173,7 +173,7 @@ def zarr_sides(url: str, folder: Path, num_rows: int) -> dict:
 
 
 def asked_bytes(remote, rows) -> float:
-    """The bytes of all requests over those of the rows, by the plan of a read."""
+    """Return the requested bytes divided by the bytes of the rows, by the read plan."""
     plans = [remote[key].plan(rows)[1] for key in remote.keys()]  # noqa: SIM118
     spans = sum(span.size for plan in plans for span in segments.spans_of(plan))
     return spans / reading.count_bytes(plans)
@@ -282,9 +282,13 @@ def downloads(label: str, url: str, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--gigabytes", type=float, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--latency-ms", type=float, default=10)
+    parser.add_argument(
+        "--gigabytes", type=float, default=2, help="size of the data (default: 2)"
+    )
+    parser.add_argument("--rounds", type=int, default=7, help="rounds (default: 7)")
+    parser.add_argument(
+        "--latency-ms", type=float, default=10, help="delay of the relay (default: 10)"
+    )
     parser.add_argument("--relay", nargs=3, type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.relay:

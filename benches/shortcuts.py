@@ -1,9 +1,9 @@
-"""Measure what each shortcut into CPython and torch gains, for ``docs/dev/native.md``.
+"""Measure the gain of each shortcut into CPython and torch, for ``docs/dev/native.md``.
 
-Each operation of ``make bench`` runs with all shortcuts, with all but one, and with none, each in
-a process of its own, in turn. A process can be slower than its like for good, so every pass
-starts new ones; the minimum over passes and batches counts. The gain of a shortcut is the
-time without it over the time with all. ``all again`` is the noise.
+Each operation of ``make bench`` runs with all shortcuts, without one of them, and with none,
+alternately in separate processes. A process can be slower than an equal process for its whole
+life, so every pass starts new processes. The minimum over passes and batches counts. The gain of
+a shortcut is the time without it divided by the time with all. ``all again`` shows the noise.
 
     python -m benches.shortcuts --passes 3
 """
@@ -19,7 +19,7 @@ from benches.python.operations import OPERATIONS
 from tensordict import _rust
 
 ENOUGH = 1.1
-"""A shortcut whose best gain is less goes."""
+"""A shortcut is removed if its best gain is less."""
 
 
 def settings() -> dict[str, str]:
@@ -32,7 +32,7 @@ def settings() -> dict[str, str]:
 def measure(
     tree: str, passes: int, rounds: int, only: str
 ) -> dict[str, dict[str, float]]:
-    """Return the least seconds of each setting and operation."""
+    """Return the minimum seconds of each setting and operation."""
     least: dict[str, dict[str, float]] = {name: {} for name in settings()}
     operations = [op for op in OPERATIONS if only in op.name]
     for _ in range(passes):
@@ -54,7 +54,7 @@ def measure(
 
 
 def report(tree: str, least: dict[str, dict[str, float]]) -> None:
-    """Print the gain of each shortcut: the best ones, and their geometric mean."""
+    """Print the best gains of each shortcut, and their geometric mean."""
     print(f"\n## {tree} leaves\n")
     for name, found in least.items():
         gains = {op: seconds / least["all"][op] for op, seconds in found.items()}
@@ -68,10 +68,16 @@ def report(tree: str, least: dict[str, dict[str, float]]) -> None:
 def main() -> None:
     """Measure and print one table for each tree."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--passes", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", default="", help="operations with this in the name")
-    parser.add_argument("--tree", action="append", choices=TREES)
+    parser.add_argument(
+        "--passes", type=int, default=3, help="passes with new processes (default: 3)"
+    )
+    parser.add_argument("--rounds", type=int, default=2, help="rounds (default: 2)")
+    parser.add_argument(
+        "--only", default="", help="run operations with this in the name"
+    )
+    parser.add_argument(
+        "--tree", action="append", choices=TREES, help="a tree of entries; repeatable"
+    )
     arguments = parser.parse_args()
     for tree in arguments.tree or ["flat 4", "nested 20"]:
         least = measure(tree, arguments.passes, arguments.rounds, arguments.only)

@@ -1,19 +1,20 @@
-"""``python benches/storage.py --peer DIR``: saving and loading beside the limits.
+"""``python benches/storage.py --peer DIR``: saving and loading, compared with the limits.
 
-``--list`` names the workloads, and ``--only "save 240 x 5 MB"`` runs one of them, or
-those whose names hold a text that is no name; ``--rounds 1`` is a quick look.
+``--list`` prints the names of the workloads. ``--only "save 240 x 5 MB"`` runs one workload,
+or all workloads whose names contain the text. ``--rounds 1`` gives a quick estimate.
 
-Each workload is timed in turns: a bare loop of system calls (the limit), this package,
-and the published release in a process of its own, at its best number of threads. Before
-a timing a scratch file of the same size is written and removed, so that none pays for
-what another left dirty; every save goes to a fresh directory, which is removed after
-all timings of its workload (ext4 is slow to make files where many were just removed),
-but in "again", where each side but the limit saves over what it saved before.
-Each side loads what it saved itself, the limit what we saved: how bytes lie in the page
-cache depends on how they were written.
-Everything is warm: in the page cache, not durable. Prints the least and the median
-time of each side, the least CPU time (which others on the machine disturb less), and
-the ratios of the least ones.
+Each workload is timed in turns: a bare loop of system calls (the limit), this package, and
+the published release in a separate process, with its best number of threads. Before each
+timing, a scratch file of the same size is written and removed, so that no side pays for
+dirty pages of another side. Every save goes to a fresh directory, which is removed after all
+timings of its workload, because ext4 creates files slowly where many were just removed. In
+"again" workloads, each side except the limit overwrites its previous save. Each side loads
+its own save, and the limit loads this package's: the layout of bytes in the page cache
+depends on how they were written.
+
+Everything is warm: in the page cache, not durable. Prints the shortest and the median time
+of each side, the shortest CPU time (which other programs disturb less), and the ratios of
+the shortest times.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from machine import keep
 MIB = 1 << 20
 
 Times = tuple[float, ...]
-"""Seconds that passed, and seconds of CPU; then those of parts, where they are timed."""
+"""Wall seconds, CPU seconds, and if parts are timed, the wall seconds of each part."""
 
 WORKLOADS: dict[str, tuple[int, int]] = {
     # name: (leaves, bytes of each)
@@ -69,12 +70,14 @@ SHARDS = 4
 def main() -> None:
     """Run the workloads and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", help="where the published release is installed")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", default=None, help="where to write")
-    parser.add_argument("--only", default="", help="workloads whose name holds this")
-    parser.add_argument("--json", help="file for all numbers")
-    parser.add_argument("--list", action="store_true", help="name the workloads")
+    parser.add_argument("--peer", help="folder with the installed published release")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds (default: 5)")
+    parser.add_argument("--folder", default=None, help="folder to write to")
+    parser.add_argument(
+        "--only", default="", help="run workloads with this in the name"
+    )
+    parser.add_argument("--json", help="file to write all numbers to")
+    parser.add_argument("--list", action="store_true", help="print names of workloads")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -99,7 +102,7 @@ def main() -> None:
     )
     kept: dict[str, object] = {}
     for name, (leaves, size) in WORKLOADS.items():
-        # A whole name is that workload alone, though others begin with it.
+        # A complete name selects one workload, even if other names begin with it.
         if name == arguments.only or (
             arguments.only not in WORKLOADS and arguments.only in name
         ):
@@ -136,10 +139,10 @@ def time_workload(
         run_ours = sides["ours"]
         sides = {**sides, "ours, no checks": lambda job: run_ours({**job, **without})}
     if job["durable"]:
-        # The release has no such thing.
+        # The release has no durable saves.
         sides = {side: run for side, run in sides.items() if "peer" not in side}
     if job["shards"]:
-        # The release writes safetensors as one file, by that package.
+        # The release writes one safetensors file, with the safetensors package.
         sides = {side: run for side, run in sides.items() if "peer" not in side}
     is_of_package = job["shards"] or (job["kind"] == "save" and size >= MIB)
     if is_of_package and not job["archive"] and not job["durable"]:
@@ -150,12 +153,12 @@ def time_workload(
     times = {side: [] for side in sides}
     try:
         if job["archive"] and job["kind"] == "save":
-            # The limit writes as many bytes as the finished file has.
+            # The limit writes as many bytes as the finished archive contains.
             finished = folder / f"finished{suffix}"
             sides["ours"]({**job, "path": str(finished)})
             job["finished_bytes"] = finished.stat().st_size
             finished.unlink()
-        # Each side loads its own save; the limit loads ours. How the bytes lie in the page
+        # Each side loads its own save; the limit loads ours. The layout of bytes in the page
         # cache depends on how they were written.
         saved = dict.fromkeys(sides, folder / f"ours{suffix}")
         for side in ("ours", *[side for side in sides if side.startswith("peer")]):
@@ -219,11 +222,12 @@ def report(name: str, times: dict[str, list[Times]]) -> None:
 
 
 def report_parts(runs: list[Times], limits: list[float]) -> None:
-    """Time a save of small leaves part by part.
+    """Print the parts of a save of small leaves.
 
-    What is compared with the limit is all but the metadata text and the returned container:
-    the plan, the files, and giving back what the plan held. Of a tree the files are mapped
-    for the container as they are written, which counts to them.
+    The comparison with the limit leaves out the metadata text and the returned
+    container. It includes the plan, the files, and the release of the plan. For a
+    directory, files are mapped while they are written, which counts as part of the
+    files.
     """
     names = "plan", "metadata text", "files", "returned container", "plan's end"
     for name, part in zip(names, list(zip(*runs, strict=True))[2:], strict=True):
@@ -242,7 +246,7 @@ def report_parts(runs: list[Times], limits: list[float]) -> None:
 
 
 def run_limit(job: dict[str, Any]) -> Times:
-    """Two threads of system calls, each on files of its own."""
+    """Run system calls in two threads, each on its own files."""
     path = Path(job["path"])
     if job["archive"] or job["kind"] == "full":
         return run_limit_of_one(job)
@@ -255,8 +259,8 @@ def run_limit(job: dict[str, Any]) -> Times:
     work = write_plain if is_save else map_plain
     if job["durable"]:
         work = write_early
-    # The same bytes as a save reads: two threads that write the same memory find in the
-    # cache what the other has read.
+    # As many different bytes as a save reads: two threads that write from the same memory
+    # would share the processor's cache.
     num_bytes = len(names) * job["size"] if is_save else job["size"]
     content = memoryview(os.urandom(MIB) * (num_bytes // MIB + 1))
     step = job["size"] if is_save else 0
@@ -283,7 +287,7 @@ def run_limit(job: dict[str, Any]) -> Times:
 
 
 def run_limit_of_one(job: dict[str, Any]) -> Times:
-    """One write of the finished file's bytes; reading files into memory; one mapping."""
+    """Write the bytes of one finished file, read files into memory, or map one file."""
     path = Path(job["path"])
     num_bytes = job["leaves"] * job["size"]
     if job["kind"] == "save":
@@ -309,7 +313,7 @@ def run_limit_of_one(job: dict[str, Any]) -> Times:
         return times
     targets = TARGETS.setdefault(
         num_bytes,
-        # Filled now, and aligned as the memory of tensors is.
+        # Touched before the timing, and aligned like the memory of tensors.
         [np.ones(job["size"] + 64, np.uint8) for _ in range(job["leaves"])],
     )
     names = [path / f"k{i}.memmap" for i in range(job["leaves"])]
@@ -335,7 +339,7 @@ LIBC = ctypes.CDLL(None)
 SYNC_FILE_RANGE_WRITE = 2
 
 TARGETS: dict[int, list[np.ndarray]] = {}
-"""Memory that is read into, touched before it is timed."""
+"""Target memory of reads, touched before the timing."""
 
 
 def write_plain(files: list[tuple[str, memoryview]], _kept: list[Any]) -> None:
@@ -347,7 +351,7 @@ def write_plain(files: list[tuple[str, memoryview]], _kept: list[Any]) -> None:
 
 
 def write_early(files: list[tuple[str, memoryview]], _kept: list[Any]) -> None:
-    """Write as :func:`write_plain`, but ask the disk to begin with each piece."""
+    """Write like :func:`write_plain`, but start the write-back of each piece."""
     for name, content in files:
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         for offset in range(0, len(content), 8 * MIB):
@@ -369,7 +373,7 @@ def map_plain(files: list[tuple[str, memoryview]], kept: list[Any]) -> None:
         os.close(descriptor)
 
 
-# A side in a process of its own ----------------------------------------------------------
+# A side in a separate process ------------------------------------------------------------
 
 
 class Worker:
@@ -385,7 +389,7 @@ class Worker:
         )
 
     def run(self, job: dict[str, Any]) -> Times:
-        """The time that the job took."""
+        """Return the times of a job."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(job) + "\n")
@@ -394,7 +398,7 @@ class Worker:
 
 
 def serve() -> None:
-    """Do the jobs that come in, one per line; print the seconds of each."""
+    """Run the jobs on standard input, one a line; print the times of each."""
     import torch
 
     import tensordict
@@ -444,10 +448,10 @@ def serve() -> None:
 
 
 def save_in_parts(td: Any, path: str) -> Times:
-    """Seconds of a save of a flat collection, and of its parts.
+    """Return the seconds of a save of a flat tensordict, and of its parts.
 
-    They are the plan, the text of the metadata, the files, the returned container, and
-    giving back what the plan held.
+    The parts are the plan, the metadata text, the files, the returned container, and
+    the release of the plan.
     """
     from tensordict import _rust
     from tensordict.primitives import registry
@@ -480,7 +484,7 @@ def save_in_parts(td: Any, path: str) -> Times:
 
 
 def save_by_package(td: Any, path: Path, shards: int) -> None:
-    """Files (without shards one) of the safetensors package, one after the other, as its users write them."""
+    """Write files with the safetensors package, one by one, as its users do."""
     from safetensors.torch import save_file
 
     path.mkdir()

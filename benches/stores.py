@@ -1,7 +1,7 @@
-"""Stores and pipes beside the least that they can cost: one bare call of what carries them.
+"""Stores and pipes, compared with their lower limit: one bare call of socket or server.
 
-Rounds of both sides alternate in one run; CPU time is that of this process. The stores
-need ``redis-server`` and the package ``redis``; without them the pipe is measured alone.
+Rounds of both sides alternate in one run. CPU time is the time of this process. The stores
+need ``redis-server`` and the package ``redis``; without them, only the pipe is measured.
 
 Run: python benches/stores.py [--gigabytes 1] [--rounds 7] [--release PATH]
 """
@@ -26,7 +26,7 @@ LEAVES = 10
 
 
 def shown(name: str, ours: list[tuple[float, float]], bare: list[tuple[float, float]]):
-    """One line: the least and the median of both, wall time and CPU."""
+    """Return one line: minimum and median of both sides, wall and CPU time."""
 
     def text(found):
         walls, cpus = zip(*found, strict=True)
@@ -44,7 +44,7 @@ def shown(name: str, ours: list[tuple[float, float]], bare: list[tuple[float, fl
 
 
 def timed(call) -> tuple[float, float]:
-    """Wall and CPU seconds of a call."""
+    """Return the wall and CPU seconds of a call."""
     cpu, wall = time.process_time(), time.perf_counter()
     call()
     return time.perf_counter() - wall, time.process_time() - cpu
@@ -54,7 +54,7 @@ def timed(call) -> tuple[float, float]:
 
 
 def send_all(kind: str, port: int, num_bytes: int) -> None:
-    """The other process: send each time when asked to, until the connection ends."""
+    """Run the other process: send when asked to, until the connection closes."""
     from tensordict._ucxx import TensorDictPipe
 
     if kind == "bare":
@@ -79,7 +79,7 @@ def send_all(kind: str, port: int, num_bytes: int) -> None:
 
 
 def pipe_against_bare_send(gigabytes: float, rounds: int) -> None:
-    """A collection of ten leaves through a pipe, and as many bytes through a socket."""
+    """Send a tensordict of ten leaves through a pipe, and as many bytes by socket."""
     from tensordict._ucxx import TensorDictServer
 
     num_bytes = int(gigabytes * 1e9) // LEAVES * LEAVES
@@ -154,7 +154,7 @@ os._exit(0)  # its thread would keep the process
 
 
 def store_against_bare_pipeline(rounds: int, release: str | None) -> None:
-    """A hundred leaves of 1 KiB, beside the same strings in one MSET and one MGET."""
+    """Write and read 100 leaves of 1 KiB, and the same strings by MSET and MGET."""
     import redis
 
     with tempfile.TemporaryDirectory(prefix="bench", dir="/tmp") as folder:
@@ -197,9 +197,11 @@ def store_against_bare_pipeline(rounds: int, release: str | None) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gigabytes", type=float, default=1.0)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--release", help="where release 0.15.3 is installed")
+    parser.add_argument(
+        "--gigabytes", type=float, default=1.0, help="size of the data (default: 1.0)"
+    )
+    parser.add_argument("--rounds", type=int, default=7, help="rounds (default: 7)")
+    parser.add_argument("--release", help="folder with the installed published release")
     parser.add_argument("--send", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.send:

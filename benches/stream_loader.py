@@ -1,8 +1,8 @@
-"""``python benches/stream_loader.py``: batches a second of the loader of streams.
+"""``python benches/stream_loader.py``: batches a second of ``StreamDataLoader``.
 
-Sixteen rows, without workers and with two, in turns: the best of three of each. Tiny
-items, items that make batches of 7.9 MB, and items that take 5 ms each. Then the memory of
-a worker after few steps and after many.
+Reads sixteen rows without workers and with two workers, alternately: the best of three
+rounds each. The items are tiny, or make batches of 7.9 MB, or take 5 ms each. Then
+prints the memory of a worker after few steps and after many.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def large(length):
 
 
 def slow(length):
-    """An item is 5 ms of work of a processor."""
+    """Return an item after 5 ms of CPU work."""
     for number in range(length):
         end_s = time.process_time() + 5e-3
         while time.process_time() < end_s:
@@ -40,14 +40,14 @@ def slow(length):
 
 
 def waiting(length):
-    """An item is 5 ms of waiting, as for a disk."""
+    """Return an item after 5 ms of waiting, as for a disk."""
     for number in range(length):
         time.sleep(5e-3)
         yield torch.full((8,), number, dtype=torch.float32)
 
 
 def batches_per_second(streamer, num_steps: int, workers: int, collate) -> float:
-    """The rate after the first batch, which waits for the workers to start."""
+    """Return the rate after the first batch, which waits for the workers to start."""
     loader = StreamDataLoader(
         [num_steps + 1] * ROWS, streamer, ROWS, workers, collate, "zeros"
     )
@@ -59,7 +59,7 @@ def batches_per_second(streamer, num_steps: int, workers: int, collate) -> float
 
 
 def memory_of_workers(num_steps: int) -> float:
-    """MB that the workers and their slots take, at the end of an epoch."""
+    """Return the MB of the workers and their slots at the end of an epoch."""
     loader = StreamDataLoader([num_steps] * ROWS, large, ROWS, 2, None, "zeros")
     iterator = iter(loader)
     for _ in range(num_steps - 1):
@@ -74,7 +74,7 @@ def memory_of_workers(num_steps: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="run cases with this in the name")
     only = parser.parse_args().only
     print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} processors")
     cases = {

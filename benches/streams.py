@@ -1,9 +1,9 @@
 """``python benches/streams.py --peer DIR``: 2,000 windows of two streams, densified.
 
-Times what is done beside the producers' own work: from the values that arrived to one
-nested tensor for each stream. Ours is timed twice: the collector, and the loop of the
-tutorial (a container a window from lists, appended, densified), which is what the
-published release is timed at, in turns, in a process of its own.
+Measures the time beyond the work of the producers: from values that have arrived to one
+nested tensor for each stream. This package is timed twice: the collector, and the loop
+of the tutorial (one tensordict a window from lists, appended, densified). The published
+release is timed with this loop, alternately in a separate process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIZES = {"a": 5, "b": 3}
 
 
 def time_tutorial() -> float:
-    """Milliseconds of the tutorial's loop over values that have arrived."""
+    """Return the milliseconds of the tutorial's loop over values that have arrived."""
     from tensordict import LazyStackedTensorDict, TensorDict
 
     windows = [
@@ -40,7 +40,7 @@ def time_tutorial() -> float:
 
 
 def time_collector() -> float:
-    """Milliseconds of ``collect`` when all windows have ended."""
+    """Return the milliseconds of ``collect`` after all windows have ended."""
     from tensordict.data import StreamCollector
 
     class Clock(asyncio.SelectorEventLoop):
@@ -69,7 +69,7 @@ def time_collector() -> float:
 
 
 def run(case: str, path: str | None) -> float:
-    """The best of three in a process of its own."""
+    """Return the best of three times from a separate process."""
     environment = {**os.environ, "PYTHONPATH": path} if path else None
     out = subprocess.run(
         [sys.executable, __file__, "--case", case],
@@ -84,8 +84,8 @@ def run(case: str, path: str | None) -> float:
 def main() -> None:
     """Run the sides in turns and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", help="where the published release is installed")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peer", help="folder with the installed published release")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds (default: 5)")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     cases = {"collector": time_collector, "tutorial": time_tutorial}

@@ -1,8 +1,8 @@
-"""``python benches/strings.py --peer DIR``: a collection with 20,000 strings.
+"""``python benches/strings.py --peer DIR``: a tensordict with 20,000 strings.
 
-Each operation is timed here and under the published release, in turns, in a process of
-its own. The minima are printed, and the ratio of the release to this package: the best
-and the median over the rounds.
+Each operation is timed with this package and with the published release, alternately in
+separate processes. Prints the minimum times, and the ratio of the release to this
+package: the best and the median over the rounds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NUM_STRINGS = 20_000
 
 
 def operations(folder: Path) -> dict[str, Callable[[], Any]]:
-    """Each operation, which leaves things as they were."""
+    """Return the operations, which change nothing."""
     from tensordict import TensorDict
 
     words = [f"word {number}" for number in range(NUM_STRINGS)]
@@ -46,7 +46,7 @@ def operations(folder: Path) -> dict[str, Callable[[], Any]]:
 
 
 def measure(repeats: int) -> dict[str, float]:
-    """For each operation the shortest of its times, in milliseconds."""
+    """Return for each operation its shortest time in milliseconds."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, operation in operations(Path(folder)).items():
@@ -61,7 +61,7 @@ def measure(repeats: int) -> dict[str, float]:
 
 
 def measured_by(path: str | None, repeats: int) -> dict[str, float]:
-    """:func:`measure` in a process of its own, with ``path`` first on its path."""
+    """Run :func:`measure` in a separate process, with the package at ``path``."""
     environment = dict(os.environ)
     if path is not None:
         environment["PYTHONPATH"] = path
@@ -76,9 +76,9 @@ def measured_by(path: str | None, repeats: int) -> dict[str, float]:
 def main() -> None:
     """Print one line for each operation."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", help="the directory of the published release")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--worker", type=int, metavar="REPEATS")
+    parser.add_argument("--peer", help="folder with the installed published release")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds (default: 3)")
+    parser.add_argument("--worker", type=int, metavar="REPEATS", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         print(json.dumps(measure(arguments.worker)))

@@ -1,8 +1,8 @@
 """``python benches/tables.py --peer DIR``: a table of a million rows and ten columns.
 
-Each package works in a process of its own, and takes turns there with the library that it
-calls, so that a ratio is of one process and one minute: the best and the median of the
-rounds, and the processor time. Files are in the page cache.
+Each package runs in a separate process and alternates there with the library that it
+calls, so that both sides of a ratio come from the same process at the same time. Prints
+the best and the median of the rounds, and the CPU time. Files are in the page cache.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 ROWS = 1_000_000
 SMALL = 100_000
-"""The number of rows in the files of text."""
+"""The number of rows in text files."""
 
 
 def columns(rows: int) -> dict[str, Any]:
-    """Ten columns of six dtypes: 57 bytes a row."""
+    """Return ten columns of six dtypes: 57 bytes a row."""
     import numpy as np
 
     random = np.random.default_rng(0)
@@ -42,7 +42,7 @@ def columns(rows: int) -> dict[str, Any]:
 
 
 def write(folder: str) -> None:
-    """Write the files with the libraries themselves."""
+    """Write the files with the libraries."""
     import pandas as pd
     import pyarrow as pa
     from pyarrow import parquet
@@ -56,7 +56,7 @@ def write(folder: str) -> None:
 
 
 def cases(folder: str) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
-    """Return the cases of the library beside those of a collection."""
+    """Return the cases of the library, and the same cases of a tensordict."""
     import pandas as pd
     import pyarrow as pa
     from pyarrow import parquet
@@ -113,7 +113,7 @@ def cases(folder: str) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]
 
 
 def measure(folder: str, rounds: int, only: str) -> None:
-    """Print the times of the cases, in one line of JSON each."""
+    """Print the times of the cases, one JSON line each."""
     for name, pair in cases(folder).items():
         if only not in name:
             continue
@@ -129,7 +129,7 @@ def measure(folder: str, rounds: int, only: str) -> None:
 
 
 def ran(path: str, folder: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The times of the package at ``path``, of a process of its own."""
+    """Return the times of the package at ``path``, from a separate process."""
     command = [sys.executable, __file__, "--measure", folder]
     command += ["--rounds", str(arguments.rounds), "--only", arguments.only]
     environment = {**os.environ, "PYTHONPATH": path}
@@ -140,7 +140,7 @@ def ran(path: str, folder: str, arguments: argparse.Namespace) -> dict[str, Any]
 
 
 def shown(times: list[list[list[float]]]) -> str:
-    """Best and median of ours, and of the ratio to the library in each round."""
+    """Return best and median times, and the ratios to the library in each round."""
     library, ours = times
     best, cpu = (min(column) * 1e3 for column in zip(*ours, strict=True))
     middle = statistics.median(wall for wall, _ in ours) * 1e3
@@ -154,11 +154,11 @@ def shown(times: list[list[list[float]]]) -> str:
 
 
 def main() -> None:
-    """Compare this package, and one at ``--peer``, with the libraries."""
+    """Compare this package, and the package at ``--peer``, with the libraries."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--peer", help="a folder with another tensordict")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--peer", help="folder with another installed tensordict")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds (default: 7)")
+    parser.add_argument("--only", default="", help="run cases with this in the name")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:

@@ -1,10 +1,10 @@
 """Convert the checkpoint of a language model: names, shapes, dtype, files.
 
-Writes a small checkpoint as hubs have them (safetensors in shards, one name for each
-tensor of each layer), maps it without reading it, joins the three projections of each
-attention, stacks the layers into one tensor for each parameter, casts to bfloat16, and
-saves shards again. A model made from either checkpoint gives the same logits. Prints a
-table of both.
+Writes a small checkpoint in the form of model hubs (safetensors shards, one name for each
+tensor of each layer) and maps it without reading it. Then joins the three projections of
+each attention, stacks the layers to one tensor for each parameter, casts to bfloat16 and
+saves new shards. Models of both checkpoints compute the same logits, up to rounding.
+Prints a table of both checkpoints.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def block(x: torch.Tensor, layer: TensorDictBase, qkv: torch.Tensor) -> torch.Te
 
 
 def logits_of_flat(flat: TensorDictBase, tokens: torch.Tensor) -> torch.Tensor:
-    """Run the model from the weights as they were published."""
+    """Run the model with the published weights."""
     tree = flat.unflatten_keys(".")
     x = tree["model", "embed_tokens", "weight"][tokens]
     for number in sorted(tree["model", "layers"].keys(), key=int):
@@ -91,7 +91,7 @@ def logits_of_flat(flat: TensorDictBase, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def logits_of_converted(params: TensorDictBase, tokens: torch.Tensor) -> torch.Tensor:
-    """Run the model from the converted weights, a row of ``layers`` at a time."""
+    """Run the model with the converted weights, one row of ``layers`` a layer."""
     x = params["embedding"][tokens]
     for layer in params["layers"]:
         x = block(x, layer, layer["self_attn", "qkv"])

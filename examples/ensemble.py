@@ -1,9 +1,9 @@
-"""Train an ensemble at once, and see where it knows that it does not know.
+"""Train an ensemble of networks at once, and see where its predictions are uncertain.
 
-Stacks the parameters of several networks into one collection, so that one call of
-``torch.vmap`` runs all of them and one optimizer trains them, each on rows of its own
-choice. Where there was no data they disagree. Prints a table of the mean and the spread
-beside the truth.
+Stacks the parameters of several networks into one tensordict. One call of ``torch.vmap``
+runs all networks, and one optimizer trains them, each on its own random rows. The networks
+disagree where there was no training data. Prints a table of the mean and the spread of the
+predictions beside the true values.
 """
 
 import argparse
@@ -16,16 +16,16 @@ from torch import nn
 from tensordict import TensorDict, TensorDictBase, TensorDictParams
 
 LOW, HIGH = -1.0, 1.0
-"""The interval that the data is from."""
+"""The interval of the training data."""
 
 
 def truth(x: torch.Tensor) -> torch.Tensor:
-    """Return what the networks are to learn."""
+    """Return the true values that the networks learn."""
     return (3 * x).sin() + 0.5 * x
 
 
 def new_network() -> nn.Module:
-    """Make one member of the ensemble."""
+    """Make one network of the ensemble."""
     return nn.Sequential(
         nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1)
     )
@@ -36,7 +36,7 @@ class Ensemble:
 
     def __init__(self, members: int) -> None:
         networks = [new_network() for _ in range(members)]
-        self.skeleton = networks[0].to("meta")  # Says how to compute, has no values.
+        self.skeleton = networks[0].to("meta")  # The structure, without values.
         networks[0] = new_network()
         self.params = TensorDictParams(TensorDict.from_modules(*networks))
 
@@ -47,17 +47,17 @@ class Ensemble:
         return result
 
     def __call__(self, x: torch.Tensor, *, in_dim: int | None = None) -> torch.Tensor:
-        """Run every member, on the same ``x`` or each on a row of it."""
+        """Run every member, on the same ``x`` or each on one row of it."""
         call = torch.vmap(self.call_one, (0, in_dim))
         result: torch.Tensor = call(self.params, x)
         return result
 
 
 def train(ensemble: Ensemble, data: TensorDict, steps: int) -> list[float]:
-    """Train all members at once, each on samples drawn for it; return the losses."""
+    """Train all members at once, each on its own samples; return the losses."""
     members = ensemble.params.batch_size[0]
     optimizer = torch.optim.Adam(ensemble.params.parameters(), lr=1e-2)
-    # Each member has rows of its own, drawn with replacement: [members, rows].
+    # Random rows for each member, with replacement: [members, rows].
     own = data[torch.randint(len(data), (members, len(data)))]
     losses = []
     for _ in range(steps):
@@ -71,7 +71,7 @@ def train(ensemble: Ensemble, data: TensorDict, steps: int) -> list[float]:
 
 
 def main() -> tuple[float, float]:
-    """Train, print, and return the spread inside and outside of the data."""
+    """Train, print, and return the spread inside and outside of the training data."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--members", type=int, default=16)
     parser.add_argument("--steps", type=int, default=150)
@@ -82,7 +82,7 @@ def main() -> tuple[float, float]:
     ensemble = Ensemble(arguments.members)
     losses = train(ensemble, data, arguments.steps)
     print(f"{arguments.members} members, loss {losses[0]:.3f} to {losses[-1]:.4f}")
-    # All members in one file of a tensor each, and one of them alone.
+    # One file for each parameter holds all members. Load only member 2.
     with tempfile.TemporaryDirectory() as folder:
         ensemble.params.data.memmap(Path(folder, "ensemble"))
         third = TensorDict.load_memmap(Path(folder, "ensemble"))[2]
@@ -91,7 +91,7 @@ def main() -> tuple[float, float]:
             guesses = ensemble(x)
             alone = ensemble.call_one(third, x)
     if not torch.allclose(alone, guesses[2], atol=1e-5):
-        message = "the member that was loaded differs from the one that was saved"
+        message = "the loaded member computes other values than the saved member"
         raise RuntimeError(message)
     mean, spread = guesses.mean(0)[:, 0], guesses.std(0)[:, 0]
     print("\n     x    truth     mean   spread")

@@ -1,8 +1,8 @@
-"""Train a classifier on a dataset of images that is written and read through files.
+"""Write a dataset of images to files, and train a classifier on it.
 
-Draws small pictures of four shapes, writes them row by row into a dataset on disk, trains
-on shuffled batches of it, and saves the training after each epoch. The training is then
-"killed" and goes on from its last checkpoint. Prints a table of what it learned.
+Draws small pictures of four shapes, writes them row by row to a dataset on disk, trains on
+shuffled batches of it, and saves a checkpoint after each epoch. The training is then
+"killed" and resumes from its last checkpoint. Prints a table of correct predictions.
 """
 
 import argparse
@@ -24,7 +24,7 @@ SIDE = 16
 
 
 def draw(shape: str, generator: torch.Generator) -> torch.Tensor:
-    """Draw one shape somewhere in a noisy picture, uint8 [SIDE, SIDE]."""
+    """Draw one shape at a random place in a noisy picture, uint8 [SIDE, SIDE]."""
     centre = torch.randint(6, SIDE - 6, (2, 1, 1), generator=generator)
     rows, columns = torch.meshgrid(
         torch.arange(SIDE), torch.arange(SIDE), indexing="ij"
@@ -42,7 +42,7 @@ def draw(shape: str, generator: torch.Generator) -> torch.Tensor:
 
 
 def samples(count: int, seed: int) -> Iterator[dict[str, object]]:
-    """Make the rows of a dataset, one at a time."""
+    """Yield the rows of a dataset, one at a time."""
     generator = torch.Generator().manual_seed(seed)
     for number in range(count):
         label = number % len(SHAPES)
@@ -51,7 +51,7 @@ def samples(count: int, seed: int) -> Iterator[dict[str, object]]:
 
 
 def write(path: Path, count: int, seed: int) -> TensorDict:
-    """Write a dataset and open it: the rows stay on disk until they are asked for."""
+    """Write a dataset and open it: rows stay on disk until they are indexed."""
     with DatasetWriter(path) as writer:
         for row in samples(count, seed):
             writer.append(row)
@@ -79,7 +79,7 @@ def new_model() -> TensorDictSequential:
 
 
 def train(path: Path, data: TensorDict, epochs: int) -> TensorDictSequential:
-    """Train up to ``epochs``, from the last checkpoint under ``path`` if there is one."""
+    """Train up to ``epochs``, from the last checkpoint if there is one."""
     torch.manual_seed(0)
     model = new_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
@@ -87,7 +87,7 @@ def train(path: Path, data: TensorDict, epochs: int) -> TensorDictSequential:
         data, batch_size=64, shuffle=True, seed=0, keys=["image", "label"]
     )
     items: dict[str, Any] = {"model": model, "optimizer": optimizer, "loader": loader}
-    # A killed program loses nothing; a power cut could take the last step.
+    # `durable=False`: a kill loses nothing, a power failure may lose the last step.
     checkpointer = Checkpointer(path, keep=2, durable=False)
     first = 0
     if checkpointer.latest() is not None:
@@ -108,7 +108,7 @@ def train(path: Path, data: TensorDict, epochs: int) -> TensorDictSequential:
 
 
 def main() -> float:
-    """Write, train, go on, and return the accuracy on new pictures."""
+    """Write, train, resume, and return the accuracy on new pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=800)
     parser.add_argument("--epochs", type=int, default=6)

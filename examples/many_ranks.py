@@ -1,9 +1,9 @@
-"""Train a language model on several ranks, kill one of them, and go on with other ranks.
+"""Train a language model on several ranks, kill a rank, and resume on other meshes.
 
-Shards a small model over four processes by FSDP2 and tensor parallelism, with activation
-checkpoints, and saves each step in the background. A rank is killed at random; the
-training goes on from the last whole step, on the same mesh and on one with fewer ranks.
-Prints all losses beside one another.
+Shards a small model over four processes with FSDP2 and tensor parallelism, with activation
+checkpointing, and saves each step in the background. One rank is killed at a random step.
+The training resumes from the last complete step, on the same mesh and on a mesh with fewer
+ranks. Prints the losses of all runs side by side.
 """
 
 import argparse
@@ -34,17 +34,17 @@ VOCABULARY, WIDTH, LENGTH, ROWS_OF_A_STEP = 16, 32, 16, 32
 
 
 class Run(NamedTuple):
-    """A training, as each of its ranks is told: ``mesh`` is data x tensor parallel."""
+    """The options of a training for its ranks: ``mesh`` is data x tensor parallel."""
 
     folder: Path
     mesh: tuple[int, int]
     steps: int
-    dies: tuple[int, int] | None = None  # A rank, and the step in which it is killed.
+    dies: tuple[int, int] | None = None  # The rank to kill, and the step.
     is_compiled: bool = False
 
 
 class Block(nn.Module):
-    """A block that sees each token and the one before, half of it on each rank of ``tp``."""
+    """A block that mixes each token with the previous one, half on each ``tp`` rank."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Block(nn.Module):
 
 
 def new_model(mesh: DeviceMesh, is_compiled: bool) -> nn.Sequential:
-    """Make the model, spread over the mesh: all over ``dp``, the blocks over ``tp``, too."""
+    """Make the model, sharded over ``dp``; its blocks are sharded over ``tp``, too."""
     torch.manual_seed(0)
     model: Any = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH))
     plan: Any = {"up": parallel.ColwiseParallel(), "down": parallel.RowwiseParallel()}
@@ -74,7 +74,7 @@ def new_model(mesh: DeviceMesh, is_compiled: bool) -> nn.Sequential:
 
 
 def texts(count: int) -> TensorDict:
-    """Make rows of tokens, each of which counts on in steps of its own."""
+    """Make rows of tokens; each row counts in its own step size."""
     generator = torch.Generator().manual_seed(0)
     first, step = torch.randint(1, VOCABULARY, (2, count, 1), generator=generator)
     tokens = (first + step * torch.arange(LENGTH + 1)) % VOCABULARY
@@ -82,7 +82,7 @@ def texts(count: int) -> TensorDict:
 
 
 def train(rank: int, run: Run, rendezvous: str, port: Connection) -> None:
-    """Train on one rank, from the last whole checkpoint if there is one."""
+    """Train on one rank, from the last complete checkpoint if there is one."""
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo",
@@ -122,7 +122,7 @@ def train(rank: int, run: Run, rendezvous: str, port: Connection) -> None:
 
 
 def start(run: Run) -> dict[int, float]:
-    """Train in as many processes as the mesh has ranks: the losses of the steps."""
+    """Train in one process for each rank of the mesh; return the losses by step."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tensordict", "torch.distributed.fsdp"])
     here, there = context.Pipe(duplex=False)
@@ -138,7 +138,7 @@ def start(run: Run) -> dict[int, float]:
             for process in [running.pop(sentinel) for sentinel in wait(list(running))]:
                 process.join()
                 for other in ranks if process.exitcode else []:
-                    other.kill()  # It would wait for the one that has died.
+                    other.kill()  # It would wait for the dead rank forever.
     if run.dies is None and any(process.exitcode for process in ranks):
         raise SystemExit("a rank has failed")
     losses = {}

@@ -1,10 +1,10 @@
-"""Keep the checkpoints of a training in an object store, stop it, and go on elsewhere.
+"""Store the checkpoints of a training in an object store, and resume elsewhere.
 
     python examples/remote_checkpoints.py
     python examples/remote_checkpoints.py --url s3://bucket/run --option aws_region=eu-central-1
 
-Steps go up behind the training, and are there when they are whole. Without a URL the store
-is memory of this process.
+Steps are uploaded while the training goes on, and are listed once they are complete.
+Without a URL, the store is the memory of this process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def arguments() -> argparse.Namespace:
 def train(
     checkpointer: Checkpointer, data: torch.Tensor, until: int
 ) -> dict[int, float]:
-    """Train up to a step, from the last that was saved, and return the losses."""
+    """Train up to a step, from the last saved step, and return the losses."""
     torch.manual_seed(0)
     backbone = torch.nn.Linear(16, 64).requires_grad_(requires_grad=False)
     head = torch.nn.Linear(64, 1)
@@ -48,13 +48,13 @@ def train(
         optimizer.step()
         losses[step] = loss.item()
         if step % 10 == 9:
-            # The values are copied, and the training goes on.
+            # `save` copies the values and uploads them while the training goes on.
             checkpointer.save(step, metrics={"loss": losses[step]}, **items)
     return losses
 
 
 def main() -> dict[int, float]:
-    """Train in two parts, each with a checkpointer of its own."""
+    """Train in two parts, each with a new checkpointer."""
     chosen = arguments()
     options = dict(option.split("=", 1) for option in chosen.option) or None
     data = torch.randn(256, 16)
@@ -66,7 +66,7 @@ def main() -> dict[int, float]:
                 chosen.url,
                 keep=2,
                 background=True,
-                dedupe=True,  # The backbone does not change: it is there once.
+                dedupe=True,  # The backbone does not change: it is stored once.
                 staging=staging,
                 storage_options=options,
             ) as checkpointer,

@@ -1,8 +1,8 @@
-"""Learn to balance a pole, with rollouts that are kept in a buffer in files.
+"""Learn to balance a pole with PPO, from rollouts in a memory-mapped buffer.
 
-Steps a batch of cart poles at once, writes each step into a buffer of memory-mapped
-files, turns the buffer into advantages, and updates a policy with the clipped objective
-of PPO on shuffled rows. Prints how long the poles stand, iteration by iteration.
+Steps a batch of cart poles at once and writes each step to a buffer of memory-mapped
+files. Then computes advantages of the buffer, and updates a policy on shuffled rows with
+the clipped objective of PPO. Prints for each iteration how long the poles stand.
 """
 
 import argparse
@@ -20,14 +20,14 @@ DISCOUNT, SMOOTHING, CLIP = 0.98, 0.95, 0.2
 
 
 class CartPoles:
-    """Many carts with a pole each, which fall unless they are pushed the right way."""
+    """A batch of carts, each with a pole that falls unless the cart is pushed well."""
 
     def __init__(self, count: int) -> None:
         self.state = torch.empty(count, 4).uniform_(-0.05, 0.05)
         self.age = torch.zeros(count)
 
     def step(self, action: torch.Tensor) -> TensorDict:
-        """Push each cart left (0) or right (1); start those anew whose pole fell."""
+        """Push each cart left (0) or right (1); restart the carts whose pole fell."""
         _, speed, angle, spin = self.state.unbind(-1)
         force = 20.0 * action - 10.0
         push = (force + 0.05 * spin**2 * angle.sin()) / 1.1
@@ -67,7 +67,7 @@ def new_actor() -> TensorDictSequential:
 def collect(
     poles: CartPoles, actor: TensorDictSequential, buffer: TensorDictBase
 ) -> float:
-    """Fill ``buffer`` [poles, steps] in place; return the mean length of what ended."""
+    """Fill ``buffer`` [poles, steps] in place; return the mean episode length."""
     for step in range(buffer.batch_size[1]):
         seen = actor(TensorDict(observation=poles.state, batch_size=poles.age.shape))
         chosen = torch.distributions.Categorical(logits=seen["logits"])
@@ -77,7 +77,7 @@ def collect(
         row["value"] = seen["value"].squeeze(-1)
         row["action"] = action
         row["log_prob"] = chosen.log_prob(action)
-        buffer[:, step] = row  # Goes into the files, entry by entry.
+        buffer[:, step] = row  # Writes to the files.
     lengths = buffer["length"][buffer["done"]]
     return lengths.mean().item() if len(lengths) else float(buffer.batch_size[1])
 
@@ -105,7 +105,7 @@ def add_advantages(
 def update(
     actor: TensorDictSequential, optimizer: torch.optim.Optimizer, rows: TensorDict
 ) -> None:
-    """Take a few epochs of steps on shuffled batches of the rows."""
+    """Run a few epochs of updates on shuffled batches of the rows."""
     loader = BatchLoader(rows, batch_size=256, shuffle=True)
     for _ in range(4):
         for batch in loader:

@@ -1,12 +1,12 @@
-"""Predict the next frame of videos that are read side by side, one in each row.
+"""Predict the next frame of videos, which are streamed side by side in the rows of a batch.
 
-Makes short videos of a ball that bounces, of different lengths, streams them so that each
-row of a batch goes on where it stopped, and trains a small recurrent network whose state
-is kept from batch to batch. Prints which video was in which row at which time, the loss of
-each epoch, and a picture of a frame beside its prediction.
+Makes short videos of a bouncing ball, of different lengths. Streams them so that each row
+of a batch continues its video, and trains a small recurrent network that keeps its state
+from batch to batch. Prints the schedule of videos over the rows, the loss of each epoch,
+and a frame beside its prediction.
 
-The videos are arrays in files here, so that nothing has to be installed.
-``tensordict.data.VideoStream`` reads mp4 files in the place of ``Frames``.
+The videos are arrays in files here, so that no package has to be installed.
+``tensordict.data.VideoStream`` reads mp4 files in place of ``Frames``.
 """
 
 import argparse
@@ -42,20 +42,20 @@ def write_video(path: Path, frames: int, seed: int) -> None:
 
 
 class Frames:
-    """The frames of one video, which a loader opens when a row is free for it."""
+    """The frames of one video. A loader opens it when a row is free."""
 
     def __init__(self, path: Path) -> None:
         self.video = np.load(path, mmap_mode="r")
 
     def __iter__(self) -> Iterator[TensorDict]:
-        """Yield each frame but the last, together with the one that follows it."""
+        """Yield each frame but the last, together with the next frame."""
         for now, following in zip(self.video, self.video[1:], strict=False):
             both = torch.from_numpy(np.stack([now, following])).float() / 255
             yield TensorDict(frame=both[0], target=both[1])
 
 
 class Predictor(nn.Module):
-    """A recurrent network: a frame and a state give the next frame and a state."""
+    """A recurrent network from a frame and a state to the next frame and a state."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def train_epoch(
     losses, window, kept = [], [], TensorDict()
     state = torch.zeros(ROWS, width)
     for batch in loader:
-        # A row whose video has just begun knows nothing of the one before.
+        # Reset the state of rows whose video has just begun.
         batch["state"] = state * ~batch["reset"][:, None]
         batch = model(batch)
         state, valid = batch["state"], batch["valid"]
@@ -88,7 +88,7 @@ def train_epoch(
             window.append((batch["guess"] - batch["target"])[valid].square().mean())
         if valid.all():
             kept = batch.select("frame", "target", "guess").detach()
-        if len(window) == 4:  # Gradients reach four frames back.
+        if len(window) == 4:  # Gradients flow back over four frames.
             loss = torch.stack(window).mean()
             optimizer.zero_grad()
             loss.backward()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 __all__ = ["KEY_SEPARATOR", "NestedKey"]
 
 KEY_SEPARATOR = "."
-"""The default separator of :meth:`flatten_keys`."""
+"""Joins the parts of a nested key in :meth:`flatten_keys`, by default."""
 
 
 class _NestedKeyMeta(type):
