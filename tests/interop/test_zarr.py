@@ -88,9 +88,9 @@ def test_what_is_no_store_is_not_overwritten(path):
         lambda: some().to_zarr(path),
         lambda: PersistentTensorDict(filename=path, mode="w", backend="zarr"),
     ):
-        with pytest.raises(FileExistsError, match="no store of Zarr"):
+        with pytest.raises(FileExistsError, match="not a Zarr store"):
             write()
-    with pytest.raises(FileNotFoundError, match="no group of Zarr"):
+    with pytest.raises(FileNotFoundError, match="no Zarr group"):
         from_zarr(path)
     assert (path / "mine.txt").read_text() == "mine"
 

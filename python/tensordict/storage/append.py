@@ -1,8 +1,8 @@
-"""Changing a save in place: entries that are added to it, files that are opened again.
+"""Changes of a save in place: entries are added, files are opened again.
 
-Several processes may do so at once, each with a collection of its own over the same
-directory. Whoever reads the metadata of a level to write it again holds the level
-meanwhile (:class:`_rust.LockedLevel`), so that no entry is lost.
+Several processes may change a save at once, each through its own collection over the directory. A
+process that rewrites the metadata of a level locks the level (:class:`_rust.LockedLevel`), so that
+no entry is lost.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ __all__ = ["Adding", "add_leaf_file", "refresh", "shape_fields_dense"]
 
 MSG_CANNOT = "Cannot call `{}` on a {}. Only a memory-mapped TensorDict supports it."
 MSG_IS_TENSOR = (
-    "{!r} object has no attribute 'keys': the entry {!r} is a tensor, and {!r} cannot be "
-    "in it."
+    "{!r} object has no attribute 'keys': the entry {!r} is a tensor, so it cannot contain "
+    "the key {!r}."
 )
 
 MSG_NOT_MAPPED = (
@@ -45,12 +45,12 @@ MSG_PRESENT = (
     "overwriting it."
 )
 MSG_SHAPE_TAKEN = (
-    "The sizes of the nested tensor {0!r} are kept in the file that the entry '{0}.shape' "
-    "has: rename one of the two."
+    "The sizes of the nested tensor {0!r} need the file of the entry '{0}.shape': rename one "
+    "of the two entries."
 )
 MSG_ADDED = (
-    "The key {} already exists within the directory of the target tensordict, as {}: it "
-    "was added through another one. Open the files again with memmap_refresh_()."
+    "The key {} already exists within the directory of the target tensordict, as {}: another "
+    "tensordict over this directory has added it. Call memmap_refresh_() to load it."
 )
 
 
@@ -58,10 +58,10 @@ MSG_ADDED = (
 
 
 def refresh(td: Any, allow_pickle: bool | None = None) -> Any:
-    """Load the files of a memory-mapped collection again, nested ones kept.
+    """Load the files of a memory-mapped collection again; keep its nested collections.
 
-    The batch sizes and names are those of the collection, and the metadata gets those
-    that were set since it was written. Rows that were appended since are there, too.
+    The collection keeps its batch sizes and names, and those that were set since the metadata was
+    written are written now. Rows that were appended since are loaded.
     """
     if not td._is_memmap or td._memmap_prefix is None:
         raise RuntimeError(MSG_NOT_MAPPED)
@@ -75,19 +75,20 @@ def refresh(td: Any, allow_pickle: bool | None = None) -> Any:
         for level, size in before_growing:
             level._batch_size = size
         raise
-    # The innermost first, and all before anything of the collection changes.
+    # The metadata of inner levels is written first. The collection changes last, so that
+    # an error leaves it as it was.
     for level, before in reversed(written):
         changes = dict(level._shape_fields().items() - before.items())
         if changes:
             with _rust.LockedLevel(os.path.abspath(level._memmap_prefix)) as held:
                 held.set_fields(list(changes.items()))
-    taken = td._take_loaded(loaded)
-    mark_mapped(taken)
-    return taken
+    refreshed = td._take_loaded(loaded)
+    mark_mapped(refreshed)
+    return refreshed
 
 
 def _levels(loaded: CollectionProtocol) -> Iterator[Any]:
-    """A collection that was loaded, and those below it, that have a directory."""
+    """Yield a loaded collection and its nested collections that have a directory."""
     if loaded._memmap_prefix is not None and not loaded._is_non_tensor:
         yield loaded
         for child in loaded._children():
@@ -97,10 +98,10 @@ def _levels(loaded: CollectionProtocol) -> Iterator[Any]:
 def _give_shape(
     td: Any, loaded: Any, before_growing: list[tuple[Any, torch.Size]]
 ) -> None:
-    """Give what was loaded the batch sizes and names of the collections it is for.
+    """Set the batch sizes and names of ``td`` on the collection loaded for it.
 
-    A collection whose files have more rows by now takes the batch size of those; what
-    it had is added to ``before_growing``.
+    If the files have more rows by now, ``td`` takes the batch size of the files instead. Its
+    old batch size is added to ``before_growing``.
     """
     if loaded._is_non_tensor or type(td) is not type(loaded):
         return
@@ -123,14 +124,14 @@ def _give_shape(
 
 
 def _has_grown(size: torch.Size, loaded: torch.Size) -> bool:
-    """Return whether a batch size is another one with more rows."""
+    """Return whether the loaded batch size has more rows, and is the same otherwise."""
     return (
         len(size) == len(loaded) > 0 and size[0] < loaded[0] and size[1:] == loaded[1:]
     )
 
 
 def shape_fields_dense(td: Any) -> dict[str, str | None]:
-    """Describe the shape of a dense collection for the metadata, as JSON."""
+    """Return the shape and names of a dense collection for the metadata, as JSON."""
     names = td._td_dim_names
     has_names = names is not None and any(name is not None for name in names)
     return {
@@ -146,13 +147,13 @@ class Adding(NamedTuple):
     """The way in which a leaf is added."""
 
     method: str
-    """The method that the caller called."""
+    """The name of the method that the caller called."""
     robust_key: bool | None
-    """True if keys are escaped to file names."""
+    """Whether keys are escaped in file names."""
     values: torch.Tensor | None = None
-    """The values that are written into a leaf that is there already."""
+    """The values to write if the directory contains the leaf already."""
     keeps_file: bool = False
-    """True if a file that is there is that of the leaf."""
+    """Whether an existing file is the file of the leaf."""
     table: torch.Tensor | None = None
     """The table of sizes of a nested tensor: int64 ``[N, dims]``."""
 
@@ -167,16 +168,23 @@ def add_leaf_file(
 ) -> Any:
     """Add a leaf to a memory-mapped collection and to its directory.
 
-    A leaf of this shape and dtype that another collection added to the directory is
-    shared with that one.
+    If another collection has added a leaf of this shape and dtype to the directory, both
+    share its file.
 
     Args:
-        td: the collection, locked as it is.
-        key: where to.
+        td: the collection. It may be locked.
+        key: the key of the leaf.
         shape: the shape of the leaf, which must begin with the batch size.
-        dtype: its dtype.
-        make: makes the leaf, given the file to make, None where there is no directory.
-        how: how it is added.
+        dtype: the dtype of the leaf.
+        make: a function that creates the leaf over the file that is its argument. The
+            argument is ``None`` if the collection has no directory.
+        how: the way in which the leaf is added.
+
+    Raises:
+        RuntimeError: the collection is not memory-mapped, or contains the key; the
+            directory contains the key with another shape or dtype; or the shape does not
+            begin with the batch size.
+        AttributeError: a part of the key leads to a tensor.
     """
     first, rest = key[0], key[1:]
     td = td._level_to_grow(first, how.method)
@@ -203,13 +211,13 @@ def add_leaf_file(
         name = _rust.escape_key(first) if how.robust_key is not False else first
         file = os.path.join(directory, f"{name}.memmap")
         with _rust.LockedLevel(directory) as level:
-            known = level.entry(first)
-            is_same = how.table is None and known == (str(dtype), list(shape), False)
-            if known is not None and not is_same:
-                raise RuntimeError(MSG_ADDED.format(first, _said(known)))
-            # The leaf need not fit the batch size that was saved.
+            saved = level.entry(first)
+            is_same = how.table is None and saved == (str(dtype), list(shape), False)
+            if saved is not None and not is_same:
+                raise RuntimeError(MSG_ADDED.format(first, _described(saved)))
+            # The leaf fits the present batch size, which may differ from the saved one.
             level.set_fields(list(td._shape_fields().items()))
-            if known is None:
+            if saved is None:
                 leaf = _new_leaf(level, first, file, make, how)
             elif how.keeps_file or not _is_regular(file):
                 leaf = make(file)
@@ -228,7 +236,7 @@ def _new_leaf(
     make: Callable[[str | None], Any],
     how: Adding,
 ) -> Any:
-    """A leaf that the directory does not have yet."""
+    """Create a leaf that the directory does not contain yet."""
     table = how.table
     if table is not None and level.entry(f"{key}.shape") is not None:
         raise RuntimeError(MSG_SHAPE_TAKEN.format(key))
@@ -236,7 +244,7 @@ def _new_leaf(
     if dot and end == "shape" and _is_nested_leaf(level.entry(stem)):
         raise RuntimeError(MSG_SHAPE_TAKEN.format(stem))
     if _is_regular(file) and not how.keeps_file:
-        # The file of a removed entry: readers that have it mapped keep it.
+        # The file of a removed entry. Processes that have mapped it keep its bytes.
         os.unlink(file)
     leaf = make(file)
     if table is not None and leaf._filename is not None:
@@ -252,15 +260,15 @@ def _is_regular(file: str) -> bool:
     return os.path.lexists(file) and stat.S_ISREG(os.lstat(file).st_mode)
 
 
-def _is_nested_leaf(known: object) -> bool:
-    return isinstance(known, tuple) and known[2]
+def _is_nested_leaf(saved: object) -> bool:
+    return isinstance(saved, tuple) and saved[2]
 
 
-def _said(known: Any) -> str:
-    """An entry of the metadata in words."""
-    if isinstance(known, str):
-        return f"a {known}"
-    dtype, shape, is_nested = known
+def _described(saved: Any) -> str:
+    """Return the description of an entry of the metadata for a message."""
+    if isinstance(saved, str):
+        return f"a {saved}"
+    dtype, shape, is_nested = saved
     if is_nested:
         return f"a nested tensor of {shape[0]} components and dtype {dtype}"
     return f"a tensor of shape {tuple(shape)} and dtype {dtype}"
@@ -273,9 +281,10 @@ def _check_batch(td: CollectionProtocol, key: str, shape: torch.Size) -> None:
 
 
 def _add_child(td: TensorCollection, key: str, robust_key: bool | None) -> Any:
-    """A nested collection, in ``td`` and in its directory.
+    """Add a nested collection to ``td`` and to its directory.
 
-    That of the directory, where there is one; else one without entries.
+    If the directory contains a collection under this key, it is loaded. Otherwise the new
+    collection is empty.
     """
     root = registry.dense_root()
     names = td._td_dim_names
@@ -287,11 +296,11 @@ def _add_child(td: TensorCollection, key: str, robust_key: bool | None) -> Any:
         name = _rust.escape_key(key) if robust_key is not False else key
         place = Path(prefix) / name
         with _rust.LockedLevel(os.path.abspath(prefix)) as level:
-            known = level.entry(key)
-            if known is not None and not isinstance(known, str):
-                raise RuntimeError(MSG_ADDED.format(key, _said(known)))
+            saved = level.entry(key)
+            if saved is not None and not isinstance(saved, str):
+                raise RuntimeError(MSG_ADDED.format(key, _described(saved)))
             level.set_fields(list(td._shape_fields().items()))
-            if known is None:
+            if saved is None:
                 save(child, place, SaveOptions(archive=False, inplace=True))
                 level.add_child(key, root.__name__)
             else:

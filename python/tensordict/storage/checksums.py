@@ -1,4 +1,4 @@
-"""Compare saves with the checksums that were taken when they were written."""
+"""Comparison of saves with the checksums from the time of writing."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def verify(
 ) -> Report:
     """Read the files of a save and compare them with their checksums.
 
-    Nothing is raised where files are damaged: the report says it. Tensors that were
-    filled through their mapping are *modified since the save*, and not damaged.
+    Damage raises no error: the report contains it. A tensor that was written to through its
+    mapping is reported as *modified since the save*, not as damaged.
 
     Args:
-        path: the save, of any layout; of shards the name of their index, or the one
-            that was saved to.
-        num_threads: the most native threads. Default: the cores of this process, at
-            most 8.
-        deep: whether what no checksum covers is looked at, too: files without a checksum
-            are read to their end, entries of archives are compared with the CRC-32 that
-            other tools go by, and pickles are gone through, without running them.
-        pbar: whether a progress bar is shown.
+        path: the save, of any layout. For shards, the path of the index, or the path that was
+            saved to.
+        num_threads: the most native threads. The default is the number of cores of this
+            process, at most 8.
+        deep: whether to check more than checksums: files without a checksum are read to
+            their end, entries of archives are compared with the CRC-32 of the zip format,
+            and the instructions of pickles are parsed, without running them.
+        pbar: whether to show a progress bar.
 
     Raises:
-        OSError: there is no save, or it cannot be read.
+        OSError: the save does not exist, or cannot be read.
         RuntimeError: its metadata is invalid.
 
     Examples:
@@ -63,24 +63,24 @@ def verify(
 
 
 def seal(path: str | Path, num_threads: int = 0, *, pbar: bool = False) -> int:
-    """Take the checksums of a saved directory, or an archive, as it is now.
+    """Compute the checksums of a saved directory or archive again, from its present bytes.
 
-    For a dataset that was made with :meth:`~tensordict.TensorDictBase.memmap_like`, or
-    changed through its mapping, and is finished: from now on :func:`verify` compares
-    with what is there today.
+    Call it when a dataset is finished that was created with
+    :meth:`~tensordict.TensorDictBase.memmap_like`, or changed through its mapping. From then on
+    :func:`verify` compares with the present bytes.
 
     Args:
-        path: the directory or archive. Nothing but the checksums, and the times of files,
-            is written. An archive that was made without checksums has those of its entries.
-        num_threads: as for :func:`verify`.
-        pbar: whether a progress bar is shown.
+        path: the directory or archive. The call writes checksums and times of files, and
+            nothing else. An archive without checksums gets those of the zip format only.
+        num_threads: see :func:`verify`.
+        pbar: whether to show a progress bar.
 
     Returns:
-        How many files, or entries, have a checksum.
+        The number of files, or entries of the archive, with a checksum.
 
     Raises:
         OSError: a file is missing, too short, or cannot be read.
-        ValueError: it is of another layout, which has its checksums from being saved.
+        ValueError: the save has another layout, whose files contain their checksums.
 
     Examples:
         >>> import tempfile

@@ -1,4 +1,4 @@
-"""Saving and loading as functions: ``tensordict.save``, ``tensordict.load``."""
+"""The functions ``tensordict.save``, ``tensordict.load`` and their relatives."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def load_memmap(
     download: bool | str | Path | None = None,
     read_limit: int | None = None,
 ) -> Any:
-    """Load a save of any class: :meth:`TensorDictBase.load_memmap` as a function."""
+    """Load a save as the class it was saved from: :meth:`TensorDictBase.load_memmap`."""
     return layouts.load(
         None,
         prefix,
@@ -146,7 +146,7 @@ def load_memmap(
 
 @with_parameters_of(load_memmap)
 def load(*args: Any, **kwargs: Any) -> Any:
-    """Load a save of any class: :meth:`TensorDictBase.load` as a function."""
+    """Load a save as the class it was saved from: :meth:`TensorDictBase.load`."""
     return load_memmap(*args, **kwargs)
 
 

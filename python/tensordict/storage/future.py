@@ -1,4 +1,4 @@
-"""A save that goes on after the call: ``return_early=True``."""
+"""A save that continues after the call: ``return_early=True``."""
 
 from __future__ import annotations
 
@@ -25,36 +25,33 @@ __all__ = [
 ]
 
 
-MSG_CHILD = (
-    "The save runs in the process that this one was forked from: ask for its result "
-    "there."
-)
+MSG_CHILD = "The save runs in the process from which this process was forked. Call result() there."
 
 
 class Progress(Protocol):
-    """The progress of a save, which can be cancelled."""
+    """The progress of a save that can be cancelled."""
 
     def bytes(self) -> tuple[int, int]:
-        """Bytes written, and bytes to write; both 0 before that is known."""
+        """Return the bytes written and the bytes to write, both 0 before they are known."""
         ...
 
     def cancel(self) -> None:
-        """Have the save stop soon."""
+        """Ask the save to stop soon."""
 
 
 class TensorDictFuture:
     """The result of :meth:`memmap` with ``return_early=True``.
 
-    The save is of the entries at the time of the call: from then on entries may be set,
-    replaced and deleted. The values of the tensors are read until the save is done: they
-    must not change in place before :meth:`result`, or :meth:`done`, says so. To go on at
-    once, save a snapshot: ``td.clone().memmap(...)``. A collection that becomes the save
-    itself (:meth:`memmap_`, ``inplace=True``) must keep its entries, too: where it does not,
-    :meth:`result` says so.
+    The save writes the entries that exist at the time of the call. The caller may set, replace and
+    delete entries at once. The caller must not change the values of the tensors in place until
+    :meth:`result` returns or :meth:`done` is true. To change values at once, save a copy:
+    ``td.clone().memmap(...)``. A collection that becomes the save itself (:meth:`memmap_`,
+    ``inplace=True``) must also keep its entries: otherwise :meth:`result` raises an error.
 
     Args:
         futures: the work to wait for.
-        resulting_td: what :meth:`result` returns. Default: what the last one returns.
+        resulting_td: the result of :meth:`result`. The default is the result of the last
+            future.
     """
 
     def __init__(self, futures: list[Future[Any]], resulting_td: Any = None) -> None:
@@ -64,12 +61,12 @@ class TensorDictFuture:
         self._process = os.getpid()
 
     def result(self) -> Any:
-        """Wait for the end of the work and return the collection.
+        """Wait until the save has ended, and return the saved collection.
 
         Raises:
             OSError: the files could not be written.
-            RuntimeError: the save was cancelled; or this is a child of the process that
-                saves, where nobody would ever say that it is done.
+            RuntimeError: the save was cancelled; or this process was forked from the process
+                that saves.
         """
         if os.getpid() != self._process and not self.done():
             raise RuntimeError(MSG_CHILD)
@@ -79,14 +76,14 @@ class TensorDictFuture:
         return self.resulting_td
 
     def done(self) -> bool:
-        """Return whether the work has ended, well or not."""
+        """Return whether the save has ended, with or without an error."""
         return all(future.done() for future in self.futures)
 
     def cancel(self) -> bool:
-        """Ask the save to stop: :meth:`result` then raises, and files stay as they were.
+        """Ask the save to stop. :meth:`result` then raises, and the target keeps its files.
 
         Returns:
-            Whether it was still running. One that was about to end may end well.
+            Whether the save was running. A save that is almost done may still succeed.
         """
         if self.done() or self._progress is None:
             return False
@@ -94,7 +91,7 @@ class TensorDictFuture:
         return True
 
     def progress(self) -> tuple[int, int]:
-        """Bytes written, and bytes to write; both 0 before that is known."""
+        """Return the bytes written and the bytes to write, both 0 before they are known."""
         return (0, 0) if self._progress is None else self._progress.bytes()
 
 
@@ -104,18 +101,18 @@ TensorDictFuture.__module__ = "tensordict.utils"
 def in_background(
     td: CollectionProtocol, work: Callable[[], Any], progress: Progress
 ) -> TensorDictFuture:
-    """Do ``work``, which saves ``td``, in a thread that ends with it."""
+    """Run ``work``, which saves ``td``, in a new thread."""
     settle(td)
     executor = ThreadPoolExecutor(1, "tensordict-save")
     future = executor.submit(work)
     executor.shutdown(wait=False)
-    made = TensorDictFuture([future])
-    made._progress = progress
-    return made
+    result = TensorDictFuture([future])
+    result._progress = progress
+    return result
 
 
 def with_bar(work: Callable[[], Any], progress: Progress, doing: str = "saving") -> Any:
-    """Do ``work`` and show how far it is."""
+    """Run ``work`` and show a progress bar."""
     from tqdm.auto import tqdm
 
     ended = threading.Event()
@@ -139,7 +136,7 @@ def with_bar(work: Callable[[], Any], progress: Progress, doing: str = "saving")
 
 
 def of_now(td: CollectionProtocol, options: SaveOptions) -> Any:
-    """Keep the entries that a save is about, whatever becomes of ``td`` afterwards."""
+    """Return a collection with the present entries of ``td`` that later changes do not reach."""
     return td.clone(False) if options.is_later else td
 
 
@@ -149,7 +146,7 @@ def now_or_later(
     options: SaveOptions,
     progress: Progress,
 ) -> Any:
-    """Do ``work``, which saves ``td``, in the way that the options say."""
+    """Run ``work``, which saves ``td``: now or in the background, as the options say."""
     if options.share_non_tensor:
         unshared, work = work, lambda: _with_shared_values(unshared())
     if options.pbar:

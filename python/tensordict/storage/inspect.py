@@ -1,7 +1,7 @@
-"""Describe a save from its metadata alone.
+"""A description of a save from its metadata alone.
 
-No tensor is read, no class is needed, no pickle is opened: so it works for saves of
-anybody, and says what is wrong with those that cannot be loaded.
+No tensor is read, no class is imported, nothing is unpickled. So it works for saves that this
+program cannot load, and says why.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class Survey(NamedTuple):
 
 
 def shown(key: tuple[str, ...]) -> str:
-    """A key as messages show it."""
+    """Return a key as messages show it."""
     return repr(key[0] if len(key) == 1 else key) if key else "of the root"
 
 
 def survey(path: str | Path) -> Survey:
-    """List what a save of any layout holds.
+    """List the entries of a save of any layout.
 
     Raises:
-        OSError: there is no save, or it cannot be read.
-        RuntimeError: its metadata is invalid.
-        ValueError: it is not a save.
+        OSError: the save does not exist, or cannot be read.
+        RuntimeError: the metadata of the save is invalid.
+        ValueError: the file or directory is not a save.
 
     Examples:
         >>> import tempfile

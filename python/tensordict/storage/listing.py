@@ -1,4 +1,4 @@
-"""The files of a directory as text."""
+"""The tree of files of a directory, as text."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def print_directory_tree(
 
     Args:
         path: the directory.
-        indent: what each line begins with.
-        display_metadata: whether the first line is the size of all files.
+        indent: the beginning of each line.
+        display_metadata: whether the first line shows the size of all files.
 
     Examples:
         >>> import tempfile
@@ -48,7 +48,7 @@ def _add_lines(path: str | os.PathLike[str], indent: str, lines: list[str]) -> N
         return
     lines.append(f"{indent}{name}/")
     for entry in sorted(os.listdir(path)):
-        # Files of ours that no reader of the published format knows.
+        # Readers of the published format do not know these files.
         if entry.startswith(".tensordict-"):
             continue
         _add_lines(os.path.join(path, entry), f"{indent}    ", lines)

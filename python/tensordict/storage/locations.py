@@ -1,9 +1,7 @@
-"""Decide what a path stands for: the first question of whoever takes one.
+"""The meaning of a path: a file of this machine, or a URL.
 
-Every function that saves to a path, loads from one, or makes files there passes it
-through :func:`local`, and where it makes a directory through :func:`new_directory`. What
-is to be reached in another way than through the file system of this machine is told
-apart here.
+Every function that saves to a path, loads from one, or creates files there passes it through
+:func:`local`. A function that creates a directory passes it through :func:`new_directory`.
 """
 
 from __future__ import annotations
@@ -18,21 +16,21 @@ __all__ = ["local", "new_directory", "scheme_of"]
 _Path = TypeVar("_Path")
 
 MSG_URL: Final = (
-    "{path!r} is a URL of the scheme {scheme!r}, which is not supported here: files are "
-    "mapped, so they have to be in a file system of this machine. {remedy}"
+    "{path!r} is a URL of the scheme {scheme!r}, which is not supported here: the files must "
+    "be in a file system of this machine, because they are mapped. {remedy}"
 )
 MSG_HOST: Final = (
-    "{!r} is a file of the machine {!r}: a file:// URL of this machine has three slashes, "
+    "{!r} names a file of the machine {!r}: a file:// URL of this machine has three slashes, "
     "such as 'file:///data/a'."
 )
 REMEDY_ELSEWHERE: Final = (
-    "Write to a path such as '/tmp/save' and bring that up with `tensordict cp`, which also "
-    "brings here what is to be read; or mount the place as a file system."
+    "Save to a path such as '/tmp/save' and upload it with `tensordict cp`. To read, download "
+    "the save with `tensordict cp`, or mount the store as a file system."
 )
 MSG_SUFFIX: Final = (
-    "This writes a directory of memory-mapped files, and {path!r} is the name of a {kind}: "
-    "{call} writes one. For a directory give a name without {suffix!r}, or make the "
-    "directory of that name first."
+    "This call writes a directory of memory-mapped files, but {path!r} is the name of a "
+    "{kind}: {call} writes one. For a directory pass a name without {suffix!r}, or create "
+    "the directory of that name first."
 )
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -62,29 +60,29 @@ _SCHEMES: Final = frozenset(
         "webdav",
     ]
 )
-"""The schemes that are known without the second slash, which ``pathlib.Path`` drops."""
+"""The schemes to recognize without the second slash, which ``pathlib.Path`` removes."""
 
 _OTHER_FORMATS: Final = {
-    (".pt", ".pth"): ("file of torch.save", "torch.save(td, {!r})"),
+    (".pt", ".pth"): ("torch.save file", "torch.save(td, {!r})"),
     (".pkl", ".pickle"): ("pickle", "pickle.dump(td, open({!r}, 'wb'))"),
     (".parquet", ".pq"): ("Parquet file", "td.to_parquet({!r})"),
     (".arrow", ".feather"): (
-        "file of Arrow",
+        "Arrow file",
         "pyarrow.feather.write_feather(tensordict.to_arrow(td), {!r})",
     ),
-    (".csv",): ("file of comma-separated values", "td.to_csv({!r})"),
+    (".csv",): ("CSV file", "td.to_csv({!r})"),
     (".json", ".jsonl", ".ndjson"): ("JSON file", "td.to_json({!r})"),
     (".h5", ".hdf5"): ("HDF5 file", "td.to_h5({!r})"),
-    (".zarr",): ("store of Zarr", "td.to_zarr({!r})"),
-    (".npz",): ("file of NumPy", "numpy.savez({!r}, **td.to_dict())"),
-    (".npy",): ("file of NumPy", "numpy.save({!r}, td['key'].numpy())"),
+    (".zarr",): ("Zarr store", "td.to_zarr({!r})"),
+    (".npz",): ("NumPy file", "numpy.savez({!r}, **td.to_dict())"),
+    (".npy",): ("NumPy file", "numpy.save({!r}, td['key'].numpy())"),
     (".zip",): ("zip file", "td.save({!r}, archive=True)"),
 }
-"""The ends of names that stand for another format, what it is, and what writes it."""
+"""The suffixes of other formats, with the name of the format and a call that writes it."""
 
 
 def scheme_of(path: object) -> str | None:
-    """Return the scheme of a URL, and None for a path.
+    """Return the scheme of a URL, or None for a path.
 
     Examples:
         >>> import pathlib
@@ -103,13 +101,13 @@ def scheme_of(path: object) -> str | None:
 
 
 def local(path: _Path) -> _Path:
-    """Return ``path``, which is one of a file system of this machine.
+    """Return ``path`` if it is in a file system of this machine.
 
-    A URL of the scheme ``file`` becomes its path. Anything that is no text, bytes or path
-    is returned as well: its owner refuses it.
+    A URL of the scheme ``file`` becomes its path. An object that is not text, bytes or a
+    path is returned unchanged: the caller raises the error.
 
     Raises:
-        ValueError: it is a URL of another scheme, or of another machine.
+        ValueError: ``path`` is a URL of another scheme, or of another machine.
 
     Examples:
         >>> local("/data/a"), local("file:///data/a%20b")
@@ -122,15 +120,15 @@ def local(path: _Path) -> _Path:
     scheme = scheme_of(path)
     if scheme is None:
         return path
-    given: Any = path
-    text = os.fsdecode(given)
+    url: Any = path
+    text = os.fsdecode(url)
     if scheme.lower() == "file":
-        return _of_file_url(text, given)
+        return _of_file_url(text, url)
     raise ValueError(MSG_URL.format(path=text, scheme=scheme, remedy=REMEDY_ELSEWHERE))
 
 
-def _of_file_url(text: str, given: Any) -> Any:
-    """Return the path of a ``file`` URL, as what it was given."""
+def _of_file_url(text: str, url: Any) -> Any:
+    """Return the path of a ``file`` URL, in the type of ``url``."""
     rest = text.partition(":")[2]
     if rest.startswith("//") and not rest.startswith("///"):
         host, slash, below = rest[2:].partition("/")
@@ -138,17 +136,17 @@ def _of_file_url(text: str, given: Any) -> Any:
             raise ValueError(MSG_HOST.format(text, host))
         rest = slash + below
     path = unquote("/" + rest.lstrip("/"))
-    if isinstance(given, bytes):
+    if isinstance(url, bytes):
         return os.fsencode(path)
-    return path if isinstance(given, str) else type(given)(path)
+    return path if isinstance(url, str) else type(url)(path)
 
 
 def new_directory(path: _Path) -> _Path:
-    """Return ``path``, at which a directory may be made.
+    """Return ``path`` if a directory may be created there.
 
     Raises:
-        ValueError: it is a URL; its end is that of another format, and there is no
-            directory of that name yet.
+        ValueError: ``path`` is a URL, or has the suffix of another format and is not an
+            existing directory.
 
     Examples:
         >>> new_directory("rollouts")

@@ -1,7 +1,7 @@
-"""Files and directories of an opened save, with the methods of a path that loaders use.
+"""Paths in an opened save, with the methods of ``pathlib.Path`` that loaders call.
 
-A save is opened once, as a directory or an archive, and all that is read by it is of
-this one save, also where another takes its place meanwhile.
+A save is opened once, as a directory or an archive. All reads through it read the same save, even if
+another process replaces the save meanwhile.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["SavedPath", "from_one_save", "nested_at", "subpath_parts"]
 
 MSG_NO_FILE = (
-    "nor is it a safetensors or a consolidated file, unless one that was cut off."
+    "nor is it a safetensors or a consolidated file, unless its end was cut off."
 )
 MSG_NO_ARCHIVE = (
     "{} is a file but not a memory-mapped tensordict archive (expected a zip file with a "
     "top-level meta.json entry)."
 )
-MSG_REPLACED = "The save at {} is replaced faster than it can be loaded: load it while nobody saves."
+MSG_REPLACED = (
+    "The save at {} is replaced faster than it can be loaded: load it while no process "
+    "saves to this path."
+)
 
 _MAX_ATTEMPTS = 1000
-"""The number of times that a save that is replaced while it is read is opened again."""
+"""The most attempts to load a save that other processes replace meanwhile."""
 
 
 class SavedPath:
@@ -65,44 +68,44 @@ class SavedPath:
 
     @property
     def is_archived(self) -> bool:
-        """Return whether the save is one file."""
+        """Whether the save is an archive."""
         return isinstance(self.save, _rust.Archive)
 
     @property
     def directory(self) -> Path | None:
-        """The directory that can get further files; None in an archive."""
+        """The directory, in which files can be created; None in an archive."""
         return None if self.is_archived else self.root / self.full_name
 
     def exists(self) -> bool:
-        """Return whether there is such a file, or a saved collection."""
+        """Return whether the path is a file, or the directory of a saved collection."""
         return self.save.has(self.full_name) or self.save.has(
             (self / "meta.json").full_name
         )
 
     def read_bytes(self) -> bytes:
-        """The bytes of a file.
+        """Return the bytes of the file.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the file does not exist.
         """
         return self.save.read(self.full_name)
 
     def read_text(self, encoding: str = "utf-8") -> str:
-        """The text of a file."""
+        """Return the text of the file."""
         return self.read_bytes().decode(encoding)
 
     def open(self, mode: str = "r", encoding: str = "utf-8") -> Any:
-        """The content of a file for reading."""
+        """Open the file for reading."""
         if "b" in mode:
             return io.BytesIO(self.read_bytes())
         return io.StringIO(self.read_text(encoding))
 
 
 def subpath_parts(subpath: object) -> Sequence[str]:
-    """The keys of a subpath, given as a tuple or with slashes.
+    """Return the keys of a subpath: a tuple, or a string with slashes.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the subpath is neither of them.
     """
     if isinstance(subpath, str):
         return subpath.split("/")
@@ -115,7 +118,7 @@ def subpath_parts(subpath: object) -> Sequence[str]:
 
 
 def nested_at(loaded: Any, path: str | Path, options: LoadOptions) -> Any:
-    """Return the part of a loaded file that was asked for, on the device asked for.
+    """Return the collection at the subpath of the options, on the device of the options.
 
     Raises:
         ValueError: there is no collection at the subpath.
@@ -126,7 +129,7 @@ def nested_at(loaded: Any, path: str | Path, options: LoadOptions) -> Any:
 
 
 def _below(loaded: CollectionProtocol, subpath: object, path: str | Path) -> Any:
-    """The nested collection at a key, given as a tuple or with slashes."""
+    """Return the nested collection at a key: a tuple, or a string with slashes."""
     below = loaded
     for part in subpath_parts(subpath):
         if part:
@@ -139,7 +142,7 @@ def _below(loaded: CollectionProtocol, subpath: object, path: str | Path) -> Any
 
 
 def _entry(td: CollectionProtocol, key: str) -> Any:
-    """An entry; a member of a lazy stack is at its number, as in a directory."""
+    """Return an entry. The key of a member of a lazy stack is its number, as in a directory."""
     members = td.__dict__.get("tensordicts")
     if members is not None and key.isdecimal() and int(key) < len(members):
         return members[int(key)]
@@ -153,32 +156,32 @@ def from_one_save(
     *,
     by_name: bool = False,
 ) -> Any:
-    """Call ``load`` on a save so that all it reads is from one and the same.
+    """Call ``load`` so that all bytes that it reads are of one save.
 
-    Where another save takes its place before all was read, ``load`` is called again.
+    If another process replaces the save meanwhile, ``load`` is called again.
 
     Args:
         prefix: the directory or archive.
-        mode: as for :meth:`load_memmap`.
-        load: reads the save by the path that it is given.
-        by_name: whether it looks at files by their names, too.
+        mode: see :meth:`load_memmap`.
+        load: a function that loads the save at the path that is its argument.
+        by_name: whether ``load`` also opens files by their names.
 
     Raises:
-        OSError: there is no save.
-        ValueError: it is a file and no archive.
-        RuntimeError: the save was replaced again and again.
+        OSError: the save does not exist.
+        ValueError: ``prefix`` is a file, but not an archive.
+        RuntimeError: the save was replaced during every attempt.
     """
     for _ in range(_MAX_ATTEMPTS):
         try:
             save = _open(prefix, mode)
         except FileNotFoundError as error:
-            _say_that_nothing_is_there(error, prefix)
+            _explain_missing(error, prefix)
             raise
         try:
             loaded = load(SavedPath(save, Path(prefix)))
         except Exception as error:
             if not save.was_replaced(False):
-                _say_that_nothing_is_there(error, prefix)
+                _explain_missing(error, prefix)
                 if isinstance(error, RuntimeError) and kind_of(prefix) == "step":
                     raise ValueError(
                         f"{prefix} is not a save. {explain(prefix)}"
@@ -190,10 +193,11 @@ def from_one_save(
     raise RuntimeError(MSG_REPLACED.format(prefix))
 
 
-def _say_that_nothing_is_there(error: Exception, prefix: str | Path) -> None:
-    """Say in the error of a missing file that there is no save, if it is its first file.
+def _explain_missing(error: Exception, prefix: str | Path) -> None:
+    """Add to the error that there is no save, if ``meta.json`` or the path is missing.
 
-    Where the name is that of a file, that is what is missing, and no file in it.
+    If the path looks like the name of a file, the error names the path instead of
+    ``meta.json``.
     """
     path = os.path.abspath(prefix)
     if isinstance(error, FileNotFoundError) and error.filename is not None:

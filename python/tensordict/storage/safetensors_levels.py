@@ -1,14 +1,14 @@
-"""Collections as the levels that a safetensors file describes, and back.
+"""Conversion of collections to the levels of a safetensors file, and back.
 
-A :class:`Writer` collects tensors under their names, a :class:`Reader` has those of a
-file. A collection takes part with two methods:
+A :class:`Writer` collects tensors under their names. A :class:`Reader` holds the tensors of a file.
+Each class of collection defines two methods:
 
 ``_to_level(writer, path)``
-    its level, with the names that ``writer`` gives its tensors;
+    returns its level, with the names that ``writer`` gives to its tensors.
 ``_from_level(level, reader, path)``, a class method
-    the collection of a level; ``reader`` has the tensors.
+    returns the collection of a level. ``reader`` holds the tensors.
 
-What the fields of a level are: :mod:`tensordict.storage.layouts.safetensors`.
+:mod:`tensordict.storage.layouts.safetensors` describes the fields of a level.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ MSG_DENSE = (
 )
 MSG_COLLISION = "Two keys of the tensordict have the safetensors name {!r}."
 MAX_LEVELS = 180
-"""The depth to which collections may be nested: the description has three levels of
-JSON for each, and making them from it takes four calls."""
+"""The depth to which collections may be nested. Each adds three levels of JSON to the description,
+and four calls to the stack of the reader."""
 
 MSG_LEVELS = (
-    f"Collections are nested more than {MAX_LEVELS} times in one another, which cannot "
-    "be saved as safetensors. A directory takes them."
+    f"The tensordict is nested more than {MAX_LEVELS} times, which cannot be saved as "
+    "safetensors. Save it to a directory instead."
 )
 MSG_ALONE = (
     "Cannot save a non-tensor value as safetensors: put it in a tensordict first."
@@ -59,12 +59,12 @@ MSG_ALONE = (
 
 
 class Stacked:
-    """Tensors of the members of a lazy stack, which are joined as they are written.
+    """The tensors of a lazy stack's members. They are stacked while they are written.
 
     Args:
-        parts: the tensors, of one shape.
-        dim: where the dim of the stack is.
-        like: what has the dtype and the shape of the stack.
+        parts: the tensors, all of one shape.
+        dim: the stack dimension.
+        like: a leaf with the dtype and the shape of the stacked tensor.
     """
 
     def __init__(self, parts: list[torch.Tensor], dim: int, like: Leaf) -> None:
@@ -79,7 +79,7 @@ class Stacked:
 
     @property
     def num_chunks(self) -> int:
-        """Return the number of chunks of each tensor that lie singly in the stack."""
+        """The number of contiguous pieces of each tensor in the stack."""
         return self.shape[: self.dim].numel()
 
     def numel(self) -> int:
@@ -87,7 +87,7 @@ class Stacked:
         return self.shape.numel()
 
     def element_size(self) -> int:
-        """The bytes of an item."""
+        """Return the bytes of an item."""
         return self._item_bytes
 
 
@@ -95,7 +95,7 @@ Leaf: TypeAlias = "torch.Tensor | Stacked"
 
 
 def count_bytes(leaf: Leaf) -> int:
-    """The bytes of a leaf in a file."""
+    """Return the bytes of a leaf in a file."""
     return leaf.numel() * leaf.element_size()
 
 
@@ -103,22 +103,22 @@ class Writer:
     """Collects the tensors of a save under their names.
 
     Args:
-        streams: whether small stacks are not gathered either.
+        streams: whether to stack even small lazy stacks while they are written.
     """
 
     takes_columns: ClassVar[bool] = False
-    """True if there is a place for a value per element."""
+    """Whether the format can hold one value for each element of a batch."""
 
     def __init__(self, *, streams: bool = False) -> None:
         self.tensors: dict[str, Leaf] = {}
         self.streams = streams
 
     def tensor(self, value: torch.Tensor, path: tuple[str, ...]) -> dict[str, Any]:
-        """The entry of a tensor, which is taken under its name.
+        """Collect a tensor under its name; return its entry in the level.
 
         Raises:
-            TypeError: it is not dense.
-            ValueError: another tensor has the name.
+            TypeError: the tensor is not dense.
+            ValueError: another tensor has the same name.
         """
         if not is_strided(value):
             layout = str(value.layout)
@@ -136,22 +136,22 @@ class Writer:
         return {"tensor": name}
 
     def take(self, name: str, leaf: Leaf) -> None:
-        """Take a leaf under a name of the format.
+        """Collect a leaf under a name of the format.
 
         Raises:
-            ValueError: another leaf or the format itself has the name.
+            ValueError: another leaf has this name, or the format reserves it.
         """
         if name in self.tensors:
             raise ValueError(MSG_COLLISION.format(name))
         if name == "__metadata__":
             raise ValueError(
-                "A tensor cannot have the safetensors name '__metadata__', which is that "
-                "of a field of the format."
+                "A tensor cannot have the safetensors name '__metadata__', which the format "
+                "reserves: rename the entry."
             )
         self.tensors[name] = leaf
 
     def value(self, value: object, path: tuple[str, ...], kind: str) -> dict[str, Any]:
-        """The entry of a value that is no tensor, of the class ``kind``."""
+        """Return the entry of a non-tensor value of the class ``kind``."""
         try:
             plain, is_same = extra_metadata.as_plain(value)
         except TypeError:
@@ -165,10 +165,10 @@ class Writer:
         return entry
 
     def entries(self, values: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-        """The entries of a level.
+        """Return the entries of a level.
 
         Raises:
-            RuntimeError: it is nested too deep.
+            RuntimeError: collections are nested too deep.
         """
         if len(path) > MAX_LEVELS:
             raise RuntimeError(MSG_LEVELS)
@@ -186,7 +186,7 @@ class Writer:
 def dense_to_level(
     td: CollectionProtocol, writer: Writer, path: tuple[str, ...]
 ) -> dict[str, Any]:
-    """The level of a dense collection."""
+    """Return the level of a dense collection."""
     level: dict[str, Any] = {
         "batch_size": list(td.batch_size),
         "names": list(td.names) if td._has_names() else None,
@@ -199,26 +199,27 @@ def dense_to_level(
 
 
 MSG_RAGGED = (
-    "A safetensors file has no ragged entries: save to a directory or to an archive "
+    "A safetensors file cannot hold ragged entries: save to a directory or to an archive "
     "(`.tdz`), or pad them."
 )
 STREAMED_FROM = 16 << 20
-"""Stacks of fewer bytes are gathered in memory, which is faster."""
+"""Lazy stacks of fewer bytes are stacked in memory, which is faster."""
 
 
 def stack_to_level(stack: Any, writer: Writer, path: tuple[str, ...]) -> dict[str, Any]:
-    """The level of a lazy stack, as that of the collection of its stacked entries.
+    """Return the level of a lazy stack: the level of the dense tensordict of its entries.
 
-    Those of large stacks are joined as they are written.
+    The entries of large stacks are stacked while they are written.
     """
-    found = _parts_of_members(stack, writer, path)
-    if found is None:
+    parts_of_name = _parts_of_members(stack, writer, path)
+    if parts_of_name is None:
         return _as_dense(stack)._to_level(writer, path)
-    # Tensors without values tell where everything goes, and what cannot be stacked.
+    # Stacking on the meta device gives the names and shapes, and raises if entries cannot
+    # be stacked.
     empty = Writer()
     level = _as_dense(stack.to("meta"))._to_level(empty, path)
     for name, like in empty.tensors.items():
-        parts = found[name]
+        parts = parts_of_name[name]
         if like.numel() == 0:
             writer.take(name, torch.empty(like.shape, dtype=like.dtype))
         elif len(parts) == 1:
@@ -229,7 +230,7 @@ def stack_to_level(stack: Any, writer: Writer, path: tuple[str, ...]) -> dict[st
 
 
 def _as_dense(stack: Any) -> Any:
-    """A lazy stack with its entries stacked.
+    """Return a lazy stack with its entries stacked.
 
     Raises:
         RuntimeError: an entry is ragged, which the format cannot hold.
@@ -244,10 +245,10 @@ def _as_dense(stack: Any) -> Any:
 def _parts_of_members(
     stack: Any, writer: Writer, path: tuple[str, ...]
 ) -> dict[str, list[torch.Tensor]] | None:
-    """The tensors of each member of a stack, by name; None where it is gathered.
+    """Return the tensors of the members by name; None if the stack is stacked in memory.
 
-    One of leaves that are not simply stacked is, and a stack of stacks unless both are
-    stacked in front.
+    It is stacked in memory if it is small, if a leaf is special or sparse, and if it contains
+    another lazy stack, unless both stack dimensions are 0.
     """
     leaves = list(_rust.leaves(stack))
     num_bytes = 0
@@ -272,12 +273,12 @@ def _parts_of_members(
 
 
 class Reader:
-    """Gives the tensors of a file to the collections of its levels.
+    """Passes the tensors of a file to the collections of its levels.
 
     Args:
         tensors: the tensors by name.
         path: the file, for messages.
-        requested: the class that the caller loads.
+        requested: the class whose method the caller called.
     """
 
     def __init__(
@@ -294,7 +295,7 @@ class Reader:
     def collection(
         self, level: Any, path: tuple[str, ...], is_part: bool = False
     ) -> Any:
-        """The collection of a level; ``is_part`` where it is part of a lazy stack."""
+        """Return the collection of a level. ``is_part`` says that it is part of a lazy stack."""
         try:
             return self._class(level, is_part)._from_level(level, self, path, is_part)
         except (AttributeError, TypeError, KeyError, IndexError) as error:
@@ -321,7 +322,7 @@ class Reader:
     def entries(
         self, level: dict[str, Any], path: tuple[str, ...], is_part: bool = False
     ) -> dict[str, Any]:
-        """The entries of a level."""
+        """Return the entries of a level."""
         size = torch.Size(level["batch_size"])
         found: dict[str, Any] = {}
         for key, entry in level["keys"].items():
@@ -357,7 +358,7 @@ class Reader:
         return cls._of([data], 0, size)
 
     def damaged(self, path: tuple[str, ...], reason: str) -> RuntimeError:
-        """The error that names file and entry."""
+        """Return an error that names the file and the entry."""
         shown = repr(path[0] if len(path) == 1 else path)
         of = f"the entry {shown}: " if path else ""
         return RuntimeError(f"'{self.path}' is damaged: {of}{reason}.")
@@ -370,7 +371,7 @@ def dense_from_level(
     path: tuple[str, ...],
     is_part: bool,
 ) -> Any:
-    """The dense collection of a level."""
+    """Return the dense collection of a level."""
     names = level.get("names")
     entries = reader.entries(level, path, is_part)
     size = torch.Size(level["batch_size"])

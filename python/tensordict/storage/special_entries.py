@@ -1,7 +1,7 @@
-"""Special entries in directories and archives, which have no word for their kinds.
+"""Special entries in directories and archives: the format has no type for them.
 
-A directory has a subdirectory for such an entry: its ``meta.json`` names the kind, and
-``_state`` in it has the tensors of :meth:`tensordict.primitives.special.EntryKind.state`.
+Each special entry is a subdirectory: its ``meta.json`` names the kind, and its ``_state`` holds the
+tensors of :meth:`tensordict.primitives.special.EntryKind.state`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STATE = "_state"
 
 
 class SavedEntry:
-    """A special entry in a plan of a save, and in a directory that is loaded.
+    """A special entry in a plan of a save, or in a directory that is loaded.
 
     Args:
         kind: the kind of the entry.
@@ -47,7 +47,7 @@ class SavedEntry:
 
     def _saved(self, leaves: Any, directory: object, inplace: bool) -> Any:
         _ = directory, inplace
-        # One by one: these are other tensors than those of the plan, over the same memory.
+        # The iterator yields the saved tensors in the order of the plan.
         state = {name: next(leaves) for name in self._state}
         return self._kind.of_state(state, self._size)
 
@@ -62,7 +62,7 @@ class SavedEntry:
 
 
 def with_saved_entries(entries: dict[str, Any], size: torch.Size) -> dict[str, Any]:
-    """Put a :class:`SavedEntry` in the place of each entry that has a state in files."""
+    """Replace each special entry that is saved by its state with a :class:`SavedEntry`."""
     found = {}
     for key, value in entries.items():
         kind = kind_of(value)

@@ -1,9 +1,8 @@
-"""Files of arrays that others write, too: HDF5 and Zarr.
+"""Files of arrays in formats of other libraries: HDF5 and Zarr.
 
-A file is a tree of groups with arrays in them. :mod:`.interface` says what a group and an
-array can do, :mod:`.hdf5` and :mod:`.zarr` do it with the field's own libraries,
-:mod:`.values` says how values that are no tensors are arrays, and :mod:`.selection`
-which part of an array an index reads.
+A file is a tree of groups that contain arrays. :mod:`.interface` defines groups and arrays;
+:mod:`.hdf5` and :mod:`.zarr` implement them with h5py and zarr. :mod:`.values` converts non-tensor
+data to arrays, and :mod:`.selection` reads the part of an array at an index.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ __all__ = ["BACKENDS", "ArrayFile", "backend_of"]
 
 BACKENDS = ("h5", "zarr")
 
-MSG_BACKEND = "Unknown backend {!r}: it is one of {}."
+MSG_BACKEND = "Unknown backend {!r}: pass one of {}."
 
 
 def backend_of(name: str) -> type[ArrayFile]:
-    """The class of files of a backend.
+    """Return the class of files of a backend.
 
     Raises:
-        ImportError: its library is not installed.
-        NotImplementedError: there is no backend of that name.
+        ImportError: the library of the backend is not installed.
+        NotImplementedError: the backend is unknown.
     """
     if name == "h5":
         from tensordict.storage.arrays.hdf5 import Hdf5File
@@ -43,5 +42,5 @@ def backend_of(name: str) -> type[ArrayFile]:
 def open_file(
     backend: str, filename: object, mode: str, options: Mapping[str, Any] | None = None
 ) -> ArrayFile:
-    """Open a file of a backend. See :meth:`ArrayFile.open`."""
+    """Open a file with a backend. See :meth:`ArrayFile.open`."""
     return backend_of(backend).open(filename, mode, dict(options or {}))

@@ -1,4 +1,4 @@
-"""HDF5, with h5py."""
+"""HDF5 files, read and written with h5py."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ try:
     import h5py
 except ImportError as _missing:
     _MESSAGE = (
-        "Files of HDF5 need h5py, which is not installed: "
+        "HDF5 files need h5py, which is not installed: "
         "pip install 'tensordict-rs[h5]', or pip install h5py."
     )
     raise ImportError(_MESSAGE) from _missing
@@ -53,22 +53,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Hdf5File"]
 
-MSG_OPEN = "Cannot open {} as a file of HDF5 with mode {!r}: {}."
+MSG_OPEN = "Cannot open {} as an HDF5 file with mode {!r}: {}."
 MSG_VALUE = (
-    "Cannot write the entry {!r} to HDF5: a value of type {} is neither an array of numbers "
-    "nor a number, a text or bytes, nor JSON says it exactly. Write it to Zarr, or save the "
-    "collection with memmap."
+    "Cannot write the entry {!r} to HDF5: a value of type {} is neither an array of numbers, "
+    "a number, text or bytes, nor can JSON hold it exactly. Write it to Zarr, or save the "
+    "tensordict with memmap."
 )
 MSG_READ = "Cannot read {!r} of {}: {}."
 MODES = ("r", "r+", "w", "w-", "x", "a")
 MSG_MODE = "Invalid mode {!r}; must be one of {}"
 
-# By what a number was: a scalar of NumPy gives it back.
+# Types of numbers by their names. A scalar of NumPy is converted back with them.
 NUMBERS: dict[str, Any] = {"bool": bool, "int": int, "float": float, "complex": complex}
 SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple}
 OF_SCALARS = ("chunks", "compression", "compression_opts", "fletcher32", "maxshape",
               "scaleoffset", "shuffle")  # fmt: skip
-"""Options that arrays without dims do not take."""
+"""Options that h5py refuses for arrays without dimensions."""
 
 
 class Hdf5Array(Array):
@@ -79,7 +79,7 @@ class Hdf5Array(Array):
         self.file = file
         self.attributes: dict[str, Any] = dict(dataset.attrs)
         self.address: int = h5py.h5o.get_info(dataset.id).addr
-        # Nobody resizes it while it is open for reading.
+        # No process can resize the dataset while this one has it open for reading.
         self._shape = None if file.is_writable else self._shape_now()
         self.stored: np.dtype[Any] = dataset.dtype
         opaque = h5py.check_opaque_dtype(self.stored)
@@ -99,7 +99,7 @@ class Hdf5Array(Array):
         )
 
     def _shape_now(self) -> tuple[int, ...]:
-        # None where there is no data at all.
+        # The shape of an HDF5 dataset without data is None.
         return self.dataset.shape or ()
 
     @property
@@ -117,7 +117,7 @@ class Hdf5Array(Array):
     def read_rows(
         self, rows: np.ndarray[Any, Any], rest: tuple[slice, ...]
     ) -> np.ndarray[Any, Any]:
-        # Lists of positions are many times slower in HDF5 than the slices that they are.
+        # HDF5 reads lists of positions many times slower than slices.
         parts = [
             self.read((slice(int(rows[start]), int(rows[end - 1]) + 1), *rest))
             for start, end in runs_of(rows)
@@ -144,30 +144,30 @@ class Hdf5Group(Group):
     def _get(self, key: str) -> Hdf5Array | Hdf5Group | None:
         file = self._file
         file.check_open()
-        known = self.known.get(key)
-        if known is not None and (not file.may_write or self._is_there(key, known)):
-            return known
+        cached = self.known.get(key)
+        if cached is not None and (not file.may_write or self._is_there(key, cached)):
+            return cached
         if not is_name(key):
             return None
-        # A link whose target is gone counts as no entry.
+        # A link whose target is missing counts as no entry.
         found = self.handle.get(key)
-        made: Hdf5Array | Hdf5Group
+        item: Hdf5Array | Hdf5Group
         if isinstance(found, h5py.Dataset):
-            made = Hdf5Array(found, file)
+            item = Hdf5Array(found, file)
         elif isinstance(found, h5py.Group):
-            made = Hdf5Group(found, file)
+            item = Hdf5Group(found, file)
         else:
             return None
-        self.known[key] = made
-        return made
+        self.known[key] = item
+        return item
 
-    def _is_there(self, key: str, known: Hdf5Array | Hdf5Group) -> bool:
-        """Tell whether what was found under a name is there now."""
+    def _is_there(self, key: str, cached: Hdf5Array | Hdf5Group) -> bool:
+        """Return whether a cached array or group still has this name."""
         try:
             info = h5py.h5o.get_info(self.handle.id, key.encode())
         except (KeyError, RuntimeError):
             return False
-        return info.addr == known.address
+        return info.addr == cached.address
 
     def names(self) -> list[str]:
         self.file.check_open()
@@ -192,9 +192,9 @@ class Hdf5Group(Group):
 
     def create_group(self, key: str, metadata: dict[str, Any]) -> Group:
         self._check(key)
-        made = Hdf5Group(self.handle.create_group(key), self._file)
-        made.note(metadata)
-        return made
+        group = Hdf5Group(self.handle.create_group(key), self._file)
+        group.note(metadata)
+        return group
 
     def create(self, key: str, content: Content, options: dict[str, Any]) -> None:
         self._check(key)
@@ -213,9 +213,9 @@ class Hdf5Group(Group):
         elif isinstance(data, np.ndarray) and data.dtype == object:
             options["dtype"] = h5py.string_dtype()
         try:
-            made = self.handle.create_dataset(key, data=data, **options)
+            dataset = self.handle.create_dataset(key, data=data, **options)
             for name, value in content.attributes.items():
-                made.attrs[name] = value
+                dataset.attrs[name] = value
         except BaseException:
             with contextlib.suppress(KeyError):
                 del self.handle[key]
@@ -252,7 +252,7 @@ class Hdf5Group(Group):
 
 
 class Hdf5File(ArrayFile):
-    """A file of HDF5."""
+    """An HDF5 file."""
 
     backend = "h5"
     kind = "HDF5"
@@ -261,7 +261,7 @@ class Hdf5File(ArrayFile):
         self.handle = handle
         self.filename = filename
         self.mode = mode
-        # A file that is open twice in a process is writable on both sides for HDF5.
+        # If a process opens a file twice, h5py reports both as writable.
         self.may_write = mode != "r" and handle.file.mode == "r+"
 
     @classmethod
@@ -273,24 +273,24 @@ class Hdf5File(ArrayFile):
 
     @classmethod
     def of_open(cls, handle: Any) -> Self:
-        """Wrap a file that somebody else has opened."""
+        """Wrap a file that the caller has opened."""
         made = cls(handle, handle.file.filename, handle.file.mode)
         made.is_own = False
         return made
 
     @property
     def root(self) -> Group:
-        """The group that holds everything in the file."""
+        """The root group of the file."""
         return Hdf5Group(self.handle, self)
 
     @property
     def is_open(self) -> bool:
-        """Tell whether entries can be read."""
+        """Whether entries can be read."""
         return bool(self.handle)
 
     @property
     def is_writable(self) -> bool:
-        """Tell whether entries can be changed."""
+        """Whether entries can be changed."""
         return self.may_write and self.is_open
 
     @property
@@ -299,12 +299,12 @@ class Hdf5File(ArrayFile):
         return repr(str(self.filename))
 
     def flush(self) -> None:
-        """Write what is not written yet."""
+        """Write everything that is not written yet."""
         if self.is_writable:
             self.handle.file.flush()
 
     def close(self) -> None:
-        """Close it; again does nothing."""
+        """Close the file. Closing it again does nothing."""
         if self.is_open:
             self.handle.file.close()
 
@@ -338,7 +338,7 @@ class Hdf5File(ArrayFile):
         return Content(text, {**notes, ENCODING: _JSON}, is_value=True)
 
     def decode(self, key: str, array: Array, rows: slice | None = None) -> Any:
-        """Give the value that an array holds. See :meth:`ArrayFile.decode`."""
+        """Return the value that an array holds. See :meth:`ArrayFile.decode`."""
         held: Any = array
         notes = held.attributes
         if held.dataset.shape is None:
@@ -357,7 +357,7 @@ class Hdf5File(ArrayFile):
                 raise
             raise ValueError(MSG_READ.format(key, self.name, error)) from error
         if held.is_opaque:
-            # Without the note that it is opaque.
+            # The same dtype without the mark "opaque".
             data = data.astype(np.dtype(data.dtype.str))
         note = notes.get(NUMBER)
         if STACK in notes:
@@ -389,14 +389,14 @@ class Hdf5File(ArrayFile):
     def create(
         cls, filename: Any, metadata: dict[str, Any], fill: Callable[[Group], None]
     ) -> None:
-        """Write a whole file. See :meth:`ArrayFile.create`."""
+        """Create a file. See :meth:`ArrayFile.create`."""
         target = Path(os.path.realpath(local(filename)))
         try:
             number, name = tempfile.mkstemp(
                 prefix=f".{target.name}.", suffix=".tmp", dir=target.parent
             )
         except OSError as error:
-            # It is named by the file that was asked for.
+            # The error names the path that the caller has passed.
             raise type(error)(error.errno, error.strerror, str(filename)) from None
         os.close(number)
         work = Path(name)
@@ -417,7 +417,7 @@ _JSON = json.dumps({"encoding": "json"})
 
 
 def _take_permissions(work: Path, target: Path) -> None:
-    """Give a new file the permissions of what it replaces, or those of a new file."""
+    """Give a new file the permissions of the file that it replaces, or the default ones."""
     try:
         mode = target.stat().st_mode & 0o7777
     except FileNotFoundError:
@@ -428,7 +428,7 @@ def _take_permissions(work: Path, target: Path) -> None:
 
 
 def _opened(filename: Any, mode: str) -> h5py.File:
-    """Open a file; an error names it, and is of the class that h5py gives."""
+    """Open a file. An error names the file, and has the class of h5py's error."""
     try:
         return h5py.File(local(filename), mode)
     except OSError as error:
@@ -440,29 +440,29 @@ def _opened(filename: Any, mode: str) -> h5py.File:
 
 
 def _why(error: OSError, filename: str | os.PathLike[str]) -> str:
-    """Say in words what is wrong with a file."""
+    """Return the reason why a file cannot be opened."""
     text = str(error)
     if isinstance(error, FileNotFoundError):
-        return "there is no such file"
+        return "the file does not exist"
     if "file exists" in text:
-        return "there is a file already"
+        return "the file exists already"
     if "unable to lock file" in text:
         return (
-            "it is open elsewhere, for writing on one side; close it there, or open both "
-            "with mode='r'"
+            "it is open elsewhere, and one of the two is open for writing; close it there, "
+            "or open both with mode='r'"
         )
     if "already open" in text:
-        return f"this process has it open in another mode; close it first ({text})"
+        return f"this process has opened it in another mode; close it first ({text})"
     if "truncated file" in text:
-        return f"it is cut: a part of it is missing ({text})"
+        return f"it was cut off: a part of it is missing ({text})"
     if "signature not found" in text:
         is_empty = not Path(filename).stat().st_size
-        return "it is empty" if is_empty else "it is no file of HDF5"
+        return "it is empty" if is_empty else "it is not an HDF5 file"
     return text
 
 
 def _native(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The same in the byte order of the machine."""
+    """Return the array in the byte order of the machine."""
     return data if data.dtype.isnative else data.astype(data.dtype.newbyteorder("="))
 
 

@@ -1,4 +1,4 @@
-"""The interface of a file of arrays, and of a group and an array in it."""
+"""The interface of files of arrays, of their groups and of their arrays."""
 
 from __future__ import annotations
 
@@ -37,42 +37,41 @@ __all__ = [
     "torch_dtype",
 ]
 
-# The attributes by which files say what an array or a group was. The first four are
-# those of tensordict 0.15, which does not read the others.
+# The attributes of arrays and groups in a file. tensordict 0.15 reads and writes the first four
+# only.
 METADATA = "__tensordict__"
 """On a group: batch size and names."""
 STACK = "__tensordict_stack__"
-"""On values that are no tensors: the shape of the stack of them."""
+"""On non-tensor data: the shape of the stack of values."""
 TEXT = "__tensordict_str__"
-"""On one text in HDF5."""
+"""On a single string in HDF5."""
 ENCODING = "__tensordict_non_tensor__"
-"""On a value that is no array: whether it is JSON or a pickle."""
+"""On encoded non-tensor data: whether it is JSON or a pickle."""
 NUMBER = "__tensordict_type__"
-"""On a value that is stored as an array: what it was."""
+"""On non-tensor data that is stored as an array: the type of the value."""
 DTYPE = "__tensordict_dtype__"
-"""On a tensor whose dtype the file does not have: what it was."""
+"""On a tensor whose dtype the format lacks: the dtype of the tensor."""
 KIND = "__tensordict_{}__"
 """On a special entry, with the name of its kind."""
 
 WIDER = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
-"""The dtypes, without a loss, in place of those that files do not have."""
+"""For each dtype that the formats lack, a dtype that holds its values without loss."""
 
 MSG_KEY = (
-    "The key {!r} cannot be the name of an array or group in {}: it is empty, '.' or "
-    "'..', or has a '/' or a NUL in it, which is what separates names there. Rename the "
-    "entry first."
+    "The key {!r} cannot be the name of an array or group in {}: a name must not be empty, "
+    "'.' or '..', and must not contain '/' or NUL. Rename the entry first."
 )
 MSG_DTYPE = (
-    "The entry {!r} has the dtype {}, which {} does not have. Cast it first, for example "
-    "with .to(torch.float32), or save the collection with memmap."
+    "The entry {!r} has the dtype {}, which {} cannot store. Cast it first, for example "
+    "with .to(torch.float32), or save the tensordict with memmap."
 )
 MSG_LAYOUT = (
-    "The entry {!r} is a {}, which is not stored in {}. Make it an ordinary, dense tensor "
-    "first, or save the collection with memmap."
+    "The entry {!r} is a {}, which {} cannot store. Make it an ordinary, dense tensor "
+    "first, or save the tensordict with memmap."
 )
 MSG_GRAD = (
-    "Cannot set a tensor that has requires_grad=True. The entry {!r} does, and a file keeps "
-    "no history: give .detach() of it, or of the whole collection."
+    "Cannot set a tensor that has requires_grad=True. The entry {!r} requires grad, but a "
+    "file stores no gradients: pass .detach() of the entry, or of the whole tensordict."
 )
 MSG_READ_ONLY = (
     "Cannot write {!r}: the file {} is open for reading only (mode {!r}). Open it with "
@@ -82,64 +81,67 @@ MSG_CLOSED = "The file {} is closed: open it again to use its entries."
 
 
 class Content(NamedTuple):
-    """The content of an array, and what is noted beside it."""
+    """The content of an array, and its attributes."""
 
     data: Any
-    """An array of NumPy, or a text."""
+    """A NumPy array, or a string."""
     attributes: dict[str, Any]
     is_value: bool = False
-    """True where it is no tensor."""
+    """Whether the content is non-tensor data."""
 
 
 class Array(abc.ABC):
     """One array in a file."""
 
     attributes: dict[str, Any]
-    """The notes beside it, of the names above."""
+    """The attributes, under the names above."""
     shape: tuple[int, ...]
     dtype: torch.dtype | None
-    """The dtype of a tensor of it; None where there is none."""
+    """The dtype of the tensor; None for non-tensor data."""
     is_value: bool
-    """True where it holds no tensor."""
+    """Whether the array holds non-tensor data."""
 
     @property
     def kind(self) -> EntryKind | None:
-        """The kind of the special entry that it holds; None for any other."""
+        """The kind of a special entry; None for other entries."""
         return kind_marked(self.attributes, KIND)
 
     @abc.abstractmethod
     def read(self, selection: tuple[slice, ...]) -> np.ndarray[Any, Any]:
-        """The part at a slice for each dim, all of step one or more; as it is stored."""
+        """Return the part at a slice for each dimension, in the stored dtype.
+
+        All steps are positive.
+        """
 
     @abc.abstractmethod
     def read_rows(
         self, rows: np.ndarray[Any, Any], rest: tuple[slice, ...]
     ) -> np.ndarray[Any, Any]:
-        """The rows at positions of the first dim, which increase."""
+        """Return the rows at increasing positions of the first dimension."""
 
     @abc.abstractmethod
     def write(self, selection: object, data: np.ndarray[Any, Any]) -> None:
-        """Write into the part at a slice for each dim, or all of it at an ellipsis."""
+        """Write the part at a slice for each dimension, or the whole array at an ellipsis."""
 
 
 class Group(abc.ABC):
-    """One group in a file: names, and what is there."""
+    """One group in a file: arrays and groups by their names."""
 
     file: ArrayFile
     path: str
-    """The names that lead to it, joined by slashes; empty for the root."""
+    """The names that lead to the group, joined by slashes; empty for the root."""
     handle: Any
-    """The object of the library."""
+    """The group object of the library."""
 
     _found: dict[str, Array | Group]
     _found_at: int = -1
 
     @property
     def known(self) -> dict[str, Any]:
-        """The arrays and groups that were found in this one, by name.
+        """A cache of the arrays and groups in this group, by name.
 
-        Each of them holds the file, which holds none of them: there is no cycle, and a
-        file that nobody uses any more is closed at once.
+        They reference the file, and the file references none of them. Without a cycle, a
+        file is closed as soon as its last user is gone.
         """
         if self._found_at != self.file.changes:
             self._found_at, self._found = self.file.changes, {}
@@ -147,39 +149,39 @@ class Group(abc.ABC):
 
     @abc.abstractmethod
     def names(self) -> list[str]:
-        """The names, in order."""
+        """Return the names, in order."""
 
     @abc.abstractmethod
     def group(self, key: str) -> Group | None:
-        """The group of a name; None where there is none."""
+        """Return the group of a name; None if there is none."""
 
     @abc.abstractmethod
     def array(self, key: str) -> Array | None:
-        """The array of a name; None where there is none."""
+        """Return the array of a name; None if there is none."""
 
     @abc.abstractmethod
     def create_group(self, key: str, metadata: dict[str, Any]) -> Group:
-        """Make a group that notes ``metadata``."""
+        """Create a group with ``metadata`` as its :data:`METADATA`."""
 
     @abc.abstractmethod
     def create(self, key: str, content: Content, options: dict[str, Any]) -> None:
-        """Make an array. ``options`` are those of the library."""
+        """Create an array. ``options`` are arguments of the library's function."""
 
     @abc.abstractmethod
     def delete(self, key: str) -> None:
-        """Remove what has a name."""
+        """Delete the array or group of a name."""
 
     @abc.abstractmethod
     def move(self, old: str, target: Group, new: str) -> None:
-        """Rename what has the name ``old``: it is ``new`` in ``target`` from then on."""
+        """Move the array or group of the name ``old`` to ``target``, under the name ``new``."""
 
     @abc.abstractmethod
     def metadata(self) -> Any:
-        """Read what :data:`METADATA` notes; None where there is nothing."""
+        """Return the :data:`METADATA` of the group; None if it has none."""
 
     @abc.abstractmethod
     def note(self, metadata: dict[str, Any]) -> None:
-        """Set :data:`METADATA`."""
+        """Set the :data:`METADATA` of the group."""
 
 
 class ArrayFile(abc.ABC):
@@ -190,50 +192,50 @@ class ArrayFile(abc.ABC):
     """The name of its format."""
 
     handle: Any
-    """The object of the library."""
+    """The file object of the library."""
     filename: Any
-    """Its path, or the store that was given; None for what was given open."""
+    """The path, or the store that the caller has passed."""
     mode: str
     allow_pickle: bool | None = None
-    """True to read pickles, False to refuse them; None reads them with a warning."""
+    """True reads pickles, False refuses them, None reads them with a warning."""
     is_own: bool = True
-    """True where it was opened here, and is closed with what uses it."""
+    """Whether this package has opened the file, and closes it with its last user."""
     changes: int = 0
-    """The number of times that what groups know of their names became invalid."""
+    """The number of changes that have invalidated the caches of groups."""
 
     def note_change(self) -> None:
-        """Note that what groups know of their names is invalid."""
+        """Invalidate the caches of all groups."""
         self.changes += 1
 
     @classmethod
     @abc.abstractmethod
     def open(cls, filename: object, mode: str, options: dict[str, Any]) -> Self:
-        """Open a file; every error of this names it.
+        """Open a file. Every error names the file.
 
         Raises:
-            FileNotFoundError: there is none.
-            OSError: it is no file of this kind, is cut, or is open elsewhere.
+            FileNotFoundError: the file does not exist.
+            OSError: the file has another format, is truncated, or is open elsewhere.
         """
 
     @classmethod
     @abc.abstractmethod
     def of_open(cls, handle: object) -> Self:
-        """Wrap a file that was opened by somebody else, who closes it."""
+        """Wrap a file that the caller has opened, and closes."""
 
     @property
     @abc.abstractmethod
     def root(self) -> Group:
-        """The group that holds everything in the file."""
+        """The root group of the file."""
 
     @property
     @abc.abstractmethod
     def is_open(self) -> bool:
-        """Tell whether entries can be read."""
+        """Whether entries can be read."""
 
     @property
     @abc.abstractmethod
     def is_writable(self) -> bool:
-        """Tell whether entries can be changed."""
+        """Whether entries can be changed."""
 
     @property
     @abc.abstractmethod
@@ -242,26 +244,26 @@ class ArrayFile(abc.ABC):
 
     @abc.abstractmethod
     def flush(self) -> None:
-        """Write what is not written yet."""
+        """Write everything that is not written yet."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Close it; again does nothing."""
+        """Close the file. Closing it again does nothing."""
 
     @classmethod
     @abc.abstractmethod
     def encode(cls, key: str, value: object) -> Content:
-        """Encode a value that is no tensor as the content of an array.
+        """Encode non-tensor data as the content of an array.
 
         Raises:
-            TypeError: the format cannot hold it.
+            TypeError: the format cannot hold the value.
         """
 
     @abc.abstractmethod
     def decode(self, key: str, array: Array, rows: slice | None = None) -> Any:
-        """Give the value that an array holds, or the stack of those that it holds.
+        """Return the value that an array holds, or the :class:`Stack` of its values.
 
-        ``rows`` are those to read of a stack whose values the array has one by one.
+        ``rows`` selects rows of a stack, if the array holds one element for each value.
         """
 
     @classmethod
@@ -269,29 +271,27 @@ class ArrayFile(abc.ABC):
     def create(
         cls, filename: str | os.PathLike[str], metadata: dict[str, Any], fill: Any
     ) -> None:
-        """Write a file that ``fill(root)`` fills in place of what is there, or nothing.
+        """Create a file that ``fill(root)`` fills, and replace an existing file with it.
 
-        Its root notes ``metadata``.
-
-        A call that fails leaves what was there.
+        The root gets ``metadata``. A call that fails leaves the existing file unchanged.
         """
 
     def check_open(self) -> None:
-        """Raise where the file is closed.
+        """Raise if the file is closed.
 
         Raises:
-            ValueError: it is.
+            ValueError: the file is closed.
         """
         if not self.is_open:
             raise ValueError(MSG_CLOSED.format(self.name))
 
     def check_writable(self, key: object) -> None:
-        """Raise where nothing can be written at ``key``.
+        """Raise if the file cannot be written to.
 
         Raises:
-            io.UnsupportedOperation: the file is open for reading; it is an OSError and a
-                ValueError.
-            ValueError: it is closed.
+            io.UnsupportedOperation: the file is open for reading. This error is both an
+                OSError and a ValueError.
+            ValueError: the file is closed.
         """
         self.check_open()
         if not self.is_writable:
@@ -301,12 +301,12 @@ class ArrayFile(abc.ABC):
 
 
 def is_name(key: str) -> bool:
-    """Tell whether a key can be a name in a file."""
+    """Return whether a key can be a name in a file."""
     return key not in {"", ".", ".."} and "/" not in key and "\0" not in key
 
 
 def check_key(key: str, kind: str) -> None:
-    """Raise where ``key`` cannot be a name in a file.
+    """Raise if ``key`` cannot be a name in a file.
 
     Raises:
         ValueError: it cannot.
@@ -319,7 +319,7 @@ _DTYPES: dict[np.dtype[Any], torch.dtype | None] = {}
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype | None:
-    """The dtype of a tensor of numbers like those of an array; None where there is none."""
+    """Return the dtype of torch for a dtype of NumPy; None if torch has none."""
     dtype = dtype.newbyteorder("=")
     if dtype not in _DTYPES:
         found = None
@@ -333,18 +333,18 @@ def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype | None:
 
 
 def numpy_of(key: object, value: torch.Tensor, kind: str) -> Content:
-    """Give the content of the array of a tensor.
+    """Return the content of an array for a tensor.
 
     Raises:
-        RuntimeError: it requires grad.
-        TypeError: files have no such dtype or layout.
+        RuntimeError: the tensor requires grad.
+        TypeError: the format cannot store the dtype or the layout.
     """
     if value.requires_grad:
         raise RuntimeError(MSG_GRAD.format(key))
     if not special.is_strided(value):
         is_ragged = special.rows(value) is not None
-        what = "nested tensor" if is_ragged else f"tensor of {value.layout}"
-        raise TypeError(MSG_LAYOUT.format(key, what, kind))
+        found = "nested tensor" if is_ragged else f"tensor of {value.layout}"
+        raise TypeError(MSG_LAYOUT.format(key, found, kind))
     attributes: dict[str, Any] = {}
     dtype = value.dtype
     wider = WIDER.get(dtype)
@@ -360,14 +360,14 @@ def numpy_of(key: object, value: torch.Tensor, kind: str) -> Content:
 
 
 def known_dtype(attributes: dict[str, Any], dtype: torch.dtype | None) -> Any:
-    """The dtype of the tensor of an array that may note another one than it has."""
+    """Return the dtype of an array's tensor: :data:`DTYPE` if it is set, else the stored dtype."""
     noted = attributes.get(DTYPE)
     found = getattr(torch, noted, None) if isinstance(noted, str) else None
     return found if found in WIDER and WIDER[found] is dtype else dtype
 
 
 def leading_chunks(chunks: object, shape: Sequence[int]) -> Any:
-    """The sizes of chunks that are given for the leading dims, for all dims of an array."""
+    """Extend chunk sizes for the leading dimensions to all dimensions of an array."""
     if isinstance(chunks, int) and not isinstance(chunks, bool):
         chunks = (chunks,)
     if not isinstance(chunks, (tuple, list)):
@@ -377,7 +377,7 @@ def leading_chunks(chunks: object, shape: Sequence[int]) -> Any:
 
 
 def runs_of(rows: np.ndarray[Any, Any]) -> Iterable[tuple[int, int]]:
-    """The runs of neighbours among positions that increase: where each starts and ends."""
+    """Return the start and the end of each run of neighbours among increasing positions."""
     breaks = np.flatnonzero(np.diff(rows) != 1) + 1
     starts = [0, *breaks.tolist()]
     return zip(starts, [*starts[1:], len(rows)], strict=True)

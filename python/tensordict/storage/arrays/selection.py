@@ -1,4 +1,4 @@
-"""Read the part of an array that an index of the batch dims names, and no more."""
+"""Reads the part of an array at an index of the batch dimensions, and little more."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ MSG_OUT_OF_BOUNDS = "index {} is out of bounds for dimension {} with size {}"
 
 
 def read_part(array: Array, index: object) -> torch.Tensor:
-    """``array[index]`` for an index as :func:`_rust.index_plan` gives it.
+    """Return ``array[index]``. The index has the form of :func:`_rust.index_plan`.
 
-    Slices and numbers are read as they are. Of positions along a dim, the rows that they
-    name are read, each once, where it is the first dim, and all between the first and the
-    last where it is another.
+    Slices and ints read exactly their part. Positions along the first dimension read the rows at
+    these positions, each once. Positions along another dimension read the range from the
+    smallest to the largest position.
     """
     items = index if isinstance(index, tuple) else (index,)
     shape = array.shape
     if len(items) == 1 and type(items[0]) is slice:
-        # A loop over slices does this.
+        # A short way for loops over slices.
         box, rows, local = (*items, *(WHOLE,) * (len(shape) - 1)), None, None
     else:
         box, rows, local = _box(items, shape)
@@ -38,10 +38,10 @@ def read_part(array: Array, index: object) -> torch.Tensor:
 
 
 def write_part(array: Array, index: object, value: torch.Tensor) -> None:
-    """``array[index] = value``, where ``value`` has the dtype that is stored.
+    """Assign ``array[index] = value``. ``value`` has the dtype of the file.
 
-    Where the index has positions, what lies between the first and the last of them is
-    read and written back.
+    If the index has positions, the range from the smallest to the largest is read, changed and
+    written back.
     """
     items = index if isinstance(index, tuple) else (index,)
     box, local = _written_box(items, array.shape)
@@ -64,7 +64,7 @@ def write_part(array: Array, index: object, value: torch.Tensor) -> None:
 def _written_box(
     items: tuple[Any, ...], shape: tuple[int, ...]
 ) -> tuple[tuple[slice, ...], tuple[Any, ...]]:
-    """Extend :func:`_box` by what lies between positions along the first dim."""
+    """Extend :func:`_box`: positions along the first dimension become the range between them."""
     box, rows, local = _box(items, shape)
     if local is None:
         return box, (WHOLE,)
@@ -83,9 +83,10 @@ def _written_box(
 def _box(
     items: tuple[Any, ...], shape: tuple[int, ...]
 ) -> tuple[tuple[slice, ...], np.ndarray[Any, Any] | None, tuple[Any, ...] | None]:
-    """The slices to read, the rows if they are listed, and the index of what was read.
+    """Return the slices to read, the rows to read if they are listed, and a second index.
 
-    The last is None where all that was read is the result.
+    The second index selects the result from the part that was read. It is None if the part
+    is the result.
     """
     box: list[slice] = []
     rows: np.ndarray[Any, Any] | None = None
@@ -136,10 +137,10 @@ def _dims(item: Any) -> int:
 
 
 def _positions(item: object, dim: int, size: int) -> torch.Tensor:
-    """Positions along a dim, none of them negative.
+    """Return the positions along a dimension, with negative ones counted from the end.
 
     Raises:
-        IndexError: one is out of range.
+        IndexError: a position is out of range.
     """
     positions = torch.as_tensor(item).to(device="cpu", dtype=torch.int64)
     if positions.numel():

@@ -1,4 +1,4 @@
-"""Values that are no tensors, as what files of arrays hold."""
+"""Conversion of non-tensor data to the content of arrays."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ __all__ = ["Stack", "as_json", "as_pickle", "of_json", "of_pickle", "uniform_typ
 
 MSG_NO_PICKLE = (
     "Refusing to load pickled non-tensor data: the entry {!r} of {} is a pickle, which may "
-    "run code of whoever wrote it, and allow_pickle is False. Pass allow_pickle=True if you "
-    "trust the file."
+    "run code of the author of the file, and allow_pickle is False. Pass allow_pickle=True "
+    "if you trust the file."
 )
 MSG_PICKLE_READ = (
-    "The entry {!r} of {} is a pickle, which is read since allow_pickle is not given. Pass "
-    "allow_pickle=True if you trust the file, or False to refuse it; False is the default "
-    "from version 0.17 on."
+    "The entry {!r} of {} is a pickle. It is read, because allow_pickle was not passed. Pass "
+    "allow_pickle=True if you trust the file, or False to refuse pickles; False is the "
+    "default from version 0.17 on."
 )
 
 
 class Stack:
-    """The values of a stack: a flat list of them, and its shape."""
+    """The values of a stack of non-tensor data: a flat list, and the shape of the stack."""
 
     def __init__(self, values: list[Any], shape: tuple[int, ...]) -> None:
         self.values = values
         self.shape = shape
 
     def nested(self) -> Any:
-        """The same as nested lists."""
+        """Return the values as nested lists."""
         found = self.values
         for size in reversed(self.shape[1:]):
             found = [found[at : at + size] for at in range(0, len(found), size or 1)]
@@ -40,7 +40,7 @@ class Stack:
 
 
 def as_json(value: object) -> str | None:
-    """The JSON of a value that JSON gives back as it was; else None."""
+    """Return the JSON of a value, or None if JSON does not restore the value exactly."""
     return json.dumps(value) if _is_json(value, 0) else None
 
 
@@ -63,17 +63,17 @@ def _is_json(value: Any, depth: int) -> bool:
 
 
 def of_json(data: bytes | str) -> Any:
-    """The value that JSON says."""
+    """Return the value of a JSON text."""
     return json.loads(data)
 
 
 def as_pickle(value: object) -> bytes:
-    """The pickle of a value, for a file whose readers are asked whether they want it."""
+    """Pickle a value. Readers of the file decide whether they unpickle it."""
     return pickle.dumps(value)
 
 
 def of_pickle(data: bytes, key: str, where: str, allow: bool | None) -> Any:
-    """The value of a pickle in a file.
+    """Unpickle a value in a file.
 
     Raises:
         RuntimeError: ``allow`` is false.
@@ -82,17 +82,17 @@ def of_pickle(data: bytes, key: str, where: str, allow: bool | None) -> Any:
         raise RuntimeError(MSG_NO_PICKLE.format(key, where))
     if allow is None:
         warn_caller(MSG_PICKLE_READ.format(key, where))
-    return pickle.loads(data)  # noqa: S301 (who asked for it trusts the file)
+    return pickle.loads(data)  # noqa: S301 (the caller trusts the file)
 
 
 def uniform_type(values: list[Any]) -> type | None:
-    """The one type that all values have; None where there are several, or no values."""
+    """Return the type that all values have; None if the types differ or there are no values."""
     kinds = set(map(type, values))
     return kinds.pop() if len(kinds) == 1 else None
 
 
 def object_array(values: list[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Values as an array of Python objects."""
+    """Return a NumPy array of Python objects."""
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array.reshape(shape)

@@ -1,4 +1,4 @@
-"""Zarr, with the library of that name, from version 3.1 on."""
+"""Zarr stores, read and written with the library zarr, version 3.1.1 or newer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ try:
     from zarr.core.sync import sync
 except ImportError as _missing:
     _MESSAGE = (
-        "Stores of Zarr need zarr 3.1.1 or newer, which is not installed: "
+        "Zarr stores need zarr 3.1.1 or newer, which is not installed: "
         "pip install 'tensordict-rs[zarr]', or pip install 'zarr>=3.1.1'."
     )
     raise ImportError(_MESSAGE) from _missing
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ZarrFile"]
 
-MSG_OPEN = "Cannot open {} as a group of Zarr with mode {!r}: {}."
+MSG_OPEN = "Cannot open {} as a Zarr group with mode {!r}: {}."
 MSG_MODE = "Invalid mode {!r}; must be one of {}"
 MSG_NO_STORE = (
-    "{} is there, and is no store of Zarr: it is not overwritten. Remove it, or give "
+    "{} exists and is not a Zarr store, so it is not overwritten. Remove it, or pass "
     "another name."
 )
 MSG_READ = "Cannot read {!r} of {}: {}."
@@ -112,10 +112,10 @@ class ZarrArray(Array):
         self.array[selection] = data
 
     def _read_rows_of_file(self, selection: tuple[slice, ...]) -> Any:
-        """Some rows of an array that is one chunk of bytes; None where it is not.
+        """Read rows of an array that is one chunk; return None if the short way does not apply.
 
-        The library reads and decodes whole chunks, and one chunk without compression is
-        what arrays are stored as unless something else is asked for.
+        The library reads and decodes whole chunks. By default, this package stores an array as one
+        chunk without compression.
         """
         shape = self.shape
         first = range(*selection[0].indices(shape[0]))
@@ -132,7 +132,7 @@ class ZarrArray(Array):
             )
         )
         if part is None:
-            # A chunk of nothing but the fill value is not stored.
+            # Zarr does not store a chunk in which all elements are the fill value.
             return None
         data = np.frombuffer(bytearray(part.to_bytes()), self.stored)
         return data.reshape(len(first), *shape[1:])[(slice(None), *selection[1:])]
@@ -154,20 +154,20 @@ class ZarrGroup(Group):
     def _get(self, key: str) -> Any:
         file = self._file
         file.check_open()
-        known = self.known.get(key)
-        if known is not None:
-            return known
+        item = self.known.get(key)
+        if item is not None:
+            return item
         if not is_name(key):
             return None
         found = self.handle.get(key)
         if isinstance(found, zarr.Array):
-            known = ZarrArray(found, file)
+            item = ZarrArray(found, file)
         elif isinstance(found, zarr.Group):
-            known = ZarrGroup(found, file)
+            item = ZarrGroup(found, file)
         else:
             return None
-        self.known[key] = known
-        return known
+        self.known[key] = item
+        return item
 
     def names(self) -> list[str]:
         self.file.check_open()
@@ -183,9 +183,9 @@ class ZarrGroup(Group):
 
     def create_group(self, key: str, metadata: dict[str, Any]) -> Group:
         self._check(key)
-        # Some stores take each name once.
-        made = self.handle.create_group(key, attributes={METADATA: metadata})
-        return ZarrGroup(made, self._file)
+        # One call with the attributes: some stores accept each name only once.
+        group = self.handle.create_group(key, attributes={METADATA: metadata})
+        return ZarrGroup(group, self._file)
 
     def create(self, key: str, content: Content, options: dict[str, Any]) -> None:
         self._check(key)
@@ -207,11 +207,11 @@ class ZarrGroup(Group):
         else:
             options["dtype"] = data.dtype
         try:
-            made = self.handle.create_array(
+            array = self.handle.create_array(
                 key, shape=shape, attributes=content.attributes, **options
             )
             if data.size:
-                made[...] = data
+                array[...] = data
         except BaseException:
             if self.handle.get(key) is not None:
                 del self.handle[key]
@@ -238,7 +238,7 @@ class ZarrGroup(Group):
             source = root / self.handle.path / old
             source.rename(root / other.handle.path / new)
             return
-        # Other stores have no names to change: what is there is copied.
+        # Other stores cannot rename, so the array or group is copied.
         _copy(self.handle[old], other.handle, new)
         del self.handle[old]
 
@@ -252,7 +252,7 @@ class ZarrGroup(Group):
 
 
 class ZarrFile(ArrayFile):
-    """A store of Zarr, or a group in one."""
+    """A Zarr store, or a group in a store."""
 
     backend = "zarr"
     kind = "Zarr"
@@ -271,33 +271,33 @@ class ZarrFile(ArrayFile):
         """Open a file. See :meth:`ArrayFile.open`."""
         if mode not in MODES:
             raise ValueError(MSG_MODE.format(mode, ", ".join(MODES)))
-        made = cls(_opened(filename, "w-" if mode == "x" else mode), filename, mode)
-        made.allow_pickle = options.get("allow_pickle")
-        return made
+        file = cls(_opened(filename, "w-" if mode == "x" else mode), filename, mode)
+        file.allow_pickle = options.get("allow_pickle")
+        return file
 
     @classmethod
     def of_open(cls, handle: Any) -> Self:
-        """Wrap a file that somebody else has opened."""
+        """Wrap a group that the caller has opened."""
         store = handle.store
         root = getattr(store, "root", None)
         filename = str(root / handle.path) if isinstance(root, Path) else store
-        made = cls(handle, filename, "r" if handle.read_only else "r+")
-        made.is_own = False
-        return made
+        file = cls(handle, filename, "r" if handle.read_only else "r+")
+        file.is_own = False
+        return file
 
     @property
     def root(self) -> Group:
-        """The group that holds everything in the file."""
+        """The root group of the file."""
         return ZarrGroup(self.handle, self)
 
     @property
     def is_open(self) -> bool:
-        """Tell whether entries can be read."""
+        """Whether entries can be read."""
         return self._is_open
 
     @property
     def is_writable(self) -> bool:
-        """Tell whether entries can be changed."""
+        """Whether entries can be changed."""
         return self._is_open and not self.handle.read_only
 
     @property
@@ -306,17 +306,17 @@ class ZarrFile(ArrayFile):
         return repr(str(self.filename))
 
     def flush(self) -> None:
-        """Nothing waits to be written."""
+        """Do nothing: all writes are done at once."""
 
     def close(self) -> None:
-        """Close it; again does nothing."""
+        """Close the file. Closing it again does nothing."""
         if self._is_open:
             self._is_open = False
             if self.is_own and not isinstance(self.filename, Store):
                 self.handle.store.close()
 
     def forget_listing(self) -> None:
-        """Remove the list of all arrays, which would be wrong soon, from the root."""
+        """Remove the list of all arrays from the root: the next change would make it wrong."""
         self.note_change()
         self._plain.clear()
         if not self._has_listing:
@@ -325,11 +325,11 @@ class ZarrFile(ArrayFile):
         root = self.handle
         if root.path:
             root = zarr.open_group(root.store, mode="r+", use_consolidated=False)
-        # The metadata is written as it was read, which is without the list.
+        # Writing the root's attributes writes its metadata without the list.
         root.update_attributes({})
 
     def is_plain(self, array: Any) -> bool:
-        """Tell whether an array is one chunk of the bytes that memory has."""
+        """Return whether an array is one chunk with the bytes that it has in memory."""
         found = self._plain.get(array.path)
         if found is None:
             metadata = array.metadata
@@ -367,7 +367,7 @@ class ZarrFile(ArrayFile):
         return Content(np.frombuffer(data, dtype=np.uint8), notes, is_value=True)
 
     def decode(self, key: str, array: Array, rows: slice | None = None) -> Any:
-        """Give the value that an array holds. See :meth:`ArrayFile.decode`."""
+        """Return the value that an array holds. See :meth:`ArrayFile.decode`."""
         held: Any = array
         notes = held.attributes
         if rows is not None:
@@ -396,7 +396,7 @@ class ZarrFile(ArrayFile):
     def create(
         cls, filename: Any, metadata: dict[str, Any], fill: Callable[[Group], None]
     ) -> None:
-        """Write a whole file. See :meth:`ArrayFile.create`."""
+        """Create a store. See :meth:`ArrayFile.create`."""
         if isinstance(filename, Store):
             file = cls(_opened(filename, "w", metadata), filename, "w")
             file._has_listing = False
@@ -426,10 +426,10 @@ class ZarrFile(ArrayFile):
 
 
 def check_target(target: Path) -> None:
-    """Raise where something is in the place of a store that is none.
+    """Raise if the path exists and is not a Zarr store.
 
     Raises:
-        FileExistsError: it is there.
+        FileExistsError: the path exists and is neither a store nor an empty directory.
     """
     if not os.path.lexists(target):
         return
@@ -442,7 +442,7 @@ def check_target(target: Path) -> None:
 
 
 def _replace(work: Path, target: Path) -> None:
-    """Put a directory in the place of another."""
+    """Move a directory to a path, and delete the directory that it replaces."""
     if not target.exists():
         work.rename(target)
         return
@@ -457,16 +457,16 @@ def _replace(work: Path, target: Path) -> None:
 
 
 def _opened(filename: Any, mode: str, metadata: Any = None) -> Any:
-    """Open a group; an error names where it was looked for."""
+    """Open a group. An error names the path."""
     if not isinstance(filename, Store):
         filename = os.fspath(filename)
-        # The library opens URLs by itself. A path that lost a slash of one is none.
+        # The library opens URLs itself. `local` refuses a URL that lost its second slash.
         is_url = "://" in filename
         local(None if is_url else filename)
         if mode == "w" and not is_url:
             check_target(Path(os.path.realpath(filename)))
     try:
-        # The list of all arrays that a store may have does not know what was added.
+        # A store may contain a list of all arrays. Arrays that were added since are missing.
         use_list = None if mode == "r" else False
         opened_as: Any = mode
         notes = None if metadata is None else {METADATA: metadata}
@@ -486,13 +486,15 @@ def _why(error: Exception, filename: object) -> str:
     if isinstance(filename, str):
         path = Path(filename)
         if not path.exists():
-            return "there is no such directory"
+            return "the directory does not exist"
         if path.is_file():
-            return "it is a file; give a directory, or a zarr.storage.ZipStore of it"
+            return (
+                "it is a file; pass a directory, or a zarr.storage.ZipStore of the file"
+            )
         if isinstance(error, FileExistsError):
-            return "there is a store already"
+            return "the store exists already"
         if isinstance(error, FileNotFoundError):
-            return "there is no group of Zarr in it"
+            return "it contains no Zarr group"
     return str(error) or type(error).__name__
 
 
@@ -505,9 +507,9 @@ def _is_text(value: str) -> bool:
 
 
 def _copy(source: Any, target: Any, key: str) -> None:
-    """Copy an array, or a group with all that it holds."""
+    """Copy an array, or a group with all its content."""
     if isinstance(source, zarr.Array):
-        made = target.create_array(
+        copied = target.create_array(
             key,
             shape=source.shape,
             dtype=source.dtype,
@@ -519,7 +521,7 @@ def _copy(source: Any, target: Any, key: str) -> None:
             attributes=dict(source.attrs),
         )
         if source.size:
-            made[...] = source[...]
+            copied[...] = source[...]
         return
     group = target.create_group(key, attributes=dict(source.attrs))
     for name in sorted(source.keys()):

@@ -1,10 +1,9 @@
-"""The layouts on disk, a file each, and which of them a save is in.
+"""The layouts on disk, one module each, and the choice of the layout of a save.
 
-:data:`LAYOUTS` is the one table of them. Everything that works on a save of any layout
-(:func:`save`, :func:`load`, :func:`~tensordict.storage.verify`,
-:func:`~tensordict.storage.seal`, :func:`~tensordict.storage.inspect.survey`, the
-commands) asks :func:`find` for the layout, and then calls its methods: see
-:class:`~tensordict.storage.layouts.interface.Layout`.
+:data:`LAYOUTS` is the table of all layouts. All functions that work on saves of any layout
+(:func:`save`, :func:`load`, :func:`~tensordict.storage.verify`, :func:`~tensordict.storage.seal`,
+:func:`~tensordict.storage.inspect.survey`, the commands) call :func:`find`, and then the methods of
+the layout that it returns: see :class:`~tensordict.storage.layouts.interface.Layout`.
 """
 
 from __future__ import annotations
@@ -55,15 +54,13 @@ ARCHIVE: Final = ArchiveLayout()
 LAYOUTS: Final[list[Layout]] = [DIRECTORY, SAFETENSORS, CONSOLIDATED, ARCHIVE]
 """All layouts, in the order in which they are tried.
 
-An archive is recognized by its end, which a tensor of another file can look like: it is
-the last. Those of :func:`register` are the first.
+An archive is recognized by its last bytes, and the last bytes of a file in another layout may look
+the same: so archives come last. Layouts of :func:`register` come first.
 """
 
-MSG_REGISTERED = "There is a layout of the name {!r} already."
+MSG_REGISTERED = "A layout named {!r} is registered already."
 MSG_RAGGED = "ragged must be 'columns' or None, got {!r}."
-MSG_RAGGED_PLACE = (
-    "ragged='columns' needs the path of a directory, and writes no archive."
-)
+MSG_RAGGED_PLACE = "ragged='columns' writes a directory: pass the path of a directory, and not archive=True."
 MSG_COMPRESSION = (
     "compression is only supported when writing a memmap archive (pass archive=True or "
     "use a '.tdz' prefix)."
@@ -71,25 +68,23 @@ MSG_COMPRESSION = (
 
 
 def register(layout: Layout) -> None:
-    """Add a layout: saves, loads and the commands know it from now on.
-
-    It is asked before the others.
+    """Add a layout to the table, before the other layouts.
 
     Raises:
-        ValueError: there is one of that name.
+        ValueError: a layout of this name is registered already.
 
     Examples:
         >>> from tensordict.storage import layouts
         >>> [layout.name for layout in layouts.LAYOUTS]
         ['tree', 'safetensors', 'consolidated', 'archive']
     """
-    if any(layout.name == each.name for each in LAYOUTS):
+    if any(layout.name == registered.name for registered in LAYOUTS):
         raise ValueError(MSG_REGISTERED.format(layout.name))
     LAYOUTS.insert(0, layout)
 
 
 def find(path: str | Path) -> Layout | None:
-    """The layout of what is at ``path``; None where it is none, or nothing is there."""
+    """Return the layout of the save at ``path``, ``None`` if there is no save."""
     path = local(path)
     for layout in LAYOUTS:
         if layout.matches(path):
@@ -98,17 +93,17 @@ def find(path: str | Path) -> Layout | None:
 
 
 def of_name(name: str) -> Layout:
-    """The layout that commands and reports call by this name."""
+    """Return the layout with this name in commands and reports."""
     return next(layout for layout in LAYOUTS if layout.name == name)
 
 
 def by_suffix(path: str | Path) -> Layout:
-    """The layout that the end of a name chooses; a directory where it chooses none."""
+    """Return the layout that the suffix of a path chooses. The default is a directory."""
     return next((layout for layout in LAYOUTS if layout.is_named(path)), DIRECTORY)
 
 
 class SaveOptions(NamedTuple):
-    """The arguments of :meth:`memmap` and its kin, and what follows from them."""
+    """The arguments of :meth:`memmap` and its relatives, with values derived from them."""
 
     copy_existing: bool = False
     num_threads: int = 0
@@ -124,45 +119,45 @@ class SaveOptions(NamedTuple):
     preallocate: bool = False
     share_non_tensor: bool = False
     inplace: bool = False
-    """True if the collection itself becomes the one over the files."""
+    """Whether the collection itself becomes memory-mapped."""
     max_shard_size: int | str | None = None
     shards: int | None = None
     ragged: str | None = None
-    """``"columns"``: rows that differ in shape become columns of values and shapes."""
+    """``"columns"`` saves rows that differ in shape as columns of values and shapes."""
     storage_options: Any = None
-    """The options of an object store that ``prefix`` is in."""
+    """The options of the object store, if ``prefix`` is a URL."""
 
     @property
     def escapes_keys(self) -> bool:
-        """Return whether keys become names of files by escaping."""
+        """Whether keys are escaped in file names."""
         return self.robust_key is not False
 
     @property
     def is_later(self) -> bool:
-        """Return whether the save goes on after the call."""
+        """Whether the save continues after the call."""
         return self.return_early and self.num_threads > 1
 
     @property
     def is_in_place(self) -> bool:
-        """Return whether files are written over, and not committed in one step."""
+        """Whether existing files are overwritten, instead of one commit at the end."""
         return self.atomic is False
 
     @property
     def threads(self) -> int:
-        """The most threads; 0 for as many as this process has cores."""
+        """The most threads, 0 for one for each core of this process."""
         return max(0, self.num_threads)
 
     @property
     def how(self) -> tuple[int, bool, bool]:
-        """The most threads, and whether to sync to the disk and to take checksums."""
+        """The most threads, whether to sync to the disk, whether to compute checksums."""
         return self.threads, self.durable, self.checks
 
 
 class LoadOptions(NamedTuple):
-    """The arguments of :meth:`load_memmap`, tidied."""
+    """The arguments of :meth:`load_memmap`, in a uniform form."""
 
     requested: type | None
-    """The class that the caller loads."""
+    """The class whose method the caller called."""
     robust_key: bool
     mode: str | None
     num_threads: int
@@ -170,23 +165,23 @@ class LoadOptions(NamedTuple):
     allow_pickle: bool | None
     non_blocking: bool = False
     subpath: Any = None
-    """The key of the nested collection that is loaded instead of the whole save."""
+    """The key of the nested collection to load instead of the whole save."""
     verify: bool = False
     size: torch.Size | None = None
-    """The batch size of the collection that what is loaded is an entry of, if known."""
+    """The batch size of the parent collection, if it is known."""
 
     def home_of(self, path: SavedPath) -> Path | None:
-        """The directory that a collection loaded from ``path`` can grow in, if any."""
+        """Return the directory to which a collection loaded from ``path`` can add entries."""
         return None if self.mode == "r" else path.directory
 
     @property
     def is_moved(self) -> bool:
-        """Return whether values are copied to a device of their own."""
+        """Whether values are copied to another device."""
         return self.device is not None and self.device.type not in ("meta", "cpu")
 
     @property
     def has_values(self) -> bool:
-        """Return whether files are mapped: not for meta and fake tensors."""
+        """Whether files are mapped: true except for meta and fake tensors."""
         return not (
             (self.device is not None and self.device.type == "meta") or _is_fake()
         )
@@ -198,10 +193,13 @@ def _is_fake() -> bool:
 
 
 def save(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Any:
-    """Write ``td`` to ``prefix``, in the layout of its suffix: the collection, or a future.
+    """Write ``td`` to ``prefix``, in the layout that the suffix chooses.
 
-    Without ``prefix``: to the directory where it was saved before, or to shared memory
-    without a name.
+    Without ``prefix``, write to the directory of the last save, or to shared memory without a
+    name.
+
+    Returns:
+        The collection over the save, or a future.
     """
     if is_remote(prefix):
         from tensordict.storage.remote.saving import save as save_remotely
@@ -214,7 +212,7 @@ def save(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Any:
 
 
 def _save_columns(td: CollectionProtocol, prefix: Any, options: SaveOptions) -> Any:
-    """Write ``td`` as a directory of columns: ``ragged="columns"``."""
+    """Write ``td`` to a directory of columns: ``ragged="columns"``."""
     from tensordict.storage.growing.saving import write_columns
 
     if options.ragged != "columns":
@@ -236,10 +234,10 @@ def _save_columns(td: CollectionProtocol, prefix: Any, options: SaveOptions) -> 
 
 
 def chosen(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Layout:
-    """The layout that a collection is saved in: the first that says so, or a directory.
+    """Return the layout for a save: the first whose ``chosen_by`` is true, or a directory.
 
     Raises:
-        ValueError: the arguments are of another layout; ``prefix`` is a URL, or the name
+        ValueError: an argument belongs to another layout; ``prefix`` is a URL, or the name
             of a file in another format.
     """
     prefix = local(prefix)
@@ -255,7 +253,7 @@ def chosen(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Layo
 
 
 def make_like(td: CollectionProtocol, prefix: object, options: SaveOptions) -> Any:
-    """Save zeros of the shapes of ``td``, which take no space until they are stored to."""
+    """Save zeros with the shapes of ``td``. They take no disk space until they are written to."""
     if is_remote(prefix):
         from tensordict.storage.remote.saving import refuse_mapping
 
@@ -281,9 +279,9 @@ def load(
     verify: bool = False,
     **remote: Any,
 ) -> Any:
-    """Make a collection of a save; with ``out``, in the place of its entries.
+    """Load a save as a collection; with ``out``, replace the entries of ``out``.
 
-    ``remote`` are the arguments for saves in object stores.
+    ``remote`` holds the arguments for saves in object stores.
     """
     if not isinstance(mode, str | None):
         raise ValueError(f"mode must be 'r', 'r+' or None, got {mode!r}.")
@@ -312,11 +310,12 @@ def load(
 
 
 def _load(prefix: Any, options: LoadOptions, out: Any) -> Any:
-    """Load a save of this machine."""
-    # A file in no other layout is opened as an archive, which refuses all but one: to
-    # ask before whether it is one would read the file twice.
+    """Load a save from the file system of this machine."""
+    # If no other layout matches, the file is opened as an archive, which raises an error
+    # if it is not one. Asking `matches` first would read the file twice.
     if ":" in str(prefix):
         prefix = local(prefix)
-    layout = next((each for each in LAYOUTS[:-1] if each.matches(prefix)), ARCHIVE)
+    others = (layout for layout in LAYOUTS[:-1] if layout.matches(prefix))
+    layout = next(others, ARCHIVE)
     loaded = layout.load(prefix, options, out)
     return loaded if out is None else load_into(out, loaded)

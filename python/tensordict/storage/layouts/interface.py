@@ -1,8 +1,7 @@
-"""Define what a layout on disk is asked, and what it answers with.
+"""The interface of layouts on disk.
 
-:mod:`tensordict.storage.layouts` has the table of all layouts, and finds the one of a
-save. A new one is a file with a class that derives from :class:`Layout`, and a line in
-that table.
+:mod:`tensordict.storage.layouts` holds the table of all layouts, and finds the layout of a save. A
+new layout is a module with a class that derives from :class:`Layout`, and a line in that table.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ CHANGED = ("modified since the save", "changed or damaged")
 
 MSG_CUT_OFF = "the end of the file is missing: it was cut off"
 MSG_LIKE = (
-    "memmap_like makes a directory, or an archive with a name that ends with '.tdz', and {!r} "
-    "is the name of a save in {}."
+    "memmap_like writes a directory, or an archive whose name ends with '.tdz', but {!r} is "
+    "the name of a {} file."
 )
 MSG_UNCHECKED = "there is no checksum to compare it with"
 MSG_SEAL = (
@@ -50,98 +49,97 @@ class Entry(NamedTuple):
     shape: list[int] | None = None
     num_bytes: int = 0
     note: str = ""
-    """The class of a collection, or of non-tensor data the value or the place where it
-    is kept."""
+    """The class of a collection. For non-tensor data, the value or the place of the value."""
     problem: str = ""
     """The problem of the entry; empty if there is none."""
 
 
 class Finding(NamedTuple):
-    """The result of :func:`verify` for one file, or for an entry's part of one."""
+    """The result of :func:`verify` for one file, or for one entry in a file."""
 
     key: str
     """The entry as messages show it: ``'a'`` or ``('n', 'a')``. Empty for metadata."""
     path: str
     outcome: str
-    """One of ``good``, ``damaged``, ``modified since the save``, ``changed or damaged``
-    (where the file system does not tell the two apart), ``unchecked`` (no checksum)."""
+    """One of ``good``, ``damaged``, ``modified since the save``, ``changed or damaged`` (the
+    file system cannot tell which), ``unchecked`` (no checksum)."""
     detail: str
-    """The problem in words; empty if there is none."""
+    """The problem in words, empty if there is none."""
     line: str
-    """All of this in a sentence."""
+    """The finding as a sentence."""
 
 
 class Report(NamedTuple):
     """The result of :func:`verify`."""
 
     layout: str
-    """``tree``, ``archive``, or another of the layouts."""
+    """The name of the layout, such as ``tree`` or ``archive``."""
     generation: str
-    """The text that tells this save from others; empty if no checksums were taken."""
+    """A text that identifies this save, empty if it has no checksums."""
     findings: list[Finding]
 
     def lines(self, *outcomes: str) -> list[str]:
-        """The sentences on the files with one of these outcomes."""
+        """Return the sentences on the files with one of these outcomes."""
         return [found.line for found in self.findings if found.outcome in outcomes]
 
     @property
     def is_damaged(self) -> bool:
-        """Return whether any file is."""
+        """Whether any file is damaged."""
         return bool(self.lines(DAMAGED))
 
 
 class Layout(ABC):
-    """A layout on disk: how a save of it is recognized, written, loaded and looked into."""
+    """A layout on disk: it recognizes, writes, loads and inspects saves."""
 
     name: ClassVar[str]
     """The name in commands and reports."""
 
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """The ends of names that choose it for a new save."""
+    """The suffixes of paths that choose the layout for a new save."""
 
     def is_named(self, path: object) -> bool:
-        """Return whether a new save of this name gets this layout."""
+        """Return whether a new save at this path gets this layout."""
         return str(path).endswith(self.suffixes)
 
     def chosen_by(
         self, td: CollectionProtocol, path: object, options: SaveOptions
     ) -> bool:
-        """Return whether a save of ``td`` gets this layout; by the name unless overridden.
+        """Return whether a save of ``td`` gets this layout. By default the suffix decides.
 
-        Without ``path`` it goes to where ``td`` was saved before.
+        Without ``path``, the path of the last save of ``td`` decides.
         """
         path = td._memmap_prefix if path is None else path
         return not options.archive and not options.inplace and self.is_named(path)
 
     @abstractmethod
     def matches(self, path: str | Path) -> bool:
-        """Return whether what is at ``path`` is in this layout, whatever its name."""
+        """Return whether the file or directory at ``path`` is in this layout."""
 
     def was_cut_off(self, path: str | Path) -> bool:
-        """Return whether a file that matches no layout begins as one of this."""
+        """Return whether a file that matches no layout begins as a file of this layout."""
         return False
 
     @abstractmethod
     def save(self, td: CollectionProtocol, path: object, options: SaveOptions) -> Any:
-        """Write ``td``: the collection over what was written, or a future of it."""
+        """Write ``td``; return the collection over the save, or a future of it."""
 
     def make_like(
         self, td: CollectionProtocol, prefix: object, options: SaveOptions
     ) -> Any:
-        """Save zeros of the shapes of ``td``, which take no space until they are stored to.
+        """Save zeros with the shapes of ``td``. They take no disk space until written to.
 
         Raises:
-            ValueError: the layout has no files that can be stored to.
+            ValueError: the layout does not support it.
         """
         raise ValueError(MSG_LIKE.format(prefix, self.name))
 
     @abstractmethod
     def load(self, path: str | Path, options: LoadOptions, out: object = None) -> Any:
-        """Make a collection of the save, with entries that ``out``, if given, can take."""
+        """Load the save as a collection whose entries can replace those of ``out``."""
 
     @abstractmethod
     def inspect(self, path: str) -> Iterator[Entry]:
-        """Describe the save from its metadata alone."""
+        """Yield the entries of the save, read from its metadata alone."""
 
     def verify(
         self,
@@ -151,9 +149,9 @@ class Layout(ABC):
         progress: _rust.SaveProgress,
         part: list[str] | None = None,
     ) -> Report:
-        """Compare the files, or those at the keys of ``part``, with their checksums.
+        """Compare the files, or only the files of the key ``part``, with their checksums.
 
-        A layout that keeps none has what :meth:`inspect` says of its tensors.
+        A layout without checksums reports the result of :meth:`inspect` for its tensors.
         """
         place = os.fspath(path)
         findings = []
@@ -168,18 +166,18 @@ class Layout(ABC):
     def seal(
         self, path: str | Path, num_threads: int, progress: _rust.SaveProgress
     ) -> int:
-        """Take the checksums anew, and say of how many files.
+        """Compute the checksums again; return the number of files.
 
         Raises:
-            ValueError: the layout has its checksums from being saved.
+            ValueError: the checksums are part of the files of this layout.
         """
         raise ValueError(MSG_SEAL.format(path, self.name))
 
     def check_before(self, path: str | Path, options: LoadOptions, out: object) -> None:
-        """Compare a file with its checksums where that was asked, or values are copied.
+        """Check a file before loading, if ``verify`` is set or its values are copied.
 
         Raises:
-            RuntimeError: it is damaged.
+            RuntimeError: the file is damaged.
         """
         if options.verify:
             self.check_loaded(path, options.num_threads, options.subpath)
@@ -189,7 +187,7 @@ class Layout(ABC):
     def check_loaded(
         self, path: str | Path, num_threads: int, subpath: object = None
     ) -> None:
-        """Refuse a damaged save, and warn of one that was modified: ``verify=True``."""
+        """Raise if a save is damaged; warn if it was modified: ``verify=True``."""
         report = self.check_undamaged(path, num_threads, subpath)
         changes = report.lines(*CHANGED)
         if changes:
@@ -198,9 +196,9 @@ class Layout(ABC):
     def check_undamaged(
         self, path: str | Path, num_threads: int, subpath: object = None
     ) -> Report:
-        """Refuse a damaged save: for copies into memory, which nothing else looks at.
+        """Raise if a save is damaged: a copy into memory has no later check.
 
-        Of a save of which only what is at ``subpath`` is loaded, only that is read.
+        With ``subpath``, only the files below it are read.
         """
         report = self._report_on(path, num_threads, subpath)
         damages = report.lines(DAMAGED)
@@ -213,14 +211,14 @@ class Layout(ABC):
         if subpath is not None:
             part = [key for key in subpath_parts(subpath) if key]
             report = self.verify(path, num_threads, False, progress, part)
-            # Names of files may be written in other ways than the keys.
+            # Without a finding, the names of files may differ from the keys: check all.
             if any(finding.key for finding in report.findings):
                 return report
         return self.verify(path, num_threads, False, progress)
 
 
 class NativeLayout(Layout):
-    """A layout that the engine verifies."""
+    """A layout whose checksums the Rust engine verifies."""
 
     def verify(
         self,
@@ -230,7 +228,7 @@ class NativeLayout(Layout):
         progress: _rust.SaveProgress,
         part: list[str] | None = None,
     ) -> Report:
-        """Compare the files, or those at the keys of ``part``, with their checksums."""
+        """Compare the files, or only the files of the key ``part``, with their checksums."""
         threads, place = max(0, num_threads), os.fspath(path)
         layout, generation, found = _rust.verify_save(
             place, threads, deep, progress, part
@@ -242,6 +240,6 @@ class NativeLayout(Layout):
 
 
 def short(value: object) -> str:
-    """A value as a list of entries shows it, on one line."""
+    """Return a value as text of at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,18 +1,18 @@
-"""Safetensors files: what other libraries read, and files of others as collections.
+"""Safetensors files: saves that other libraries read, and files of other libraries as collections.
 
-The names of tensors are the keys, joined by dots. What names cannot say (batch sizes,
-names of dims, classes, values that are no tensors) is JSON in the entry ``tensordict``
-of the file's ``__metadata__``, as tensordict 0.15 writes it: a *level* for each
-collection. Fields of ours in it, which tensordict 0.15 passes over:
+The names of tensors are the keys, joined by dots. Names cannot hold batch sizes, names of
+dimensions, classes and non-tensor data. These are JSON in the entry ``tensordict`` of the file's
+``__metadata__``, in the form of tensordict 0.15: a *level* for each collection. The JSON has
+further fields that tensordict 0.15 ignores:
 
-- ``stack_dim_name`` of a lazy stack, whose name tensordict 0.15 loses;
+- ``stack_dim_name`` of a lazy stack, which tensordict 0.15 loses;
 - ``subclass``, the texts of a class of dense collections;
-- ``kind`` and ``value`` of an entry, for values that are no plain JSON.
+- ``kind`` and ``value`` of an entry, for values that are not plain JSON.
 
-:mod:`tensordict.storage.safetensors_levels` makes the levels, and collections of them.
+:mod:`tensordict.storage.safetensors_levels` converts collections to levels and back.
 
-Shards are files beside an index, as Hugging Face has them:
-``model-00001-of-00004.safetensors`` and ``model.safetensors.index.json``.
+Shards are files beside an index, as in Hugging Face: ``model-00001-of-00004.safetensors`` and
+``model.safetensors.index.json``.
 """
 
 from __future__ import annotations
@@ -72,32 +72,32 @@ SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".index.json"
 
 MSG_VERSION = (
-    "Cannot load {}: its tensordict metadata has version {}, and this version of "
-    "tensordict reads version 1."
+    "Cannot load {}: its tensordict metadata has version {}, but this version of "
+    "tensordict reads only version 1."
 )
 
 
 MSG_INDEX = (
-    "{} would be the index of a safetensors save in several files, which to_safetensors "
-    "writes: to_safetensors(td, '….safetensors', shards=4)."
+    "{} is the name of the index of a safetensors save in several files. To write several "
+    "files, call to_safetensors(td, '….safetensors', shards=4)."
 )
 
 MSG_DIRECTORY = (
-    "from_safetensors got the directory {}, where it expects one index or one file, and "
-    "found {}: give the file, or the index of the files."
+    "from_safetensors expects one index or one file in the directory {}, but found {}: pass "
+    "the file, or the index of the files."
 )
 
 _LONGEST_HEADER = 100_000_000  # the limit of the format
 
 
 class SafetensorsLayout(NativeLayout):
-    """A safetensors file of anybody, or an index with its files."""
+    """A safetensors file, also of another library, or an index with its files."""
 
     name = "safetensors"
     suffixes: ClassVar[tuple[str, ...]] = (SUFFIX, SUFFIX + INDEX_SUFFIX)
 
     def matches(self, path: str | Path) -> bool:
-        """Return whether it is such a file, or stands for an index."""
+        """Return whether the path is such a file, or the name of a save with an index."""
         return index_of(path) is not None or (
             os.path.isfile(path) and _rust.is_safetensors(path)
         )
@@ -110,11 +110,11 @@ class SafetensorsLayout(NativeLayout):
         return start[8:] == b"{" and length <= _LONGEST_HEADER
 
     def save(self, td: CollectionProtocol, path: Any, options: SaveOptions) -> Any:
-        """Write one file: a locked collection over it. Or several, and load them.
+        """Write one file and return a locked collection over it; or write shards and load them.
 
         Raises:
-            ValueError: the name is that of the index of several, and one is written.
-            RuntimeError: the file exists and was not to.
+            ValueError: the name is the name of an index, but shards are not asked for.
+            RuntimeError: the file exists, but ``existsok`` is false.
         """
         shards = options.max_shard_size, options.shards
         if shards == (None, None):
@@ -139,13 +139,13 @@ class SafetensorsLayout(NativeLayout):
         return now_or_later(td, work, options, progress)
 
     def load(self, path: str | Path, options: LoadOptions, out: object = None) -> Any:
-        """Make a collection over the mapped files."""
+        """Load a collection over the mapped files."""
         self.check_before(path, options, out)
         loaded = load(path, None, options.mode or "r", options.requested)
         return nested_at(loaded, path, options)
 
     def inspect(self, path: str) -> Iterator[Entry]:
-        """List the tensors, and what the description of a save says."""
+        """Yield the tensors, and the entries that the description of a save names."""
         return _entries(path)
 
     def verify(
@@ -156,7 +156,7 @@ class SafetensorsLayout(NativeLayout):
         progress: _rust.SaveProgress,
         part: list[str] | None = None,
     ) -> Report:
-        """Compare the file, or those of the index that the name stands for."""
+        """Check the file, or the files of the index with this name."""
         place = index_of(path) or path
         return super().verify(place, num_threads, deep, progress, part)
 
@@ -176,33 +176,33 @@ def to_safetensors(
     pbar: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Save a collection as a safetensors file, or as several with an index.
+    """Save a collection as one safetensors file, or as several files with an index.
 
-    The tensors are named by their keys, joined by dots, so that other libraries read
-    them. The files appear in one step each, the index last. Peak memory: nothing beyond
-    the collection, but for a few MiB of tensors with gaps and of other devices.
+    The names of the tensors are their keys, joined by dots, so that other libraries can
+    read them. Each file appears complete under its name, the index last. The call needs a
+    few MiB of memory for tensors that are not contiguous or on another device.
 
     Args:
         data: the collection.
         path: the file. With shards, ``model.safetensors`` stands for
-            ``model-00001-of-0000N.safetensors`` and ``model.safetensors.index.json``;
-            the latter may be given, too, and without other wishes has one shard.
-            A save in shards replaces a single file of that name, and the other way
-            round.
+            ``model-00001-of-0000N.safetensors`` and ``model.safetensors.index.json``.
+            The name of the index is accepted as well: without ``shards`` and
+            ``max_shard_size`` it means one shard. A save in shards replaces a single
+            file of the same name, and a single file replaces shards.
         max_shard_size: the most bytes of tensors in one file: a number, or a text such
-            as ``"5GB"``. A tensor that is larger has a file of its own.
-        shards: how many files, of about the same size each.
-        num_threads: the most files that are written at a time. Default: the cores that
-            this process may use, at most 8.
-        durable: whether the save is on the disk when this returns.
-        checks: whether checksums are kept. See :func:`tensordict.storage.verify`.
-        pbar: whether a progress bar is shown.
-        storage_options: where ``path`` is a URL, the options of its object store.
+            as ``"5GB"``. A larger tensor gets its own file.
+        shards: the number of files. All have about the same size.
+        num_threads: the most files to write at a time. The default is the number of
+            cores that this process may use, at most 8.
+        durable: whether to wait until the save is on the disk.
+        checks: whether to store checksums. See :func:`tensordict.storage.verify`.
+        pbar: whether to show a progress bar.
+        storage_options: the options of the object store, if ``path`` is a URL.
 
     Raises:
-        ValueError: two keys have one name when they are joined.
-        TypeError: a tensor that is not dense, or of a dtype that the format does not
-            have; a value that JSON cannot hold.
+        ValueError: two keys have the same name when their parts are joined.
+        TypeError: a tensor is not dense, or its dtype is unknown to the format; or JSON
+            cannot hold a value.
         OSError: the file cannot be written.
 
     Examples:
@@ -247,9 +247,9 @@ def _save_mapped(
     how: tuple[int, bool, bool],
     progress: _rust.SaveProgress,
 ) -> Any:
-    """Save to one file: a collection over what was written.
+    """Save to one file; return a collection over the written bytes.
 
-    By its name the file could be that of another save already.
+    Loading the file by its name could load another save that has replaced it since.
     """
     ((texts, tensors),) = _write(data, path, (None, None), how, progress, maps=True)
     return _described(dict(texts)[ENTRY], tensors, path, None)
@@ -264,7 +264,7 @@ def _write(
     *,
     maps: bool,
 ) -> list[tuple[list[tuple[str, str]], dict[str, torch.Tensor]]]:
-    """Save in one file or several; where ``maps``, texts and tensors of each."""
+    """Save in one or several files; with ``maps``, return the texts and tensors of each."""
     if not isinstance(data, CollectionProtocol) and not hasattr(data, "batch_size"):
         raise AttributeError(
             f"{type(data).__name__!r} object has no attribute 'batch_size'"
@@ -297,7 +297,7 @@ def _write(
     with naming_the_entry(data):
         written = _rust.write_safetensors(files, index, stale, *how, progress, maps)
     if not is_single and os.path.isfile(path):
-        # An older save in one file, which would be loaded before the index.
+        # An older save in one file: `load` would prefer it to the index.
         os.unlink(path)
     return written
 
@@ -305,7 +305,7 @@ def _write(
 def planned(
     tensors: dict[str, Leaf],
 ) -> list[tuple[str, tuple[Sequence[Any], int], str, list[int], int]]:
-    """The tensors of a file as the native writer takes them."""
+    """Return the tensors of a file as arguments of the native writer."""
     return [
         (name, _parts(leaf), str(leaf.dtype), list(leaf.shape), leaf.element_size())
         for name, leaf in tensors.items()
@@ -315,7 +315,7 @@ def planned(
 def _parts(
     leaf: Leaf | Pieced,
 ) -> tuple[Sequence[torch.Tensor | DeviceReader], int]:
-    """The tensors that are written as one, and in how many chunks each."""
+    """Return the tensors that are written as one tensor, and the chunks of each."""
     if isinstance(leaf, Pieced):
         return [PieceReader(leaf)], 1
     if isinstance(leaf, Stacked):
@@ -329,11 +329,10 @@ def _parts(
 
 
 def _shard_names(path: str, count: int, generation: str) -> tuple[list[str], list[str]]:
-    """The files of the shards: those with the usual names, and with names of their own.
+    """Return the usual names of the shards, and names that contain ``generation``.
 
-    The index names its shards, so replacing it is the one step from the old save to the
-    new. Shards that are there are therefore not written over: where one of the usual
-    names is taken, the new ones have the text of the save in theirs.
+    Replacing the index is the one step from the old save to the new one, so shards of the old save
+    are not overwritten: if a usual name is taken, the new shards get the other names.
     """
     stem = path.removesuffix(SUFFIX)
     numbers = [f"{number + 1:05}-of-{count:05}{SUFFIX}" for number in range(count)]
@@ -358,7 +357,7 @@ def _index_text(
 
 
 MSG_SHARD_SIZE = (
-    "max_shard_size is a number of bytes or a text such as '5GB', got {!r}."
+    "max_shard_size must be a number of bytes, or a text such as '5GB', got {!r}."
 )
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -366,7 +365,7 @@ _UNITS |= {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
 def _bytes_of(size: int | str) -> int:
-    """The bytes that ``"5GB"`` or ``"500MiB"`` or a number stands for."""
+    """Return the number of bytes of ``"5GB"``, ``"500MiB"`` or a number."""
     if not isinstance(size, int):
         found = re.fullmatch(
             r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", str(size).upper()
@@ -384,9 +383,9 @@ def in_shards(
     max_shard_size: int | str | None,
     count: int | None,
 ) -> list[dict[str, Leaf]]:
-    """The tensors of each file."""
+    """Return the tensors of each file."""
     if max_shard_size is not None and count is not None:
-        raise ValueError("Give max_shard_size or shards, not both.")
+        raise ValueError("Pass max_shard_size or shards, not both.")
     if count is not None:
         if count < 1:
             raise ValueError(f"shards must be at least 1, got {count}.")
@@ -407,7 +406,7 @@ def in_shards(
 
 
 def balanced(tensors: dict[str, Leaf], count: int) -> list[dict[str, Leaf]]:
-    """Split into parts of about the same size, the largest tensors first."""
+    """Divide the tensors into parts of about the same size, the largest tensors first."""
     filled = [(0, number) for number in range(count)]
     place: dict[str, int] = {}
     for name in sorted(tensors, key=lambda name: -count_bytes(tensors[name])):
@@ -424,24 +423,26 @@ def balanced(tensors: dict[str, Leaf], count: int) -> list[dict[str, Leaf]]:
 
 
 def from_safetensors(path: str | Path, *, device: object = None) -> Any:
-    """Load a safetensors file of anybody, or an index with its files.
+    """Load a safetensors file, also of another library, or an index with its files.
 
-    A file of :func:`to_safetensors` gives the collection that was saved. Of any other
-    file the tensors are nested by the dots in their names, in a collection without batch
-    dims. Files are mapped: bytes come from the disk when they are used, and stores into
+    A file of :func:`to_safetensors` loads as the collection that was saved. The tensors of
+    another file are nested by the dots in their names, in a tensordict without batch
+    dimensions. Files are mapped: the system reads bytes when they are used, and writes to
     the tensors stay in this process.
 
     Args:
-        path: the file; or the index, or the name without it that was saved to; or a
-            directory with one of these, as models of Hugging Face are.
-        device: where to copy the tensors. On the CPU they stay mapped.
+        path: the file; the index; the path of a save in shards without the end
+            ``.index.json``; or a directory with one of these, such as a model of Hugging
+            Face.
+        device: the device to copy the tensors to. On the CPU they stay mapped.
 
     Raises:
-        FileNotFoundError: there is no such file, or one that the index names is missing.
-        RuntimeError: a file is damaged, or of another save than its index.
-        ValueError: it is of a newer version, or has tensors that it does not describe; a
-            directory does not have exactly one index or file.
-        KeyError: a name of a foreign file runs through that of another tensor.
+        FileNotFoundError: the file, or a file that the index names, does not exist.
+        RuntimeError: a file is damaged, or belongs to another save than its index.
+        ValueError: the file has a newer version, or tensors that its metadata does not
+            describe; or a directory does not contain exactly one index or file.
+        KeyError: the name of a tensor in a file of another library is the beginning of
+            another tensor's name.
 
     Examples:
         >>> import os, tempfile
@@ -459,17 +460,17 @@ def from_safetensors(path: str | Path, *, device: object = None) -> Any:
 
 
 def is_index_name(path: str | Path) -> bool:
-    """Return whether a name is that of the index of a save in several files."""
+    """Return whether a path is the name of an index."""
     return str(path).endswith(SUFFIX + INDEX_SUFFIX)
 
 
 def _without_index(path: str) -> str:
-    """The name that shards are saved to, whose index may be given as well."""
+    """Return the path of a save in shards, without the end of the index's name."""
     return path.removesuffix(INDEX_SUFFIX) if is_index_name(path) else path
 
 
 def index_of(path: str | Path) -> str | None:
-    """The index that a name stands for; None where it is a file of its own."""
+    """Return the index of a save in shards; None if the path is a single file."""
     path = os.fspath(path)
     if path.endswith(INDEX_SUFFIX):
         return path
@@ -479,10 +480,10 @@ def index_of(path: str | Path) -> str | None:
 
 
 def _in_directory(path: str) -> str:
-    """The index or the file that a directory has, as those of Hugging Face have one.
+    """Return the index or the file in a directory, for example of a Hugging Face model.
 
     Raises:
-        ValueError: it has none, or several files without an index.
+        ValueError: the directory contains none, or several files without an index.
     """
     if not os.path.isdir(path):
         return path
@@ -499,7 +500,7 @@ def load(
     mode: str | None = "r",
     requested: type | None = None,
 ) -> Any:
-    """:func:`from_safetensors`, with the mode of :meth:`load_memmap`."""
+    """Load as :func:`from_safetensors` does, with the mode of :meth:`load_memmap`."""
     index = index_of(path)
     if index is None:
         texts, tensors = _rust.read_safetensors(os.fspath(path), mode)
@@ -516,14 +517,13 @@ def load(
 
 
 _MAX_ATTEMPTS = 100
-"""The number of times that shards that are replaced while they are read are read
-again."""
+"""The most attempts to read shards that other processes replace meanwhile."""
 
 
 def _read_shards(
     index: str, mode: str | None
 ) -> tuple[dict[str, torch.Tensor], str | None]:
-    """The tensors of one save, also where others take its place meanwhile."""
+    """Return the tensors of one save, even if others replace it meanwhile."""
     for _ in range(_MAX_ATTEMPTS):
         named = _rust.read_safetensors_index(index)
         try:
@@ -545,21 +545,21 @@ def _read_named(
         texts, found = _rust.read_safetensors(file, mode)
         if generation is not None and dict(texts).get(GENERATION) != generation:
             raise RuntimeError(
-                f"'{os.fspath(file)}' is of another save than its index '{index}': a "
+                f"'{os.fspath(file)}' belongs to another save than its index '{index}': a "
                 "save was interrupted. Save again."
             )
         for name in names:
             if name not in found:
                 raise RuntimeError(
-                    f"'{os.fspath(file)}' is damaged: the entry {name!r}, which the index "
-                    f"'{index}' puts there, is missing."
+                    f"'{os.fspath(file)}' is damaged: the entry {name!r} is missing, but "
+                    f"the index '{index}' names it."
                 )
             tensors[name] = found[name]
     return tensors, metadata.get(ENTRY)
 
 
 def _nested(tensors: dict[str, torch.Tensor], path: str | Path) -> Any:
-    """The tensors of a foreign file, nested by the dots in their names."""
+    """Nest the tensors of another library's file by the dots in their names."""
     cls = registry.dense_root()
     root: dict[str, Any] = {}
     for name, tensor in tensors.items():
@@ -617,7 +617,7 @@ def _described(
 
 
 def description_of(path: str | Path) -> str | None:
-    """The text that describes the collections; None in a file of others."""
+    """Return the JSON that describes the collections; None if another library wrote the file."""
     index = index_of(path)
     if index is None:
         return dict(_rust.safetensors_header(os.fspath(path))[0]).get(ENTRY)
@@ -626,7 +626,7 @@ def description_of(path: str | Path) -> str | None:
 
 
 def tensors_of(path: str | Path) -> Iterator[tuple[str, str, list[int], int]]:
-    """Name, dtype, shape and bytes of every tensor, without reading one."""
+    """Yield the name, dtype, shape and bytes of every tensor, without reading the tensors."""
     index = index_of(path)
     files = (
         [path]

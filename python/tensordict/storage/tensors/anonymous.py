@@ -1,4 +1,4 @@
-"""Memory that processes share without a file name: ``memmap()`` without a path."""
+"""Shared memory without a file name: ``memmap()`` without a path."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["FileHandler"]
 class FileHandler:
     """An open file without a name, and its mapping.
 
-    It can be sent to another process by the tools of :mod:`multiprocessing`, which
-    duplicate the descriptor. It cannot be pickled otherwise: there is no name to open,
-    and a pickle of a tensor over it has the values instead.
+    :mod:`multiprocessing` can send it to another process: it duplicates the descriptor. Other
+    pickles refuse it, because there is no name to open. A pickle of a tensor over it holds the
+    values instead.
 
     Args:
         size: the bytes of the file, at least one.
-        reserve: whether the memory is taken now, so that a lack of it is an exception
-            here and not a bus error at some later store.
+        reserve: whether to allocate the memory now. If memory is short, this raises an error
+            here; otherwise a later write to the tensor ends the process with a bus error.
     """
 
     def __init__(self, size: int, reserve: bool = False) -> None:
@@ -38,7 +38,7 @@ class FileHandler:
         return handler
 
     def __del__(self) -> None:
-        # The mapping stays for as long as a tensor uses it; the descriptor need not.
+        # Tensors keep the mapping alive. The descriptor can be closed now.
         fd = self.__dict__.pop("fd", None)
         if fd is not None and os is not None:
             os.close(fd)

@@ -13,22 +13,22 @@ __all__ = ["save_anonymous"]
 
 
 def save_anonymous(td: Any, copy_data: bool, inplace: bool) -> Any:
-    """A collection over shared memory: the values of ``td``, or zeros in their shapes."""
+    """Return a collection over shared memory: with the values of ``td``, or zeros."""
     plan = _AnonymousPlan(copy_data)
     td._save_plan(plan, 0)
     return td._saved(_rust.SavedTensors(plan.leaves), None, inplace)
 
 
 class _AnonymousPlan:
-    """The stand-in for a plan where there are no files to plan."""
+    """A plan without files, for shared memory."""
 
     has_files = False
-    """True if what is no tensor is written: values stay as they are."""
+    """Whether non-tensor data is written to files. Here it stays as it is."""
 
     def __init__(self, copy_data: bool) -> None:
         self.copy_data = copy_data
         self.leaves: list[tuple[torch.Tensor, bool]] = []
-        """Tensors, and whether each has the values of a nested one, flat."""
+        """Tensors, and whether each holds the flat values of a nested tensor."""
 
     def add_entries(
         self, level: int, entries: dict[str, Any]
@@ -52,7 +52,7 @@ class _AnonymousPlan:
         """Do nothing: there is no metadata."""
 
     def _shared(self, leaf: torch.Tensor) -> torch.Tensor:
-        """The leaf in shared memory without a name; itself where it is there already."""
+        """Return the leaf in shared memory without a name, without a copy if it is there already."""
         if (
             isinstance(leaf, MemoryMappedTensor)
             and leaf._handler is not None

@@ -1,12 +1,12 @@
-"""Move the tensors of a collection to one piece of shared memory.
+"""Moves the tensors of a collection to one block of shared memory.
 
-torch shares each storage by a descriptor of its own, and a process has 1,024 of them by
-default. Here all storages of a collection become places of one, so that a collection of any
-number of leaves takes one descriptor: where it is kept, and in each message.
+torch shares each storage by its own descriptor, and by default a process may open 1,024 of them.
+Here all storages of a collection become ranges of one storage, so a collection needs one descriptor
+in a process and in each message, for any number of leaves.
 
-The tensors stay the same objects: their data is replaced, as an assignment to ``data`` does.
-That is only right where nobody else sees the old memory. A storage that other tensors or
-arrays use is shared as torch does it, which moves it for all of them.
+The tensors stay the same objects: their data is replaced, as an assignment to ``data`` does. This is
+correct only if nothing else refers to the old memory. If other tensors or arrays use a storage,
+torch shares it, which moves it for all of them.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 __all__ = ["max_descriptors", "share"]
 
 resource: Any = None
-with contextlib.suppress(ImportError):  # which only Unix has
+with contextlib.suppress(ImportError):  # Windows lacks the module
     import resource
 
 _ALIGNMENT = 64
 
 _LARGE = 1 << 28
-"""The bytes of a storage that is shared by itself: the arena and all that moves there exist
-side by side for a moment, which would be twice the memory of a large collection."""
+"""The size in bytes from which a storage is shared by itself. While storages move to the arena, the
+old and the new memory exist side by side: for large storages that is too much."""
 
 _MOVED = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
-"""The classes whose tensors are nothing but a view of their storage."""
+"""The classes of tensors that hold no state besides the view of their storage."""
 
 
 class _Group:
@@ -55,7 +55,7 @@ class _Group:
         first = int(tensor.storage_offset()) * size
         spans = zip(tensor.shape, tensor.stride(), strict=True)
         last = sum((count - 1) * stride for count, stride in spans)
-        # The place of the first byte keeps its alignment to the largest element.
+        # Round down, so that each tensor keeps its alignment in the arena.
         self.first = min(self.first, first - first % _ALIGNMENT)
         self.end = max(self.end, first + (last + 1) * size)
 
@@ -63,12 +63,12 @@ class _Group:
         """Return whether the storage is small and no other tensor or array uses it."""
         if self.end - self.first >= _LARGE:
             return False
-        # One use is that of the object that stands for the storage here.
+        # `self.storage` itself is one use.
         num_uses: int = torch._C._storage_Use_Count(self.storage._cdata)
         return num_uses == 1 + len(self.tensors) and self.storage.resizable()
 
     def move(self, arena: torch.UntypedStorage, offset: int) -> None:
-        """Copy what the tensors see to a place of the arena, and let them see that."""
+        """Copy the bytes of the tensors into the arena, and point the tensors at the copy."""
         count = max(0, self.end - self.first)
         if count:
             source = _bytes_of(self.storage, self.first, count)
@@ -83,20 +83,20 @@ class _Group:
 
 
 def share(tensors: Iterable[torch.Tensor], max_descriptors: int | None = None) -> bool:
-    """Move tensors of this machine's memory to shared memory, in place.
+    """Move CPU tensors to shared memory, in place.
 
-    Those that are shared already, and those over files, stay where they are.
+    Tensors that are shared or memory-mapped already stay where they are.
 
     Args:
         tensors: the leaves of a collection.
-        max_descriptors: how many storages that others use as well may be shared, each by
-            its own descriptor. If there are more, none of those is.
+        max_descriptors: the most storages that other tensors use as well to share. Each
+            takes a descriptor. If there are more, none of them is shared.
 
     Returns:
-        bool: whether all are shared now.
+        bool: whether all tensors are shared now.
 
     Raises:
-        RuntimeError: there is no shared memory, or there are no descriptors, left.
+        RuntimeError: the system has no shared memory or no descriptors left.
     """
     groups: dict[int, _Group] = {}
     others: dict[int, torch.Tensor] = {}
@@ -115,7 +115,7 @@ def share(tensors: Iterable[torch.Tensor], max_descriptors: int | None = None) -
         group.add(tensor)
     alone = [group for group in groups.values() if group.is_alone()]
     if len(alone) == 1:
-        # There is nothing to put together.
+        # torch shares a single storage with one descriptor as well.
         alone = []
     alone_ids = {id(group) for group in alone}
     used = [group for group in groups.values() if id(group) not in alone_ids]
@@ -145,14 +145,14 @@ def _share_alone(groups: list[_Group]) -> None:
         offsets.append(end)
         end += -(-max(0, group.end - group.first) // _ALIGNMENT) * _ALIGNMENT
     arena = torch.UntypedStorage._new_shared(max(end, 1))
-    # The old memory of each group goes before that of the next one is copied.
+    # Popping frees the old memory of each group before the next group is copied.
     groups.reverse()
     for offset in offsets:
         groups.pop().move(arena, offset)
 
 
 def _is_view(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is nothing but a view of its storage."""
+    """Return whether a tensor holds no state besides the view of its storage."""
     return (
         type(tensor) in _MOVED
         and special.is_strided(tensor)

@@ -1,4 +1,4 @@
-"""Making tensors over files and over shared memory without a name."""
+"""Functions that create tensors over files, and over shared memory without a name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def absolute(filename: str | Path) -> str:
-    """The absolute path of a file, as text."""
+    """Return the absolute path of a file as text."""
     return os.path.abspath(os.fspath(local(filename)))
 
 
@@ -43,17 +43,17 @@ def wrap(
     filename: str | None,
     handler: FileHandler | None,
 ) -> Any:
-    """A tensor as one of the class ``cls``, which knows its file or its handler."""
-    made = tensor.as_subclass(cls)
+    """Return a tensor as an instance of ``cls`` that holds its file name or its handler."""
+    wrapped = tensor.as_subclass(cls)
     if filename is not None:
-        made._filename = filename
+        wrapped._filename = filename
     if handler is not None:
-        made._handler = handler
-    return made
+        wrapped._handler = handler
+    return wrapped
 
 
 def file_of(storage: torch.UntypedStorage) -> str | None:
-    """The file that a storage is mapped from, from its beginning."""
+    """Return the file whose first byte is the first byte of a storage, ``None`` if there is none."""
     address = storage.data_ptr()
     found = _rust.mapping_of(address) if address else None
     if found is not None:
@@ -63,10 +63,10 @@ def file_of(storage: torch.UntypedStorage) -> str | None:
 
 
 def check_target(filename: str | Path, existsok: bool) -> str:
-    """The absolute path of a file that may be made.
+    """Return the absolute path of a file to create.
 
     Raises:
-        RuntimeError: it is a symbolic link, or exists and was not to.
+        RuntimeError: the path is a symbolic link, or exists although ``existsok`` is false.
     """
     if os.path.islink(filename):
         raise RuntimeError(
@@ -80,7 +80,7 @@ def check_target(filename: str | Path, existsok: bool) -> str:
 def over_handler(
     handler: FileHandler, dtype: torch.dtype, shape: Sequence[int]
 ) -> torch.Tensor:
-    """A tensor over shared memory without a name."""
+    """Return a tensor over shared memory without a name."""
     size = torch.Size(shape)
     num_items = size.numel()
     if num_items == 0:
@@ -97,7 +97,7 @@ def make_zeros(
     existsok: bool,
     reserve: bool = False,
 ) -> Any:
-    """A tensor of zeros; over a file that exists, of what is there."""
+    """Create a tensor of zeros. If its file exists, the file keeps its bytes."""
     sizes = (
         [int(shape.prod(1).sum())] if isinstance(shape, torch.Tensor) else list(shape)
     )
@@ -119,7 +119,7 @@ def write(
     filename: str | Path | None,
     existsok: bool,
 ) -> Any:
-    """A tensor of these values, over a file or shared memory."""
+    """Create a tensor with the values of another, over a file or shared memory."""
     if filename is None:
         made = make_zeros(cls, size, source.dtype, None, existsok, reserve=True)
         torch.Tensor.copy_(made, source)
@@ -135,7 +135,7 @@ def write_nested(
     filename: str | Path | None,
     existsok: bool,
 ) -> Any:
-    """A nested tensor of these values, over a file or shared memory."""
+    """Create a nested tensor with the values of another, over a file or shared memory."""
     flat, _, _, _, _ = prepare(source)
     table = source._nested_tensor_size()
     if filename is not None:
@@ -157,21 +157,22 @@ def fill(
     existsok: bool,
     fill_value: Any,
 ) -> Any:
-    """A tensor of one value, over a file or shared memory."""
+    """Create a tensor filled with one value, over a file or shared memory."""
     if filename is None:
         return make_zeros(cls, shape, dtype, None, existsok, True).fill_(fill_value)
     path = check_target(filename, existsok)
-    # The file is written from one block, repeated, so that a full disk is an error.
+    # Writing a repeated block to the file raises an error if the disk is full. Filling a
+    # mapping would end the process instead.
     num_items = min(torch.Size(shape).numel(), (1 << 20) // dtype.itemsize)
     block = torch.full((num_items,), fill_value, dtype=dtype)
     return _rust.write_file(path, block, str(dtype), list(shape))
 
 
 def checked_dtype(dtype: object) -> torch.dtype:
-    """A dtype; for None torch's default.
+    """Return a dtype; torch's default dtype for None.
 
     Raises:
-        TypeError: it is none.
+        TypeError: ``dtype`` is not a dtype.
     """
     if dtype is None:
         return torch.get_default_dtype()
@@ -181,7 +182,7 @@ def checked_dtype(dtype: object) -> torch.dtype:
 
 
 def parse_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """The shape, dtype, file name, ``existsok`` and device of a call like torch.empty."""
+    """Return the shape, dtype, file name, ``existsok`` and device of a call like torch.empty."""
     kwargs = dict(kwargs)
     shape = kwargs.pop("shape", None)
     if args:

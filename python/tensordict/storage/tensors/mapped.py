@@ -1,4 +1,4 @@
-"""The tensor over a file."""
+"""The memory-mapped tensor."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ __all__ = ["MemoryMappedTensor"]
 
 
 class _ParentShape:
-    """``_parent_shape`` of a tensor that is the whole of its file: its own shape.
+    """``_parent_shape`` of a tensor over a whole file: the shape of the tensor.
 
-    Views have an attribute of their own, which goes before this one.
+    A view has an instance attribute of this name, which hides this descriptor.
     """
 
     def __get__(self, tensor: torch.Tensor | None, owner: object = None) -> Any:
@@ -47,31 +47,31 @@ class _ParentShape:
 
 
 class MemoryMappedTensor(torch.Tensor):
-    """A tensor on the CPU whose memory is a file, or is shared without a name.
+    """A CPU tensor whose memory is a file, or shared memory without a name.
 
-    What is stored into it reaches the file, and other processes that map it. Only the
-    pages that are touched are read, so a file may be larger than the memory. Pickling,
-    and sending to another process, passes the name of the file and not the values; a
-    pickle of memory that has no name holds the values.
+    Writes to the tensor reach the file and all processes that map it. The system reads only the
+    pages that are touched, so the file may be larger than the memory. A pickle holds the name of
+    the file instead of the values, also when the tensor is sent to another process. A pickle of
+    memory without a name holds the values.
 
-    It is made by a class method: :meth:`from_tensor` writes a tensor,
-    :meth:`from_filename` maps a file that exists, :meth:`empty`, :meth:`zeros`,
-    :meth:`ones` and :meth:`full` make new ones. Without ``filename`` the memory has no
-    name and is shared only with processes that it is sent to.
+    Create it with a class method: :meth:`from_tensor` writes a tensor,
+    :meth:`from_filename` maps an existing file, :meth:`empty`, :meth:`zeros`,
+    :meth:`ones` and :meth:`full` create new tensors. Without ``filename`` the memory has no
+    name, and only processes to which the tensor is sent share it.
 
-    Plain indexing, :meth:`unbind`, :meth:`split` and :meth:`chunk` give mapped tensors
-    over the same file. All other operations give ordinary tensors.
+    Plain indexing, :meth:`unbind`, :meth:`split` and :meth:`chunk` return memory-mapped views of
+    the same file. All other operations return ordinary tensors.
 
     Args:
-        source: a tensor, which is wrapped as it is, or written to ``filename``; a
-            storage, see :meth:`from_storage`; or the name of a file, see
+        source: a tensor, which is wrapped without a copy, or written to ``filename`` if that is
+            given; a storage, see :meth:`from_storage`; or the name of a file, see
             :meth:`from_filename`.
-        dtype: the dtype, where ``source`` is a storage or a file.
-        shape: the shape, where ``source`` is a storage or a file.
-        index: what to take of the result.
+        dtype: the dtype, if ``source`` is a storage or a file.
+        shape: the shape, if ``source`` is a storage or a file.
+        index: an index into the result, which is returned instead.
         device: None or the CPU.
         handler: internal.
-        filename: where to write the tensor.
+        filename: the file to write the tensor to.
 
     Raises:
         ValueError: ``device`` is not the CPU.
@@ -88,19 +88,18 @@ class MemoryMappedTensor(torch.Tensor):
         ('MemoryMappedTensor', 'Tensor')
     """
 
-    # Defaults of what an instance may have in its dictionary. A tensor that is the
-    # whole of its file has `_filename` only.
+    # Defaults of instance attributes. A tensor over a whole file sets `_filename` only.
     _filename: str | None = None
     _handler: FileHandler | None = None
     _mode: str | None = None
     _index: Any = None
     _index_chain: tuple[Any, ...] = ()
-    """The way in which a view was made: ``()`` or ``(chain of its source, index)``."""
+    """The indices that made a view: ``()``, or ``(chain of its source, last index)``."""
     _parent_shape: Any = _ParentShape()
 
     __torch_function__: Any = torch._C._disabled_torch_function_impl
 
-    def __new__(  # noqa: D102 (the class says it)
+    def __new__(  # noqa: D102 (documented by the class)
         cls,
         source: Any,
         *,
@@ -129,14 +128,14 @@ class MemoryMappedTensor(torch.Tensor):
         if filename is not None:
             if dtype is not None:
                 raise TypeError("Cannot pass new dtype if source is provided.")
-            made = cls.from_tensor(source, filename=filename, shape=shape)
+            mapped = cls.from_tensor(source, filename=filename, shape=shape)
         else:
             if not isinstance(source, torch.Tensor):
                 source = as_tensor(source)
-            made = source.as_subclass(cls)
-            if made.is_nested:
-                made._parent_shape = nested_table(source)
-        return made if index is None else made[index]  # type: ignore[return-value]
+            mapped = source.as_subclass(cls)
+            if mapped.is_nested:
+                mapped._parent_shape = nested_table(source)
+        return mapped if index is None else mapped[index]  # type: ignore[return-value]
 
     def __init__(
         self,
@@ -149,9 +148,9 @@ class MemoryMappedTensor(torch.Tensor):
         device: Any = None,
         filename: str | Path | None = None,
     ) -> None:
-        """Do nothing: :meth:`__new__` has done it all."""
+        """Do nothing: :meth:`__new__` uses the arguments."""
 
-    # Making ----------------------------------------------------------------------
+    # Creating --------------------------------------------------------------------
 
     @classmethod
     def from_tensor(
@@ -166,23 +165,23 @@ class MemoryMappedTensor(torch.Tensor):
     ) -> Self:
         """Write a tensor to a file, or to shared memory without a name.
 
-        The file is written beside ``filename`` and renamed: it is there as a whole or
-        not at all. Peak memory: that of ``input``, and once more where it has gaps.
+        The file is written beside ``filename`` and then renamed: a partial file never has this
+        name. If ``input`` is not contiguous, the call needs memory for a second copy of it.
 
         Args:
-            input: what to write. A tensor that is mapped from ``filename`` already is
-                returned as it is.
-            filename: where to. Default: shared memory.
-            existsok: whether a file that exists may be replaced.
-            copy_existing: whether a tensor of another file may be copied.
-            copy_data: whether the values are written. If not, the file is one of zeros,
-                or keeps its bytes where it exists.
+            input: the tensor to write. If it is mapped from ``filename`` already, it is
+                returned unchanged.
+            filename: the file to write. The default is shared memory.
+            existsok: whether to replace an existing file.
+            copy_existing: whether to copy a tensor that is mapped from another file.
+            copy_data: whether to write the values. If false, a new file holds zeros, and
+                an existing file keeps its bytes.
             shape: the shape of the result, to which ``input`` is broadcast.
 
         Raises:
             TypeError: ``input`` is a numpy array.
-            RuntimeError: it requires gradients; the file exists; it is a symbolic link;
-                ``input`` is mapped from another file.
+            RuntimeError: ``input`` requires gradients or is mapped from another file;
+                ``filename`` exists or is a symbolic link.
         """
         if isinstance(input, np.ndarray):
             raise TypeError(
@@ -195,13 +194,13 @@ class MemoryMappedTensor(torch.Tensor):
                 "tensor.requires_grad."
             )
         if isinstance(input, MemoryMappedTensor) and filename is not None:
-            known = input._filename
-            if known is not None and known == absolute(filename):
+            own_file = input._filename
+            if own_file is not None and own_file == absolute(filename):
                 return input  # type: ignore[return-value]
-            if known is not None and not copy_existing:
+            if own_file is not None and not copy_existing:
                 raise RuntimeError(
                     "A filename was provided but the tensor already has a file "
-                    f"associated ({known}). To copy the tensor onto the new location, "
+                    f"associated ({own_file}). To copy the tensor onto the new location, "
                     "pass copy_existing=True."
                 )
         if input.is_nested:
@@ -215,7 +214,7 @@ class MemoryMappedTensor(torch.Tensor):
         if not copy_data or (input.device.type == "meta" and not input.numel()):
             return make_zeros(cls, size, input.dtype, filename, existsok)
         if size != input.shape:
-            # By copy_, whose rules of broadcasting and whose message they are.
+            # `copy_` broadcasts, and raises torch's error if the shapes do not fit.
             input = torch.empty(size, dtype=input.dtype).copy_(input)
         return write(cls, input, size, filename, existsok)
 
@@ -231,15 +230,16 @@ class MemoryMappedTensor(torch.Tensor):
         filename: str | Path | None = None,
         handler: FileHandler | None = None,
     ) -> Self:
-        """Wrap a storage: a view of its memory.
+        """Wrap a storage: the result is a view of its memory.
 
         Args:
-            storage: the memory. Where it is mapped from a file, the result knows it.
-            shape: the shape of the tensor. Default: flat.
-            dtype: the dtype of the tensor. Default: float64.
+            storage: the memory. If it is mapped from a file, the result holds the file name.
+            shape: the shape of the tensor. The default is one dimension.
+            dtype: the dtype of the tensor. The default is the dtype of a typed storage, and
+                int64 for an untyped storage.
             device: ignored.
-            index: what to take of the result.
-            filename: the file that the memory is of, where that is known to the caller.
+            index: an index into the result, which is returned instead.
+            filename: the file of the memory, if the caller knows it.
             handler: internal.
 
         Raises:
@@ -266,10 +266,10 @@ class MemoryMappedTensor(torch.Tensor):
         elif shape is not None:
             tensor = tensor.view(shape)
         name = found if filename is None else absolute(filename)
-        made = wrap(cls, tensor, name, handler)
+        mapped = wrap(cls, tensor, name, handler)
         if isinstance(shape, torch.Tensor):
-            made._parent_shape = shape
-        return made if index is None else made[index]
+            mapped._parent_shape = shape
+        return mapped if index is None else mapped[index]
 
     @classmethod
     def from_filename(
@@ -280,31 +280,32 @@ class MemoryMappedTensor(torch.Tensor):
         index: Any = None,
         mode: str | None = None,
     ) -> Self:
-        """Map a file that exists. Nothing is read yet, and nothing is ever written.
+        """Map an existing file. The call neither reads nor changes the file.
 
         Args:
-            filename: the file, which holds the items row by row.
+            filename: the file. It holds the items in row-major order.
             dtype: the dtype of the items. None is torch's default dtype.
             shape: the shape of the tensor. The file may be longer.
-            index: what to take of the result.
-            mode: None to share stores with the file where it is writable, ``"r"`` to
-                keep them in this process, ``"r+"`` to require that they are shared.
+            index: an index into the result, which is returned instead.
+            mode: ``"r"`` keeps writes in this process; ``"r+"`` writes to the file, and
+                requires that the file is writable. None writes to the file if it is
+                writable, and keeps writes in this process otherwise.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: the file does not exist.
             RuntimeError: the file is shorter than the tensor.
             PermissionError: ``mode`` is ``"r+"`` and the file is not writable.
-            ValueError: ``mode`` is something else.
-            TypeError: ``dtype`` is no dtype.
+            ValueError: ``mode`` has another value.
+            TypeError: ``dtype`` is not a dtype.
         """
         path, dtype = absolute(filename), checked_dtype(dtype)
         if isinstance(shape, torch.Tensor):
             flat = _rust.map_file(path, str(dtype), [int(shape.prod(1).sum())], mode)
-            made = wrap(cls, nested_from_flat(flat, shape), path, None)
-            made._parent_shape = shape
+            mapped = wrap(cls, nested_from_flat(flat, shape), path, None)
+            mapped._parent_shape = shape
         else:
-            made = _rust.map_file(path, str(dtype), list(shape), mode)
-        return made if index is None else made[index]
+            mapped = _rust.map_file(path, str(dtype), list(shape), mode)
+        return mapped if index is None else mapped[index]
 
     @classmethod
     def from_handler(
@@ -328,31 +329,32 @@ class MemoryMappedTensor(torch.Tensor):
     ) -> Self:
         if isinstance(shape, torch.Tensor):
             flat = over_handler(handler, dtype, [int(shape.prod(1).sum())])
-            made = wrap(cls, nested_from_flat(flat, shape), None, handler)
-            made._parent_shape = shape
+            mapped = wrap(cls, nested_from_flat(flat, shape), None, handler)
+            mapped._parent_shape = shape
         else:
-            made = wrap(cls, over_handler(handler, dtype, shape), None, handler)
-        return made if index is None else made[index]
+            mapped = wrap(cls, over_handler(handler, dtype, shape), None, handler)
+        return mapped if index is None else mapped[index]
 
     @classmethod
     def empty(cls, *args: object, **kwargs: object) -> Self:
-        """Make a tensor of zeros that takes no space until it is stored to.
+        """Create a tensor of zeros that takes no disk space until it is written to.
 
         Args:
             *args: the shape, as for :func:`torch.empty`.
-            **kwargs: ``dtype``, ``filename``, ``existsok`` (a file that exists keeps its
-                bytes), ``device`` (the CPU only), ``shape``.
+            **kwargs: ``dtype``, ``filename``, ``existsok`` (an existing file keeps its
+                bytes), ``device`` (only the CPU), ``shape``.
 
         Raises:
-            TypeError: there is no shape.
-            RuntimeError: the file exists and ``existsok`` is not set; another device.
+            TypeError: the shape is missing.
+            RuntimeError: the file exists and ``existsok`` is false; or the device is not
+                the CPU.
         """
         shape, dtype, filename, existsok, _ = parse_arguments(args, kwargs)
         return make_zeros(cls, shape, dtype, filename, existsok)
 
     @classmethod
     def zeros(cls, *args: object, **kwargs: object) -> Self:
-        """Make a tensor of zeros. See :meth:`empty`."""
+        """Create a tensor of zeros. See :meth:`empty`."""
         shape, dtype, filename, existsok, _ = parse_arguments(args, kwargs)
         is_new = filename is None or not os.path.exists(filename)
         made = make_zeros(cls, shape, dtype, filename, existsok)
@@ -360,15 +362,15 @@ class MemoryMappedTensor(torch.Tensor):
 
     @classmethod
     def ones(cls, *args: object, **kwargs: object) -> Self:
-        """Make a tensor of ones. See :meth:`empty`."""
+        """Create a tensor of ones. See :meth:`empty`."""
         shape, dtype, filename, existsok, _ = parse_arguments(args, kwargs)
         return fill(cls, shape, dtype, filename, existsok, 1)
 
     @classmethod
     def full(cls, *args: object, **kwargs: object) -> Self:
-        """Make a tensor of one value: the shape and the value, or ``fill_value=``.
+        """Create a tensor filled with one value: pass the shape, and the value or ``fill_value=``.
 
-        See :meth:`empty`.
+        See :meth:`empty` for the other arguments.
         """
         fill_value = kwargs.pop("fill_value", None)
         if fill_value is None and len(args) == 2 and not isinstance(args[0], int):
@@ -382,21 +384,21 @@ class MemoryMappedTensor(torch.Tensor):
     def empty_like(
         cls, input: torch.Tensor, *, filename: str | Path | None = None
     ) -> Self:
-        """Make a tensor of the shape and dtype of another. See :meth:`empty`."""
+        """Create a tensor of the shape and dtype of ``input``. See :meth:`empty`."""
         return cls.empty(input.shape, dtype=input.dtype, filename=filename)
 
     @classmethod
     def zeros_like(
         cls, input: torch.Tensor, *, filename: str | Path | None = None
     ) -> Self:
-        """Make zeros of the shape and dtype of another. See :meth:`empty`."""
+        """Create zeros of the shape and dtype of ``input``. See :meth:`empty`."""
         return cls.zeros(input.shape, dtype=input.dtype, filename=filename)
 
     @classmethod
     def ones_like(
         cls, input: torch.Tensor, *, filename: str | Path | None = None
     ) -> Self:
-        """Make ones of the shape and dtype of another. See :meth:`empty`."""
+        """Create ones of the shape and dtype of ``input``. See :meth:`empty`."""
         return cls.ones(input.shape, dtype=input.dtype, filename=filename)
 
     @classmethod
@@ -407,7 +409,10 @@ class MemoryMappedTensor(torch.Tensor):
         *,
         filename: str | Path | None = None,
     ) -> Self:
-        """Make a tensor of one value, of another's shape and dtype. See :meth:`full`."""
+        """Create a tensor of the shape and dtype of ``input``, filled with one value.
+
+        See :meth:`full`.
+        """
         shape, dtype = input.shape, input.dtype
         return cls.full(shape, fill_value=fill_value, dtype=dtype, filename=filename)
 
@@ -434,30 +439,30 @@ class MemoryMappedTensor(torch.Tensor):
 
     @property
     def index(self) -> Any:
-        """The last index that gave this view. Deprecated."""
+        """The last index that made this view. Deprecated."""
         _warn_deprecated("index")
         return self._index
 
     @property
     def parent_shape(self) -> torch.Size:
-        """The shape of the whole file. Deprecated."""
+        """The shape of the tensor over the whole file. Deprecated."""
         _warn_deprecated("parent_shape")
         return self._parent_shape
 
     def is_shared(self) -> bool:
-        """Return whether the memory is that of a named file, or shared by torch."""
+        """Return whether other processes can share the memory: it has a file, or torch shares it."""
         return self._filename is not None or super().is_shared()
 
     def share_memory_(self) -> Self:
-        """Do nothing where the memory is mapped: it is shared already."""
+        """Return the tensor. Memory that is not mapped is moved to shared memory first."""
         if self._filename is not None or self._handler is not None:
             return self
         return super().share_memory_()
 
     def __getitem__(self, item: Any) -> Self | torch.Tensor:
         result = torch.Tensor.__getitem__(self, item)
-        # An index of lists or masks gives a copy, which is an ordinary tensor. Of no bytes
-        # there is no copy.
+        # An index of lists or masks makes a copy, which is an ordinary tensor. The result
+        # for an empty tensor over no bytes stays mapped.
         if result._is_view() or not (self.numel() or self.untyped_storage().nbytes()):
             return self._view(result, item)
         return result
@@ -475,28 +480,28 @@ class MemoryMappedTensor(torch.Tensor):
         return result  # type: ignore[return-value]
 
     def unbind(self, dim: int = 0) -> tuple[Self, ...]:
-        """Split into mapped tensors along a dim: see :meth:`torch.Tensor.unbind`."""
+        """Split into memory-mapped views along a dimension. See :meth:`torch.Tensor.unbind`."""
         before = (slice(None),) * (dim if dim >= 0 else dim + self.ndim)
         parts = torch.Tensor.unbind(self, dim)
         views = enumerate(parts)
         return tuple(self._view(part, (*before, place)) for place, part in views)
 
     def split(self, split_size: int | list[int], dim: int = 0) -> tuple[Self, ...]:  # type: ignore[override]
-        """Split into mapped tensors: see :meth:`torch.Tensor.split`."""
+        """Split into memory-mapped views. See :meth:`torch.Tensor.split`."""
         return self._slices(torch.Tensor.split(self, split_size, dim), dim)
 
     def split_with_sizes(  # type: ignore[override]
         self, split_sizes: list[int], dim: int = 0
     ) -> tuple[Self, ...]:
-        """Split into mapped tensors: see :meth:`torch.Tensor.split_with_sizes`."""
+        """Split into memory-mapped views. See :meth:`torch.Tensor.split_with_sizes`."""
         return self._slices(torch.Tensor.split_with_sizes(self, split_sizes, dim), dim)
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
-        """Split into mapped tensors: see :meth:`torch.Tensor.chunk`."""
+        """Split into memory-mapped views. See :meth:`torch.Tensor.chunk`."""
         return self._slices(torch.Tensor.chunk(self, chunks, dim), dim)
 
     def tensor_split(self, indices_or_sections: Any, dim: int = 0) -> tuple[Self, ...]:
-        """Split into mapped tensors: see :meth:`torch.Tensor.tensor_split`."""
+        """Split into memory-mapped views. See :meth:`torch.Tensor.tensor_split`."""
         parts = torch.Tensor.tensor_split(self, indices_or_sections, dim)
         if not isinstance(indices_or_sections, (list, tuple)):
             return self._slices(parts, dim)
@@ -523,7 +528,8 @@ class MemoryMappedTensor(torch.Tensor):
 
     def _pickle_args(self) -> tuple[Any, ...]:
         if self._index_chain and not self.numel():
-            # Nothing is left of the file, and a new dim cut to nothing has no index.
+            # An empty view needs no index into the file. A new dim that was sliced to size 0
+            # has none.
             return self.dtype, self.shape, None
         return self.dtype, self._parent_shape, one_index(self)
 
@@ -534,14 +540,14 @@ class MemoryMappedTensor(torch.Tensor):
             if self._mode is not None:
                 arguments = (*arguments, self._mode)
             return MemoryMappedTensor.from_filename, arguments
-        # No file that a reader could open: a pickle has the values.
+        # A reader has no file to open, so the pickle holds the values.
         return MemoryMappedTensor, (self.as_subclass(torch.Tensor).clone(),)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self.__reduce_ex__(2)
 
     def __copy__(self) -> Self:
-        """Another tensor over the same memory."""
+        """Return another tensor over the same memory."""
         if self._filename is None and self._handler is None:
             return self.as_subclass(torch.Tensor).detach().as_subclass(type(self))
         make, arguments = reduce_shared(self)
@@ -555,33 +561,36 @@ class MemoryMappedTensor(torch.Tensor):
 
     def __getstate__(self) -> dict[str, Any]:
         dtype, shape, index = self._pickle_args()
-        known = {"dtype": dtype, "shape": shape, "index": index}
+        state = {"dtype": dtype, "shape": shape, "index": index}
         if self._filename is not None:
-            return {"filename": self._filename, **known, "mode": self._mode}
+            return {"filename": self._filename, **state, "mode": self._mode}
         if self._handler is not None:
-            return {"handler": self._handler, **known}
+            return {"handler": self._handler, **state}
         raise RuntimeError("Could not find handler or filename.")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         make = self.from_filename if "filename" in state else self._from_handler
-        made = make(**state)
+        mapped = make(**state)
         self.set_(
-            made.untyped_storage(), made.storage_offset(), made.shape, made.stride()
+            mapped.untyped_storage(),
+            mapped.storage_offset(),
+            mapped.shape,
+            mapped.stride(),
         )
-        self.__dict__.update(made.__dict__)
+        self.__dict__.update(mapped.__dict__)
 
 
 MemoryMappedTensor.__module__ = "tensordict.memmap"
 
 
 def loaded_copy(tensor: torch.Tensor) -> MemoryMappedTensor:
-    """Map what a pickle has of a tensor over shared memory without a name.
+    """Return a memory-mapped tensor with the values of a pickled one, in shared memory.
 
-    It stands for the class where ``torch.load(weights_only=True)`` reads: that takes
-    names of files as well, which a file from somebody else must not choose.
+    ``torch.load(weights_only=True)`` calls this function instead of the class. The class also
+    accepts file names, and a pickle from another user must not choose a file.
 
     Raises:
-        TypeError: ``tensor`` is no plain tensor.
+        TypeError: ``tensor`` is not a plain tensor.
     """
     if type(tensor) is not torch.Tensor:
         msg = f"Only a plain tensor can be mapped, got {type(tensor)}."
@@ -590,7 +599,7 @@ def loaded_copy(tensor: torch.Tensor) -> MemoryMappedTensor:
 
 
 def reduce_shared(tensor: MemoryMappedTensor) -> Any:
-    """Reduce a mapped tensor for another process, which can share its memory."""
+    """Reduce a memory-mapped tensor for another process that can share its memory."""
     if tensor._filename is None and tensor._handler is not None:
         arguments = (tensor._handler, *tensor._pickle_args())
         return MemoryMappedTensor._from_handler, arguments

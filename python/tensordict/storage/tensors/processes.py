@@ -1,14 +1,14 @@
-"""Sending mapped memory to other processes.
+"""Storages of memory-mapped tensors, sent to other processes.
 
-A plain view of a mapped tensor is an ordinary tensor. To send one, torch moves its
-storage to shared memory: it copies the bytes and puts the copy in the storage's place.
-For a storage over a file that would cut every tensor that uses it off from the file,
-silently, stores included. So storages over files are sent as the name of the file.
+A plain view of a mapped tensor is an ordinary tensor. To send it, torch moves its storage to shared
+memory: torch copies the bytes, and the storage becomes the copy. A storage over a file would lose
+its file: later writes to any tensor over it would silently miss the file. So the functions here
+send a storage over a file as the name of the file.
 
-What torch receives keeps the descriptor of its memory for as long as it lives. A program
-that keeps the batches of a ``DataLoader`` would run out of descriptors, so leaves of
-collections that its workers send are received as a mapping only. For torch that is
-ordinary memory, which it moves to shared memory before it sends it on.
+A storage that torch receives keeps a descriptor open. A program that keeps the batches of a
+``DataLoader`` would run out of descriptors. So leaves that its workers send are received as a
+mapping without a descriptor. torch treats such a mapping as ordinary memory, and moves it to
+shared memory before it sends it on.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 __all__ = ["install", "leave_descriptors"]
 
 _RECEIVED = SharedCache()
-"""The storages that are mappings of what a worker sent, by the identity of its memory."""
+"""The storages that map memory from a worker, by the identity of the memory."""
 
 
 def install() -> None:
-    """Register how storages are sent; calling it again changes nothing."""
+    """Register the functions that send storages. Calling it again changes nothing."""
     ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
     ForkingPickler.register(MemoryMappedTensor, reduce_shared)
 
@@ -66,9 +66,9 @@ def _rebuild_storage(path: str, num_bytes: int) -> torch.UntypedStorage:
 
 
 def leave_descriptors(leaves: Iterable[Any]) -> None:
-    """Let a process that receives leaves from a worker of a ``DataLoader`` keep no descriptor.
+    """Let the receiver of leaves from a ``DataLoader`` worker keep no descriptors.
 
-    In any other process nothing happens: what is sent on and on stays one memory.
+    In other processes the function does nothing: a tensor that is sent on keeps its memory.
     """
     if get_worker_info() is None:
         return
@@ -92,7 +92,7 @@ def _rebuild_mapping(duplicate: Any, num_bytes: int) -> torch.UntypedStorage:
         cached = _RECEIVED.get(key)
         if cached is not None:
             storage = torch.UntypedStorage._new_with_weak_ptr(cached.cdata)
-        # One that is shared was moved since, to be sent on: it is another memory.
+        # A storage that is shared by now has been moved to other memory, to be sent on.
         if storage is None or storage.is_shared():
             storage = _map_descriptor(fd, num_bytes)
             _RECEIVED[key] = StorageWeakRef(storage)
@@ -105,13 +105,13 @@ def _map_descriptor(fd: int, num_bytes: int) -> torch.UntypedStorage:
     try:
         path = f"/proc/self/fd/{fd}"
         mapped: Any = torch.UntypedStorage.from_file(path, True, num_bytes)
-    except RuntimeError:  # there is no such folder, or it belongs to another user
+    except RuntimeError:  # /proc is missing, or belongs to another user
         make: Any = torch.UntypedStorage
         return make._new_shared_fd_cpu(fd, num_bytes)
-    # torch takes a mapping of its own for shared, and would send the descriptor that it has
-    # closed. An array is memory like any other, which it moves.
+    # torch treats a storage that it has mapped as shared, and would send a closed descriptor.
+    # It treats the memory of an array as ordinary, and moves it.
     array = torch.empty(0, dtype=torch.uint8).set_(mapped).numpy()
     storage: Any = torch.from_numpy(array).untyped_storage()
-    # Arrays of a user stay valid when torch has moved the storage.
+    # The array keeps the mapping valid for a user's arrays after torch has moved the storage.
     storage._mapping = array
     return storage

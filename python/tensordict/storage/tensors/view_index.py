@@ -1,4 +1,4 @@
-"""One index for a chain of plain indices, as pickles of views of mapped tensors need."""
+"""One index for a chain of plain indices: pickles of views of mapped tensors need it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["one_index"]
 
 
 def one_index(tensor: Any) -> Any:
-    """The index into the whole file that gives a view, however it was made."""
+    """Return one index into the whole file that gives the view, ``None`` for the whole file."""
     chain = tensor._index_chain
     if not chain:
         return None
     source, item = chain
     if not source:
-        # None means no index here, so the index None is given as a tuple.
+        # None means "no index", so the index None becomes a tuple.
         return (None,) if item is None else item
     items = [item]
     while source:
@@ -28,13 +28,13 @@ def one_index(tensor: Any) -> Any:
 
 
 def _compose(shape: tuple[int, ...], items: list[Any]) -> tuple[Any, ...]:
-    """Several plain indices, one after the other, as one.
+    """Compose plain indices, applied one after the other, into one index.
 
-    Follows each dim of the file: it is an int once it was indexed by one, a range of
-    positions otherwise; a new dim is ``None``.
+    For each dim of the file, ``picked`` holds an int if an index has removed the dim, and a range
+    of positions otherwise.
     """
     picked: list[int | range] = [range(size) for size in shape]
-    # The dims of the view at this point: which dim of the file each is, None for new.
+    # For each dim of the view so far: the dim of the file, or None for a new dim.
     dims: list[int | None] = list(range(len(shape)))
     for item in items:
         parts = list(item) if isinstance(item, tuple) else [item]
@@ -42,7 +42,7 @@ def _compose(shape: tuple[int, ...], items: list[Any]) -> tuple[Any, ...]:
         if Ellipsis in [part for part in parts if not isinstance(part, torch.Tensor)]:
             place = next(i for i, part in enumerate(parts) if part is Ellipsis)
             parts[place : place + 1] = [slice(None)] * (len(dims) - num_taken)
-            # torch takes more of them, for no dims.
+            # torch accepts further ellipses, which stand for no dims.
             parts = [part for part in parts if part is not Ellipsis]
         kept: list[int | None] = []
         rest = iter(dims)
@@ -62,7 +62,7 @@ def _compose(shape: tuple[int, ...], items: list[Any]) -> tuple[Any, ...]:
 
 
 def _layout(picked: list[int | range], dims: list[int | None]) -> list[Any]:
-    """The index that picks these positions and shows the dims in this order."""
+    """Return the index that picks these positions and orders the dims like ``dims``."""
     index: list[Any] = []
     file_dims = iter(range(len(picked)))
     for dim in dims:
