@@ -108,8 +108,8 @@ def _method(
         call = getattr(getattr(self, place), name)
         if not args and not kwargs:
             return outside(self, call())
-        # Dynamo traces a comprehension poorly, so `inside` is called on collections
-        # only.
+        # A loop that calls `inside` for collections only is cheaper to compile than a
+        # comprehension.
         unwrapped = []
         for value in args:
             is_collection = isinstance(value, CollectionProtocol)

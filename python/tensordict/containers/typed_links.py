@@ -2,9 +2,8 @@
 
 A typed collection over a dense one shares the dense one's dictionary of entries.
 Another collection has no such dictionary. A typed collection over it is of a class that
-:func:`linked`
-makes: a subclass of the declared class whose methods call those of the collection, its
-``_source``.
+:func:`linked` makes: a subclass of the declared class. Its methods call the methods of
+the collection, its ``_source``.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         source_size = source.batch_size
         plan = _rust.index_plan(source_size, idx)
         if plan is None:
-            # The index is empty: it selects the whole source.
+            # The index selects everything. `()` also fits entries without batch dims.
             is_bare = isinstance(idx, tuple) and not idx
             resolved_idx: Any = () if is_bare else (_WHOLE,) * len(source_size)
             size = source_size

@@ -54,7 +54,7 @@ MSG_WHERE = (
 )
 
 MOVING_ELEMENTS = frozenset({"logsumexp", "roll", "rot90", "flip", "fliplr", "flipud"})
-"""Methods that look at the dims of a dense collection before they stack the members."""
+"""Methods that check their dim arguments before they stack the members."""
 
 
 MOVING_ROWS = frozenset({"roll", "flip", "fliplr", "flipud"})

@@ -229,7 +229,7 @@ def lazy_stack(input: Any, dim: int = 0, *, out: Any = None, **kwargs: Any) -> A
         raise TypeError(MSG_MEMBER_TYPE.format(type(first)))
     members = list(items)
     if dim < 0:
-        # A negative dim counts from the end of the new batch size.
+        # A dim that is still negative counts from the end once more, in `checked_dim`.
         check_members(members)
         dim += first.batch_dims + 1
     at = checked_dim(members, dim)

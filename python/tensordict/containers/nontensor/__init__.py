@@ -1,8 +1,8 @@
 """Non-tensor data: entries that hold Python objects.
 
 ``data.py`` defines one value for all rows of a batch, ``stack.py`` one value for each
-row. ``convert.py`` converts Python objects to entries, and ``shared.py`` holds values
-that processes share. Programs, pickles and files find the classes under
+element. ``convert.py`` converts Python objects to entries, and ``shared.py`` holds
+values that processes share. Programs, pickles and files find the classes under
 :mod:`tensordict.tensorclass`.
 """
 

@@ -301,7 +301,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
     # Conversions ----------------------------------------------------------------------
 
     def maybe_to_stack(self) -> Any:
-        """Return a :class:`NonTensorStack` with a value for each row.
+        """Return a :class:`NonTensorStack` with a value for each element.
 
         Data without batch dims is returned itself.
 
@@ -355,7 +355,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
         return super()._map_leaves(op, args, prefix, names, tail, lock, k)
 
     def _index(self, index: object) -> Any:
-        # The third argument keeps the value out of the plan for the compiler.
+        # The third argument lets the compiler trace the plan.
         if type(index) is int and self._is_bare():
             plan: Any = _rust.index_plan(self._batch_size, index, True)
             return self._of([self._cells[self._at]], 0, plan[1], self._device)

@@ -1,4 +1,4 @@
-"""Non-tensor data with a value for each row of a batch."""
+"""Non-tensor data with a value for each element of a batch."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ _STATE = (
 class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
     StackFiles, StackWriting, LazyStackedTensorDict
 ):
-    """A value of any type for each row of a batch.
+    """A value of any type for each element of a batch.
 
     The values are in one list, row by row. The element at an index is made at each
     read, as a view: setting its ``data`` writes to the stack. An index of integers and

@@ -90,8 +90,8 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
             Unpickling can run code of the file's author. Default: unpickle, with a
             warning.
         **kwargs: options of new arrays, passed to ``h5py.Group.create_dataset`` or
-            ``zarr.Group.create_array``. ``chunks`` may give the sizes of leading dims
-            only.
+            ``zarr.Group.create_array``. ``chunks`` gives the chunk sizes of the leading
+            dims.
 
     Raises:
         FileNotFoundError: the file does not exist.

@@ -37,12 +37,12 @@ __all__ = ["TensorDictStore"]
 class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
     """A collection whose entries are on a Redis server, or on a compatible server.
 
-    The server holds each tensor as one string of bytes, and its shape and dtype. An
+    The server holds each tensor as one string of bytes, with its shape and dtype. An
     entry that is read is a copy. Each call asks the server once. The writes of one call
-    are one
-    transaction: another process sees all of them or none. A nested collection is a
-        store that reads and writes on the same server. An index of the batch dims reads
-        or writes only the bytes of its rows. Operations return ordinary collections.
+    are one transaction, so another process sees all of them or none. A nested
+    collection is a store that reads and writes on the same server. An index of the
+    batch dims reads or writes only the bytes of its rows. Operations return ordinary
+    collections.
 
     The data stays on the server after :meth:`close`, and after the process ends, until
     :meth:`clear_redis`. Another process opens it with :meth:`from_store`.
