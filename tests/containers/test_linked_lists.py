@@ -57,7 +57,7 @@ def test_a_change_of_the_length_is_never_silent(read):
     td = make()
     for name, change in LENGTHS.items():
         values = values_of(td)
-        with pytest.warns(UserWarning, match="not the collection, which has a value"):
+        with pytest.warns(UserWarning, match="not the collection, which holds a value"):
             change(values)
         assert list(values_of(td)) == ["b", "a", "c"], name
 

@@ -301,13 +301,13 @@ def test_ragged_rows_are_written_row_by_row_or_not_at_all(tmp_path):
     td = TensorDict(a=torch.zeros(2), l=[["p", "q"], ["r"]], batch_size=[2])
     td[1] = TensorDict(a=torch.ones(()), l=NonTensorStack("s"))
     assert td["l"] == [["p", "q"], ["s"]]
-    with pytest.raises(RuntimeError, match="other lengths"):
+    with pytest.raises(RuntimeError, match="lengths of the target's rows"):
         td[1] = TensorDict(a=torch.zeros(()), l=NonTensorStack("s", "t"))
     assert td["a"].tolist() == [0.0, 1.0]
     td.memmap_(tmp_path)
     td.get("l")[0] = NonTensorStack("t", "u")
     assert TensorDict.load_memmap(tmp_path)["l"] == [["t", "u"], ["s"]]
-    with pytest.raises(RuntimeError, match="other lengths"):
+    with pytest.raises(RuntimeError, match="lengths of the target's rows"):
         td.get("l")[0] = NonTensorStack("v")
     assert TensorDict.load_memmap(tmp_path)["l"] == [["t", "u"], ["s"]]
 
@@ -522,7 +522,7 @@ def test_a_change_of_the_length_of_a_list_is_one_of_the_list_alone(change):
     td = column()
     values, expected = td["s"], ["b", "a", "c"]
     change(expected)
-    with pytest.warns(UserWarning, match="the list is linked to it no longer"):
+    with pytest.warns(UserWarning, match="The list is no longer linked"):
         change(values)
     assert list(values) == expected
     values.append("y")

@@ -285,7 +285,7 @@ def test_values_that_are_mapped_follow_shape_operations(name, dim):
 
 def test_values_that_are_mapped_are_not_chosen_among():
     td = TensorDict(a=torch.zeros(2), s=NonTensorStack("x", "y"), batch_size=[2])
-    with pytest.raises(RuntimeError, match="Call it before or after"):
+    with pytest.raises(RuntimeError, match=r"Call where\(\) before or after"):
         torch.vmap(lambda one: one.where(torch.ones(()).bool(), one))(td)
 
 

@@ -106,7 +106,7 @@ PARAMETERS = [
     "are not in the tensordict",
     "Set the entries before the call",
 ]
-LOAD = ["TensorDictParams", "['a']", "load what both have with strict=False"]
+LOAD = ["TensorDictParams", "['a']", "load only the names that both have"]
 UNLIKE = [
     "Module 0 (Linear) and module 1 (Linear) differ",
     "Make the modules alike",

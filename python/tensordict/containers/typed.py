@@ -253,7 +253,7 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         return typed
 
     def masked_select(self, mask: torch.Tensor, *, inplace: bool = False) -> Self:
-        """Keep the elements where ``mask`` is true. See :meth:`TensorDict.masked_select`.
+        """Keep elements where ``mask`` is true. See :meth:`TensorDict.masked_select`.
 
         Args:
             mask: bool, with the leading dims of the batch size.

@@ -232,7 +232,7 @@ def decode(
 
 
 def entry_of(plain: object, meta: Meta, owner: CollectionProtocol) -> Any:
-    """Make non-tensor data of ``owner``, with one value or one value for each element."""
+    """Make non-tensor data of ``owner``, with one value, or one for each element."""
     size = owner.batch_size
     stacked = meta.fields.get("batch_size")
     if stacked is not None:
