@@ -312,3 +312,13 @@ class _Between(BaseHTTPRequestHandler):
         self.connection.close()
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = pass_on  # noqa: N815
+
+
+def bytes_read(proxy: Proxy) -> int:
+    """Count the bytes of the files of tensors that were asked for."""
+    count = 0
+    for method, path, asked in proxy.requests:
+        if method == "GET" and ".safetensors" in path and "index" not in path:
+            first, last = map(int, asked.removeprefix("bytes=").split("-"))
+            count += last - first + 1
+    return count

@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 import torch
 
-from object_stores import Proxy
+from object_stores import Proxy, bytes_read
+from tensordict import TensorDict
 from tensordict.checkpoint import Checkpointer
 from tensordict.checkpoint.mirror import Mirror
 from tensordict.checkpoint.remote_steps import RETIRED
@@ -251,3 +252,52 @@ def test_a_flaky_network_loses_no_step(s3, tmp_path):
         assert checkpointer.steps() == [4, 5]
     assert proxy.met
     proxy.stop()
+
+
+@pytest.fixture
+def large(s3, tmp_path):
+    """Return a proxy, a checkpointer that reads by it, and the model of its step."""
+    url = f"s3://bucket/{tmp_path.name}/large"
+    model = torch.nn.ModuleDict(
+        {"first": torch.nn.Linear(1000, 500), "second": torch.nn.Linear(500, 400)}
+    )
+    staging = tmp_path / "staging"
+    with Checkpointer(url, storage_options=s3.options(), staging=staging) as saving:
+        saving.save(
+            3,
+            model=model.bfloat16(),
+            data=TensorDict(a=torch.arange(6).reshape(3, 2), batch_size=[3]),
+            phase=torch.tensor([1j, 2.0]),
+            several=[torch.ones(2), {"x": torch.zeros(1)}],
+        )
+    proxy = Proxy(s3.endpoint, rate=0.0)
+    options = s3.options(proxy.endpoint)
+    yield proxy, Checkpointer(url, storage_options=options, staging=staging), model
+    proxy.stop()
+
+
+def test_a_loaded_step_reads_what_is_used_of_it(large):
+    proxy, checkpointer, model = large
+    shown = checkpointer.load()
+    heads = bytes_read(proxy)
+    assert heads <= 4 * (16 << 10)
+    weight = shown["model", "first", "weight"]
+    assert weight.shape == (500, 1000)
+    assert torch.equal(weight[[499, 0]], model["first"].weight[[499, 0]])
+    assert bytes_read(proxy) - heads == 2 * 2000
+    assert torch.equal(shown["data"][1:]["a"], torch.tensor([[2, 3], [4, 5]]))
+    assert torch.equal(shown["phase"] * 1, torch.tensor([1j, 2.0]))
+    assert torch.equal(shown["several"][0] + 1, torch.full((2,), 2.0))
+    whole = shown["model"].to_tensordict().flatten_keys(".")
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(whole[name], tensor)
+
+
+def test_a_lazy_restore_brings_the_tensors_that_it_needs(large):
+    proxy, checkpointer, model = large
+    part = torch.nn.ModuleDict({"second": torch.nn.Linear(500, 400).bfloat16()})
+    checkpointer.restore(model=part, lazy=True, strict=False)
+    for name, tensor in part["second"].state_dict().items():
+        assert torch.equal(tensor, model["second"].state_dict()[name])
+    size = sum(each.nbytes for each in part.state_dict().values())
+    assert bytes_read(proxy) <= size + 5 * (16 << 10)

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from object_stores import Proxy
+from object_stores import Proxy, bytes_read
 from ranks import Raised, Ranks
 from tensordict.checkpoint import Checkpointer
 from tensordict.storage.remote import place_of
@@ -82,16 +82,6 @@ def restore_large(rank, url, options):
     )
 
 
-def bytes_read(proxy):
-    """Count the bytes of the files of tensors that were asked for."""
-    count = 0
-    for method, path, asked in proxy.requests:
-        if method == "GET" and ".safetensors" in path and "index" not in path:
-            first, last = map(int, asked.removeprefix("bytes=").split("-"))
-            count += last - first + 1
-    return count
-
-
 def test_ranks_read_the_bytes_that_they_need(s3, tmp_path):
     url = f"s3://bucket/{tmp_path.name}"
     saving = Ranks(4, tmp_path, 20)
@@ -107,6 +97,15 @@ def test_ranks_read_the_bytes_that_they_need(s3, tmp_path):
         assert restored == [True] * 3
         size = 4 * (2400 * 1000 + 3 * 1000)
         assert bytes_read(proxy) <= 1.1 * size
+        before = bytes_read(proxy)
+        shown = Checkpointer(url, storage_options=s3.options(proxy.endpoint)).load()
+        weight = shown["model", "weight"]
+        whole = torch.arange(2400 * 1000.0).reshape(2400, 1000) + 1.0
+        # Rows of two ranks, and of their border.
+        rows = [0, 599, 600, 2399]
+        assert torch.equal(weight[rows], whole[rows])
+        assert bytes_read(proxy) - before < 4 * 17_000 + 4000 * len(rows)
+        assert torch.equal(shown["model"].to_tensordict()["weight"], whole)
     finally:
         restoring.close()
         proxy.stop()
@@ -138,13 +137,13 @@ def save_noting(rank, url, options, staging, background, fault):
     put = []
     upload = publishing.upload_file
 
-    def noting(place, file, name=""):
+    def noting(place, file, name="", **how):
         if fault is not None and rank == 1:
             if fault == "dies":
                 os._exit(1)
             raise OSError(5, "the network is down")
         put.append(name.rpartition("/")[2])
-        return upload(place, file, name)
+        return upload(place, file, name, **how)
 
     mirror.upload_file = publishing.upload_file = noting
     checkpointer = Checkpointer(

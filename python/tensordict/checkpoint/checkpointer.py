@@ -432,7 +432,9 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         """Load a step as a collection over its files, without a model.
 
         A module's entries are nested by the dots in their names; of other states keys
-        that are numbers become text.
+        that are numbers become text. If the step is in an object store, the collection is a
+        remote one: each tensor is read when it is used, and only the rows that an index
+        takes. It needs the step to stay there.
 
         Args:
             step: its number. Default: the one that was saved last.
@@ -440,7 +442,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         Raises:
             FileNotFoundError: there is no such step.
         """
-        return self._read(step, load_step)
+        return self._read(step, load_step, is_shown=True)
 
     def restore(
         self,
@@ -530,9 +532,19 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         self._read(step, read)
 
     def _read(
-        self, number: int | None, read: Callable[[StepFiles, dict[str, Any]], Any]
+        self,
+        number: int | None,
+        read: Callable[[StepFiles, dict[str, Any]], Any],
+        *,
+        is_shown: bool = False,
     ) -> Any:
-        """Read a step, also where others take its place meanwhile."""
+        """Read a step, also where others take its place meanwhile.
+
+        Args:
+            number: its number.
+            read: is given its files and its description.
+            is_shown: whether tensors of a store stay there until they are used.
+        """
         with self._lock:
             if not self._is_saving:
                 self._wait_for_steps()
@@ -541,7 +553,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
             step = self._find(number)
             attempts += 1
             try:
-                files = self._open(step)
+                files = self._open(step, is_shown=is_shown)
             except FileNotFoundError:
                 if attempts >= _MAX_ATTEMPTS:
                     raise

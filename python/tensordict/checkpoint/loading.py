@@ -30,7 +30,7 @@ def load_step(files: StepFiles, meta: Mapping[str, Any]) -> Any:
     found: Any = cls({}, [])
     for name, entry in entries.items():
         _set(found, name, entry)
-    return found.lock_()
+    return files.shown(found.lock_())
 
 
 def _nested(state: Mapping[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tensordict.checkpoint.remote_files import RemoteStepFiles
+from tensordict.checkpoint.remote_files import RemoteStepFiles, ShownStepFiles
 from tensordict.checkpoint.remote_steps import RemoteSteps
 from tensordict.checkpoint.steps import Steps, read_meta, retired, step_name
 from tensordict.storage.remote.publishing import (
@@ -240,9 +240,9 @@ class Mirror:
             self._changed.wait_for(lambda: not self._queue)
         self.raise_error()
 
-    def open(self, place: Any, num_threads: int) -> RemoteStepFiles:
-        """Return the files of a step of the store."""
-        return RemoteStepFiles(place, num_threads)
+    def open(self, place: Any, num_threads: int, *, is_shown: bool) -> RemoteStepFiles:
+        """Return the files of a step of the store, as ``Checkpointer._open``."""
+        return (ShownStepFiles if is_shown else RemoteStepFiles)(place, num_threads)
 
     def forget(self) -> None:
         """Forget steps that the process brings up which this was forked from."""

@@ -166,8 +166,13 @@ class Mirroring:
                 return step
         return self._steps.find(number)
 
-    def _open(self, step: Step) -> StepFiles:
-        """Return the files of a step."""
+    def _open(self, step: Step, *, is_shown: bool = False) -> StepFiles:
+        """Return the files of a step.
+
+        Args:
+            step: the step.
+            is_shown: whether tensors of a store stay there until they are used.
+        """
         if self._mirror is None or isinstance(step.path, Path):
             return StepFiles(step.path, self.num_threads)
-        return self._mirror.open(step.path, self.num_threads)
+        return self._mirror.open(step.path, self.num_threads, is_shown=is_shown)

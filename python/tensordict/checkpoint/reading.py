@@ -11,10 +11,11 @@ from tensordict import _rust
 from tensordict.checkpoint.distributed import rank_file
 from tensordict.checkpoint.headers import read_header
 from tensordict.checkpoint.steps import read_meta
+from tensordict.storage.encoding import Decoder
 from tensordict.storage.layouts.interface import CHANGED, DAMAGED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import torch
 
@@ -98,8 +99,26 @@ class StepFiles:
     def bring(self, wanted: Mapping[str, Iterable[Bytes]]) -> None:
         """Have bytes of tensors here, by the paths of files: on a disk they are."""
 
-    def bring_all(self, about: Mapping[str, Any]) -> None:
-        """Have all bytes of the files of an item here: on a disk they are."""
+    def bring_tensors(self, tensors: Sequence[Stored]) -> None:
+        """Have all bytes of tensors here that are mapped later: on a disk they are."""
+
+    def lazy_tensor(self, stored: Stored) -> torch.Tensor | None:
+        """A tensor that is read when it is used; None if its bytes are in several files."""
+        return self.mapped_tensor(stored) if stored.is_one_file else None
+
+    def decoder(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        source: Any,
+        device: torch.device | None,
+        sharded: Callable[[Mapping[str, Any]], torch.Tensor],
+    ) -> Decoder:
+        """Return the maker of values of an item from its tensors, as :class:`Decoder`."""
+        return Decoder(tensors, source, device, sharded)
+
+    def shown(self, loaded: Any) -> Any:
+        """Return the collection of a step, of tensors that :meth:`lazy_tensor` has made."""
+        return loaded
 
     def mapped_tensor(self, stored: Stored) -> torch.Tensor:
         """A tensor over its file; stores stay in this process.

@@ -11,6 +11,7 @@ import atexit
 import mmap
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import weakref
@@ -18,25 +19,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
+import torch
 
 from tensordict import _rust
 from tensordict.checkpoint.distributed import rank_file
 from tensordict.checkpoint.reading import StepFiles
 from tensordict.checkpoint.steps import META, parse_meta
+from tensordict.containers.remote.collection import shown_as
+from tensordict.storage.encoding import Decoder
 from tensordict.storage.remote.fetching import download_file
 from tensordict.storage.remote.manifests import read_manifest
-from tensordict.storage.remote.objects import RemoteObject
+from tensordict.storage.remote.objects import PiecedObject, RemoteObject
 from tensordict.storage.remote.publishing import in_threads
 from tensordict.storage.remote.reading import read_all, read_range
 from tensordict.storage.remote.segments import Segments
+from tensordict.storage.remote.tensor import RemoteTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from tensordict.checkpoint.ranges import Bytes
+    from tensordict.checkpoint.ranges import Bytes, Stored
     from tensordict.storage.remote.place import Place
 
-__all__ = ["RemoteStepFiles"]
+__all__ = ["RemoteStepFiles", "ShownStepFiles"]
 
 HEAD: Final = 16 << 10
 """The bytes of a file that are asked for first: most headers are in them."""
@@ -182,7 +187,17 @@ class RemoteStepFiles(StepFiles):
                 found.append((first + start, first + min(stop, size)))
         self._fetch(ranges)
 
-    def bring_all(self, about: Mapping[str, Any]) -> None:
+    def bring_tensors(self, tensors: Sequence[Stored]) -> None:
+        """Have all bytes of tensors here that are in one file each."""
+        wanted: dict[str, list[Bytes]] = {}
+        for stored in tensors:
+            if stored.is_one_file:
+                source = stored.find(0)
+                # As many bytes as it has.
+                wanted.setdefault(source.path, []).append((source.name, 0, sys.maxsize))
+        self.bring(wanted)
+
+    def _bring_files(self, about: Mapping[str, Any]) -> None:
         """Have all bytes of the files of an item here."""
         self.paths(about)
         self._fetch(
@@ -215,9 +230,7 @@ class RemoteStepFiles(StepFiles):
 
     def mapped_tensor(self, stored: Any) -> Any:
         """A tensor over the file, whose bytes have come; stores stay in this process."""
-        source = stored.find(0)
-        size = self._files[Path(source.path).name].place_of(source.name)[1]
-        self.bring({source.path: [(source.name, 0, size)]})
+        self.bring_tensors([stored])
         shown = self.directory
         self.directory = self._folder
         try:
@@ -227,7 +240,7 @@ class RemoteStepFiles(StepFiles):
 
     def problems(self, about: Mapping[str, Any]) -> list[str]:
         """List the problems of the files of an item, a line each."""
-        self.bring_all(about)
+        self._bring_files(about)
         try:
             return super().problems(about)
         finally:
@@ -235,6 +248,50 @@ class RemoteStepFiles(StepFiles):
             for name in about["files"]:
                 self._files.pop(name, None)
                 (self._folder / name).unlink(missing_ok=True)
+
+
+class ShownStepFiles(RemoteStepFiles):
+    """The tensors of a step in a store, of which the bytes stay there until they are used."""
+
+    def bring_tensors(self, tensors: Sequence[Stored]) -> None:
+        """Bring nothing: :meth:`lazy_tensor` leaves all bytes in the store."""
+
+    def lazy_tensor(self, stored: Stored) -> torch.Tensor | None:
+        """A remote tensor; None if its bytes are not runs of files, one behind the other."""
+        found = []
+        at = 0
+        boxes = stored.grid.boxes
+        for number in sorted(range(len(boxes)), key=lambda number: boxes[number][0]):
+            offsets, sizes = boxes[number]
+            if offsets and (offsets[0] != at or sizes[1:] != stored.shape[1:]):
+                return None
+            at += sizes[0] if sizes else 0
+            source = stored.find(number)
+            file = self._files[Path(source.path).name]
+            found.append((file.source, *file.place_of(source.name)))
+        if not found:
+            return None
+        source, start, _ = found[0]
+        if len(found) > 1:
+            name = f"{source.place.name} ({stored.name})"
+            source, start = PiecedObject(source.place.parent / name, found), 0
+        shape = torch.Size(stored.shape)
+        return RemoteTensor.of(source, start, shape, stored.dtype, sys.maxsize)
+
+    def decoder(self, *args: Any) -> Decoder:
+        """Return the maker of values, which leaves remote tensors on the CPU."""
+        return _InTheStore(*args)
+
+    def shown(self, loaded: Any) -> Any:
+        """Return a remote collection."""
+        return shown_as(loaded, sys.maxsize)
+
+
+class _InTheStore(Decoder):
+    """Makes values of remote tensors, and moves none to a device: that would read it."""
+
+    def placed(self, tensor: torch.Tensor, saved: str | None) -> torch.Tensor:
+        return tensor
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -121,15 +122,14 @@ class Restoring:
         if ranks is not None:
             needing = Needing(torch.distributed.get_rank())
         self._reads = Reads(files.num_threads, needing, files.bring)
+        self._mapped_later: list[tuple[Stored, torch.Tensor]] = []
+        """Tensors that are mapped, and those whose memory they take the place of."""
         self._after: list[Callable[[], None]] = []
 
     # For kinds of items -------------------------------------------------------------------
 
     def files_of(self, name: str, about: Mapping[str, Any]) -> ItemFiles:
         """Return the tensors of an item."""
-        if self.lazy:
-            # Each tensor is mapped alone: all of them come at once.
-            self.files.bring_all(about)
         return ItemFiles(self.parts, name, about, self._ranks.get(name, 0))
 
     def value(self, name: str, about: Mapping[str, Any], like: object = None) -> Any:
@@ -167,16 +167,22 @@ class Restoring:
             sharded: the JSON of ``DTensor`` values, and the same.
         """
         reads = Reads(self.files.num_threads, bring=self.files.bring)
+        stored = {name: files.stored(name) for name in dict(names)}
+        parts = [(fields["key"], files.of_fields(fields)) for fields, _ in sharded]
+        if self.lazy:
+            # Each tensor is mapped alone: the bytes of all of them come at once.
+            own = [*stored.values(), *dict(parts).values()]
+            self.files.bring_tensors(own)
         plain = {
-            name: self._new(files.stored(name), like, None, reads)
+            name: self._new(stored[name], like, None, reads)
             for name, like in dict(names).items()
         }
         placed = {
-            fields["key"]: self._new(files.of_fields(fields), like, None, reads)
-            for fields, like in sharded
+            key: self._new(each, like, None, reads)
+            for (key, each), (_, like) in zip(parts, sharded, strict=True)
         }
         reads.fetch()
-        return Decoder(
+        return self.files.decoder(
             plain,
             self.files.directory,
             self.device,
@@ -212,8 +218,13 @@ class Restoring:
                 reads = self._reads
             reads.add(stored, made, is_new=True)
             return made
-        if self.lazy and stored.is_one_file:
-            return self.files.mapped_tensor(stored).to(device, dtype)
+        shown = self.files.lazy_tensor(stored) if self.lazy else None
+        if shown is not None:
+            return (
+                shown
+                if dtype == shown.dtype and device is None
+                else shown.to(device, dtype)
+            )
         made = torch.empty(stored.shape, dtype=dtype, device=device)
         reads.add(stored, made, is_new=True)
         return made
@@ -221,8 +232,7 @@ class Restoring:
     def read_into(self, stored: Stored, own: torch.Tensor) -> None:
         """Have a tensor read into the memory of another, when nothing can be refused."""
         if self.lazy and stored.is_one_file and _can_be_mapped(own, stored):
-            mapped = self.files.mapped_tensor(stored)
-            self.after(lambda: setattr(own, "data", mapped))
+            self._mapped_later.append((stored, own))
             return
         self._reads.add(stored, own, is_new=False)
 
@@ -333,6 +343,10 @@ class Restoring:
             self._reads.fetch()
         except RuntimeError as error:
             raise RuntimeError(MSG_DAMAGED.format(error)) from error
+        self.files.bring_tensors([stored for stored, _ in self._mapped_later])
+        for stored, own in self._mapped_later:
+            mapped = self.files.mapped_tensor(stored)
+            self.after(partial(setattr, own, "data", mapped))
 
     def change(self, *, rng: bool) -> None:
         """Change what is restored; where that fails, on any rank, all is as it was.
