@@ -29,7 +29,7 @@ class Exporting:
     _read: Callable[..., Any]
     _durable_steps: Callable[[], list[Step]]
     _find: Callable[[int | None], Step]
-    _open: Callable[[Step], StepFiles]
+    _open: Callable[..., StepFiles]
     wait: Callable[[], None]
     _ranks: Callable[[], Ranks | None]
 

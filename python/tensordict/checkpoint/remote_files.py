@@ -266,12 +266,13 @@ class ShownStepFiles(RemoteStepFiles):
             if offsets and (offsets[0] != at or sizes[1:] != stored.shape[1:]):
                 return None
             at += sizes[0] if sizes else 0
-            source = stored.find(number)
-            file = self._files[Path(source.path).name]
-            found.append((file.source, *file.place_of(source.name)))
+            part = stored.find(number)
+            file = self._files[Path(part.path).name]
+            found.append((file.source, *file.place_of(part.name)))
         if not found:
             return None
-        source, start, _ = found[0]
+        source: RemoteObject = found[0][0]
+        start = found[0][1]
         if len(found) > 1:
             name = f"{source.place.name} ({stored.name})"
             source, start = PiecedObject(source.place.parent / name, found), 0
