@@ -79,10 +79,10 @@ def flip_of_mapped_images() -> float:
 
 
 def flip_in_a_bare_child() -> float:
-    """The CPU of the plain loop in a forked child over that of the loop here.
+    """Return the CPU time of the loop in a forked child over the loop's here.
 
-    A child has the files, and no page tables for them: this is what no map can go below
-    that works in a new process.
+    A child has the open files but no page tables for them. No map that works in a new
+    process can take less.
     """
 
     def child(_: Any, loop: Callable[[], None]) -> None:

@@ -90,7 +90,7 @@ from tensordict.storage.layouts.archive import (
     unpack_memmap,
 )
 
-# The decorator takes the name of the module it is in, as above.
+# Imported last: `tensordict.tensorclass` must become the decorator, not the package.
 from tensordict.tensorclass import (
     MetaData,
     NonTensorData,

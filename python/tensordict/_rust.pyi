@@ -1,7 +1,7 @@
 """The native half of the package: see ``rust/tensordict-python``.
 
-Written by hand and checked against the built module by ``make types``. A primitive has
-the parameters of its namesake in ``tensordict.primitives``, where its docstring is.
+These types are written by hand, and ``make types`` checks them against the built module. A
+primitive has the parameters and the docstring of its twin in ``tensordict.primitives``.
 """
 
 from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
@@ -21,7 +21,7 @@ __version__: Final[str]
 core_version: Final[str]
 is_debug_build: Final[bool]
 
-# shortcuts/: which shortcuts into CPython and torch are taken.
+# shortcuts/: the shortcuts into CPython and torch that are in use.
 def shortcuts() -> dict[str, bool]: ...
 
 # storage/: the directory layout of a save.
@@ -620,7 +620,7 @@ def update(
 ) -> None: ...
 def hang(td: object, key: str, value: Any) -> None: ...
 
-# wire.rs: the layout of what is sent, and its leaves in one buffer.
+# wire.rs: the layout of messages, and their leaves in one buffer.
 
 def wire_layout(td: CollectionProtocol) -> tuple[bytes, list[torch.Tensor]] | None: ...
 def wire_places(td: CollectionProtocol) -> tuple[bytes, bytes] | None: ...
@@ -632,7 +632,7 @@ class Packing:
         self, leaves: list[torch.Tensor], buffer: torch.Tensor, unpack: bool
     ) -> bool: ...
 
-# lanes.rs: the plan of a loader of streams, and the counters that its processes share.
+# lanes.rs: the plan of a stream loader, and the counters that its processes share.
 @final
 class Lanes:
     def __new__(
@@ -668,7 +668,7 @@ class SharedCounters:
 
 def shuffled(length: int, seed: int, epoch: int) -> list[int]: ...
 
-# shortcuts/calls/: methods that are native where nothing compiles.
+# shortcuts/calls/: methods that are native outside of compiled code.
 def call_natively(function: _T) -> _T: ...
 def call_foreach_natively(
     function: Callable[..., Any], takes_operand: bool

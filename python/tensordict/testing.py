@@ -136,19 +136,19 @@ def laws() -> list[Law]:
         >>> [law for law in laws() if law.name == "exp is that of a tensordict"]
         [Law(name='exp is that of a tensordict', ...)]
     """
-    found = [
+    result = [
         Law(check.__name__.removeprefix("_").replace("_", " "), check)
         for check in CHECKS
     ]
-    found += [
+    result += [
         Law(f"index {index} is that of each leaf", _index_law(index))
         for index in INDICES
     ]
-    found += [
+    result += [
         Law(f"{name} is that of a tensordict", _operation_law(operation))
         for name, operation in OPERATIONS.items()
     ]
-    return found
+    return result
 
 
 def check_collection(make: Make) -> None:
@@ -209,13 +209,13 @@ def _check(holds: bool, otherwise: str) -> None:
         raise AssertionError(otherwise)
 
 
-def _check_raises(call: Callable[[], Any], what: str) -> None:
+def _check_raises(call: Callable[[], Any], offered: str) -> None:
     """Check that a call raises the error for a value that a tensordict cannot take."""
     try:
         call()
     except (RuntimeError, ValueError):
         return
-    raise AssertionError(f"{what} is not refused")
+    raise AssertionError(f"{offered} is not refused")
 
 
 def _index_law(index: Any) -> Callable[[Any], None]:

@@ -95,7 +95,7 @@ def is_plain(tx: Any, value: Any) -> bool:
         or value.is_realized()
         or value.source is None
         or type(value.peek_value()) not in _PLAIN
-        or tx.output.export  # the leaves must become inputs of the graph
+        or tx.output.export  # every result must be an output of the exported graph
     ):
         return False
     install_guard(value.source.make_guard(GuardBuilder.TYPE_MATCH))
@@ -134,11 +134,11 @@ def picked_rule(tx: Any, entries_in: Any, keys: Any) -> Any:
     for key in keys.items:
         if not key.is_python_constant() or type(key.as_python_constant()) is not str:
             return None
-        place = tracker(key)
-        value = entries_in.items.get(place)
+        key_variable = tracker(key)
+        value = entries_in.items.get(key_variable)
         if value is None or type(value) is DeletedVariable:
             return None
-        entries[place] = value
+        entries[key_variable] = value
     for key in keys.items if source else ():
         guard = functools.partial(
             GuardBuilder.DICT_CONTAINS, key=key.as_python_constant()
@@ -154,7 +154,7 @@ def all_begin_with_rule(_tx: Any, entries: Any, size: Any) -> Any:
         return None
     if not size.is_python_constant():
         return None
-    wanted = tuple(size.as_python_constant())
+    sizes = tuple(size.as_python_constant())
     for variable in entries.items.values():
         value: Any = variable.realize()
         if type(value) is not TensorVariable or value.python_type() is not _PLAIN[0]:
@@ -164,10 +164,10 @@ def all_begin_with_rule(_tx: Any, entries: Any, size: Any) -> Any:
             return None
         if example.is_nested:
             return ConstantVariable.create(False)
-        shape = tuple(example.shape[: len(wanted)])
+        shape = tuple(example.shape[: len(sizes)])
         if not all(type(n) is int for n in shape):
             return None
-        if shape != wanted:
+        if shape != sizes:
             return ConstantVariable.create(False)
     return ConstantVariable.create(True)
 

@@ -225,12 +225,14 @@ def can_be_entry(tx: Any, td: Any, value: Any) -> bool:
     device = attribute(tx, td, "_device")
     if example is None or example.is_nested or not size.is_python_constant():
         return False
-    wanted = tuple(size.as_python_constant())
-    shape = tuple(example.shape[: len(wanted)])
+    batch_size = tuple(size.as_python_constant())
+    shape = tuple(example.shape[: len(batch_size)])
     if not device.is_python_constant() or not all(type(n) is int for n in shape):
         return False
     device_of_td = device.as_python_constant()
-    return shape == wanted and (device_of_td is None or example.device == device_of_td)
+    return shape == batch_size and (
+        device_of_td is None or example.device == device_of_td
+    )
 
 
 def plain_outputs_rule(tx: Any, module: Any, td: Any, outputs: Any) -> Any:

@@ -206,11 +206,11 @@ def _array(namespace: Any, path: tuple[str, ...], value: torch.Tensor) -> Any:
             library=library, dtype=value.dtype, key=key, error=error
         )
         raise TypeError(msg) from error
-    found = array.dtype
-    if getattr(found, "itemsize", value.element_size()) != value.element_size():
+    array_dtype = array.dtype
+    if getattr(array_dtype, "itemsize", value.element_size()) != value.element_size():
         raise TypeError(
             MSG_NARROWED.format(
-                dtype=value.dtype, key=key, library=library, found=found
+                dtype=value.dtype, key=key, library=library, found=array_dtype
             )
         )
     return array

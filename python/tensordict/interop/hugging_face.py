@@ -95,16 +95,16 @@ def to_hf(td: CollectionProtocol, *, features: object = None) -> datasets.Datase
 def _check(path: tuple[str, ...], td: CollectionProtocol) -> None:
     """Raise an error for a leaf that Arrow cannot hold."""
     for key, value in list(td.items()):
-        here = (*path, key)
+        key_path = (*path, key)
         if isinstance(value, CollectionProtocol):
             if not value._is_non_tensor:
-                _check(here, value)
+                _check(key_path, value)
             continue
         if value.dtype not in DTYPES:
-            raise TypeError(MSG_DTYPE.format(dtype=value.dtype, key=path_of(here)))
+            raise TypeError(MSG_DTYPE.format(dtype=value.dtype, key=path_of(key_path)))
         if not value.is_nested and 0 in value.shape[1:]:
             raise ValueError(
-                MSG_EMPTY_DIM.format(shape=tuple(value.shape), key=path_of(here))
+                MSG_EMPTY_DIM.format(shape=tuple(value.shape), key=path_of(key_path))
             )
 
 
@@ -117,17 +117,17 @@ def _refuse_values(
         TypeError: there is such an entry.
     """
     for key, value in list(td.items()):
-        here = (*path, key)
+        key_path = (*path, key)
         if not isinstance(value, CollectionProtocol):
             continue
         nested: Any = value
         if not nested._is_non_tensor:
-            _refuse_values(pa, here, nested)
+            _refuse_values(pa, key_path, nested)
             continue
         try:
             pa.array(list(nested._flat()))
         except (pa.ArrowException, OverflowError, TypeError) as error:
-            msg = MSG_VALUES.format(key=path_of(here), error=error)
+            msg = MSG_VALUES.format(key=path_of(key_path), error=error)
             raise TypeError(msg) from error
 
 

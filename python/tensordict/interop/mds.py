@@ -172,14 +172,14 @@ class _Columns:
 
     Args:
         td: the tensordict.
-        given: the encodings that the caller passed, or None.
+        chosen: the encodings that the caller passed, or None.
 
     Raises:
         ValueError: there are no entries or no rows, or rows differ in keys.
         TypeError: a column has no encoding.
     """
 
-    def __init__(self, td: Any, given: dict[str, str] | None) -> None:
+    def __init__(self, td: Any, chosen: dict[str, str] | None) -> None:
         if td.batch_dims and not len(td):
             raise ValueError(MSG_EMPTY.format(missing="row"))
         members = [td] if td.batch_dims else [td.unsqueeze(0)]
@@ -194,18 +194,18 @@ class _Columns:
             if set(table) != set(names):
                 raise ValueError(MSG_KEYS.format(first=names, other=list(table)))
         self.encodings: dict[str, str] = {}
-        if given is not None:
-            more = [name for name in given if name not in tables[0]]
+        if chosen is not None:
+            more = [name for name in chosen if name not in tables[0]]
             if more:
                 raise KeyMessageError(MSG_COLUMNS.format(extra=more, names=names))
-            self.encodings = dict(given)
-            tables = [{name: table[name] for name in given} for table in tables]
+            self.encodings = dict(chosen)
+            tables = [{name: table[name] for name in chosen} for table in tables]
         self._parts: list[tuple[int, dict[str, Callable[[int], Any]]]] = []
         for table in tables:
             readers = {}
             rows = 0
             for name, (path, entry) in table.items():
-                is_chosen = given is not None
+                is_chosen = chosen is not None
                 encoding, rows, read = _column(name, path, entry, is_chosen)
                 if not is_chosen:
                     first_encoding = self.encodings.setdefault(name, encoding)

@@ -431,7 +431,8 @@ def _unflatten(values: Sequence[Any], context: dict[str, Any]) -> Any:
     unbatched, first_key, old_shape = context["leaf"].facts
     num_dims = len(context["batch_size"].sizes)
     for key, value in entries.items():
-        # A derivative of a batched leaf times an unbatched tensor is unbatched.
+        # The derivative by a batched leaf that was multiplied by an unbatched tensor has
+        # the class `UnbatchedTensor`.
         if (
             type(value) is UnbatchedTensor
             and key not in unbatched

@@ -288,16 +288,16 @@ for _function in (functional.mse_loss, functional.l1_loss, functional.smooth_l1_
 # Gradients ---------------------------------------------------------------------------
 
 
-def _only(value: object, what: str) -> Any:
+def _only(value: object, role: str) -> Any:
     """Return the single tensordict that ``value`` is or contains."""
     if isinstance(value, (tuple, list)):
         if len(value) != 1:
-            msg = f"torch.autograd.grad for TensorDict only supports a single {what}"
+            msg = f"torch.autograd.grad for TensorDict only supports a single {role}"
             raise ValueError(msg)
         value = value[0]
     if not isinstance(value, CollectionProtocol):
         msg = (
-            f"torch.autograd.grad for TensorDict only supports TensorDictBase as {what}"
+            f"torch.autograd.grad for TensorDict only supports TensorDictBase as {role}"
         )
         raise ValueError(msg)
     return value

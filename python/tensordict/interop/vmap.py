@@ -370,14 +370,14 @@ def _foreach_rule(name: str) -> Callable[..., Any] | None:
     def rule(*values: Any, **options: object) -> list[Any] | None:
         results = []
         for position, first in enumerate(values[0]):
-            rest = [
+            others = [
                 value[position] if isinstance(value, (list, tuple)) else value
                 for value in values[1:]
             ]
-            if has_value and len(rest) == 3:
-                result = operator(first, *rest[:2], value=rest[2])
+            if has_value and len(others) == 3:
+                result = operator(first, *others[:2], value=others[2])
             else:
-                result = operator(first, *rest, **options)
+                result = operator(first, *others, **options)
             if inplace:
                 first.copy_(result)
             results.append(result)

@@ -299,7 +299,7 @@ def _of_dataset(dataset: Any, batch_dims: Any) -> Any:
     leading = _common_leading_dims([array.dims for array in arrays.values()])
     stored = json.loads(dataset.attrs.get(BATCH_ATTRIBUTE, "{}"))
     names, sizes = stored.get("names", []), stored.get("size", [])
-    dims = [name or f"batch_{at}" for at, name in enumerate(names)]
+    dims = [name or f"batch_{index}" for index, name in enumerate(names)]
     # A selection in xarray may have removed a dim.
     fits = all(list(array.dims[: len(dims)]) == dims for array in arrays.values())
     if batch_dims is not None or not stored or not fits:
@@ -322,7 +322,7 @@ def _of_dataset(dataset: Any, batch_dims: Any) -> Any:
                 MSG_BATCH.format(asked=list(dims), name=name, dims=array.dims)
             )
         feature_dims = [str(dim) for dim in array.dims[len(dims) :]]
-        if feature_dims != [f"{name}_{at}" for at in range(len(feature_dims))]:
+        if feature_dims != [f"{name}_{index}" for index in range(len(feature_dims))]:
             labels.setdefault("dims", {})[name] = feature_dims
         if array.attrs:
             labels.setdefault("attrs_of", {})[name] = dict(array.attrs)

@@ -337,15 +337,15 @@ def module_text(module: torch.nn.Module, fields: Iterable[tuple[str, Any]]) -> s
 
 def reset_below(module: nn.Module) -> bool:
     """Reset the submodules, the innermost first; return whether one was reset."""
-    found = False
+    was_reset = False
     for child in module.children():
-        found |= reset_below(child)
+        was_reset |= reset_below(child)
         # A wrapper forwards `reset_parameters` to the module in it, which is then drawn
         # a second time. This keeps the numbers of a given seed.
         if hasattr(child, "reset_parameters"):
             child.reset_parameters()  # type: ignore[operator]
-            found = True
-    return found
+            was_reset = True
+    return was_reset
 
 
 for _public in (TensorDictModuleBase, _OutKeysSelect):

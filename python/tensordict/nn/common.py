@@ -310,11 +310,11 @@ class TensorDictModule(TensorDictModuleBase):
         if outputs is None:
             return ()
         if isinstance(outputs, (dict, TensorDictBase)):
-            found: Any = outputs
+            result: Any = outputs
             keys = self._out_keys
-            present = [key in found for key in keys]
+            present = [key in result for key in keys]
             if keys and all(present):
-                return tuple([found[key] for key in keys])
+                return tuple([result[key] for key in keys])
         return (outputs,)
 
     def __getattr__(self, name: str) -> Any:

@@ -150,11 +150,11 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         ]
 
     def _last_probabilistic(self) -> Any:
-        found = self._probabilistic()
-        if not found:
+        modules = self._probabilistic()
+        if not modules:
             msg = f"No distribution module found in {self}."
             raise RuntimeError(msg)
-        return found[-1]
+        return modules[-1]
 
     @property
     def det_part(self) -> TensorDictSequential:
@@ -363,7 +363,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         is_plain = self.inplace is None and not self._select_before_return
         result = td if is_plain else td.copy()
         if self.return_composite:
-            result, found = self._dists(
+            result, dists = self._dists(
                 result, None, resamples=resamples, has_successor=not ends
             )
         else:
@@ -371,12 +371,12 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
             with set_interaction_type(
                 interaction_type() or self.default_interaction_type
             ):
-                result, found = self._call_once(
+                result, dists = self._call_once(
                     self._last_module, result, resamples=resamples, ends=ends
                 )
         if not (is_plain or ends):
             result = self._write_result(td, result, None)
-        return result, found
+        return result, dists
 
     def log_prob(
         self,

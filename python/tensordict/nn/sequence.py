@@ -71,7 +71,7 @@ class TensorDictSequential(TensorDictModule):
     """
 
     module: Any
-    # A class in between may ask for this before its modules are here.
+    # For subclasses that read these before the constructor has set them.
     _select_before_return = False
     partial_tolerant: bool = False
 
@@ -174,7 +174,7 @@ class TensorDictSequential(TensorDictModule):
             1
         """
         available = set(_listed(in_keys, self.in_keys))
-        wanted = set(_listed(out_keys, self._complete_out_keys))
+        needed_keys = set(_listed(out_keys, self._complete_out_keys))
         chosen: list[tuple[str, Any]] = []
         for name, module in self.module._modules.items():
             if not set(module.in_keys) <= available:
@@ -188,12 +188,12 @@ class TensorDictSequential(TensorDictModule):
             available |= set(module.out_keys)
         needed: list[tuple[str, Any]] = []
         for name, module in reversed(chosen):
-            if not wanted & set(module.out_keys):
+            if not needed_keys & set(module.out_keys):
                 continue
             # A sequence of a subclass is kept as a whole.
             if type(module) is TensorDictSequential:
-                module = module.select_subsequence(out_keys=wanted)
-            wanted |= set(module.in_keys)
+                module = module.select_subsequence(out_keys=needed_keys)
+            needed_keys |= set(module.in_keys)
             needed.append((name, module))
         if not needed:
             msg = (

@@ -72,34 +72,34 @@ def _empty(pa: ModuleType, dataset: Dataset) -> Any:
     return pa.table({name: pa.nulls(0) for name in names})
 
 
-def _as_one_type(pa: ModuleType, name: str, found: Sequence[Any]) -> Any:
+def _as_one_type(pa: ModuleType, name: str, blocks: Sequence[Any]) -> Any:
     """Join the parts of a column; values of different types become Python objects.
 
     Raises:
         TypeError: some parts hold tensors, and others hold other values.
     """
-    kinds = {part.type for part in found if part.type != pa.null()}
+    kinds = {part.type for part in blocks if part.type != pa.null()}
     if len(kinds) > 1 and any(map(_is_tensor(pa), kinds)):
         if not all(map(_is_tensor(pa), kinds)):
             shown = ", ".join(sorted(map(str, kinds)))
             raise TypeError(MSG_MIXED.format(name=name, kinds=shown))
-        found = _with_shapes(pa, [part for part in found if len(part)])
-        kinds = {found[0].type}
+        blocks = _with_shapes(pa, [part for part in blocks if len(part)])
+        kinds = {blocks[0].type}
     if len(kinds) == 1:
         kind = kinds.pop()
         chunks = [
             chunk if chunk.type == kind else pa.nulls(len(chunk), kind)
-            for part in found
+            for part in blocks
             for chunk in part.chunks
         ]
         return pa.chunked_array(chunks, type=kind)
-    parts = [pa.table({name: part}) for part in found]
+    parts = [pa.table({name: part}) for part in blocks]
     try:
         table = pa.concat_tables(parts, promote_options="permissive")
     except (pa.ArrowTypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
         # The types have no common Arrow type: keep the Python values.
         return pa.chunked_array(
-            [as_objects([value for part in found for value in part.to_pylist()])]
+            [as_objects([value for part in blocks for value in part.to_pylist()])]
         )
     return table.column(name)
 

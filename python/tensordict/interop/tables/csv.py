@@ -166,25 +166,25 @@ def _as_written(
     frame = _typed(asked, pd, path, options)
     is_suspicious = _is_suspicious(path)
     texts_at, numbers_at = [], []
-    for at, dtype in enumerate(frame.dtypes):
+    for index, dtype in enumerate(frame.dtypes):
         if isinstance(dtype, pd.StringDtype):
-            if frame.iloc[:, at].isna().any():
-                texts_at.append(at)
+            if frame.iloc[:, index].isna().any():
+                texts_at.append(index)
         elif isinstance(dtype, np.dtype) and dtype.kind == "O":
             # Parts of the column looked like numbers.
-            texts_at.append(at)
+            texts_at.append(index)
         elif is_suspicious and getattr(dtype, "kind", "O") in "iuf":
-            numbers_at.append(at)
+            numbers_at.append(index)
     if not texts_at and not numbers_at:
         return frame
     _rewind(path)
     texts = pd.read_csv(path, dtype=str, keep_default_na=False, **options)
-    columns = [frame.iloc[:, at] for at in range(frame.shape[1])]
-    for at in texts_at + numbers_at:
-        column = texts.iloc[:, at]
-        if at in texts_at or column.str.match(NOT_PLAIN.pattern, na=False).any():
+    columns = [frame.iloc[:, index] for index in range(frame.shape[1])]
+    for index in texts_at + numbers_at:
+        column = texts.iloc[:, index]
+        if index in texts_at or column.str.match(NOT_PLAIN.pattern, na=False).any():
             column.index = frame.index
-            columns[at] = column.mask(column == "")
+            columns[index] = column.mask(column == "")
     return pd.concat(columns, axis=1)
 
 
@@ -258,13 +258,13 @@ def _begins_oddly(text: np.ndarray[Any, Any]) -> bool:
     begins = (judged == ord("0")) | (judged == ord("+"))
     begins &= ~is_inside[1:-2]
     begins &= is_digit[3:]
-    places = np.flatnonzero(begins) + 2
+    positions = np.flatnonzero(begins) + 2
     # A zero after a sign may belong to an exponent or a date.
-    sign = text[places - 1]
+    sign = text[positions - 1]
     may_be_inside = ((sign == ord("-")) | (sign == ord("+"))) & (
-        text[places] != ord("+")
+        text[positions] != ord("+")
     )
-    return not (may_be_inside & is_inside[places - 2]).all()
+    return not (may_be_inside & is_inside[positions - 2]).all()
 
 
 def _rewind(path: object) -> None:
@@ -281,9 +281,9 @@ def _read_with_pyarrow(
     except ImportError as error:
         raise ImportError(MSG_NEITHER) from error
     rules = rules_of(asked)
-    given = dict(options)
-    convert = given.pop("convert_options", None)
-    table = arrow_csv.read_csv(path, convert_options=convert, **given)
+    read_options = dict(options)
+    convert = read_options.pop("convert_options", None)
+    table = arrow_csv.read_csv(path, convert_options=convert, **read_options)
     if convert is None:
         types = pa.types
         is_suspicious = _is_suspicious(path)
@@ -299,15 +299,15 @@ def _read_with_pyarrow(
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         )
-        text_table = arrow_csv.read_csv(path, convert_options=as_texts, **given)
-        for at, name in enumerate(table.column_names):
+        text_table = arrow_csv.read_csv(path, convert_options=as_texts, **read_options)
+        for index, name in enumerate(table.column_names):
             if name not in texts:
                 continue
             column = text_table.column(name)
             is_number = _is_number(types, table.schema.field(name).type)
             shown = column.to_pylist() if is_number else []
             if not is_number or any(text and NOT_PLAIN.match(text) for text in shown):
-                table = table.set_column(at, name, column)
+                table = table.set_column(index, name, column)
     reader = arrow.Reader(pa, rules, counts_time=True)
     entries = arrow.entries_of(asked, reader, table)
     return collection(cls, asked, entries, rules.masks, table.num_rows)

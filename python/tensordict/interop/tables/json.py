@@ -67,23 +67,23 @@ def read(
         text = path.read()
         text = text if isinstance(text, str) else text.decode()
     shown = path if is_path else "from_json"
-    found = [*_records_of_lines(shown, text)] if lines else _parsed(text)
-    if isinstance(found, dict):
-        if not any(isinstance(value, (dict, list)) for value in found.values()):
+    parsed = [*_records_of_lines(shown, text)] if lines else _parsed(text)
+    if isinstance(parsed, dict):
+        if not any(isinstance(value, (dict, list)) for value in parsed.values()):
             raise ValueError(MSG_NO_RECORDS.format("a single object"))
-        if not all(isinstance(value, list) for value in found.values()):
+        if not all(isinstance(value, list) for value in parsed.values()):
             # The columns map row names to values; pandas orders the rows.
             import io
 
             return _read_with_pandas(cls, asked, io.StringIO(text), lines, options)
-        columns = found
-        rows = len(next(iter(found.values()), ()))
-        if any(len(values) != rows for values in found.values()):
+        columns = parsed
+        rows = len(next(iter(parsed.values()), ()))
+        if any(len(values) != rows for values in parsed.values()):
             msg = "All arrays must be of the same length: from_json got columns that differ."
             raise ValueError(msg)
     else:
-        columns = _columns(found)
-        rows = len(found)
+        columns = _columns(parsed)
+        rows = len(parsed)
     paths = as_entries(asked, list(columns))
     entries = {
         path: _entry(rules, path, values)
@@ -134,11 +134,11 @@ def _columns(records: object) -> dict[str, list[Any]]:
     if not isinstance(records, list) or not all(
         isinstance(record, dict) for record in records
     ):
-        found = type(records).__name__
+        description = type(records).__name__
         if isinstance(records, list):
             odd = next(record for record in records if not isinstance(record, dict))
-            found = f"an array with {type(odd).__name__} in it"
-        raise ValueError(MSG_NO_RECORDS.format(found))
+            description = f"an array with {type(odd).__name__} in it"
+        raise ValueError(MSG_NO_RECORDS.format(description))
     names: dict[str, None] = {}
     for record in records:
         if record.keys() != names.keys():

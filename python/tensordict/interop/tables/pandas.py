@@ -201,15 +201,15 @@ def columns_of(
         ValueError: a tensor has feature dims.
         TypeError: NumPy lacks the dtype of a tensor.
     """
-    found = flat_columns(method, td, separator, is_narrow=True)
-    for name, value in found.items():
+    entries = flat_columns(method, td, separator, is_narrow=True)
+    for name, value in entries.items():
         is_wide = isinstance(value, torch.Tensor) and (
             value.ndim > 1 or value.ndim < td.batch_dims
         )
         if is_wide:
             raise ValueError(MSG_SHAPE.format(value.shape, name))
-    rows = rows_of(method, td, found)
-    return {name: _column(name, value, rows) for name, value in found.items()}
+    rows = rows_of(method, td, entries)
+    return {name: _column(name, value, rows) for name, value in entries.items()}
 
 
 def _column(name: str, value: object, rows: int) -> Any:

@@ -238,7 +238,7 @@ class TruncatedNormal(TruncatedStandardNormal):
         )
 
     def expand(self, batch_shape: Any, _instance: object = None) -> TruncatedNormal:
-        """The same distribution for a larger batch."""
+        """Return the same distribution with a larger batch shape."""
         return type(self)(
             self.loc.expand(batch_shape),
             self.scale.expand(batch_shape),
