@@ -49,7 +49,7 @@ from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["TensorCollection", "TensorDictBase", "Vocabulary", "gather"]
 
-_OF_ITS_CLASS = frozenset(
+_SET_BY_PYTHON = frozenset(
     {
         "__abstractmethods__",
         "__annotations__",
@@ -79,7 +79,7 @@ def gather(cls: type, source: type, until: type = object) -> None:
     """
     for base in source.__mro__[: source.__mro__.index(until)]:
         for name, value in vars(base).items():
-            if name not in _OF_ITS_CLASS and name not in vars(cls):
+            if name not in _SET_BY_PYTHON and name not in vars(cls):
                 setattr(cls, name, value)
 
 

@@ -247,11 +247,11 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         self, key: str, present: object, value: object, non_blocking: bool
     ) -> None:
         value = _rust.validate(self, key, value, non_blocking)
-        held = self._source._get_entry(key, NO_DEFAULT)
+        stored = self._source._get_entry(key, NO_DEFAULT)
         value = self._undone(key, value)
-        if isinstance(held, torch.Tensor):
-            value = _strided_as(value, held)
-        self._source._write_into(key, held, value, non_blocking)
+        if isinstance(stored, torch.Tensor):
+            value = _strided_as(value, stored)
+        self._source._write_into(key, stored, value, non_blocking)
 
     def _set_index(self, index: object, value: object) -> None:
         plain = self._shown()
@@ -544,7 +544,7 @@ def lazy_view(source: CollectionProtocol, op: str, kwargs: dict[str, Any]) -> An
     return _VIEWS[op].cls._seen_through(source, op, kwargs)
 
 
-def _strided_as(value: object, held: torch.Tensor) -> Any:
+def _strided_as(value: object, stored: torch.Tensor) -> Any:
     """Return ``value`` with the strides of ``held`` at dims of size 1.
 
     An operation in place writes an entry to itself. If such a stride differs, although
@@ -553,13 +553,13 @@ def _strided_as(value: object, held: torch.Tensor) -> Any:
     """
     if (
         not isinstance(value, torch.Tensor)
-        or value.shape != held.shape
-        or 1 not in held.shape
+        or value.shape != stored.shape
+        or 1 not in stored.shape
         or value.is_nested
-        or held.is_nested
+        or stored.is_nested
     ):
         return value
-    pairs = zip(held.shape, held.stride(), value.stride(), strict=True)
+    pairs = zip(stored.shape, stored.stride(), value.stride(), strict=True)
     return value.as_strided(
         value.shape,
         [held_step if size == 1 else step for size, held_step, step in pairs],

@@ -37,7 +37,7 @@ MSG_LAZY = "Using a LazyStackedTensorDict within a TensorDictParams isn't permit
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
-def _opening(method: F) -> F:
+def _unlocking(method: F) -> F:
     """Wrap a method that adds or removes entries: it also works on a locked content."""
 
     @functools.wraps(method)
@@ -379,11 +379,11 @@ class TensorDictParams(TensorDictBase, nn.Module):
         """See :meth:`TensorDict.where`. The result is a plain collection."""
         return self._param_td.where(*args, **kwargs)
 
-    flatten_keys: Any = _opening(TensorDictBase.flatten_keys)
-    unflatten_keys: Any = _opening(TensorDictBase.unflatten_keys)
-    rename_key_: Any = _opening(TensorDictBase.rename_key_)
-    popitem: Any = _opening(TensorDictBase.popitem)
-    del_: Any = _opening(TensorDictBase.del_)
+    flatten_keys: Any = _unlocking(TensorDictBase.flatten_keys)
+    unflatten_keys: Any = _unlocking(TensorDictBase.unflatten_keys)
+    rename_key_: Any = _unlocking(TensorDictBase.rename_key_)
+    popitem: Any = _unlocking(TensorDictBase.popitem)
+    del_: Any = _unlocking(TensorDictBase.del_)
 
     def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
         """Set the entries of a collection or mapping. They become parameters."""
@@ -857,16 +857,20 @@ def _nested_state(
         flat: its state by dotted names, each of which begins with ``prefix``.
         prefix: the text before the outermost names, in ``flat`` and in the result.
     """
-    return OrderedDict((prefix + key, value) for key, value in _level(td, flat, prefix))
+    return OrderedDict(
+        (prefix + key, value) for key, value in _nested_items(td, flat, prefix)
+    )
 
 
-def _level(
+def _nested_items(
     td: CollectionProtocol, flat: Mapping[str, Any], path: str
 ) -> Iterator[tuple[str, Any]]:
     for key, value in td._entries().items():
         if isinstance(value, CollectionProtocol):
             nested = (
-                () if value._is_non_tensor else _level(value, flat, f"{path}{key}.")
+                ()
+                if value._is_non_tensor
+                else _nested_items(value, flat, f"{path}{key}.")
             )
             yield key, OrderedDict(nested)
         elif path + key in flat:

@@ -361,24 +361,24 @@ _OTHER_VALUES = (
 collections."""
 
 
-def _undeclaring(method: Any) -> Callable[..., Any]:
+def _with_plain_results(method: Any) -> Callable[..., Any]:
     @functools.wraps(method)
     def undeclaring(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _without_declaration(method(self, *args, **kwargs))
+        return _as_plain_collections(method(self, *args, **kwargs))
 
     return undeclaring
 
 
-def _without_declaration(result: object) -> Any:
+def _as_plain_collections(result: object) -> Any:
     """Return a result with plain collections in place of typed ones."""
     if isinstance(result, tuple):
-        return type(result)([_without_declaration(item) for item in result])
+        return type(result)([_as_plain_collections(item) for item in result])
     if not isinstance(result, TensorDict):
         return result
     entries = result._tensordict
     for name, value in list(entries.items()):
         if isinstance(value, TypedTensorDict):
-            entries[name] = _without_declaration(value)
+            entries[name] = _as_plain_collections(value)
     if isinstance(result, TypedTensorDict):
         return result._undeclared(entries, result._has_names())
     return result
@@ -410,5 +410,5 @@ def _with_flags(cls: Any, flags: tuple[str, ...]) -> Any:
 
 
 for _name in _OTHER_VALUES:
-    setattr(TypedTensorDict, _name, _undeclaring(getattr(TensorDict, _name)))
+    setattr(TypedTensorDict, _name, _with_plain_results(getattr(TensorDict, _name)))
 TypedTensorDict.__module__ = "tensordict.typedtensordict"

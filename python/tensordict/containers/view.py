@@ -352,12 +352,12 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
             raise TypeError(MSG_ONE_DEFAULT)
         default = args[0] if args else kwargs.get("default", NONE_IF_MISSING)
         if isinstance(self._source, PartsProtocol):
-            found = self._read_alone(key)
-            if found is not NO_DEFAULT:
-                return found
-        found = self._get_path(key)
-        if holds_values(found):
-            return self._view_of(found)
+            entry = self._read_alone(key)
+            if entry is not NO_DEFAULT:
+                return entry
+        entry = self._get_path(key)
+        if holds_values(entry):
+            return self._view_of(entry)
         value = self._read(key, default)
         return None if value is NONE_IF_MISSING else value
 

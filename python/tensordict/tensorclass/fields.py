@@ -89,7 +89,7 @@ def prepare(
         raise TypeError(MSG_TENSOR_ONLY)
     annotations = own_annotations(cls)
     _check_names(cls, annotations)
-    _forget_preparation(cls, annotations)
+    _undo_preparation(cls, annotations)
     own_init = cls.__dict__.get("__init__")
     has_text = bool(cls.__dict__.get("__doc__"))
     # A field without a default must not find one in an inherited attribute of the same
@@ -99,7 +99,7 @@ def prepare(
             setattr(cls, name, dataclasses.field())
     dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
     cls.__dataclass_fields__ = _DataclassFields(cls.__dataclass_fields__)
-    _pass_over_generated(cls)
+    _restore_inherited(cls)
     if "__hash__" not in cls.__dict__:
         cls.__hash__ = _frozen_hash if cls._frozen else None
     fields = {field.name: field for field in dataclasses.fields(cls)}
@@ -162,7 +162,7 @@ _OWN_VARIABLES = {
 }
 
 
-def _forget_preparation(cls: Any, annotations: dict[str, Any]) -> None:
+def _undo_preparation(cls: Any, annotations: dict[str, Any]) -> None:
     """Undo an earlier preparation of the class as a tensorclass or dataclass."""
     prepared = cls.__dict__.get("__dataclass_fields__")
     if prepared is None:
@@ -189,7 +189,7 @@ def declared_again(field: dataclasses.Field[Any]) -> Any:
     return declared
 
 
-def _pass_over_generated(cls: type) -> None:
+def _restore_inherited(cls: type) -> None:
     """Use inherited ``__repr__`` and ``__eq__`` instead of those that dataclasses make.
 
     They are set on the class itself, so that a later ``@dataclass`` does not replace
@@ -400,7 +400,7 @@ def _generated_init(cls: Any) -> Any:
     }
     for name, default in list(defaults.items()):
         if isinstance(default, torch.Tensor):
-            factories[name] = _giving(defaults.pop(name))
+            factories[name] = _constant_default(defaults.pop(name))
     # In the order of the fields, which becomes the order of the entries.
     optional = tuple(name for name in names if name in defaults or name in factories)
     required = frozenset(arguments) - frozenset(optional)
@@ -431,7 +431,7 @@ def _generated_init(cls: Any) -> Any:
     return __init__
 
 
-def _giving(tensor: torch.Tensor) -> Callable[..., Any]:
+def _constant_default(tensor: torch.Tensor) -> Callable[..., Any]:
     """Make a default factory for a tensor that the compiler treats as a constant."""
 
     def default() -> torch.Tensor:

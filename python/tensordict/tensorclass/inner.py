@@ -75,7 +75,7 @@ class OverCollection(Making):
     def _with_entries(self, entries: dict[str, Any]) -> Any:
         inner = self._tensordict
         if inner._is_dense:
-            made = _rust.new(
+            changed = _rust.new(
                 type(inner),
                 entries,
                 inner._batch_size,
@@ -83,8 +83,8 @@ class OverCollection(Making):
                 inner._td_dim_names,
             )
         else:
-            made = inner._with_entries(entries)
-        return self._from_tensordict(made)
+            changed = inner._with_entries(entries)
+        return self._from_tensordict(changed)
 
     def _like(self, members: list[Any]) -> Any:
         # The members of a stack are plain collections.

@@ -600,7 +600,7 @@ class ReadingOps(StackState):
         missing = [[key for key in keys if not _is_held(members, key)] for keys in sets]
         for key in (key for keys in missing for key in keys if is_strict):
             _rust.getitem(self, _rust.unravel_key_to_tuple(key))
-        rows = _once(
+        rows = _for_each_distinct(
             members, lambda member: member.split_keys(*sets, strict=False, **kwargs)
         )
         parts = [self._like(list(group)) for group in zip(*rows, strict=True)]
@@ -639,7 +639,7 @@ class ReadingOps(StackState):
         missing = [key for key in paths if not _rust.contains(self, key)]
         for key in missing if strict and default is NO_DEFAULT else ():
             _rust.getitem(self, key)
-        members = _once(
+        members = _for_each_distinct(
             self.tensordicts,
             lambda member: member.separates(
                 *paths, strict=False, filter_empty=filter_empty
@@ -818,7 +818,7 @@ class ReadingOps(StackState):
         return super().state_dict(*args, **kwargs)  # type: ignore[misc]
 
 
-def _once(members: list[Any], take: Callable[[Any], Any]) -> list[Any]:
+def _for_each_distinct(members: list[Any], take: Callable[[Any], Any]) -> list[Any]:
     """Call ``take`` once for each distinct member; return a result for each member."""
     results = {
         id(member): take(member) for member in {id(m): m for m in members}.values()

@@ -305,13 +305,13 @@ def _plan_tensor(items: list[Any], tensors: list[int], at: int, count: int) -> P
     adjacent = _is_adjacent(items, tensors)
     first = tensors[0] if adjacent else 0
     new_dim = sum(
-        1 for each in items[:first] if each is None or isinstance(each, slice)
+        1 for item in items[:first] if item is None or isinstance(item, slice)
     )
     places = [place for place in tensors if place not in flags]
     member_column = places.index(at)
     fixed = [
-        each
-        for position, each in enumerate(items)
+        item
+        for position, item in enumerate(items)
         if position != at and position not in flags
     ]
     others = [

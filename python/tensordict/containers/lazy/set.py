@@ -360,14 +360,14 @@ class WritingOps(StackState):
             copy_all([values[at] for at in touched], [rows[at] for at in touched])
 
     def _copy_to_member(
-        self, member: int, key: str, held: torch.Tensor, value: Any
+        self, member: int, key: str, present: torch.Tensor, value: Any
     ) -> None:
-        """Copy a value to a member. If the member is a stack, ``held`` is a copy."""
+        """Copy a value to a member. If the member is a stack, ``present`` is a copy."""
         owner = self.tensordicts[member]
         if not owner._is_dense:
-            owner._write_into(key, held, value, False)
-        elif value is not held:
-            held.copy_(value)
+            owner._write_into(key, present, value, False)
+        elif value is not present:
+            present.copy_(value)
 
     def _store_leaves(self, values: list[Any]) -> None:
         """Store leaves in members whose leaves are copies.

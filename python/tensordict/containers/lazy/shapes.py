@@ -442,7 +442,7 @@ def printed_entries(td: Any) -> list[tuple[str, Any]]:
             out.append((key, _Mixed(values)))
         elif all(nested):
             out.append((key, _printed(td._sampled(values), first_entry(td, key))))
-        elif any(nested) or not all(map(_is_known, values)):
+        elif any(nested) or not all(map(_has_shape, values)):
             out.append((key, _Mixed(values)))
         else:
             meta = MetaTensor._of_stack(values, td.stack_dim)
@@ -471,7 +471,7 @@ def _printed(stack: Any, first: Any) -> Any:
     return PrintedEntry(stack, first._repr_short())
 
 
-def _is_known(value: object) -> bool:
+def _has_shape(value: object) -> bool:
     """Return whether an object is a leaf with a shape; other leaves have none."""
     return isinstance(value, (torch.Tensor, MetaTensor))
 

@@ -455,7 +455,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         if isinstance(first, LazyStackedTensorDict) and first._has_exclusive_keys:
             keys = [list(member._member_paths()) for member in self.tensordicts]
             if all(member_keys == keys[0] for member_keys in keys):
-                return self._turned(first)._index(index)
+                return self._with_dims_exchanged(first)._index(index)
         first = first.select(*self._keys_of_all())
         stack = LazyStackedTensorDict._of([first], self.stack_dim, self._td_dim_name)
         try:
@@ -472,7 +472,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             if not isinstance(first, LazyStackedTensorDict):
                 raise
             # The members differ in shape, so they stay in a lazy stack.
-            return self._turned(first)._index(index)
+            return self._with_dims_exchanged(first)._index(index)
         names = self._own_names()
         if names is not None and any(names):
             dense.names = names
@@ -495,7 +495,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
                 below[key if isinstance(key, str) else key[0]].append(key)
         return [path for key, paths in below.items() for path in paths or [key]]
 
-    def _turned(self, first: Any) -> LazyStackedTensorDict:
+    def _with_dims_exchanged(self, first: Any) -> LazyStackedTensorDict:
         """Exchange the two stack dims of a stack of equal stacks."""
         count, dim, inner = len(self.tensordicts), self.stack_dim, first.stack_dim
         members = [
@@ -678,7 +678,9 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         fields = level["cls_metadata"]
         dim, dim_name = fields["stack_dim"], fields["stack_dim_name"]
         stack = (
-            cls._of(members, dim, dim_name) if members else _hollow(cls, dim, dim_name)
+            cls._of(members, dim, dim_name)
+            if members
+            else _empty_stack(cls, dim, dim_name)
         )
         return sources.locked_as(stack, fields)
 
@@ -716,7 +718,9 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         dim_name = level.get("stack_dim_name", names and names[dim])
         members = list(dense.unbind(dim))
         return (
-            cls._of(members, dim, dim_name) if members else _hollow(cls, dim, dim_name)
+            cls._of(members, dim, dim_name)
+            if members
+            else _empty_stack(cls, dim, dim_name)
         )
 
     def append(self, tensordict: CollectionProtocol) -> None:
@@ -797,7 +801,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         )
 
 
-def _hollow(cls: Any, dim: int, dim_name: str | None) -> Any:
+def _empty_stack(cls: Any, dim: int, dim_name: str | None) -> Any:
     """Make a stack without members."""
     return cls(stack_dim=dim, stack_dim_name=dim_name)
 

@@ -155,7 +155,7 @@ class ComparingOps(CollectionProtocol):
                 self._incomparable(f"__{op.__name__.strip('_')}__", other, False)
             return op(self._nothing(), other)
         pairs = zip(self._flat(), other._flat(), strict=True)
-        return _told(self, [bool(op(mine, theirs)) for mine, theirs in pairs])
+        return _answers_tensor(self, [bool(op(mine, theirs)) for mine, theirs in pairs])
 
 
 def _compared(first: Any, second: Any, wanted: bool) -> Any:
@@ -184,10 +184,10 @@ def _compared(first: Any, second: Any, wanted: bool) -> Any:
             MSG_COMPARED_SIZES.format(first.batch_size, second.batch_size)
         )
     pairs = zip(first._flat(), second._flat(), strict=True)
-    return _told(first, [same_value(*pair) is wanted for pair in pairs])
+    return _answers_tensor(first, [same_value(*pair) is wanted for pair in pairs])
 
 
-def _told(values: Any, answers: list[bool]) -> torch.Tensor:
+def _answers_tensor(values: Any, answers: list[bool]) -> torch.Tensor:
     """Return an answer for each element as a tensor ``[*B]``."""
     size = values.batch_size
     if -1 in size:

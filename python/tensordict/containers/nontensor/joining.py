@@ -81,7 +81,7 @@ def shown_together(members: Sequence[Any], dim: int, of_rows: bool) -> Any:
     if _show_rows(members):
         return RaggedStack._of_rows(list(members), dim)
     if _are_single(members) and not options_primitives.capture_non_tensor_stack():
-        return _singles(members)
+        return _single_values(members)
     stack = stack_values(members, dim)
     if not isinstance(stack, NonTensorStack) or isinstance(stack, RaggedStack):
         return stack
@@ -128,7 +128,7 @@ def _are_single(members: Sequence[Any]) -> bool:
     } == {0}
 
 
-def _singles(members: Sequence[Any]) -> NonTensorStack:
+def _single_values(members: Sequence[Any]) -> NonTensorStack:
     """Stack members of one value each: see :func:`shown_together`."""
     cells = LinkedCells(
         [member.data for member in members],

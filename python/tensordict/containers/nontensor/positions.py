@@ -190,11 +190,11 @@ def dims_taken(item: Any) -> int:
 
 def selects_one(at: object, dim: int) -> bool:
     """Return whether a resolved index has an integer for a dim."""
-    taken = 0
+    num_dims = 0
     for item in at if isinstance(at, tuple) else (at,):
-        if taken == dim and dims_taken(item):
+        if num_dims == dim and dims_taken(item):
             return isinstance(item, int)
-        taken += dims_taken(item)
+        num_dims += dims_taken(item)
     return False
 
 

@@ -166,10 +166,10 @@ class RaggedStack(NonTensorStack):
         size = self._batch_size
         k = len(size) if k < 0 else k
         if op in SPREADS and prefix[len(prefix) - k :] == size[:k]:
-            made = self
+            result = self
             for length in reversed(prefix[: len(prefix) - k]):
-                made = stack_rows([made] * length, 0)
-            return made
+                result = stack_rows([result] * length, 0)
+            return result
         rows = None
         if not self.stack_dim and op not in MOVES_DIMS | REGROUPS:
             # Apply the operation to the row numbers, then select these rows.
@@ -182,10 +182,10 @@ class RaggedStack(NonTensorStack):
         if rows is not None:
             return self._index(rows)
         try:
-            made = self._apart()._map_leaves(op, args, prefix, names, tail, False, k)
+            result = self._apart()._map_leaves(op, args, prefix, names, tail, False, k)
         except RuntimeError:
             raise self._refused("this operation") from None
-        return self._together(made)
+        return self._together(result)
 
     def _split_leaves(
         self, op: Any, args: Any, prefixes: Any, names: Any, lock: bool, k: int

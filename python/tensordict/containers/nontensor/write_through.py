@@ -113,7 +113,7 @@ class LinkedList(list[Any]):
     def _refuse(self, what: str) -> NoReturn:
         raise RuntimeError(MSG_LENGTH.format(what, len(self)))
 
-    def _let_go(self, what: str) -> None:
+    def _unlink(self, what: str) -> None:
         """Unlink the list, with a warning, before its length changes."""
         if self._td is not None:
             warn_caller(MSG_ALONE.format(what, len(self)), UserWarning)
@@ -133,20 +133,20 @@ class LinkedList(list[Any]):
         ]
 
 
-def _letting_go(name: str, shown: str) -> Callable[..., Any]:
+def _unlinking(name: str, shown: str) -> Callable[..., Any]:
     """Return a method of ``list`` that first unlinks the list from the stack."""
     change = getattr(list, name)
 
     @functools.wraps(change)
     def method(self: LinkedList, *args: Any, **kwargs: Any) -> Any:
-        self._let_go(shown)
+        self._unlink(shown)
         return change(self, *args, **kwargs)
 
     return method
 
 
 for _name in ("append", "extend", "insert", "pop", "remove", "clear"):
-    setattr(LinkedList, _name, _letting_go(_name, _name))
+    setattr(LinkedList, _name, _unlinking(_name, _name))
 for _name, _shown in (("__delitem__", "del"), ("__iadd__", "+="), ("__imul__", "*=")):
-    setattr(LinkedList, _name, _letting_go(_name, _shown))
+    setattr(LinkedList, _name, _unlinking(_name, _shown))
 LinkedList.__module__ = "tensordict.utils"

@@ -96,18 +96,18 @@ def common_sizes(
     Non-tensor data does not count, unless it is one value for each row. If
     ``keep_noted`` is true, the recorded batch size of a nested group takes precedence.
     """
-    found: list[tuple[Any, torch.Size]] = []
-    _common(td, limit, keep_noted, found)
-    sizes = {id(nested): size for nested, size in found}
+    sizes_of: list[tuple[Any, torch.Size]] = []
+    _common(td, limit, keep_noted, sizes_of)
+    sizes = {id(nested): size for nested, size in sizes_of}
     _cap(td, sizes, ())
-    return [(nested, sizes[id(nested)]) for nested, _ in found]
+    return [(nested, sizes[id(nested)]) for nested, _ in sizes_of]
 
 
 def _common(
     td: Any,
     limit: int | None,
     keep: bool,
-    found: list[tuple[Any, torch.Size]],
+    sizes_of: list[tuple[Any, torch.Size]],
 ) -> Sequence[int] | None:
     shared: Sequence[int] | None = None
     for key in td._group.names():
@@ -115,7 +115,7 @@ def _common(
         shape: Sequence[int] | None
         if array is None:
             child = td._child(key)
-            shape = None if child is None else _common(child, limit, keep, found)
+            shape = None if child is None else _common(child, limit, keep, sizes_of)
         elif array.kind is not None and array.kind.is_shared:
             continue
         elif STACK in array.attributes:
@@ -128,7 +128,7 @@ def _common(
     size = tuple(shared or ()) if recorded is None else tuple(recorded[0])
     if limit is not None:
         size = size[:limit]
-    found.append((td, torch.Size(size)))
+    sizes_of.append((td, torch.Size(size)))
     return shared if recorded is None else recorded[0]
 
 

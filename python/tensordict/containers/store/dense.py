@@ -192,7 +192,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
         record = self._server.tree().extra.get(self._prefix, {})
         self._server.write({}, extra={self._prefix: {**record, **fields}})
 
-    def _inside(self) -> tuple[torch.Size, list[str | None] | None]:
+    def _own_state(self) -> tuple[torch.Size, list[str | None] | None]:
         return self._size, self._names
 
     # Reading --------------------------------------------------------------------------
@@ -325,20 +325,20 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
         except KeyError:
             return default
         server = self._server
-        for tree in (server.last_tree, server.tree):
-            found = tree()
-            meta = found.metas.get(path)
+        for read_tree in (server.last_tree, server.tree):
+            tree = read_tree()
+            meta = tree.metas.get(path)
             if meta is None:
-                if found.has_below(path):
-                    return self._child(key, found)
+                if tree.has_below(path):
+                    return self._child(key, tree)
                 continue
             if meta.is_tensor and not reads:
                 return sample(meta, expanded, self)
-            found, data = server.read_data(
+            tree, data = server.read_data(
                 lambda tree: [path] if path in tree.metas else []
             )
             if path in data:
-                return self._decoded(path, found.metas[path], data[path])
+                return self._decoded(path, tree.metas[path], data[path])
         return default
 
     # Writing --------------------------------------------------------------------------
@@ -360,7 +360,7 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
         path = self._path(key)
         entries: dict[str, Any] = {}
         extra: dict[str, Any] = {}
-        collect(path, value, self._inside(), entries, extra)
+        collect(path, value, self._own_state(), entries, extra)
         tree = self._server.last_tree()
         below = [path, *tree.below(path)]
         old_records = dict.fromkeys([path, *tree.records_below(path)])

@@ -475,14 +475,14 @@ def _flat(fields: dict[str, Any]) -> list[Any]:
     return [item for pair in fields.items() for item in pair]
 
 
-_OF_SETTINGS = ("host", "port", "db", "username", "password")
+_SETTING_NAMES = ("host", "port", "db", "username", "password")
 
 
 def _settings_of(pool_settings: dict[str, Any]) -> dict[str, Any]:
     """Return the constructor arguments of a client, from the settings of its pool."""
     kept = {
         name: pool_settings[name]
-        for name in _OF_SETTINGS
+        for name in _SETTING_NAMES
         if pool_settings.get(name) is not None
     }
     if pool_settings.get("path") is not None:

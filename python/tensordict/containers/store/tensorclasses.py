@@ -28,22 +28,22 @@ def class_named(name: type | str) -> Any:
         ImportError: the class cannot be imported.
         TypeError: the class is not a tensorclass.
     """
-    found: Any = name
+    tensorclass: Any = name
     if isinstance(name, str):
         parts = name.split(".")
-        found = None
+        tensorclass = None
         failure: Exception | None = None
         for end in range(len(parts) - 1, 0, -1):
             try:
-                found = importlib.import_module(".".join(parts[:end]))
+                tensorclass = importlib.import_module(".".join(parts[:end]))
                 for part in parts[end:]:
-                    found = getattr(found, part)
+                    tensorclass = getattr(tensorclass, part)
                 break
             except (ImportError, AttributeError) as error:
                 failure = failure or error
-                found = None
-        if found is None:
+                tensorclass = None
+        if tensorclass is None:
             raise ImportError(MSG_NO_CLASS.format(name, failure))
-    if not isinstance(found, type) or not is_tensorclass(found):
+    if not isinstance(tensorclass, type) or not is_tensorclass(tensorclass):
         raise TypeError(MSG_NO_TENSORCLASS.format(name))
-    return found
+    return tensorclass
