@@ -119,7 +119,7 @@ class Vocabulary(
     TorchDispatchOps,
     ClientOps,
 ):
-    """Every public method, a base class for each topic."""
+    """All public methods, from one base class for each topic."""
 
 
 if TYPE_CHECKING:

@@ -146,7 +146,7 @@ class TensorDict(TensorDictBase):
         *,
         sort: bool = False,
     ) -> Any:
-        """The keys, as a view: see :meth:`TensorDictBase.keys`."""
+        """Return a view of the keys. See :meth:`TensorDictBase.keys`."""
         if include_nested or leaves_only or sort or is_leaf is not None:
             return listed_keys(self, include_nested, leaves_only, is_leaf, sort)
         return _rust.string_keys(self._tensordict)
@@ -159,7 +159,7 @@ class TensorDict(TensorDictBase):
         *,
         sort: bool = False,
     ) -> Any:
-        """The values: see :meth:`TensorDictBase.values`."""
+        """Return the values. See :meth:`TensorDictBase.values`."""
         if include_nested or leaves_only or sort:
             return listed_values(self, include_nested, leaves_only, is_leaf, sort)
         return self._tensordict.values()
@@ -183,7 +183,7 @@ class TensorDict(TensorDictBase):
         *,
         sort: bool = False,
     ) -> Any:
-        """The pairs of key and value: see :meth:`TensorDictBase.items`."""
+        """Return the pairs of key and value. See :meth:`TensorDictBase.items`."""
         if include_nested or leaves_only or sort:
             return listed_items(self, include_nested, leaves_only, is_leaf, sort)
         return self._tensordict.items()

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from typing import Literal, Protocol, overload
 
     class _Reduction(Protocol):
-        """The type of a reduction to checkers: the parameters of ``TensorDict``."""
+        """The type that checkers see for a reduction: ``TensorDict`` or a tensor."""
 
         @overload
         def __call__(
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         ) -> torch.Tensor: ...
 
     class _Truth(Protocol):
-        """The type of ``all`` and ``any`` to checkers."""
+        """The type that checkers see for ``all`` and ``any``."""
 
         @overload
         def __call__(self, dim: None = None) -> bool: ...

@@ -207,7 +207,7 @@ class Ragged(EntryKind):
         return _rebuilt(entry, values, entry.offsets(), None)
 
     def fill_where(self, entry: Any, mask: torch.Tensor, value: Any) -> None:
-        """Fill row by row."""
+        """Fill the elements where ``mask`` is true, row by row."""
         masks = mask.expand(entry.size(0), *mask.shape[1:]).unbind()
         for row, chosen in zip(entry.unbind(), masks, strict=True):
             row.masked_fill_(chosen, value)

@@ -514,7 +514,7 @@ def _init_of(
 ) -> Any:
     """Make an ``__init__`` with all arguments of a collection."""
 
-    def __init__(  # noqa: N807 - it is one
+    def __init__(  # noqa: N807 - an attribute of a class
         self: Any,
         /,
         *args: Any,
@@ -527,7 +527,7 @@ def _init_of(
         if args:
             is_complete = len(args) == num_all and not values
             if is_complete:
-                values = dict(zip(positional, args))  # noqa: B905 - it is slower
+                values = dict(zip(positional, args))  # noqa: B905 - ``strict=`` is slower
                 args = ()
         else:
             is_complete = values.keys() == complete
@@ -543,7 +543,7 @@ def _init_of(
 def _init_without(collection_arguments: tuple[str, ...], fill: Any) -> Any:
     """Make an ``__init__`` for fields that have names of the collection's arguments."""
 
-    def __init__(  # noqa: N807 - it is one
+    def __init__(  # noqa: N807 - an attribute of a class
         self: Any, /, *args: Any, **values: Any
     ) -> None:
         arguments = {name: values.pop(name, None) for name in collection_arguments}
@@ -664,7 +664,7 @@ def _wrapped_init(cls: Any, own_init: Any) -> Callable[..., Any]:
     """Wrap the ``__init__`` of the class body to set up the collection first."""
 
     @functools.wraps(own_init)
-    def __init__(  # noqa: N807 - it is one
+    def __init__(  # noqa: N807 - an attribute of a class
         self: Any,
         *args: Any,
         batch_size: Any = None,

@@ -193,7 +193,7 @@ class Making(FieldAccess):
         this method for the error.
         """
         expected = cls.__expected_keys__
-        keys = {key if isinstance(key, str) else key[0] for key in entries.keys()}  # noqa: SIM118 - a collection's own
+        keys = {key if isinstance(key, str) else key[0] for key in entries.keys()}  # noqa: SIM118 - a method of collections
         if not keys <= expected:
             raise ValueError(MSG_KEYS.format(keys, expected, keys - expected))
 

@@ -115,5 +115,5 @@ RESERVED = frozenset(
     __ror__ __rpow__ __rsub__ __rtruediv__ __rxor__ __setattr__ __setitem__
     __setstate__ __sizeof__ __slots__ __str__ __sub__ __subclasshook__
     __torch_function__ __truediv__ __weakref__ __xor__
-    """.split()  # noqa: SIM905 - a page of names, not of quotes
+    """.split()  # noqa: SIM905 - easier to read without quotes
 )

@@ -539,11 +539,11 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return self._with_ndim(1)
 
     def atleast_2d(self) -> Self:
-        """Add leading batch dims until there are 2."""
+        """Add leading batch dims until there are two."""
         return self._with_ndim(2)
 
     def atleast_3d(self) -> Self:
-        """Add leading batch dims until there are 3."""
+        """Add leading batch dims until there are three."""
         return self._with_ndim(3)
 
     def _with_ndim(self, ndim: int) -> Any:

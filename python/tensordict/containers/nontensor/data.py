@@ -147,7 +147,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
             and (self.data is other.data or same_value(self.data, other.data))
         )
 
-    if not TYPE_CHECKING:  # to which it is generic
+    if not TYPE_CHECKING:  # checkers see a generic class
 
         @classmethod
         def __class_getitem__(cls, item: object) -> Any:

@@ -66,7 +66,7 @@ def same_value(first: Any, second: Any) -> bool:
         return first.shape == second.shape and bool((first == second).all())
     try:
         answer = first == second
-    except Exception:  # noqa: BLE001 - what a value's own comparison raises
+    except Exception:  # noqa: BLE001 - a value's comparison can raise anything
         return False
     if isinstance(answer, bool):
         return answer

@@ -45,7 +45,7 @@ class MetaData(NonTensorDataBase[Value]):
 
     _expected_type: ClassVar[object] = None
 
-    if not TYPE_CHECKING:  # to which it is generic
+    if not TYPE_CHECKING:  # checkers see a generic class
 
         @classmethod
         def __class_getitem__(cls, item: object) -> type:

@@ -125,7 +125,7 @@ def share_columns(columns: list[Any]) -> None:
 def _sent(value: object) -> bytes:
     try:
         return _encoded(value)
-    except Exception:  # noqa: BLE001 - what a value's own pickling raises
+    except Exception:  # noqa: BLE001 - a value's pickling can raise anything
         return NOT_SENT
 
 

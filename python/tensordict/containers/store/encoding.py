@@ -225,7 +225,7 @@ def decode(
     if encoding == "pickle":
         if not allow_pickle:
             raise RuntimeError(MSG_PICKLE.format(path))
-        plain = pickle.loads(data)  # noqa: S301 - what the server holds is trusted, as documented
+        plain = pickle.loads(data)  # noqa: S301 - the documentation says to trust the server
     else:
         plain = json.loads(data)
     return entry_of(plain, meta, owner)
