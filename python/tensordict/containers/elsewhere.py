@@ -147,7 +147,7 @@ class OnACopy(_ReplacedMethod):
         return method
 
     def _summary(self) -> str:
-        return "Run on an ordinary in-memory copy of the entries, which this reads."
+        return "Copy the entries to memory, and call the method of the copy."
 
 
 def refused(message: str, error: type[Exception] = RuntimeError) -> Any:

@@ -267,7 +267,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
         """Return the value for the key ``"data"``, or the default for other keys.
 
         Raises:
-            KeyError: ``key`` is not a nested key, or no default is allowed.
+            KeyError: ``key`` is not a nested key.
         """
         if key == "data":
             return self.data

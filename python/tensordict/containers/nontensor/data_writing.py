@@ -69,7 +69,7 @@ class DataWriting(NonTensorOps):
 
         Raises:
             IndexError: the index does not fit.
-            ValueError: the value is a different one, or not a collection or number.
+            ValueError: the value is another one, or no collection, tensor or number.
         """
         self._check_index(index)
         kinds = (CollectionProtocol, torch.Tensor, int, float)
@@ -167,6 +167,7 @@ class DataWriting(NonTensorOps):
             **kwargs: ``inplace=True`` calls :meth:`update_`.
 
         Raises:
+            AttributeError: the other object is not a collection.
             RuntimeError: this data is locked, or the other collection has entries.
             ValueError: the other data has a value for each element.
         """

@@ -1,9 +1,9 @@
 """Computing the cell indices of values, the *positions*, after an operation.
 
-The positions of a stack are stored as a :data:`Layout` of plain Python numbers, similar
-to the strides of a tensor view, so that the compiler can see them. The positions after
-an operation are found by applying it to a tensor of positions. Compiled programs do
-this during compilation only.
+The positions of a stack are stored as a :data:`Layout`, similar to the strides of a
+tensor view, so that the compiler can see them. The positions after an operation are
+found by applying the operation to a tensor of positions. Compiled programs do this
+during compilation only.
 """
 
 from __future__ import annotations
