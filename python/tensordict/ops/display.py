@@ -100,8 +100,8 @@ class set_printoptions(_DecoratorContextManager):  # noqa: N801 - a public name
 
             - ``compact``: use the short form. Default: False if an option of the long
               form is passed, otherwise unchanged.
-            - ``show_batch_size``, ``show_device``, ``show_is_shared``: for a
-            tensordict. - ``show_shape``, ``show_field_device``, ``show_dtype``,
+            - ``show_batch_size``, ``show_device``, ``show_is_shared``: for a tensordict.
+            - ``show_shape``, ``show_field_device``, ``show_dtype``,
               ``show_field_is_shared``, ``show_grad``, ``show_is_contiguous``,
               ``show_is_view``, ``show_storage_size``: for a leaf.
             - ``plain``: show a summary of each leaf's values.
