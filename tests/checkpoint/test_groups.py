@@ -199,7 +199,7 @@ def refuse(rank: int, folder: str) -> list[str]:
         with pytest.raises(RuntimeError, match=r"\{0: 'save\(2\)', 1: 'save\(3\)'\}"):
             checkpointer.save(2 + rank, x=1)
     torch.distributed.barrier()
-    with pytest.raises(TypeError, match="process_group is a ProcessGroup or a Device"):
+    with pytest.raises(TypeError, match="process_group must be a ProcessGroup or a Device"):
         Checkpointer(folder, process_group="dp")  # type: ignore[arg-type]
     # Alone in a group, whatever its number.
     own = torch.distributed.new_group([rank], use_local_synchronization=True)
@@ -332,7 +332,7 @@ def test_folders_of_nodes(
     (folders[0] / "step-2").rename(tmp_path / "other")
     for answer in four.try_all(restore_locally, str(tmp_path), per_folder):
         assert isinstance(answer, Raised)
-        assert "see no step" in answer.text
+        assert "have no common step" in answer.text
         assert "0: [3]" in answer.text
     (tmp_path / "other").rename(folders[1] / "step-3")
     (folders[1] / "step-2").rename(folders[0] / "step-2")
@@ -340,7 +340,7 @@ def test_folders_of_nodes(
         four.try_all(restore_locally, str(tmp_path), per_folder)
     ):
         assert isinstance(answer, Raised)
-        assert "elsewhere" in answer.text or "see no step" in answer.text, rank
+        assert "elsewhere" in answer.text or "have no common step" in answer.text, rank
 
 
 def restore_on_another_mesh(rank: int, folder: str) -> None:
@@ -406,7 +406,7 @@ def share_by_mistake(rank: int, folder: str) -> None:
 def test_a_folder_that_is_shared_is_found(four: Ranks, tmp_path: Path) -> None:
     for answer in four.try_all(share_by_mistake, str(tmp_path / "run")):
         assert isinstance(answer, Raised)
-        assert "without shared=False" in answer.text
+        assert "leave it out" in answer.text
     assert os.listdir(tmp_path / "run") == []
 
 
@@ -468,7 +468,7 @@ def test_fully_sharded_data_parallel(
     for optimizer, inner in four.all(flat, str(tmp_path), is_original):
         assert "'optimizer'" in optimizer
         assert "fully_shard" in optimizer
-        assert "not the model within" in inner
+        assert "not the model inside it" in inner
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     Checkpointer(tmp_path).restore(1, model=model)
     saved = Checkpointer(tmp_path).load(1)["model"]

@@ -141,7 +141,7 @@ def test_steps_that_are_not_there(tmp_path: Path) -> None:
         checkpointer.load(4)
     with pytest.raises(ValueError, match="A step is a number"):
         checkpointer.save(-1, x=1)
-    with pytest.raises(ValueError, match="Nothing is to be saved"):
+    with pytest.raises(ValueError, match="There is nothing to save"):
         checkpointer.save(1)
     with pytest.raises(ValueError, match="keep is a number"):
         make(tmp_path, keep=0)
@@ -200,7 +200,7 @@ def test_what_is_no_step_is_passed_over(tmp_path: Path) -> None:
     meta = run / "step-2" / "meta.json"
     meta.write_bytes(meta.read_bytes().replace(b'"step": 2', b'"step": 3'))
     assert checkpointer.steps() == []
-    with pytest.raises(RuntimeError, match="does not have its checksum"):
+    with pytest.raises(RuntimeError, match="does not match its checksum"):
         checkpointer.restore(2)
 
 

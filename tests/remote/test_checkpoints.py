@@ -228,11 +228,11 @@ def test_a_save_is_skipped_while_the_one_before_goes_up(make, remote, monkeypatc
 
 def test_what_does_not_go_together_is_refused(tmp_path):
     url = "memory://refused/steps"
-    with pytest.raises(ValueError, match="mirror is the URL"):
+    with pytest.raises(ValueError, match="mirror must be the URL"):
         Checkpointer(tmp_path, mirror=tmp_path / "other")
-    with pytest.raises(ValueError, match="live in an object store"):
+    with pytest.raises(ValueError, match="are in an object store"):
         Checkpointer(url, mirror=url)
-    with pytest.raises(ValueError, match="staging is for steps in an object store"):
+    with pytest.raises(ValueError, match="staging= is for steps in an object store"):
         Checkpointer(tmp_path, staging=tmp_path)
 
 

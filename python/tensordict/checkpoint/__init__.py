@@ -1,9 +1,12 @@
-"""Checkpoints of a training: written whole, in the background if wished, and restored.
+"""Checkpoints of a training: steps of several items, and files of one object.
 
-:func:`save` and :func:`load` are for one file. :class:`Checkpointer` saves steps of models, optimizers and whatever else a training has, and
-restores them bit for bit. Where to start reading: ``checkpointer.py`` has the public class,
-``kinds/`` has a class for each kind of item, ``shares.py`` divides them over ranks, ``writing.py`` plans
-the files of a step, ``restoring.py`` reads, compares and then changes.
+:func:`save` and :func:`load` write and read one file. :class:`Checkpointer` saves
+steps: models, optimizers, loaders and plain data, optionally in the background. It
+restores them bit for bit.
+
+Where to start reading: ``checkpointer.py`` contains the public class, ``kinds/`` a
+class for each kind of item. ``shares.py`` divides the items over ranks, ``writing.py``
+plans the files of a step, ``restoring.py`` reads, compares and then changes the items.
 The format of a step is in ``docs/format.md``.
 """
 

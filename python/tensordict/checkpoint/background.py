@@ -1,7 +1,8 @@
-"""Saves that go on in the background: who waits for them, and when they are lost.
+"""Saves in the background: how they are waited for, and when they are forgotten.
 
-The threads that write are native and touch no Python object, so a fork does them no harm
-and the interpreter may end around them. It does not, though: at its exit they are waited for.
+The threads that write are native and touch no Python object, so a fork does not harm
+them. They would also survive the end of the interpreter; an exit handler waits for them
+first.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _WRITERS: weakref.WeakSet[Writer] = weakref.WeakSet()
 
 
 class Writer:
-    """Writes steps, in the call or after it, one after the other.
+    """A writer of steps, one after the other, in the call or in the background.
 
     Args:
         how: the most threads, whether a step is durable, whether it has checksums.
@@ -36,14 +37,14 @@ class Writer:
         _WRITERS.add(self)
 
     def write(self, plan: Plan) -> None:
-        """Write a step and return when it is there."""
+        """Write a step, and return when it is complete."""
         _rust.save_step(plan.arguments(), self.how, _rust.SaveProgress())
 
     def write_later(self, plan: Plan, step: Step) -> Any:
-        """Copy the values of a step, and return; a thread writes it.
+        """Copy the values of a step and return; a native thread writes the copy.
 
         Returns:
-            The save, whose ``wait()`` waits for it.
+            A handle of the save, with ``wait()``, ``is_done()`` and ``raise_error()``.
         """
         if self._staging is None:
             self._staging = _rust.StagingMemory()
@@ -55,7 +56,7 @@ class Writer:
         return save
 
     def pending(self) -> list[Step]:
-        """The steps that are not there yet, or not durable."""
+        """Return the steps that are not complete yet, or not durable yet."""
         return [step for step, save in self._pending if not save.is_done()]
 
     def is_busy(self) -> bool:
@@ -63,10 +64,10 @@ class Writer:
         return bool(self.pending())
 
     def raise_errors(self) -> None:
-        """Forget what has ended, and raise why one failed.
+        """Forget the saves that have ended, and raise the error of the first that failed.
 
         Raises:
-            OSError: its files could not be written.
+            OSError: the files of a step could not be written.
         """
         while self._pending and self._pending[0][1].is_done():
             _, save = self._pending.pop(0)
@@ -75,22 +76,23 @@ class Writer:
             save.raise_error()
 
     def wait(self) -> None:
-        """Wait for all steps, and raise why one failed."""
+        """Wait for all saves, and raise the error of the first that failed."""
         for _, save in list(self._pending):
             save.wait()
         self.raise_errors()
 
     def num_staged_bytes(self) -> int:
-        """The bytes of staging memory that are kept."""
+        """Return the number of bytes of staging memory."""
         return 0 if self._staging is None else self._staging.num_bytes()
 
     def forget(self) -> None:
-        """Forget steps that another process writes: the one that this was forked from."""
+        """Forget the pending saves after a fork: the parent process writes them."""
         self._pending.clear()
         self._staging = None
 
 
-# A checkpointer that nobody holds any more has its steps written nevertheless.
+# Writers with pending saves. They stay alive here until their steps are written, also
+# if the checkpointer is garbage-collected before.
 _KEPT: set[Writer] = set()
 
 
@@ -99,7 +101,7 @@ def _finish() -> None:
     for writer in list(_KEPT):
         try:
             writer.wait()
-        except Exception as error:  # noqa: BLE001 (the others are waited for, too)
+        except Exception as error:  # noqa: BLE001 (wait for the other writers, too)
             errors.append(error)
     if errors:
         raise errors[0]

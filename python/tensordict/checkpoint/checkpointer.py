@@ -1,4 +1,4 @@
-"""The checkpointer: steps that appear whole, of which a killed training goes on."""
+"""The :class:`Checkpointer`: atomic steps, from which a killed training resumes."""
 
 from __future__ import annotations
 
@@ -59,69 +59,75 @@ MSG_BUSY = "when_busy is 'wait', 'skip' or 'queue', got {!r}."
 MSG_MODE = "mode is 'min' or 'max', got {!r}."
 MSG_CLOSED = "The checkpointer is closed."
 MSG_SHARED_STORE = (
-    "shared=False keeps the parts of each node in a folder of its own, and all nodes share "
-    "the object store {!r}: leave out shared=False, or the URL."
+    "shared=False is for local folders of each node, but all nodes share the object store "
+    "{!r}: leave out shared=False, or the URL."
 )
-MSG_FILE = "The steps of a checkpointer are in a directory, and '{}' is a file."
+MSG_FILE = "A checkpointer needs a directory for its steps, but '{}' is a file."
 MSG_OPTION = (
-    "{name!r} is an option of the checkpointer, and not of save: make it with "
-    "Checkpointer(directory, {name}={value!r}). An item needs another name."
+    "{name!r} is an option of the checkpointer, not of save: write "
+    "Checkpointer(directory, {name}={value!r}). If it is an item, give it another name."
 )
 MSG_NO_METRIC = "No step in '{}' has the metric {!r}: there {}."
-MSG_STEPS = "All ranks ask for the same step, and they asked for {}, by rank."
-MSG_NOTHING = "Nothing is to be saved: give items, such as model=model."
+MSG_STEPS = "All ranks must ask for the same step, but they asked for {}, by rank."
+MSG_NOTHING = "There is nothing to save: give items, such as model=model."
 
 _MAX_ATTEMPTS = 100
-"""The number of times that a step that is replaced while it is read is read again."""
+"""The most times that a step is read again because another save replaced it meanwhile."""
 
 
 class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
-    """Saves the steps of a training in a folder, and restores them.
+    """A folder of training steps: saves, restores and deletes them.
 
-    A step is the directory ``step-<number>``: safetensors files under the plain names of
-    ``state_dict()``, which other libraries read, and ``meta.json``. It appears whole, and
-    stays whole when it is copied alone or when other steps are deleted.
+    A step is the directory ``step-<number>``. It contains ``meta.json`` and safetensors
+    files with the plain names of ``state_dict()``, which other libraries read. A step
+    appears atomically. It depends on no other step, so it can be copied alone.
 
     Args:
-        directory: the folder, which is made when the first step is saved; or the URL of one
-            in an object store (``"s3://bucket/run"``).
-        keep: how many of the steps that were saved last are kept; None for all. Others
-            are deleted once a new one is there. Steps of another job that is still
-            running in the same folder neither count nor are deleted.
-        keep_every: steps whose number is a multiple of this are kept, too.
-        durable: whether a step is on the disk when it is there, and survives a power cut.
-        shards: the files of each item. Default: one, or as many as there are threads where
-            it is large, since threads write side by side.
-        dedupe: whether tensors that did not change since the step before are not written
-            again: their files get a second name. A tensor is a file of its own then.
-        when_busy: what a save does while the one before is written: ``"wait"`` for it,
-            ``"skip"`` this one, or ``"queue"`` it, with memory of its own.
-        background: whether a save copies the values and returns, and threads write them.
-        handle_sigterm: whether SIGTERM sets :attr:`preempted` and does not end the
-            process. A handler that was there before is called as well.
+        directory: the folder, created by the first save; or the URL of a folder in an
+            object store (``"s3://bucket/run"``).
+        keep: the number of latest steps to keep; None keeps all. Older steps are
+            deleted after a new one is complete. Steps of another job that still runs in
+            the same folder are not counted and not deleted.
+        keep_every: also keep the steps whose number is a multiple of this.
+        durable: whether a step is complete only after it is on the disk, so that it
+            survives a power cut.
+        shards: the number of files of each item. Default: one; for a large item, one
+            for each thread, since threads write at the same time.
+        dedupe: whether a tensor that is unchanged since the previous step becomes a
+            hard link and is not written again. Each tensor is then its own file.
+        when_busy: what a save does if the previous save is still running: ``"wait"``
+            for it, ``"skip"`` the new step, or ``"queue"`` the new step in memory of
+            its own.
+        background: whether a save copies the values and returns, and threads write
+            them.
+        handle_sigterm: whether SIGTERM sets :attr:`preempted` instead of ending the
+            process. A handler that was installed before is also called.
         num_threads: the most threads. Default: the cores of this process, at most 8.
-        rank_timeout: how many seconds rank 0 waits for the parts of others. It does not
-            wait for a process of its own machine that has ended.
-        per_rank: the names of modules and optimizers of which each rank saves its own,
-            which other ranks have under the same name for other things.
-        process_group: the ranks that save and restore together: a ``ProcessGroup``, or a
-            ``DeviceMesh``, such as ``mesh["dp"]``. Default: all. Every call that ranks
-            make together goes over it. Groups save at the same time, each into a folder
-            of its own; the parts of a ``DTensor`` are in one group.
-        shared: whether all ranks have the directory. With False, for the local disks of
-            nodes, each folder gets steps of its own with the parts of the ranks that have
-            it, which are restored from there by the same ranks. What several folders need
-            is in each. :meth:`steps` and :meth:`latest` are those of this folder;
-            :meth:`restore` takes the newest step that all folders have.
-        mirror: the URL of a folder in an object store, to which the steps of ``directory``
-            go up behind the training. Steps that are no more here are found there.
-        staging: where the steps of a URL are made before they go up. Default: a folder
-            below ``TMPDIR``. Several ranks share it.
-        storage_options: the options of the object store, as of :meth:`TensorDict.memmap`.
+        rank_timeout: the seconds that rank 0 waits for the parts of other ranks. If a
+            process of the same machine has ended, rank 0 does not wait for it.
+        per_rank: the names of modules and optimizers that differ between ranks under
+            the same name. Each rank saves and restores its own.
+        process_group: the ranks that save and restore together: a ``ProcessGroup``, or
+            a ``DeviceMesh``, such as ``mesh["dp"]``. Default: all ranks. All collective
+            calls use it. Several groups can save at the same time, each into its own
+            folder; all shards of a ``DTensor`` must be in one group.
+        shared: whether all ranks see the same directory. Pass False if ``directory`` is
+            on the local disk of each node. Each node's folder then contains the parts
+            of its own ranks, and the same ranks restore them. Data that several nodes
+            need is written into each folder. :meth:`steps` and :meth:`latest` list this
+            node's folder; :meth:`restore` takes the newest step that all folders
+            contain.
+        mirror: the URL of a folder in an object store, to which threads upload each
+            step of ``directory`` during the training. Steps that are deleted locally
+            are read from there.
+        staging: if ``directory`` is a URL, the local folder in which steps are written
+            before the upload. Default: a folder below ``TMPDIR``. Ranks share it.
+        storage_options: the options of the object store, as in
+            :meth:`TensorDict.memmap`.
 
     Raises:
-        ValueError: this process is not in ``process_group``, or ``shared=False`` comes with
-            an object store.
+        ValueError: this process is not in ``process_group``, or ``shared=False`` is
+            combined with an object store.
 
     Examples:
         >>> import tempfile
@@ -186,17 +192,17 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         self.handle_sigterm = handle_sigterm
         self.process_group: Any = group_of(process_group)
         self.shared = shared
-        found = ranks(self.process_group)
-        if found is not None:
-            tell_process(found.members[found.rank])
+        group = ranks(self.process_group)
+        if group is not None:
+            tell_process(group.members[group.rank])
         self._steps: Steps = Steps(self.directory)
         self._writer: Writer = Writer((num_threads, durable, True))
-        # The handler of a signal may save in the middle of a save of the same thread.
+        # A signal handler may save while the same thread is inside a save.
         self._lock: threading.RLock = threading.RLock()
         self._is_saving: bool = False
         self._last_order: int = -1
         self._tokens: dict[int, str] = {}
-        # Steps that rank 0 publishes, of which this rank has written a part.
+        # Steps that rank 0 has yet to publish, to which this rank has written its part.
         self._published: list[Publication] = []
         self._is_shared: bool = False
         self._last_sharer: Sharer | None = None
@@ -217,30 +223,32 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         rng: bool = True,
         **items: object,
     ) -> Path | None:
-        """Save a step, in the place of one of this number if there is one.
+        """Save a step; it replaces an existing step of the same number.
 
-        The values are those of the call, also where they are written later. It may be
-        called by the handler of a signal.
+        The saved values are the values at the call, also if threads write them later. A
+        signal handler may call this.
 
         Args:
-            step: its number.
-            metrics: numbers by which :meth:`best` finds it.
-            background: whether this returns once the values are copied. Default: as the
-                checkpointer was made.
-            trainable_only: whether parameters that need no gradient are left out; a
-                restored model keeps its own.
-            rng: whether the random states of Python, NumPy and torch are saved.
-            **items: modules, optimizers, schedulers, whatever has ``state_dict()``,
-                collections, tensors, and plain data.
+            step: the number of the step, from 0 on.
+            metrics: numbers by which :meth:`best` compares steps.
+            background: whether to return after the values are copied. Default: the
+                checkpointer's ``background``.
+            trainable_only: whether to leave out parameters with
+                ``requires_grad=False``. A restored model keeps its own values of them.
+            rng: whether to save the random states of Python, NumPy and torch.
+            **items: the items by name: modules, optimizers, schedulers, other objects
+                with ``state_dict()``, collections, tensors and plain data.
 
         Returns:
-            The directory of the step; None if it was skipped.
+            The directory of the step; None if ``when_busy="skip"`` skipped it.
 
         Raises:
-            OSError: it could not be written, or one before it in the background: older
-                steps are there still.
-            TypeError: an item holds something that a checkpoint cannot, or is named as an
-                option of the checkpointer.
+            OSError: this step, or an earlier one in the background, could not be
+                written. Older steps are unchanged.
+            TypeError: an item contains an object that a checkpoint cannot store, or has
+                the name of an option of the checkpointer.
+            ValueError: ``step`` is no number from 0 on, or there are no items.
+            RuntimeError: the checkpointer is closed.
         """
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ValueError(MSG_STEP.format(step))
@@ -253,7 +261,8 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
             if self._is_closed:
                 raise RuntimeError(MSG_CLOSED)
             if self._is_saving:
-                # This is the handler of a signal, and the save that it came upon waits.
+                # This call comes from a signal handler inside a save of the same
+                # thread.
                 turn = self._turn(step, None, is_later=False, is_free=True)
                 return self._save(step, fields, items, trainable_only, turn)
             self._is_saving = True
@@ -274,7 +283,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         trainable_only: bool,
         turn: Turn,
     ) -> Path:
-        """Save a step, or the part of this rank: rank 0 publishes it when all have theirs."""
+        """Save a step, or this rank's part of it; rank 0 publishes the step."""
         group, rank = turn.ranks, turn.rank
         path = self.directory / step_name(step)
         new = Step(step, turn.order, {}, path, turn.process)
@@ -337,11 +346,11 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         return path
 
     def _ranks(self) -> Ranks | None:
-        """Return the ranks that save and restore together; None for a process alone."""
+        """Return the ranks that save and restore together; None if there is one process."""
         return ranks(self.process_group)
 
     def _saving_ranks(self, number: int) -> Ranks | None:
-        """Return the ranks, where ``shared=False`` those with the folder of this first."""
+        """Return the saving ranks, with ``shared=False`` ranks of this folder first."""
         found = self._ranks()
         if found is None or self.shared:
             return found
@@ -350,7 +359,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
     def _share(
         self, group: Ranks | None, described: list[Described], error: Exception | None
     ) -> Shared:
-        """Agree on what each rank writes, or raise what one of them has met before."""
+        """Agree with the other ranks on who writes what, or raise an error of any rank."""
         if group is None:
             return self._sharer(group).share(described)
         try:
@@ -361,12 +370,13 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
             raise
         self._is_shared = True
         if group.here == 1:
-            # No part comes: it has shown to all that the folder is not that of others.
+            # This is the only rank of its folder, so the part that it wrote to show its
+            # folder to the other ranks is not needed any more.
             sweep_parts(self.directory, self._pending_tokens())
         return shared
 
     def _write(self, plan: Plan, new: Step, turn: Turn) -> None:
-        """Write a step now, or in the background."""
+        """Write a step, now or in the background."""
         save = None
         if turn.is_later:
             save = self._writer.write_later(plan, new)
@@ -384,37 +394,44 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
     # Reading ------------------------------------------------------------------------------
 
     def steps(self) -> list[int]:
-        """The numbers of the steps that are there, in the order in which they were saved.
+        """Return the numbers of the saved steps, in the order in which they were saved.
 
-        The last one is :meth:`latest`, and not always the highest: a training that went
-        back to step 2 and saved step 3 anew has ``[1, 2, 4, 3]``. ``sorted(steps())`` has
-        them by number.
+        The last number is :meth:`latest`, and not always the highest: if a training of
+        four steps went back to step 2 and saved step 3 again, the result is ``[1, 2, 4,
+        3]``.
         """
         return [step.number for step in self._durable_steps()]
 
     def latest(self) -> int | None:
-        """The number of the step that was saved last; None where there is none.
+        """Return the number of the step that was saved last; None if there is none.
 
-        It is on the disk: a power cut does not take it back.
+        With ``durable=True`` the step is on the disk and survives a power cut.
         """
         steps = self.steps()
         return steps[-1] if steps else None
 
     def best(self, metric: str, mode: Literal["min", "max"] = "min") -> int | None:
-        """The number of the step whose metric is the lowest, or the highest.
+        """Return the number of the step with the lowest or highest value of a metric.
 
-        Of equal ones it is the one that was saved first; steps without the metric, or
-        where it is not a number, do not count. None where no step is left.
+        If several steps are equal, the first saved wins. Steps without the metric, or
+        whose value is NaN, are ignored.
+
+        Args:
+            metric: a name from ``metrics=`` of :meth:`save`.
+            mode: ``"min"`` for the lowest value, ``"max"`` for the highest.
+
+        Returns:
+            The number; None if there is no step with a value.
 
         Raises:
-            KeyError: there are steps, and none has the metric.
+            KeyError: there are steps, and no step has the metric.
         """
         if mode not in ("min", "max"):
             raise ValueError(MSG_MODE.format(mode))
         steps = self._durable_steps()
-        known = {name for step in steps for name in step.metrics}
-        if steps and metric not in known:
-            shown = f"are {sorted(known)}" if known else "are none"
+        known_metrics = {name for step in steps for name in step.metrics}
+        if steps and metric not in known_metrics:
+            shown = f"are {sorted(known_metrics)}" if known_metrics else "are none"
             raise KeyMessageError(MSG_NO_METRIC.format(self.directory, metric, shown))
         found = [
             (step.metrics[metric], step.number)
@@ -429,15 +446,18 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
     # Restoring ----------------------------------------------------------------------------
 
     def load(self, step: int | None = None) -> Any:
-        """Load a step as a collection over its files, without a model.
+        """Load a step as a memory-mapped tensordict, without a model.
 
-        A module's entries are nested by the dots in their names; of other states keys
-        that are numbers become text. If the step is in an object store, the collection is a
-        remote one: each tensor is read when it is used, and only the rows that an index
-        takes. It needs the step to stay there.
+        The names of a module's tensors become nested keys, split at their dots. Integer
+        keys of other states become strings. If the step is in an object store, the result
+        is a remote tensordict: each tensor is read when it is used, and an index reads only
+        its rows. The step must stay in the store.
 
         Args:
-            step: its number. Default: the one that was saved last.
+            step: the number of the step. Default: the step that was saved last.
+
+        Returns:
+            A tensordict of batch size ``[]`` with one entry for each item.
 
         Raises:
             FileNotFoundError: there is no such step.
@@ -454,28 +474,28 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         rng: bool = True,
         **items: object,
     ) -> Restored:
-        """Restore items in their place, and return the plain data.
+        """Restore items in place, and return the plain data.
 
-        Everything is read and compared first: where that fails, nothing is changed. A
-        model on ``meta`` is filled.
+        All files are read and compared with their checksums first. If that fails, no
+        item is changed. A model on the ``meta`` device gets memory.
 
         Args:
-            step: its number. Default: the one that was saved last.
-            map_location: where tensors go that have no place yet. Default: the CPU.
-            strict: whether names must be the same.
-            lazy: whether tensors stay mapped to the files, and are read when they are
-                used. Stores into them stay in this process.
-            rng: whether the random states are set, too.
-            **items: what is restored, by the names under which it was saved.
+            step: the number of the step. Default: the step that was saved last.
+            map_location: the device of tensors that no item has yet. Default: the CPU.
+            strict: whether the names in the items and in the step must be equal.
+            lazy: whether tensors stay memory-mapped and are read when they are used.
+                Writes to them stay in this process.
+            rng: whether to set the random states as well.
+            **items: the items to restore, under the names with which they were saved.
 
         Returns:
-            The plain data, and what else was saved and not given, by name; with
-            ``missing`` and ``unexpected``, the names that did not fit, and ``step``, the
-            number of the step that was taken.
+            The plain data and the saved items that were not passed, by name. Its
+            attributes ``missing`` and ``unexpected`` list the names that did not match,
+            ``step`` is the number of the step.
 
         Raises:
             FileNotFoundError: there is no such step.
-            KeyError: an item was not saved.
+            KeyError: the step does not contain an item.
             RuntimeError: names or shapes differ, or a file is damaged.
         """
         options: dict[str, Any] = {
@@ -501,33 +521,33 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         items: dict[str, object],
         options: dict[str, Any],
     ) -> Restored:
-        """Restore the same step on all ranks, or nothing on any."""
+        """Restore the same step on all ranks, or change no rank."""
         number = self._agree_on_step(group, number)
         opened: tuple[StepFiles, dict[str, Any]] | Exception
         try:
             files = self._open(self._find(number))
-        except Exception as found:  # noqa: BLE001 (it is raised on all ranks)
+        except Exception as found:  # noqa: BLE001 (all ranks raise it)
             return restore_items(found, items, ranks=group, **options)
         try:
             with files.names_in_errors():
                 try:
                     opened = files, read_meta(files.root)
-                except Exception as found:  # noqa: BLE001 (it is raised on all ranks)
+                except Exception as found:  # noqa: BLE001 (all ranks raise it)
                     opened = found
                 return restore_items(opened, items, ranks=group, **options)
         finally:
             files.close()
 
     def restore_random_states(self, step: int | None = None) -> None:
-        """Set the random states of a step, and nothing else: those of this rank."""
+        """Set the random states of this rank from a step; restore no item."""
         group = self._ranks()
         rank = 0 if group is None else group.rank
 
         def read(files: StepFiles, meta: dict[str, Any]) -> None:
             parts = StepParts(files, meta)
-            own = parts.of_rank(parts.place_of(None if group is None else rank))
-            if "rng" in own:
-                set_random_states(Decoder({}, "").decode(own["rng"]))
+            own_part = parts.of_rank(parts.place_of(None if group is None else rank))
+            if "rng" in own_part:
+                set_random_states(Decoder({}, "").decode(own_part["rng"]))
 
         self._read(step, read)
 
@@ -538,12 +558,12 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         *,
         is_shown: bool = False,
     ) -> Any:
-        """Read a step, also where others take its place meanwhile.
+        """Read a step; if another save replaces it meanwhile, read the new one.
 
         Args:
-            number: its number.
-            read: is given its files and its description.
-            is_shown: whether tensors of a store stay there until they are used.
+            number: the number of the step; None for the last step.
+            read: the function that reads, given the files and the description.
+            is_shown: whether tensors in a store stay there until they are used.
         """
         with self._lock:
             if not self._is_saving:
@@ -562,19 +582,19 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
                 with files.names_in_errors():
                     return read(files, read_meta(files.root))
             except (OSError, RuntimeError):
-                # Files of a step that was deleted meanwhile are missing.
+                # The error may come from a save that deleted the step meanwhile.
                 if files.is_current() or attempts >= _MAX_ATTEMPTS:
                     raise
             finally:
                 files.close()
 
-    # The end ------------------------------------------------------------------------------
+    # Waiting and closing --------------------------------------------------------------
 
     def wait(self) -> None:
-        """Wait until all steps are there.
+        """Wait until all steps are complete and uploaded.
 
         Raises:
-            OSError: one could not be written.
+            OSError: a step could not be written.
         """
         try:
             self._writer.wait()
@@ -586,12 +606,12 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         self._await_published()
 
     def _await_published(self) -> None:
-        """Wait for the steps of which this rank has written a part, and rank 0 the rest."""
+        """Wait for the steps that rank 0 publishes and this rank has written a part of."""
         while self._published:
             self._published.pop(0).wait(self.rank_timeout)
 
     def close(self) -> None:
-        """Wait for all steps, and give the handler of SIGTERM back."""
+        """Wait for all steps, and restore the previous handler of SIGTERM."""
         if self._is_closed:
             return
         try:
@@ -602,34 +622,34 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
 
     @property
     def preempted(self) -> bool:
-        """Return whether the process was asked to end by SIGTERM: save, and end it."""
+        """Whether SIGTERM asked this process to end: save a step and stop."""
         return self._preempted.is_set()
 
     def reached_preemption(self, step: int) -> bool:
-        """Return whether one of the ranks was asked to end: all save this step, and end.
+        """Return whether any rank was asked to end; then all save this step and stop.
 
-        All ranks call it behind the same step, and get the same answer. A process alone
-        has that of :attr:`preempted`.
+        All ranks call this after the same step and get the same answer. In a single
+        process the answer is :attr:`preempted`.
 
         Args:
             step: the number of the step, the same on all ranks.
 
         Raises:
-            RuntimeError: the ranks ask for different steps.
+            RuntimeError: the ranks passed different steps.
         """
         group = self._ranks()
         if group is None:
             return self.preempted
-        told = group.call("reached_preemption", (step, self.preempted))
-        if len({number for number, _ in told}) > 1:
-            asked = [number for number, _ in told]
+        answers = group.call("reached_preemption", (step, self.preempted))
+        if len({number for number, _ in answers}) > 1:
+            asked = [number for number, _ in answers]
             raise RuntimeError(MSG_STEPS.format(asked))
-        return any(is_preempted for _, is_preempted in told)
+        return any(is_preempted for _, is_preempted in answers)
 
     def num_staged_bytes(self) -> int:
-        """The bytes of memory that is kept for saves in the background."""
+        """Return the number of bytes of memory that background saves keep."""
         return self._writer.num_staged_bytes()
 
 
 _OPTIONS = inspect.signature(Checkpointer).parameters.keys() - {"background"}
-"""The names that no item has: a mistaken option would be saved as one, in silence."""
+"""Names that no item may have: a misplaced option would silently be saved as an item."""

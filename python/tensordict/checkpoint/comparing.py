@@ -1,7 +1,7 @@
-"""Comparing the bytes of files with their checksums, each block by one of the ranks.
+"""Compare the bytes of files with their checksums, each block on one rank.
 
-A block has one checksum and is compared as a whole. Where a rank needs a part of it alone,
-another one needs the rest, and one of them compares it.
+A block has one checksum, so it is compared as a whole. If several ranks need bytes of
+one block, one of them compares it.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ if TYPE_CHECKING:
 __all__ = ["BLOCK_BYTES", "Comparing", "Needing", "Order", "Wanted", "inner"]
 
 BLOCK_BYTES = 1 << 20
-"""The bytes that have a checksum together, but for the last ones of a tensor."""
+"""The number of bytes under one checksum; the last block of a tensor may be shorter."""
 
 
 _GOLDEN = (5**0.5 - 1) / 2
 
 
 class Order(NamedTuple):
-    """The place of a tensor among those that some ranks read."""
+    """The position of a tensor among the tensors that the ranks of a mesh read."""
 
     number: int = 0
-    """The number of tensors before."""
+    """The number of tensors before it."""
     turn: int = 0
-    """The number of tensors before that lie alike, and of other ways to lie before."""
+    """The number that decides whose turn it is, counted for each layout and grid."""
 
 
 class Wanted(NamedTuple):
-    """A tensor of a file of which ranks need parts."""
+    """A tensor of a file, of which ranks need parts."""
 
     stored: Stored
     number: int
-    """That of the part of the stored tensor which it is."""
+    """The index of ``source`` among the sources of the stored tensor."""
     source: Source
     layout: Layout | None
-    """The ranks that need parts; None where nobody else counts."""
+    """The ranks that need parts; None if only this process reads."""
     order: Order
-    """The place among the tensors that these ranks read, the same on all of them."""
+    """The position among the tensors that these ranks read, the same on all of them."""
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of the tensor of the file."""
+        """The number of bytes of the tensor in the file."""
         return math.prod(self.source.box[1]) * self.stored.dtype.itemsize
 
 
 class Needing:
-    """The ranks that restore, and what they told each other of the tensors that they read.
+    """The tensors that the restoring ranks read, of which they tell each other digests.
 
     Args:
-        rank: the number of this process among all.
+        rank: the global rank of this process.
     """
 
     def __init__(self, rank: int) -> None:
@@ -69,7 +69,7 @@ class Needing:
         self._turns: dict[tuple[int, ...], dict[Any, int]] = {}
 
     def add(self, stored: Stored, layout: Layout) -> Order:
-        """Note a tensor that the ranks of a mesh read; return its place among theirs."""
+        """Note a tensor that the ranks of a mesh read; return its position among them."""
         count = self._counts.get(layout.ranks, 0)
         self._counts[layout.ranks] = count + 1
         turns = self._turns.setdefault(layout.ranks, {})
@@ -80,25 +80,27 @@ class Needing:
             begun = hashlib.sha256(repr(layout.ranks).encode())
             self._digests[layout.ranks] = begun
         digest = self._digests[layout.ranks]
-        told = stored.name, layout.shape, layout.mesh, layout.placements
-        digest.update(repr(told).encode())
+        announced = stored.name, layout.shape, layout.mesh, layout.placements
+        digest.update(repr(announced).encode())
         return Order(count, turn)
 
     def told(self) -> tuple[int, set[str]]:
-        """Return what this rank says: its number, and a digest for each mesh."""
-        return self.rank, {each.hexdigest() for each in self._digests.values()}
+        """Return what this rank announces: its number, and one digest for each mesh."""
+        return self.rank, {digest.hexdigest() for digest in self._digests.values()}
 
-    def agree(self, told: Iterable[tuple[int, set[str]]]) -> None:
-        """Take what all ranks said. Those of a mesh that read alike share the comparing."""
-        known = dict(told)
+    def agree(self, announcements: Iterable[tuple[int, set[str]]]) -> None:
+        """Take all announcements: ranks with equal digests share the comparing."""
+        digests_by_rank = dict(announcements)
         self._alike = {
             ranks
-            for ranks, each in self._digests.items()
-            if all(each.hexdigest() in known.get(rank, ()) for rank in ranks)
+            for ranks, digest in self._digests.items()
+            if all(
+                digest.hexdigest() in digests_by_rank.get(rank, ()) for rank in ranks
+            )
         }
 
     def share(self, layout: Layout | None) -> bool:
-        """Return whether the ranks of a mesh share the comparing."""
+        """Return whether the ranks of a layout's mesh share the comparing."""
         return layout is not None and layout.ranks in self._alike
 
 
@@ -106,7 +108,7 @@ class Comparing:
     """The bytes that this rank compares.
 
     Args:
-        needing: the ranks that share it; None for a process alone.
+        needing: the ranks that share the comparing; None if there is one process.
     """
 
     def __init__(self, needing: Needing | None) -> None:
@@ -114,11 +116,11 @@ class Comparing:
         self._found: dict[tuple[str, str], tuple[Source, list[tuple[int, int]]]] = {}
 
     def is_shared(self, layout: Layout | None) -> bool:
-        """Return whether blocks of which ranks need parts are compared by one of them."""
+        """Return whether one rank compares a block for all ranks that need parts of it."""
         return self.needing is not None and self.needing.share(layout)
 
     def add(self, wanted: Wanted, part: Part) -> None:
-        """Have bytes compared, by this rank or another one.
+        """Register the bytes that this rank needs; one of the ranks will compare them.
 
         Args:
             wanted: the tensor of a file.
@@ -133,7 +135,7 @@ class Comparing:
             found += ranges
 
     def ranges(self) -> dict[str, list[Range]]:
-        """Return what is read and compared, by file: each block once."""
+        """Return the ranges that this rank compares, by file, each block once."""
         found: dict[str, list[Range]] = {}
         for source, ranges in self._found.values():
             for start, stop in _merged(ranges):
@@ -142,11 +144,11 @@ class Comparing:
         return found
 
 
-def _own(wanted: Wanted, part: Part, own: int) -> list[tuple[int, int]]:
-    """The bytes that a rank compares of those that it needs."""
+def _own(wanted: Wanted, part: Part, own_rank: int) -> list[tuple[int, int]]:
+    """Return the bytes that a rank compares, among the bytes that it needs."""
     size = wanted.num_bytes
     low, high = inner(part, size)
-    found = [(low, high)] if low < high else []
+    ranges = [(low, high)] if low < high else []
     needing = _needing(wanted)
     for block in range(part.start // BLOCK_BYTES, -(-part.stop // BLOCK_BYTES)):
         start = block * BLOCK_BYTES
@@ -154,29 +156,30 @@ def _own(wanted: Wanted, part: Part, own: int) -> list[tuple[int, int]]:
         if low <= start and stop <= high:
             continue
         shares = sorted(
-            (rank, min(each.stop, stop) - max(each.start, start))
-            for each, ranks in needing
-            if each.start < stop and each.stop > start
+            (rank, min(needed.stop, stop) - max(needed.start, start))
+            for needed, ranks in needing
+            if needed.start < stop and needed.stop > start
             for rank in ranks
         )
-        if _chosen(shares, wanted, block) == own:
-            found.append((start, stop))
-    return found
+        if _chosen(shares, wanted, block) == own_rank:
+            ranges.append((start, stop))
+    return ranges
 
 
 def _chosen(shares: list[tuple[int, int]], wanted: Wanted, block: int) -> int:
-    """Choose the rank that compares a block, of those that need bytes of it.
+    """Choose the rank that compares a block, among the ranks that need bytes of it.
 
     Args:
-        shares: the ranks, each with the bytes that it needs of the block.
+        shares: the ranks, each with the number of bytes that it needs of the block.
         wanted: the tensor of a file.
-        block: the number of the block in it.
+        block: the index of the block in the tensor.
     """
     order = wanted.order
     if len({share for _, share in shares}) == 1:
-        # The ranks take turns, with each block and with each tensor that lies alike.
+        # The ranks take turns, over blocks and over tensors of the same layout.
         return shares[(order.turn + wanted.number + block) % len(shares)][0]
-    # Each is chosen as often as it has bytes: multiples of the golden ratio are spread evenly.
+    # Each rank is chosen in proportion to its bytes; multiples of the golden ratio
+    # spread evenly over the interval.
     number = order.number * len(wanted.stored.grid.boxes) + wanted.number + block
     left = number * _GOLDEN % 1.0 * sum(share for _, share in shares)
     for rank, share in shares:
@@ -187,7 +190,7 @@ def _chosen(shares: list[tuple[int, int]], wanted: Wanted, block: int) -> int:
 
 
 def inner(part: Part, size: int) -> tuple[int, int]:
-    """Return from where to where a part has whole blocks of a tensor of so many bytes."""
+    """Return start and stop of the whole blocks in a part of a ``size``-byte tensor."""
     if not part.is_run:
         return 0, 0
     stop = part.stop if part.stop == size else part.stop - part.stop % BLOCK_BYTES
@@ -195,17 +198,18 @@ def inner(part: Part, size: int) -> tuple[int, int]:
 
 
 def _needing(wanted: Wanted) -> list[tuple[Part, list[int]]]:
-    """The bytes of a tensor of a file that ranks need, with those that need each."""
+    """Return the parts of a file's tensor that ranks need, each with its ranks."""
     stored, layout = wanted.stored, wanted.layout
     key = layout, wanted.number, stored.dtype.itemsize
     known = stored.grid.known
     if key not in known:
-        whole = stored.grid.boxes[wanted.number]
+        tensor_box = stored.grid.boxes[wanted.number]
         places = known.setdefault(layout, layout.boxes()) if layout else {}
         known[key] = [
-            (Part.of(box, whole, stored.dtype.itemsize), ranks)
+            (Part.of(box, tensor_box, stored.dtype.itemsize), ranks)
             for box, ranks in (
-                (intersection(place, whole), ranks) for place, ranks in places.items()
+                (intersection(place, tensor_box), ranks)
+                for place, ranks in places.items()
             )
             if box is not None
         ]
@@ -214,7 +218,7 @@ def _needing(wanted: Wanted) -> list[tuple[Part, list[int]]]:
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges in their order, each block in one of them."""
+    """Sort and merge ranges, so that each block is in one range."""
     found: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
         if found and start <= -(-found[-1][1] // BLOCK_BYTES) * BLOCK_BYTES:

@@ -1,7 +1,7 @@
-"""Copies of the parts of a ``DTensor`` on several meshes, compared by their checksums.
+"""Compare copies of ``DTensor`` shards that ranks hold on several meshes.
 
-Copies on one mesh are equal by construction. Where ranks have a ``DTensor`` of one name on
-meshes of their own, they may also be models that train apart.
+Copies on one mesh are equal by construction. If ranks have a ``DTensor`` of the same
+name on different meshes, the tensors may belong to models that are trained separately.
 """
 
 from __future__ import annotations
@@ -21,45 +21,46 @@ if TYPE_CHECKING:
 __all__ = ["Copies", "apart_message"]
 
 _Place: TypeAlias = "tuple[str, str, Box]"
-"""The item and name of a tensor, and the place of a part."""
+"""The item and name of a tensor, and the box of a shard."""
 
 MSG_APART = (
-    "Rank {own} saves its values of {count} of {item!r} that differ on {others}, whose values "
-    "are lost: {name!r} is the first. Ranks that train apart need a process_group= and a "
-    "folder of their own."
+    "Rank {own} saves its values of {count} of {item!r} that differ on {others}; the values "
+    "of these ranks are lost. The first tensor is {name!r}. If the ranks train separate "
+    "models, give each its own process_group= and folder."
 )
 
 
 class Copies:
-    """The tensors that ranks have on several meshes.
+    """The tensors that ranks hold on several meshes.
 
     Args:
-        descriptions: the descriptions of items, by the first rank that has each.
+        descriptions: the descriptions of items, each under the first rank that has it.
     """
 
     def __init__(self, descriptions: Mapping[int, Mapping[str, Any]]) -> None:
         layouts: dict[tuple[str, str], set[Any]] = {}
         for described in descriptions.values():
-            for item, about in described.items():
-                for name, (layout, _) in about["sharded"].items():
-                    how = layout.ranks, layout.mesh, layout.placements
-                    layouts.setdefault((item, name), set()).add(how)
-        # Of tensors that lie alike, a rank has copies of all the parts of another or of none.
+            for item, description in described.items():
+                for name, (layout, _) in description["sharded"].items():
+                    placement = layout.ranks, layout.mesh, layout.placements
+                    layouts.setdefault((item, name), set()).add(placement)
+        # Tensors with equal placements form a kind: a rank that has copies of one of
+        # them has copies of all.
         alike: dict[frozenset[Any], int] = {}
         self._kinds: dict[tuple[str, str], int] = {
-            name: alike.setdefault(frozenset(found), len(alike))
-            for name, found in layouts.items()
-            if len({ranks for ranks, *_ in found}) > 1
+            name: alike.setdefault(frozenset(placements), len(alike))
+            for name, placements in layouts.items()
+            if len({ranks for ranks, *_ in placements}) > 1
         }
         self._groups: list[tuple[int, list[int]]] | None = None
 
     @property
     def names(self) -> list[tuple[str, str]]:
-        """The items and names of the tensors."""
+        """Return the item and name of each of these tensors."""
         return list(self._kinds)
 
     def digests(self, items: Iterable[Described]) -> dict[_Place, int]:
-        """Return the checksums of the parts that this rank has of these tensors."""
+        """Return the checksums of the shards of these tensors on this rank."""
         sharded = {item.name: item.sharded for item in items}
         regions = [
             ((item, name, box), region)
@@ -67,47 +68,47 @@ class Copies:
             if name in sharded.get(item, ())
             for box, region in regions_of(sharded[item][name][1], name)
         ]
-        found = _rust.tensor_digests([region for _, region in regions], 0)
-        return dict(zip((place for place, _ in regions), found, strict=True))
+        checksums = _rust.tensor_digests([region for _, region in regions], 0)
+        return dict(zip((place for place, _ in regions), checksums, strict=True))
 
     def compare(
         self, told: Sequence[Mapping[_Place, int]]
     ) -> dict[tuple[str, str], list[int]]:
-        """Return the ranks that differ from the lowest one, which is the first, by item and name.
+        """Return the tensors that differ, each with its ranks: the lowest one first.
 
         Args:
             told: the checksums of all ranks.
         """
         first: dict[_Place, tuple[int, int]] = {}
-        found: dict[tuple[str, str], list[int]] = {}
+        differing: dict[tuple[str, str], list[int]] = {}
         groups: dict[tuple[int, tuple[_Place, ...]], list[int]] = {}
         for rank, digests in enumerate(told):
             for kind, places in self._by_kind(digests).items():
                 groups.setdefault((kind, tuple(places)), []).append(rank)
             for place, digest in digests.items():
-                lowest, known = first.setdefault(place, (rank, digest))
-                if known != digest:
-                    ranks = found.setdefault(place[:2], [lowest])
+                lowest, lowest_digest = first.setdefault(place, (rank, digest))
+                if lowest_digest != digest:
+                    ranks = differing.setdefault(place[:2], [lowest])
                     if rank not in ranks:
                         ranks.append(rank)
         is_divided = sum(len(places) for _, places in groups) == len(first)
-        if is_divided and not found:
+        if is_divided and not differing:
             self._groups = [(kind, ranks) for (kind, _), ranks in groups.items()]
-        return found
+        return differing
 
     def _by_kind(self, digests: Mapping[_Place, int]) -> dict[int, list[_Place]]:
-        found: dict[int, list[_Place]] = {}
+        places_by_kind: dict[int, list[_Place]] = {}
         for place in digests:
-            found.setdefault(self._kinds[place[:2]], []).append(place)
-        return found
+            places_by_kind.setdefault(self._kinds[place[:2]], []).append(place)
+        return places_by_kind
 
     @property
     def are_known(self) -> bool:
-        """Return whether :meth:`are_equal` can tell the next time."""
+        """Whether :meth:`are_equal` can compare the next save."""
         return not self._kinds or self._groups is not None
 
     def summary(self, items: Iterable[Described]) -> dict[int, str]:
-        """Return a digest of the parts that this rank has, for each way in which they lie."""
+        """Return a digest of this rank's shards for each kind of tensor."""
         if not self._kinds:
             return {}
         digests = self.digests(items)
@@ -119,7 +120,7 @@ class Copies:
         }
 
     def are_equal(self, summaries: Sequence[Mapping[int, str]]) -> bool:
-        """Return whether the copies of all ranks are equal, by their summaries."""
+        """Return whether the copies on all ranks are equal, judged by their summaries."""
         groups = self._groups or ()
         return all(
             len({summaries[rank].get(kind) for rank in ranks}) == 1
@@ -133,15 +134,15 @@ def apart_message(
     members: Sequence[int],
     buffers: Mapping[str, frozenset[str]],
 ) -> str | None:
-    """Return what is lost of ranks that have other values than this one; None if nothing is.
+    """Return a warning about values of other ranks that are lost; None if there are none.
 
-    Buffers differ between replicas of a training, and nothing is lost of them.
+    Buffers may differ between replicas of a model, so they are ignored.
 
     Args:
-        differing: the ranks with other values than the lowest one, which is the first, by
-            item and name.
-        own: the place of this rank.
-        members: the numbers of the ranks.
+        differing: the ranks whose values differ, by item and name, the saving rank
+            first.
+        own: the index of this rank.
+        members: the global numbers of the ranks.
         buffers: the names of the buffers of each item.
     """
     lost = [

@@ -1,10 +1,10 @@
-"""Storage of ``torch.distributed.checkpoint`` as safetensors, and its directories read.
+"""Storage classes for ``torch.distributed.checkpoint`` that use safetensors files.
 
-``dcp.save(state, storage_writer=Writer(path))`` writes a safetensors file for each rank and
-``metadata.json``; ``dcp.load(state, storage_reader=Reader(path))`` reads it, with any
-number of ranks. :class:`CollectionState` keeps all that a collection holds.
-:func:`~tensordict.checkpoint.dcp_directory.read_directory` reads what torch's own writer
-has written, without running its pickles.
+``dcp.save(state, storage_writer=Writer(path))`` writes one safetensors file for each
+rank and ``metadata.safetensors``. ``dcp.load(state, storage_reader=Reader(path))``
+reads them with any number of ranks. :class:`CollectionState` adapts a tensordict for
+both. :func:`~tensordict.checkpoint.dcp_directory.read_directory` reads directories that
+torch's own writer wrote, without running their pickles.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ METADATA = "metadata.safetensors"
 
 
 class Writer(StorageWriter):
-    """Writes what ``torch.distributed.checkpoint`` saves: a safetensors file for each rank.
+    """A DCP storage writer: one safetensors file for each rank.
 
-    Each file appears at once, and the metadata last, which rank 0 writes when all have
-    theirs.
+    Each file appears atomically. Rank 0 writes the metadata last, after all ranks have
+    written their files.
 
     Args:
         path: the directory.
@@ -78,22 +78,22 @@ class Writer(StorageWriter):
         self._save: str = ""
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Begin a save, in another directory if one is named."""
+        """Begin a save, into ``checkpoint_id`` if it is given."""
         if checkpoint_id:
             self.path = Path(local(checkpoint_id)).absolute()
 
     def set_up_storage_writer(
         self, is_coordinator: bool, *args: object, **kwargs: object
     ) -> None:
-        """Take what torch says of this rank, of which nothing is needed."""
+        """Do nothing: this writer needs no information about the rank."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Make the directory."""
+        """Create the directory, and return the plan as it is."""
         self.path.mkdir(parents=True, exist_ok=True)
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Give each rank a file, with a name that no older save has."""
+        """Assign each rank a file, under a name that no older save uses."""
         import dataclasses
 
         save = uuid.uuid4().hex[:8]
@@ -105,7 +105,7 @@ class Writer(StorageWriter):
     def write_data(
         self, plan: SavePlan, planner: SavePlanner
     ) -> Future[list[WriteResult]]:
-        """Write the tensors and values of this rank as one file."""
+        """Write the tensors and bytes of this rank as one file."""
         name: str = plan.storage_data
         encoder = Encoder(name)
         results = []
@@ -141,7 +141,7 @@ class Writer(StorageWriter):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the metadata, and delete the files of an older save."""
+        """Write the metadata, then delete the files of an older save."""
         tensors: dict[str, Any] = {}
         for name, about in metadata.state_dict_metadata.items():
             if isinstance(about, TensorStorageMetadata):
@@ -168,12 +168,12 @@ class Writer(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return whether a name is that of a directory: whatever has no scheme."""
+        """Return whether ``checkpoint_id`` is a directory, not a URL."""
         return scheme_of(checkpoint_id) is None
 
 
 class Reader(StorageReader):
-    """Reads what a :class:`Writer` has written, with any number of ranks.
+    """A storage reader for directories of a :class:`Writer`, with any number of ranks.
 
     Args:
         path: the directory.
@@ -186,13 +186,13 @@ class Reader(StorageReader):
         self._files: dict[str, dict[str, torch.Tensor]] = {}
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Begin a load, from another directory if one is named."""
+        """Begin a load, from ``checkpoint_id`` if it is given."""
         self._files = {}
         if checkpoint_id:
             self.path = Path(local(checkpoint_id))
 
     def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
-        """The metadata of the checkpoint."""
+        """Read the metadata of the checkpoint."""
         content = load_file(self.path / METADATA)
         described: dict[str, Any] = {}
         for name, about in content["tensors"].items():
@@ -214,15 +214,15 @@ class Reader(StorageReader):
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: object, **kwargs: object
     ) -> None:
-        """Take the metadata that the coordinator has read."""
+        """Take the metadata that the coordinator read."""
         self._places = metadata.storage_data
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Leave the plan as it is."""
+        """Return the plan as it is."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Leave the plans as they are."""
+        """Return the plans as they are."""
         return plans
 
     def _tensor(self, info: dict[str, Any]) -> torch.Tensor:
@@ -235,7 +235,7 @@ class Reader(StorageReader):
         return Decoder(self._files[name], self.path).taken(info)
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Copy the parts that this rank needs."""
+        """Copy the parts that this rank needs into its tensors."""
         for item in plan.items:
             tensor = self._tensor(self._places[item.storage_index])
             if item.type == LoadItemType.BYTE_IO:
@@ -254,5 +254,5 @@ class Reader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return whether a directory of this name was written by a :class:`Writer`."""
+        """Return whether a :class:`Writer` wrote the directory ``checkpoint_id``."""
         return Path(checkpoint_id, METADATA).is_file()

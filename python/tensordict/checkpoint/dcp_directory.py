@@ -1,8 +1,8 @@
-"""Directories of ``torch.distributed.checkpoint``, read tensor by tensor.
+"""Read directories of ``torch.distributed.checkpoint``, one tensor at a time.
 
-The file ``.metadata`` says where the chunks of each tensor are: a file, an offset and a
-length. Each chunk is an archive of ``torch.save``, whose pickle is read without running
-what it asks for. The bytes of a tensor are read when they are needed, some rows at a time.
+The file ``.metadata`` maps each chunk of a tensor to a file, an offset and a length. A
+chunk is an archive of ``torch.save``; its pickle is read without running code. The
+bytes of a tensor are read when they are needed, some rows at a time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["MSG_OUTSIDE", "DirectoryTensors", "open_directory", "read_directory"
 DCP_METADATA = ".metadata"
 
 SMALL_BYTES = 4 << 10
-"""A tensor of at most so many bytes is read at once: options of an optimizer are some."""
+"""The most bytes of a tensor that is read at once, such as the options of optimizers."""
 
 MSG_REFUSED = "it names {}.{}, which is not part of the metadata of a checkpoint"
 MSG_OUTSIDE = "'{}' names the file {!r}, which is not in its directory."
@@ -52,7 +52,7 @@ MSG_TRANSFORMED = (
     "'{}' is transformed by {}: read it with torch.distributed.checkpoint."
 )
 MSG_SHORT = "'{}' is damaged: it has no {} bytes at {}."
-MSG_CHUNK = "'{}' is damaged: the chunk of {!r} at {} has the shape {}, and not {}."
+MSG_CHUNK = "'{}' is damaged: the chunk of {!r} at {} has the shape {}, expected {}."
 
 _METADATA_CLASSES = (
     *(BytesStorageMetadata, ChunkStorageMetadata, Metadata, MetadataIndex),
@@ -65,12 +65,12 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 
 
 class _MetadataReader(pickle.Unpickler):
-    """Reads the classes that metadata is made of, and knows no other name."""
+    """An unpickler that accepts only the classes of DCP metadata."""
 
     def find_class(self, module: str, name: str) -> Any:
-        known = _ALLOWED.get((module, name))
-        if known is not None:
-            return known
+        allowed = _ALLOWED.get((module, name))
+        if allowed is not None:
+            return allowed
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
         if (module, name) == ("torch.serialization", "_get_layout"):
@@ -78,25 +78,25 @@ class _MetadataReader(pickle.Unpickler):
         if module == "collections" and name == "OrderedDict":
             return dict
         if module.startswith("pathlib") and name in ("PosixPath", "Path"):
-            # The place where it was saved says nothing here.
+            # The path at which the checkpoint was saved is not needed.
             return _as_path
         raise pickle.UnpicklingError(MSG_REFUSED.format(module, name))
 
 
 def _as_path(*parts: str) -> str:
-    return os.path.join("", *parts)  # noqa: PTH118 (a text is asked for)
+    return os.path.join("", *parts)  # noqa: PTH118 (DCP needs a string)
 
 
 # Chunks -------------------------------------------------------------------------------
 
 
 class _Section(io.RawIOBase):
-    """A part of a file as a file.
+    """A part of a file, readable as a file.
 
     Args:
         descriptor: the file.
         offset: the first byte of the part.
-        length: the bytes of the part.
+        length: the number of bytes of the part.
     """
 
     def __init__(self, descriptor: int, offset: int, length: int) -> None:
@@ -107,46 +107,46 @@ class _Section(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """Return whether it can be read."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return whether it has places."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Return the place."""
+        """Return the position."""
         return self._at
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place."""
+        """Set the position."""
         self._at = offset + (0, self._at, self._length)[whence]
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Read bytes from the place on."""
+        """Read bytes at the position, and advance it."""
         count = max(0, min(len(buffer), self._length - self._at))
-        found = os.preadv(
+        num_read = os.preadv(
             self._descriptor, [memoryview(buffer)[:count]], self._offset + self._at
         )
-        self._at += found
-        return found
+        self._at += num_read
+        return num_read
 
 
 class _Laid(NamedTuple):
-    """A tensor as the pickle of an archive describes it."""
+    """A tensor as the pickle of an archive describes it: its place in a storage."""
 
     key: str
-    """The name of its storage."""
+    """The name of the storage."""
     dtype: torch.dtype
     offset: int
-    """The first item in the storage."""
+    """The index of the first element in the storage."""
     shape: tuple[int, ...]
     stride: tuple[int, ...]
 
 
 class _TensorReader(pickle.Unpickler):
-    """Reads the description of one tensor, and knows no other name."""
+    """An unpickler that accepts only the description of one tensor."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch._utils" and name in _REBUILDS:
@@ -154,15 +154,15 @@ class _TensorReader(pickle.Unpickler):
         if (module, name) == ("collections", "OrderedDict"):
             return dict
         if module in ("torch", "torch.storage"):
-            found = getattr(torch, name, None)
-            if isinstance(found, torch.dtype):
-                return found
+            attribute = getattr(torch, name, None)
+            if isinstance(attribute, torch.dtype):
+                return attribute
             if name in _STORAGES:
                 return _STORAGES[name]
         raise pickle.UnpicklingError(MSG_REFUSED.format(module, name))
 
     def persistent_load(self, pid: Any) -> Any:
-        """Return name and dtype of a storage."""
+        """Return the name and dtype of a storage."""
         _, dtype, key, *_ = pid
         return str(key), dtype
 
@@ -194,7 +194,7 @@ _STORAGES = {
     "ComplexDoubleStorage": torch.complex128,
     "ComplexFloatStorage": torch.complex64,
 }
-"""The dtypes of the classes of storages that pickles name."""
+"""The dtypes of the storage classes in pickles."""
 
 _REBUILDS = {"_rebuild_tensor_v2": _laid, "_rebuild_tensor_v3": _laid_with_dtype}
 
@@ -204,9 +204,9 @@ class _Chunk:
 
     Args:
         directory: the directory.
-        info: where the chunk is.
+        info: the file, offset and length of the chunk.
         name: the name of the tensor, for errors.
-        box: the place of the chunk in the tensor.
+        box: the box of the chunk in the tensor.
     """
 
     def __init__(
@@ -219,10 +219,10 @@ class _Chunk:
         self._laid: tuple[_Laid, int] | None = None
 
     def rows(self, start: int, stop: int) -> torch.Tensor:
-        """Read some rows, counted from the first one of the chunk.
+        """Read rows, counted from the first row of the chunk.
 
         Raises:
-            RuntimeError: the chunk is damaged, or asks for more than a tensor.
+            RuntimeError: the chunk is damaged, or contains more than a tensor.
         """
         path = _path_of(self.directory, self.info)
         descriptor = os.open(path, os.O_RDONLY)
@@ -254,7 +254,7 @@ class _Chunk:
             os.close(descriptor)
 
     def _described(self, descriptor: int) -> tuple[_Laid, int]:
-        """Return how the tensor lies in its storage, and where that begins in the file."""
+        """Return the tensor's layout in its storage, and the storage's file position."""
         path, info = _path_of(self.directory, self.info), self.info
         section = _Section(descriptor, info.offset, info.length)
         try:
@@ -267,7 +267,7 @@ class _Chunk:
             ValueError,
         ) as error:
             raise RuntimeError(f"'{path}' is refused: {error}.") from error
-        # The name and the padding of an entry are between its header and its bytes.
+        # The entry's name and padding come after its header and before its bytes.
         at = info.offset + entry.header_offset
         header = _pread(descriptor, path, at, 30).tolist()
         lengths = [header[at] + 256 * header[at + 1] for at in (26, 28)]
@@ -275,14 +275,14 @@ class _Chunk:
 
 
 def _laid_in(archive: zipfile.ZipFile) -> tuple[_Laid, zipfile.ZipInfo]:
-    """Return how the tensor of an archive lies in its storage, and the entry of that."""
+    """Return the layout of an archive's tensor, and the entry of its storage."""
     names = {each.filename.partition("/")[2]: each for each in archive.infolist()}
     order = names.get("byteorder")
     if order is not None and archive.read(order).decode() != sys.byteorder:
-        raise pickle.UnpicklingError("its bytes have another order")
+        raise pickle.UnpicklingError("its byte order differs from this machine's")
     laid = _TensorReader(io.BytesIO(archive.read(names["data.pkl"]))).load()
     if not isinstance(laid, _Laid):
-        raise pickle.UnpicklingError("it is no tensor")
+        raise pickle.UnpicklingError("it contains no tensor")
     entry = names[f"data/{laid.key}"]
     if entry.compress_type != zipfile.ZIP_STORED:
         raise pickle.UnpicklingError("its bytes are compressed")
@@ -290,16 +290,16 @@ def _laid_in(archive: zipfile.ZipFile) -> tuple[_Laid, zipfile.ZipInfo]:
 
 
 def _pread(descriptor: int, path: Path, offset: int, count: int) -> torch.Tensor:
-    """Read bytes of a file."""
+    """Read ``count`` bytes of a file, at an offset."""
     content = torch.empty(count, dtype=torch.uint8)
     memory: Any = content.numpy()
     view = memoryview(memory)
     done = 0
     while done < count:
-        found = os.preadv(descriptor, [view[done:]], offset + done)
-        if not found:
+        count_read = os.preadv(descriptor, [view[done:]], offset + done)
+        if not count_read:
             raise RuntimeError(MSG_SHORT.format(path, count, offset))
-        done += found
+        done += count_read
     return content
 
 
@@ -335,7 +335,7 @@ class _StoredTensor:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all of it."""
+        """The number of bytes of the tensor."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def rows(self, start: int, stop: int) -> torch.Tensor:
@@ -344,26 +344,26 @@ class _StoredTensor:
             (start, *[0] * (len(self.shape) - 1)),
             (stop - start, *self.shape[1:]),
         )
-        made = torch.empty(box[1], dtype=self.dtype)
+        rows = torch.empty(box[1], dtype=self.dtype)
         for chunk in self.chunks:
             common = intersection(box, chunk.box)
             if common is None:
                 continue
             first = common[0][0] - chunk.box[0][0]
-            place = made
+            target = rows
             for dim, (begin, size) in enumerate(zip(*common, strict=True)):
-                place = place.narrow(dim, begin - box[0][dim], size)
-            place.copy_(chunk.rows(first, first + common[1][0]))
-        return made
+                target = target.narrow(dim, begin - box[0][dim], size)
+            target.copy_(chunk.rows(first, first + common[1][0]))
+        return rows
 
     def whole(self) -> torch.Tensor:
-        """Read all of it."""
+        """Read the whole tensor."""
         if not self.shape:
             return self.chunks[0].rows(0, 1)
         return self.rows(0, self.shape[0])
 
     def pieces(self) -> Iterator[torch.Tensor]:
-        """Read some rows after the other."""
+        """Yield the rows, at most ``PIECE_BYTES`` at a time."""
         if not self.shape or not math.prod(self.shape):
             yield self.whole()
             return
@@ -374,35 +374,35 @@ class _StoredTensor:
 
 
 class DirectoryTensors(LazyTensors):
-    """Tensors on ``meta`` that stand for those of a directory, read when asked for."""
+    """Placeholders on ``meta`` for the tensors of a directory, which are read on demand."""
 
     def __init__(self) -> None:
         super().__init__()
         self._found: dict[int, tuple[torch.Tensor, _StoredTensor]] = {}
 
     def add(self, stored: _StoredTensor) -> torch.Tensor:
-        """Return a tensor that stands for one of the directory."""
-        made = torch.empty(stored.shape, dtype=stored.dtype, device="meta")
-        # Views of it stand for the same.
-        self._found[made.untyped_storage()._cdata] = made, stored
-        return made
+        """Return a placeholder for a tensor of the directory."""
+        placeholder = torch.empty(stored.shape, dtype=stored.dtype, device="meta")
+        # Views share the storage of the placeholder, so they are found as well.
+        self._found[placeholder.untyped_storage()._cdata] = placeholder, stored
+        return placeholder
 
     def _stored_for(self, tensor: torch.Tensor) -> _StoredTensor | None:
         if not tensor.is_meta:
             return None
-        known = self._found.get(tensor.untyped_storage()._cdata)
-        return None if known is None else known[1]
+        entry = self._found.get(tensor.untyped_storage()._cdata)
+        return None if entry is None else entry[1]
 
     def read(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the values of tensors; those that stand for none stay as they are."""
-        found = []
+        """Return the values of placeholders; other tensors are returned as they are."""
+        values = []
         for tensor in tensors:
             stored = self._stored_for(tensor)
-            found.append(tensor if stored is None else stored.whole())
-        return found
+            values.append(tensor if stored is None else stored.whole())
+        return values
 
     def written(self, tensor: Any) -> Any:
-        """Return a tensor as a writer of files takes it: in pieces, if it stands for another."""
+        """Return a tensor in the form for file writers: a placeholder is read in pieces."""
         stored = self._stored_for(tensor) if isinstance(tensor, torch.Tensor) else None
         return tensor if stored is None else Pieced(tensor, stored.pieces)
 
@@ -411,10 +411,10 @@ class DirectoryTensors(LazyTensors):
 
 
 def open_directory(path: str | Path) -> tuple[dict[str, Any], DirectoryTensors]:
-    """The states of a directory, nested as they were, with tensors that are not read yet.
+    """Open a directory: return its states, nested as they were saved, with tensors unread.
 
     Raises:
-        RuntimeError: a pickle asks for more than tensors and plain data.
+        RuntimeError: a pickle contains more than tensors and plain data.
     """
     path = Path(local(path))
     try:
@@ -445,12 +445,16 @@ def open_directory(path: str | Path) -> tuple[dict[str, Any], DirectoryTensors]:
 
 
 def read_directory(path: str | Path) -> dict[str, Any]:
-    """The states of a directory of ``torch.distributed.checkpoint``, nested as they were.
+    """Read a directory of ``torch.distributed.checkpoint`` into memory.
 
-    All tensors are read into memory.
+    Args:
+        path: the directory.
+
+    Returns:
+        The states, nested as they were saved.
 
     Raises:
-        RuntimeError: a pickle asks for more than tensors and plain data.
+        RuntimeError: a pickle contains more than tensors and plain data.
     """
     state, tensors = open_directory(path)
     return _read_all(state, tensors)
@@ -467,7 +471,7 @@ def _read_all(value: Any, tensors: DirectoryTensors) -> Any:
 
 
 def _value(path: Path, info: _StorageInfo) -> Any:
-    """Read a value that is no tensor."""
+    """Read a value that is not a tensor."""
     place = _path_of(path, info)
     with place.open("rb") as file:
         file.seek(info.offset)
@@ -482,7 +486,7 @@ def _value(path: Path, info: _StorageInfo) -> Any:
 
 
 def _unflattened(flat: dict[str, Any], paths: dict[str, Any]) -> dict[str, Any]:
-    """Values nested by the paths of their names; lists come back as lists."""
+    """Return the values, nested by the paths of their names; lists become lists again."""
     root: dict[Any, Any] = {}
     for name, value in flat.items():
         *parents, last = paths.get(name, (name,))
@@ -497,13 +501,13 @@ def _unflattened(flat: dict[str, Any], paths: dict[str, Any]) -> dict[str, Any]:
 def _with_lists(value: object) -> Any:
     if not isinstance(value, dict):
         return value
-    made = {key: _with_lists(item) for key, item in value.items()}
+    converted = {key: _with_lists(item) for key, item in value.items()}
     if {"state", "param_groups"} <= value.keys():
-        # The keys of the state of an optimizer are numbers, of which paths have the text.
-        made["state"] = {
+        # An optimizer's state has integer keys, which are strings in the paths.
+        converted["state"] = {
             int(key) if str(key).isdecimal() else key: _with_lists(item)
             for key, item in value["state"].items()
         }
-    if made and list(made) == list(range(len(made))):
-        return list(made.values())
-    return made
+    if converted and list(converted) == list(range(len(converted))):
+        return list(converted.values())
+    return converted

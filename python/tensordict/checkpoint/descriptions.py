@@ -1,4 +1,4 @@
-"""The facts that ranks tell each other of the items that they save."""
+"""Descriptions of items that ranks exchange before they save."""
 
 from __future__ import annotations
 
@@ -27,29 +27,30 @@ __all__ = [
 ]
 
 Description = dict[str, Any]
-"""The names, shapes and layouts of an item."""
+"""The names, shapes and layouts of an item on one rank."""
 
 
 class Plain(NamedTuple):
-    """A tensor that is not spread over ranks, as others know it."""
+    """A tensor that is not a ``DTensor``, as other ranks know it."""
 
     dtype: str
     shape: tuple[int, ...]
     num_bytes: int
     is_whole: bool
-    """True if it may not be divided."""
+    """Whether the tensor must be written by one rank."""
 
 
 def tensor_of(leaf: Leaf) -> torch.Tensor:
-    """Return a tensor, which members of a stack are joined to."""
+    """Return a leaf as one tensor; members of a lazy stack are stacked."""
     return leaf if isinstance(leaf, torch.Tensor) else torch.stack(leaf.parts, leaf.dim)
 
 
 def describe_for_others(item: Described) -> Description:
-    """Describe an item by what does not change from step to step, nor within a mesh."""
+    """Describe an item by facts that stay equal between steps and within a mesh."""
     plain = {}
     if item.is_shared:
-        # Others read the weights of a module by their names, whole.
+        # Other programs look for the weights of a module under their own names,
+        # undivided.
         is_module = item.kind.name == "module"
         plain = {
             name: Plain(
@@ -73,48 +74,55 @@ def describe_for_others(item: Described) -> Description:
 
 
 def have_equal_names(descriptions: Mapping[int, Mapping[str, Description]]) -> bool:
-    """Return whether ranks differ in layouts alone, as those of parts of a mesh do."""
-    found = [
+    """Return whether descriptions differ at most in layouts, as between pipeline stages."""
+    comparable = [
         {
             item: (
                 *(about[key] for key in ("is_shared", "names", "parameters")),
                 sorted(about["plain"]),
                 sorted(about["sharded"]),
             )
-            for item, about in each.items()
+            for item, about in descriptions_of_rank.items()
         }
-        for each in descriptions.values()
+        for descriptions_of_rank in descriptions.values()
     ]
-    return all(each == found[0] for each in found)
+    return all(
+        descriptions_of_rank == comparable[0] for descriptions_of_rank in comparable
+    )
 
 
-def digest_of(own: dict[str, Description]) -> str:
-    """Tell descriptions apart. Layouts list all ranks, and each counts once."""
+def digest_of(descriptions: dict[str, Description]) -> str:
+    """Return a digest of descriptions; each layout is included once, since it is long."""
     layouts: dict[int, tuple[int, Any]] = {}
     described = {}
-    for item, about in own.items():
+    for item, about in descriptions.items():
         sharded = []
         for name, (layout, dtype) in about["sharded"].items():
             place, _ = layouts.setdefault(id(layout), (len(layouts), layout))
             sharded.append((name, place, dtype))
         described[item] = {**about, "sharded": sharded}
-    known = [layout for _, layout in layouts.values()]
-    return hashlib.sha256(repr((described, known)).encode()).hexdigest()
+    unique_layouts = [layout for _, layout in layouts.values()]
+    return hashlib.sha256(repr((described, unique_layouts)).encode()).hexdigest()
 
 
 def merge(items: list[Described], abouts: Mapping[int, Any]) -> None:
-    """Give the items of rank 0 the descriptions of all ranks, and those that it lacks."""
+    """Merge the descriptions of all ranks into the items of rank 0.
+
+    Items that rank 0 lacks are added without tensors.
+    """
     present = {item.name for item in items}
-    for found in abouts.values():
-        for name, about in found.items():
+    for descriptions in abouts.values():
+        for name, about in descriptions.items():
             if name not in present:
                 present.add(name)
                 kind = kind_named(about["kind"], name)
                 items.append(Described(name, kind, about, {}, is_shared=True))
     for item in items:
-        known = {
-            rank: each[item.name] for rank, each in abouts.items() if item.name in each
+        by_rank = {
+            rank: descriptions_of_rank[item.name]
+            for rank, descriptions_of_rank in abouts.items()
+            if item.name in descriptions_of_rank
         }
-        if item.is_shared and len(known) > 1:
-            merged = item.kind.merged(item.name, known)
+        if item.is_shared and len(by_rank) > 1:
+            merged = item.kind.merged(item.name, by_rank)
             item.about = {**merged, "kind": item.kind.name}

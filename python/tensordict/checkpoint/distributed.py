@@ -1,8 +1,9 @@
-"""Checkpoints of several ranks: each writes its part, and rank 0 publishes the step.
+"""Collective saves: each rank writes its part, and rank 0 publishes the step.
 
-Modules and optimizers belong to all ranks, and each writes a share of them. Everything
-else (loaders, random states, plain data) is each rank's own. What ranks tell each other goes through ``torch.distributed`` in the
-call, never in the background: there rank 0 waits for directories to appear.
+All ranks own modules and optimizers together, and each rank writes a part of them. Each
+rank has its own loaders, random states and plain data. Ranks exchange messages through
+``torch.distributed`` during the call, never in the background. In the background, rank
+0 waits for directories to appear.
 """
 
 from __future__ import annotations
@@ -45,52 +46,52 @@ PARTS = ".parts-"
 FAILED = ".failed"
 
 SEEN_WITHIN = 10.0
-"""The seconds within which a folder that one rank has made is seen by others."""
+"""The seconds after which a folder of one rank must be visible to the others."""
 
 MSG_UNSHARED = (
-    "The ranks do not share the folder '{0}': rank {1} on {2} does not see what rank 0 on {3} "
-    "writes there. The steps of several ranks need a folder on a file system that all of "
-    "them have, or Checkpointer(..., shared=False), with which each keeps its parts in its own "
-    "folder. Nothing was saved."
+    "The ranks do not share the folder '{0}': rank {1} on {2} does not see the files that "
+    "rank 0 on {3} writes there. Nothing was saved. Use a folder that all ranks "
+    "share, or Checkpointer(..., shared=False): each node then keeps its parts in its "
+    "own folder."
 )
 
 MSG_SHARED = (
-    "The ranks share the folder '{}': make the checkpointer without shared=False, which is for "
-    "folders of their own. Nothing was saved."
+    "The ranks share the folder '{}', and shared=False is for separate folders: "
+    "leave it out. Nothing was saved."
 )
 MSG_OUTSIDE = (
-    "This process, rank {} of {}, is not in the process_group of the checkpointer{}: only "
-    "the ranks of that save and restore with it."
+    "This process, rank {} of {}, is not in the process_group of the checkpointer{}. Only "
+    "ranks of this group can save and restore with it."
 )
 MSG_DESTROYED = "The process_group of the checkpointer was destroyed."
-MSG_GROUP = (
-    "process_group is a ProcessGroup or a DeviceMesh, such as mesh['dp'], got {!r}."
+MSG_GROUP = "process_group must be a ProcessGroup or a DeviceMesh, such as mesh['dp'], got {!r}."
+MSG_DIFFERENT = (
+    "All ranks of a group must make the same call, but they called {}, by rank."
 )
-MSG_DIFFERENT = "All ranks of a group call the same, and they called {}, by rank."
 MSG_NO_COMMON = (
-    "The ranks see no step in '{}' that all of them see, or other ones of one number: do they "
-    "share it? By rank they see {}."
+    "The ranks have no common step in '{}', or see different steps of one number: do they "
+    "share the folder? By rank they see {}."
 )
-MSG_ASKED = "All ranks restore the same step, and they asked for {}, by rank."
-MSG_UNPUBLISHED = "The step {} did not appear in '{}': rank {} could not make it{}."
+MSG_ASKED = "All ranks must restore the same step, but they asked for {}, by rank."
+MSG_UNPUBLISHED = "The step {} did not appear in '{}': rank {} could not write it{}."
 MSG_LATE = "The step {} did not appear in '{}' within {} seconds."
 MSG_OTHER = "Rank {} {}: {}"
 
 
 class Ranks(NamedTuple):
-    """The ranks of a run, of which this process is one."""
+    """The ranks that save and restore together, seen from this process."""
 
     rank: int
-    """The place of this process among them."""
+    """The index of this process among them."""
     world: int
     group: Any = None
-    """Their process group; None for that of all processes."""
+    """Their process group; None for the default group."""
     members: tuple[int, ...] = ()
-    """The ranks of their processes among all, which errors name, by place."""
+    """Their global ranks, by index; error messages name these."""
     order: tuple[int, ...] = ()
-    """The ranks in the group, by place, where those with the folder of this come first."""
+    """Their ranks in the group, by index, ranks with this process's folder first."""
     here: int = 0
-    """The number of these; 0 where one folder is that of all."""
+    """The number of ranks with this process's folder; 0 if all ranks share one folder."""
 
     def gather(self, value: object) -> list[Any]:
         """Return the values of all ranks.
@@ -100,8 +101,8 @@ class Ranks(NamedTuple):
         """
         from torch.distributed import distributed_c10d as c10d
 
-        own = self.members[self.rank]
-        tell_process(own)
+        own_rank = self.members[self.rank]
+        tell_process(own_rank)
         device = torch.device(c10d._get_object_coll_device(self.group))
         content = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
         sizes = self._gathered(torch.tensor([content.numel()], device=device))
@@ -109,95 +110,103 @@ class Ranks(NamedTuple):
         padded = torch.zeros(longest, dtype=torch.uint8, device=device)
         padded[: content.numel()] = content
         values = [
-            pickle.loads(found[: int(size)].cpu().numpy().tobytes())  # noqa: S301 (of this run)
-            for size, found in zip(sizes, self._gathered(padded), strict=True)
+            pickle.loads(row[: int(size)].cpu().numpy().tobytes())  # noqa: S301 (another rank of this run wrote it)
+            for size, row in zip(sizes, self._gathered(padded), strict=True)
         ]
         return [values[rank] for rank in self.order] if self.order else values
 
     def by_folder(self, what: str, directory: Path) -> Ranks:
-        """Put those first that have the same folder as this rank, which is made.
+        """Reorder the ranks so that ranks with this process's folder come first.
 
         Args:
-            what: the call that all ranks make.
-            directory: the folder of this rank.
+            what: the name of the collective call.
+            directory: the folder of this rank; it is created.
 
         Raises:
-            OSError: it could not be made.
+            OSError: the folder could not be created.
         """
         error: OSError | None = None
         identity = None
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            about = directory.stat()
+            status = directory.stat()
             machine = _rust.process_name().partition("-")[0]
-            identity = machine, about.st_dev, about.st_ino
-        except OSError as found:
-            error = found
-        told = self.call(what, identity)
-        if None in told:
+            identity = machine, status.st_dev, status.st_ino
+        except OSError as caught:
+            error = caught
+        identities = self.call(what, identity)
+        if None in identities:
             self.raise_together(error, "could not make its folder")
-        own = told[self.rank]
-        order = sorted(range(self.world), key=lambda rank: told[rank] != own)
+        own_identity = identities[self.rank]
+        order = sorted(
+            range(self.world), key=lambda rank: identities[rank] != own_identity
+        )
         return self._replace(
             rank=order.index(self.rank),
             members=tuple(self.members[rank] for rank in order),
             order=tuple(order),
-            here=told.count(own),
+            here=identities.count(own_identity),
         )
 
     def _gathered(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        found = [torch.empty_like(tensor) for _ in range(self.world)]
+        gathered = [torch.empty_like(tensor) for _ in range(self.world)]
         work = torch.distributed.all_gather(
-            found, tensor, group=self.group, async_op=True
+            gathered, tensor, group=self.group, async_op=True
         )
         wait_for(work, self.members, self.members[self.rank])
-        return found
+        return gathered
 
     def call(self, what: str, value: object) -> list[Any]:
-        """Return the values of all ranks, which all make the same call.
+        """Return the values of all ranks, after a check that all make the same call.
 
         Raises:
-            RuntimeError: they make different ones.
+            RuntimeError: the ranks make different calls.
         """
-        found = self.gather((what, value))
-        called = dict(zip(self.members, (each for each, _ in found), strict=True))
+        answers = self.gather((what, value))
+        called = dict(zip(self.members, (call for call, _ in answers), strict=True))
         if len(set(called.values())) > 1:
             raise RuntimeError(MSG_DIFFERENT.format(called))
-        return [each for _, each in found]
+        return [call for _, call in answers]
 
     def agree(self, value: object) -> Any:
-        """Return the value of rank 0, on all ranks."""
+        """Return the value of rank 0 on all ranks."""
         return self.gather(value if self.rank == 0 else None)[0]
 
     def agree_on_step(
         self, there: list[Step], number: int | None, directory: Path
     ) -> int | None:
-        """Return the number of the step that all restore, whatever appears meanwhile.
+        """Return the number of the step that all ranks restore, also if new steps appear.
 
         Args:
             there: the steps that this rank sees.
-            number: the one that is asked for; None for the newest that all ranks see.
+            number: the requested number; None for the newest step that all ranks see.
             directory: the folder of the steps.
 
         Raises:
-            OSError: they see steps, and none that all see.
+            OSError: the ranks see steps, but no common one.
+            ValueError: the ranks asked for different steps.
         """
-        known = self.gather(([(step.order, step.number) for step in there], number))
-        common = set(known[0][0]).intersection(*(steps for steps, _ in known))
-        asked = {each for _, each in known}
+        answers = self.gather(([(step.order, step.number) for step in there], number))
+        common = set(answers[0][0]).intersection(*(steps for steps, _ in answers))
+        asked = {each for _, each in answers}
         if len(asked) > 1:
-            raise ValueError(MSG_ASKED.format([each for _, each in known]))
+            raise ValueError(MSG_ASKED.format([each for _, each in answers]))
         is_unlike = (
             number is not None
             and len(
-                {order for steps, _ in known for order, each in steps if each == number}
+                {
+                    order
+                    for steps, _ in answers
+                    for order, each in steps
+                    if each == number
+                }
             )
             > 1
         )
-        if is_unlike or (not common and any(steps for steps, _ in known)):
+        if is_unlike or (not common and any(steps for steps, _ in answers)):
             seen = {
                 member: [each for _, each in steps]
-                for member, (steps, _) in zip(self.members, known, strict=True)
+                for member, (steps, _) in zip(self.members, answers, strict=True)
             }
             raise OSError(MSG_NO_COMMON.format(directory, seen))
         return max(common)[1] if number is None and common else number
@@ -207,57 +216,57 @@ class Ranks(NamedTuple):
 
         Args:
             value: the value of this rank.
-            what: the call that all ranks make.
+            what: the name of the collective call.
         """
-        found = self.call(what, (value, _rust.process_name()))
-        names = [name for _, name in found]
+        answers = self.call(what, (value, _rust.process_name()))
+        names = [name for _, name in answers]
         note_processes(self.members, names)
-        return [each for each, _ in found], names
+        return [each for each, _ in answers], names
 
     def raise_together(
         self, error: Exception | None, what: str = "could not save its part"
     ) -> None:
-        """Raise on all ranks what one of them met.
+        """Raise an error on all ranks if any rank has one.
 
         Args:
-            error: what this rank met.
-            what: what a rank that met something could not do.
+            error: the error of this rank.
+            what: what a rank with an error could not do, for the message.
 
         Raises:
             Exception: the error of this rank.
-            RuntimeError: another one has an error.
+            RuntimeError: another rank has an error.
         """
         text = None if error is None else f"{type(error).__name__}: {error}"
         try:
-            found = self.gather(text)
-        except RuntimeError as lost:
-            # A rank that has died is why, and why this one has an error.
+            errors = self.gather(text)
+        except RuntimeError as lost_rank:
+            # A rank has ended, which is probably the cause of this rank's error.
             if error is not None:
-                raise error from lost
+                raise error from lost_rank
             raise
         if error is not None:
             raise error
-        for rank, other in enumerate(found):
+        for rank, other in enumerate(errors):
             if other is not None:
                 raise RuntimeError(MSG_OTHER.format(self.members[rank], what, other))
 
     def folder(self, directory: Path, token: str) -> Path:
-        """Return the folder that has the parts of a save until it is published."""
+        """Return the folder for the parts of a save before it is published."""
         return directory / f"{PARTS}{token}"
 
     def part(self, directory: Path, token: str, rank: int) -> Path:
-        """Return the folder that a rank writes its part to."""
+        """Return the folder into which a rank writes its part."""
         return self.folder(directory, token) / f"rank-{rank:05}"
 
 
 def ranks(group: Any = None) -> Ranks | None:
-    """The ranks of a group; None where this process is alone in it.
+    """Return the ranks of a group; None if this process is the only one.
 
     Args:
-        group: the process group. Default: that of all processes.
+        group: the process group. Default: all processes.
 
     Raises:
-        ValueError: this process is not in it, or it was destroyed.
+        ValueError: this process is not in the group, or the group was destroyed.
     """
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         if group is not None:
@@ -275,11 +284,11 @@ def ranks(group: Any = None) -> Ranks | None:
 
 
 def group_of(given: Any) -> Any:
-    """Return the process group that a user gave, as such or as a mesh.
+    """Return the process group of a ``process_group=`` argument, a group or a mesh.
 
     Raises:
-        TypeError: it is neither.
-        ValueError: this process is not in it.
+        TypeError: the argument is neither.
+        ValueError: this process is not in the group.
     """
     if given is None:
         return None
@@ -292,49 +301,49 @@ def group_of(given: Any) -> Any:
         raise TypeError(MSG_GROUP.format(given))
     elif not isinstance(given, int):
         return given
-    # To ranks that it does not have, new_group returns a number.
+    # On ranks outside of the group, torch's new_group returns a number.
     shown = f" ({', '.join(map(str, members))})" if members else ""
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
     raise ValueError(MSG_OUTSIDE.format(rank, world, shown))
 
 
 def _group_of_ranks(members: list[int]) -> Any:
-    """Return a group of the ranks of a mesh of several dims: only these call."""
+    """Return a group of the ranks of a multi-dimensional mesh; only these call."""
     if len(members) == torch.distributed.get_world_size():
         return None
     return torch.distributed.new_group(sorted(members), use_local_synchronization=True)
 
 
 def new_token() -> str:
-    """Return a name for a save, which says whose it is."""
+    """Return a unique name for a save, which contains the name of this process."""
     return f"{_rust.process_name()}.{uuid.uuid4().hex[:12]}"
 
 
 def begin_parts(directory: Path, token: str) -> None:
-    """Make the folder for the parts of a save."""
+    """Create the folder for the parts of a save."""
     (directory / f"{PARTS}{token}").mkdir(parents=True)
 
 
 def refuse_unshared(directory: Path, turn: Turn, *, is_known: bool) -> None:
-    """Look for the folder of parts that rank 0 has made, as long as a network may take.
+    """Check that the folder for parts of rank 0 is visible, within some seconds.
 
     Args:
         directory: the folder of the steps.
-        turn: the turn of a save, of which ranks are said to share the folder or not.
-        is_known: whether it was found out before.
+        turn: the turn of the save, which says whether ranks should share the folder.
+        is_known: whether an earlier save has already checked it.
 
     Raises:
-        OSError: it is not there: the ranks have folders of their own under one name. Or
-            ranks that are said to have folders of their own share one.
+        OSError: the folder is not visible, so ranks have different folders of one name;
+            or ranks share a folder in spite of ``shared=False``.
     """
     if is_known:
         return
     limit = time.monotonic() + SEEN_WITHIN
     while turn.rank and f"{PARTS}{turn.token}" not in _names(directory):
         if time.monotonic() > limit:
-            own = socket.gethostname()
+            hostname = socket.gethostname()
             rank = turn.members[turn.rank]
-            raise OSError(MSG_UNSHARED.format(directory, rank, own, turn.host))
+            raise OSError(MSG_UNSHARED.format(directory, rank, hostname, turn.host))
         time.sleep(0.01)
     here = turn.ranks.here if turn.ranks is not None else 0
     others = turn.processes[here:] if here else []
@@ -344,7 +353,7 @@ def refuse_unshared(directory: Path, turn: Turn, *, is_known: bool) -> None:
 
 
 def _names(directory: Path) -> set[str]:
-    # Listing it has a network file system ask the server.
+    # Listing the directory makes a network file system ask its server.
     try:
         return {path.name for path in directory.iterdir()}
     except FileNotFoundError:
@@ -352,19 +361,23 @@ def _names(directory: Path) -> set[str]:
 
 
 def sweep_parts(directory: Path, tokens: Iterable[str]) -> None:
-    """Delete the parts of saves that came to nothing: all but those of these tokens.
+    """Delete the parts of failed saves: all parts except those of ``tokens``.
 
-    Those of another process that still runs are of another training in this folder.
+    Parts of another running process are kept: it may train in the same folder.
     """
     kept = {PARTS + token for token in tokens}
-    own = _rust.process_name()
+    own_process = _rust.process_name()
     for name in _names(directory):
         owner = name.removeprefix(PARTS).partition(".")[0]
         token = name.removesuffix(FAILED)
         if (
             name.startswith(PARTS)
             and token not in kept
-            and (owner == own or "." not in name[1:] or _rust.process_has_ended(owner))
+            and (
+                owner == own_process
+                or "." not in name[1:]
+                or _rust.process_has_ended(owner)
+            )
         ):
             path = directory / name
             if path.is_dir():
@@ -374,20 +387,21 @@ def sweep_parts(directory: Path, tokens: Iterable[str]) -> None:
 
 
 class Publication(NamedTuple):
-    """A step that rank 0 publishes, and the part of this rank."""
+    """A step that rank 0 publishes, with the part that this rank wrote."""
 
     step: Step
     part: Path
     publisher: str
     """The name of the process of rank 0."""
     rank: int
-    """Its number among all."""
+    """The global rank that publishes."""
 
     def wait(self, limit: float) -> None:
-        """Wait until the step can be seen from here.
+        """Wait until the step is visible to this process.
 
         Raises:
-            OSError: rank 0 has failed or ended, or it takes longer than ``limit`` seconds.
+            OSError: rank 0 failed or ended, or the wait took more than ``limit``
+                seconds.
         """
         folder = self.step.path.parent
         began, pause, has_ended = time.monotonic(), 0.001, False
@@ -407,7 +421,7 @@ class Publication(NamedTuple):
                 raise OSError(text)
             if time.monotonic() - began > limit:
                 raise TimeoutError(MSG_LATE.format(self.step.number, folder, limit))
-            # It is looked for once more behind the end of its process.
+            # After the process has ended, look once more.
             has_ended = _rust.process_has_ended(self.publisher) or (
                 is_moved and parts.name not in _names(folder)
             )
@@ -415,30 +429,30 @@ class Publication(NamedTuple):
             pause = min(2 * pause, 0.05)
 
     def _is_there(self) -> bool:
-        """Return whether this step is there, or one that took its place or came later."""
+        """Return whether this step or a later one is visible."""
         saved = Steps(self.step.path.parent).saved()
-        return any(each.order >= self.step.order for each in saved)
+        return any(step.order >= self.step.order for step in saved)
 
 
 def mark_failed(part: Path, error: object) -> None:
-    """Say that a part will not come, and why, to those that wait for it.
+    """Write a file that tells waiting ranks that a part will not come, and why.
 
     Args:
-        part: the folder that it would have; that of all parts, for a step.
-        error: what has happened.
+        part: the folder of the part, or the folder of all parts if the step failed.
+        error: the cause.
     """
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
         part.with_name(part.name + FAILED).write_text(f"{error}", encoding="utf-8")
     except OSError:
-        # The disk may be what failed: then rank 0 meets it, too, or gives up in time.
+        # The disk may be the cause. Then rank 0 fails as well, or its wait times out.
         pass
 
 
 def _why_failed(part: Path) -> str | None:
-    """Return why a part will not come; None where that is not known."""
+    """Return why a part will not come; None if it may still come."""
     mark = part.with_name(part.name + FAILED)
-    # Listing the folder has a network file system ask the server.
+    # Listing the directory makes a network file system ask its server.
     if mark.name not in _names(part.parent):
         return None
     try:
@@ -448,5 +462,5 @@ def _why_failed(part: Path) -> str | None:
 
 
 def rank_file(rank: int) -> str:
-    """The name of the file that describes the part of a rank."""
+    """Return the name of the file that describes the part of a rank."""
     return f"rank-{rank:05}.json"

@@ -1,4 +1,4 @@
-"""Steps in the formats of others: a folder of Hugging Face, or a directory of DCP."""
+"""Write steps in other formats: a Hugging Face folder, or a directory of DCP."""
 
 from __future__ import annotations
 
@@ -33,18 +33,20 @@ CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 
 MSG_FORMAT = "format is 'huggingface' or 'dcp', got {!r}."
-MSG_SHARDS = "max_shard_size is for the format 'huggingface', and the format is {!r}."
+MSG_SHARDS = "max_shard_size is only for format='huggingface', and the format is {!r}."
 MSG_ONE = (
-    "A folder of Hugging Face has one item, got {!r}. The format 'dcp' takes several."
+    "A Hugging Face folder holds one item, got {!r}. For several, pass format='dcp'."
 )
-MSG_NONE = "Cannot export {item!r} to a folder of Hugging Face: it is no state of named tensors."
-MSG_LEFT_OUT = "The folder of Hugging Face has tensors alone, and leaves out {}."
+MSG_NONE = (
+    "Cannot export {item!r} to a Hugging Face folder: it contains no named tensors."
+)
+MSG_LEFT_OUT = "A Hugging Face folder holds only tensors, so these are left out: {}."
 MSG_THERE = "It exists already, and is not replaced"
 COULD_NOT = "could not export"
 
 
 class Export(NamedTuple):
-    """The wishes of an export."""
+    """The options of an export."""
 
     item: str | Sequence[str] = "model"
     format: str = "huggingface"
@@ -52,13 +54,13 @@ class Export(NamedTuple):
     num_threads: int = 0
     durable: bool = False
     replace: bool = False
-    """True if what is at the place is replaced."""
+    """Whether an existing directory or file at the target is replaced."""
 
     def checked(self) -> Export:
-        """Return the wishes, which go together.
+        """Return the options, after a check that they can be combined.
 
         Raises:
-            ValueError: they do not go together.
+            ValueError: they cannot be combined.
         """
         if self.format not in FORMATS:
             raise ValueError(MSG_FORMAT.format(self.format))
@@ -72,7 +74,7 @@ class Export(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """A state that is written, the same on all ranks."""
+    """A state to write, the same on all ranks."""
 
     state: Any
     tensors: LazyTensors
@@ -91,14 +93,14 @@ def export_step(
     """Write items of a step as a directory of another format.
 
     Args:
-        opened: the files and the description of a step, or why this rank has none.
-        target: the directory, which is not there yet.
-        how: the wishes.
-        group: the ranks that write it together; None for a process alone.
+        opened: the files and the description of a step, or this rank's error.
+        target: the directory, which must not exist yet.
+        how: the options.
+        group: the ranks that write together; None if there is one process.
 
     Raises:
-        FileExistsError: something is there.
-        KeyError: there is no such item.
+        FileExistsError: the target exists.
+        KeyError: the step has no such item.
         RuntimeError: a file is damaged.
     """
 
@@ -124,18 +126,18 @@ def export_items(
     how: Export,
     tensors: LazyTensors | None = None,
 ) -> None:
-    """Write a checkpoint of others as a directory of another format.
+    """Write a checkpoint of another program as a directory of another format.
 
     Args:
-        source: where it is.
+        source: the path of the checkpoint.
         items: its items, each with its kind.
-        target: the directory, which is not there yet.
-        how: the wishes.
-        tensors: reads the tensors on ``meta``. Default: all are there.
+        target: the directory, which must not exist yet.
+        how: the options.
+        tensors: the reader of tensors on ``meta``. Default: all tensors are in memory.
 
     Raises:
-        FileExistsError: something is there.
-        KeyError: there is no such item.
+        FileExistsError: the target exists.
+        KeyError: the checkpoint has no such item.
     """
 
     def load() -> _Source:
@@ -150,25 +152,25 @@ def export_items(
 
 
 def _chosen(item: str | Sequence[str], state_of: Callable[[str], Any]) -> Any:
-    """Return the state of one item; or of several, each under its name."""
+    """Return the state of one item, or a dictionary of the states of several."""
     if isinstance(item, str):
         return state_of(item)
     return {name: state_of(name) for name in item}
 
 
-# The directory ------------------------------------------------------------------------
+# The target directory -----------------------------------------------------------------
 
 
 def _publish(load: _Load, target: Path, how: Export, group: Ranks | None) -> None:
-    """Write a directory, which appears whole under its name, or not at all."""
+    """Write a directory under a temporary name, then rename it to the target."""
     agreed = uuid.uuid4().hex[:12] if group is None else group.agree(uuid.uuid4().hex)
     folder = target.with_name(f".{target.name}.{agreed}")
     is_first = group is None or group.rank == 0
-    found: Any = None
+    source: Any = None
 
     def begin() -> None:
-        nonlocal found
-        found = load()
+        nonlocal source
+        source = load()
         if is_first:
             _refuse_present(target, how)
             folder.mkdir(parents=True)
@@ -187,16 +189,16 @@ def _publish(load: _Load, target: Path, how: Export, group: Ranks | None) -> Non
             from tensordict.checkpoint.export_dcp import write_dcp
 
             state: dict[str, Any] = (
-                found.state
-                if isinstance(found.state, dict)
-                else {str(how.item): found.state}
+                source.state
+                if isinstance(source.state, dict)
+                else {str(how.item): source.state}
             )
             _together(
-                lambda: write_dcp(state, found.tensors, folder, group),
+                lambda: write_dcp(state, source.tensors, folder, group),
                 group,
             )
         else:
-            _together(lambda: _write_shards(found, folder, how, group), group)
+            _together(lambda: _write_shards(source, folder, how, group), group)
         _together(end, group)
     except BaseException:
         if is_first:
@@ -204,16 +206,16 @@ def _publish(load: _Load, target: Path, how: Export, group: Ranks | None) -> Non
         raise
 
 
-def _together(work: Callable[[], None], group: Ranks | None) -> None:
-    """Let each rank do its share; what one of them meets is raised on all."""
+def _together(write: Callable[[], None], group: Ranks | None) -> None:
+    """Run this rank's part of the work; an error of any rank is raised on all."""
     if group is None:
-        work()
+        write()
         return
     error: Exception | None = None
     try:
-        work()
-    except Exception as met:  # noqa: BLE001 (it is raised on all ranks)
-        error = met
+        write()
+    except Exception as caught:  # noqa: BLE001 (all ranks raise it)
+        error = caught
     group.raise_together(error, COULD_NOT)
 
 
@@ -224,7 +226,7 @@ def _refuse_present(target: Path, how: Export) -> None:
 
 
 def _move(folder: Path, target: Path, how: Export) -> None:
-    """Give a directory its name; what was there goes where that is wished."""
+    """Rename a directory to the target; replace an existing target if that was asked."""
     _refuse_present(target, how)
     if not how.replace or not os.path.lexists(target):
         folder.rename(target)
@@ -243,7 +245,7 @@ def _move(folder: Path, target: Path, how: Export) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Bring the files of a directory to the disk, and their names."""
+    """Flush the files of a directory and their names to the disk."""
     for path in [*folder.iterdir(), folder]:
         _sync_one(path)
 
@@ -256,13 +258,13 @@ def _sync_one(path: Path) -> None:
         os.close(descriptor)
 
 
-# Folders of Hugging Face --------------------------------------------------------------
+# Hugging Face folders -----------------------------------------------------------------
 
 
 def _write_shards(
     source: _Source, folder: Path, how: Export, group: Ranks | None
 ) -> None:
-    """Write the shards of this rank, one after the other; the first rank the index, too."""
+    """Write this rank's shards, one at a time; the first rank also writes the index."""
     tensors = _named(source.state, how.item)
     shards = in_shards(tensors, how.max_shard_size or SHARD_SIZE, None)
     count = len(shards)
@@ -289,7 +291,7 @@ def _write_shards(
 def _write_shard(
     source: _Source, shard: Mapping[str, Any], path: Path, how: Export
 ) -> None:
-    # Nothing of it stays in memory when the next one is read.
+    # The values are released before the next shard is read.
     values = source.tensors.read(list(shard.values()))
     read: dict[str, Any] = dict(zip(shard, values, strict=True))
     texts = [("format", "pt")]
@@ -306,13 +308,13 @@ def _write_shard(
 
 
 def _named(state: object, item: object) -> dict[str, Any]:
-    """Return the tensors by name, each once; those that are tied under the first name.
+    """Return the tensors by name. Tied tensors appear once, under their first name.
 
     Raises:
-        ValueError: there are none.
+        ValueError: the state contains no tensors.
     """
-    found: dict[str, torch.Tensor] = {}
-    known: set[Any] = set()
+    tensors: dict[str, torch.Tensor] = {}
+    known_memory: set[Any] = set()
     left_out: list[str] = []
     for name, value in _flat(state):
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
@@ -321,14 +323,14 @@ def _named(state: object, item: object) -> dict[str, Any]:
         place: Any = id(value)
         if not value.is_meta and value.numel():
             place = value.data_ptr(), value.shape, value.stride(), value.dtype
-        if place not in known:
-            known.add(place)
-            found[name] = value
-    if not found:
+        if place not in known_memory:
+            known_memory.add(place)
+            tensors[name] = value
+    if not tensors:
         raise ValueError(MSG_NONE.format(item=item))
     if left_out:
         warn_caller(MSG_LEFT_OUT.format(", ".join(map(repr, left_out))), UserWarning)
-    return found
+    return tensors
 
 
 def _flat(value: object, name: str = "") -> Iterator[tuple[str, Any]]:

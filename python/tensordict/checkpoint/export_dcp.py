@@ -1,4 +1,4 @@
-"""Directories of ``torch.distributed.checkpoint``, a tensor of which is in memory at a time."""
+"""Write directories of ``torch.distributed.checkpoint``, one tensor at a time."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ MSG_OTHER = "Rank {} could not export: {}"
 
 
 class _Planner(DefaultSavePlanner):
-    """Reads a tensor when it is written.
+    """A save planner that reads each tensor when it is written.
 
     Args:
-        tensors: what the tensors of the state stand for.
+        tensors: the reader of the state's tensors.
     """
 
     def __init__(self, tensors: LazyTensors) -> None:
@@ -39,22 +39,24 @@ class _Planner(DefaultSavePlanner):
         self.tensors = tensors
 
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:
-        """Return the values of a tensor, or the bytes of anything else."""
+        """Return the values of a tensor, or the bytes of another object."""
         if write_item.type != WriteItemType.BYTE_IO:
             return self.tensors.read([object])[0]
-        whole = _pytree.tree_map_only(
-            torch.Tensor, lambda each: self.tensors.read([each])[0], object
+        value = _pytree.tree_map_only(
+            torch.Tensor,
+            lambda meta_tensor: self.tensors.read([meta_tensor])[0],
+            object,
         )
-        return super().transform_object(write_item, whole)
+        return super().transform_object(write_item, value)
 
 
 class _Writer(FileSystemWriter):
-    """Writes one file, and keeps no tensor that is written."""
+    """A storage writer of one file that releases each tensor after it is written."""
 
     def write_data(
         self, plan: SavePlan, planner: SavePlanner
     ) -> Future[list[WriteResult]]:
-        """Write the items one after the other."""
+        """Write the items, one at a time."""
         name = f"{plan.storage_data.prefix}0.distcp"
         results = []
         with (Path(self.path) / name).open("wb") as file:
@@ -74,35 +76,35 @@ class _Writer(FileSystemWriter):
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor whose storage has nothing else, which would be written, too."""
-    own = tensor.numel() * tensor.element_size()
-    return tensor if tensor.untyped_storage().nbytes() == own else tensor.clone()
+    """Return a tensor that fills its storage, since ``torch.save`` writes all of it."""
+    own_bytes = tensor.numel() * tensor.element_size()
+    return tensor if tensor.untyped_storage().nbytes() == own_bytes else tensor.clone()
 
 
 def write_dcp(
     state: dict[str, Any], tensors: LazyTensors, folder: Path, group: Ranks | None
 ) -> None:
-    """Write a state, of which each rank writes a share.
+    """Write a state; each rank writes a part.
 
-    What a rank meets is raised there, and the others raise what they are told.
+    A rank raises its own error, or else an error about the lowest rank that failed.
 
     Args:
         state: the state, the same on all ranks.
-        tensors: what its tensors stand for.
-        folder: where to.
-        group: the ranks that write it together; None for a process alone.
+        tensors: the reader of its tensors.
+        folder: the directory.
+        group: the ranks that write together; None if there is one process.
 
     Raises:
-        RuntimeError: a file of the step is damaged, or another rank has an error.
-        OSError: it could not be written.
+        RuntimeError: a file of the step is damaged, or another rank failed.
+        OSError: a file could not be written.
     """
     try:
         _save(state, tensors, folder, group)
     except CheckpointException as error:
-        # It is no Exception, and has those of all ranks.
-        own = 0 if group is None else group.rank
-        if own in error.failures:
-            raise error.failures[own][0] from None
+        # CheckpointException is no Exception, and contains the errors of all ranks.
+        own_rank = 0 if group is None else group.rank
+        if own_rank in error.failures:
+            raise error.failures[own_rank][0] from None
         rank, (cause, _) = min(error.failures.items(), key=lambda pair: pair[0])
         raise RuntimeError(MSG_OTHER.format(rank, cause)) from None
 
@@ -111,7 +113,7 @@ def _save(
     state: dict[str, Any], tensors: LazyTensors, folder: Path, group: Ranks | None
 ) -> None:
     with warnings.catch_warnings():
-        # That there are no ranks is known.
+        # torch warns that there are no ranks.
         warnings.filterwarnings("ignore", message="torch.distributed is")
         save(
             state,

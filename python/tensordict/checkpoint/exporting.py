@@ -1,4 +1,4 @@
-"""The method of a checkpointer that writes steps in the formats of others."""
+"""The method :meth:`Checkpointer.export`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Exporting"]
 
 
 class Exporting:
-    """Writes steps for other programs. It is a base of ``Checkpointer``."""
+    """The base class of ``Checkpointer`` with its export to other formats."""
 
     directory: Path
     num_threads: int
@@ -43,32 +43,34 @@ class Exporting:
     ) -> Path:
         """Write items of a step as a directory that other programs read.
 
-        Tensors are whole, however the step is divided over ranks, and are streamed: memory
-        is needed for one shard of a folder of Hugging Face, for one tensor of a directory
-        of DCP. With several ranks all call it, and each writes a share. What is read is
-        compared with its checksums, and the directory appears whole.
+        Tensors are written undivided, even if ranks saved them in parts. They are
+        streamed: a Hugging Face folder needs memory for one shard, a DCP directory for
+        one tensor. If there are several ranks, all of them call this, and each writes a
+        part. All bytes read are compared with their checksums. The directory appears
+        atomically.
 
         Args:
-            path: the directory, which is not there yet, or empty.
-            step: the number of the step. Default: the one that was saved last.
-            item: the name of an item. Names of several, for ``"dcp"``, are written each
-                under its name; the state of an optimizer has the form that
-                ``torch.distributed.checkpoint.state_dict.get_state_dict`` gives it.
-            format: ``"huggingface"`` for safetensors files with an index, and the
-                ``config.json`` of a model of ``transformers``, which ``from_pretrained``
-                opens; tensors that are tied and not sharded are there once. Or ``"dcp"`` for what
-                ``torch.distributed.checkpoint.load`` reads.
-            max_shard_size: the most bytes of a safetensors file: a number, or a text such
-                as ``"5GB"``, the default. A larger tensor has a file of its own.
+            path: the directory, which must not exist, or be empty.
+            step: the number of the step. Default: the step that was saved last.
+            item: the name of an item. ``"dcp"`` also takes several names, and writes
+                each item under its name. The state of an optimizer has the form of
+                ``torch.distributed.checkpoint.state_dict.get_state_dict``.
+            format: ``"huggingface"`` writes safetensors files with an index, and the
+                ``config.json`` of a ``transformers`` model, for ``from_pretrained``.
+                Tied tensors are written once, unless they are sharded. ``"dcp"`` writes
+                a directory for ``torch.distributed.checkpoint.load``.
+            max_shard_size: the most bytes of a safetensors file: a number, or a string
+                such as ``"5GB"``, the default. A larger tensor gets its own file.
 
         Returns:
             The directory.
 
         Raises:
             FileNotFoundError: there is no such step.
-            FileExistsError: something is at ``path``.
+            FileExistsError: ``path`` exists and is not empty.
             KeyError: the step has no such item.
-            ValueError: the wishes do not go together, or the item has no tensors.
+            ValueError: the arguments cannot be combined, or the item contains no
+                tensors.
             RuntimeError: a file is damaged.
 
         Examples:
@@ -93,8 +95,8 @@ class Exporting:
         return target
 
     def _agree_on_step(self, group: Ranks, number: int | None) -> int | None:
-        """Wait for steps in the background, and find the step that all ranks take."""
-        # The names of processes tell who has ended if one does.
+        """Wait for background saves, and return the step that all ranks take."""
+        # With the names of processes, ranks notice if one of them has ended.
         group.introduce(None, "restore or export")
         error: Exception | None = None
         there: list[Step] = []
@@ -109,11 +111,11 @@ class Exporting:
     def _export_together(
         self, group: Ranks, number: int | None, target: Path, how: Export
     ) -> None:
-        """Write a step that all ranks see, each a share of it."""
+        """Write a step that all ranks see; each rank writes a part."""
         number = self._agree_on_step(group, number)
         try:
             files = self._open(self._find(number))
-        except Exception as found:  # noqa: BLE001 (it is raised on all ranks)
+        except Exception as found:  # noqa: BLE001 (all ranks raise it)
             export_step(found, target, how, group)
             return
         opened: Any
@@ -121,7 +123,7 @@ class Exporting:
             with files.names_in_errors():
                 try:
                     opened = files, read_meta(files.root)
-                except Exception as found:  # noqa: BLE001 (it is raised on all ranks)
+                except Exception as found:  # noqa: BLE001 (all ranks raise it)
                     opened = found
                 export_step(opened, target, how, group)
         finally:

@@ -1,4 +1,4 @@
-"""The tensors of a step: where the parts of each are, and how they are read."""
+"""Find the parts of each tensor of a step in its files."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ __all__ = [
 
 MSG_PART = "'{}' is damaged: parts of the tensor {!r} are missing."
 MSG_OTHER_RANK = (
-    "'{}' has the parts of the ranks {} alone, since it was saved with shared=False, and this "
-    "is rank {}: its part is elsewhere. Restore on the ranks that saved it. Nothing was changed."
+    "'{}' was saved with shared=False and has only the parts of the ranks {}. This is rank "
+    "{}, whose part is elsewhere. Nothing was changed. Restore on the ranks that saved it."
 )
 MSG_ELSEWHERE = (
-    "'{}' lacks a part of the tensor {!r}, which is elsewhere: in the folder of rank {}, since it "
-    "was saved with shared=False. Restore on the ranks that saved it. Nothing was changed."
+    "'{}' lacks a part of the tensor {!r}, which is elsewhere: in the folder of rank {}, since "
+    "it was saved with shared=False. Nothing was changed. Restore on the ranks that saved it."
 )
 MSG_MISSING = "'{}' is damaged: the tensor {!r} is missing."
 
@@ -47,8 +47,8 @@ class StepParts:
 
     Args:
         files: the files of the step.
-        meta: the description that rank 0 gives.
-        rank: the rank whose part is read anyway.
+        meta: the content of ``meta.json``, which rank 0 wrote.
+        rank: the rank whose part is read in any case.
     """
 
     def __init__(
@@ -59,19 +59,19 @@ class StepParts:
         self.rank = rank
         self.world: int = meta.get("world", 1)
         self.ranks: list[int] | None = meta.get("ranks")
-        """The ranks by place, where those that come first have their parts here alone."""
+        """With ``shared=False``, the ranks by index: the first ``world`` have parts here."""
         self._known: dict[int, Mapping[str, Any]] = {0: meta}
         self._headers: dict[tuple[int, str], dict[str, Source]] = {}
         self._grids: dict[int, Grid] = {}
 
     def place_of(self, rank: int | None) -> int:
-        """Return the place of a rank, or that of another one's part that it takes.
+        """Return the index of a rank's part, or of the part that it takes instead.
 
         Args:
-            rank: the rank in its group; None for a process alone.
+            rank: the rank in its group; None if there is one process.
 
         Raises:
-            ElsewhereError: its part is in another folder.
+            ElsewhereError: the part is in another folder.
         """
         if self.ranks is None:
             return rank if rank is not None and rank < self.world else 0
@@ -84,23 +84,23 @@ class StepParts:
         return here.index(rank)
 
     def refuse_elsewhere(self, place: int, name: str) -> None:
-        """Raise that a part of a tensor is not here, if it is not.
+        """Raise an error if a part of a tensor is in another folder.
 
         Raises:
-            ElsewhereError: it is in the folder of another rank.
+            ElsewhereError: the part is in the folder of another rank.
         """
         if self.ranks is not None and place >= self.world:
             rank = self.ranks[place]
             raise ElsewhereError(MSG_ELSEWHERE.format(self.files.directory, name, rank))
 
     def of_rank(self, rank: int) -> Mapping[str, Any]:
-        """Return what a rank says of its part."""
+        """Return the description that a rank wrote of its part."""
         if rank not in self._known:
             self._known[rank] = read_meta(self.files.root, rank_file(rank))
         return self._known[rank]
 
     def grid(self, number: int) -> Grid:
-        """Return the places of the parts of tensors that are divided alike."""
+        """Return the grid with this index."""
         if number not in self._grids:
             found = self.meta["grids"][number]
             boxes = [(tuple(offsets), tuple(sizes)) for offsets, sizes, _ in found]
@@ -108,9 +108,9 @@ class StepParts:
         return self._grids[number]
 
     def tensors(self, rank: int, item: str) -> dict[str, Source]:
-        """Return the tensors that a rank has written of an item, each as all of it."""
+        """Return the tensors of an item that a rank wrote, each as a complete tensor."""
         if (rank, item) not in self._headers:
-            about = self.of_rank(rank)["items"].get(item, {"files": []})
+            description = self.of_rank(rank)["items"].get(item, {"files": []})
             self._headers[rank, item] = {
                 name: Source(
                     path,
@@ -119,14 +119,14 @@ class StepParts:
                     shape,
                     whole(shape),
                 )
-                for path, digest in self.files.digests(about)
+                for path, digest in self.files.digests(description)
                 for name, dtype, shape in read_header(path, digest)
             }
         return self._headers[rank, item]
 
 
 def whole(shape: Sequence[int]) -> Box:
-    """The box that is all of a tensor."""
+    """Return the box of a complete tensor."""
     return (0,) * len(shape), tuple(shape)
 
 
@@ -136,8 +136,8 @@ class ItemFiles:
     Args:
         parts: the descriptions of the step.
         item: the name of the item.
-        about: what is said of it.
-        rank: the rank that says it.
+        about: the description of the item.
+        rank: the rank that wrote the description.
     """
 
     def __init__(
@@ -150,14 +150,15 @@ class ItemFiles:
         self.directory: Path = parts.files.directory
 
     def stored(self, name: str) -> Stored:
-        """Return a tensor by the name that it is kept under.
+        """Return a tensor by its name in the step.
 
         Raises:
-            RuntimeError: it is missing, or a part of it.
+            RuntimeError: the tensor or a part of it is missing.
         """
         number = self.about.get("parts", {}).get(name)
         if number is not None:
-            # One file says what the dtype is: one that is read anyway, if there is.
+            # The dtype is in the file of any part. Prefer a file that is read in any
+            # case.
             grid = self.parts.grid(number)
             near = grid.of_rank.get(self.parts.rank) or [
                 part for part, rank in enumerate(grid.ranks) if rank < self.parts.world
@@ -172,7 +173,7 @@ class ItemFiles:
         return Stored.of(name, dtype, tuple(source.shape), [source])
 
     def of_fields(self, fields: Mapping[str, Any]) -> Stored:
-        """Return the tensor that JSON of an ``Encoder`` leads to."""
+        """Return the tensor to which the JSON of an ``Encoder`` refers."""
         if fields["$"] == "sharded":
             shape: tuple[int, ...] = tuple(fields["shape"])
             key, dtype = fields["key"], dtype_of(fields["dtype"])
@@ -184,7 +185,7 @@ class ItemFiles:
         found = self.stored(fields["name"])
         if "dtype" not in fields:
             return found
-        # It is kept as bytes, which are never divided.
+        # The tensor is stored as bytes, and such tensors are never divided.
         shape = tuple(fields["shape"])
         source = found.find(0)._replace(box=whole(shape))
         return Stored.of(found.name, dtype_of(fields["dtype"]), shape, [source])
@@ -204,10 +205,10 @@ class ItemFiles:
         return stored
 
     def _part(self, name: str, number: int, part: int) -> Source:
-        """The file of a part of a grid.
+        """Return the source of a part of a grid.
 
         Raises:
-            RuntimeError: it is missing.
+            RuntimeError: the part is missing.
         """
         grid = self.parts.grid(number)
         box = grid.boxes[part]
@@ -219,40 +220,44 @@ class ItemFiles:
         return source._replace(box=box)
 
     def _sources(self, key: str, shape: tuple[int, ...]) -> list[Source]:
-        """The parts of a tensor that ranks describe, each its own: each place once."""
-        found: dict[Any, Source] = {}
+        """Return the parts of a tensor that the ranks describe, each box once."""
+        sources: dict[Any, Source] = {}
         for rank in range(self.parts.world):
-            about = self.parts.of_rank(rank)["items"].get(self.item, {})
-            shard = about.get("shards", {}).get(key)
+            description = self.parts.of_rank(rank)["items"].get(self.item, {})
+            shard = description.get("shards", {}).get(key)
             if shard is None:
                 continue
             box = tuple(shard["offsets"]), tuple(shard["sizes"])
             source = self.parts.tensors(rank, self.item).get(shard["name"])
             if source is not None:
-                found.setdefault(box, source._replace(box=box))
-        if not found and 0 not in shape:
+                sources.setdefault(box, source._replace(box=box))
+        if not sources and 0 not in shape:
             raise RuntimeError(MSG_PART.format(self.directory, key))
-        return list(found.values())
+        return list(sources.values())
 
     def names(self) -> list[str]:
-        """Return the names of the tensors that are no parts of ``DTensor`` values."""
+        """Return the names of the tensors that are not part of ``DTensor`` values."""
         sharded = {fields["key"] for fields in fields_in(self.about, "sharded")}
         parts = self.about.get("parts", {})
-        own = self.parts.tensors(self.rank, self.item)
-        shards = {each["name"] for each in self.about.get("shards", {}).values()}
-        places = set()
+        own_tensors = self.parts.tensors(self.rank, self.item)
+        shards = {shard["name"] for shard in self.about.get("shards", {}).values()}
+        part_names = set()
         for name, number in parts.items():
             grid = self.parts.grid(number)
             for part in grid.of_rank.get(self.rank, ()):
                 is_one = len(grid.boxes) == 1
                 offsets = grid.boxes[part][0]
-                places.add(name if is_one else part_name(name, offsets))
-        plain = [name for name in own if name not in shards and name not in places]
+                part_names.add(name if is_one else part_name(name, offsets))
+        plain = [
+            name
+            for name in own_tensors
+            if name not in shards and name not in part_names
+        ]
         return plain + [name for name in parts if name not in sharded]
 
 
 def missing_parts(files: StepFiles, meta: Mapping[str, Any]) -> list[str]:
-    """List the tensors of which a step lacks parts, a line each."""
+    """Return one line for each tensor of which the step lacks parts."""
     parts = StepParts(files, meta)
     lines = []
     for rank in range(parts.world):
@@ -276,12 +281,12 @@ def missing_parts(files: StepFiles, meta: Mapping[str, Any]) -> list[str]:
 
 
 def part_name(name: str, offsets: Sequence[int]) -> str:
-    """The name in a file of the part of a tensor that begins at a place."""
+    """Return the name in a file of the part of a tensor with these offsets."""
     return f"{name}@{','.join(map(str, offsets))}"
 
 
 def dtype_of_file(name: str) -> torch.dtype:
-    """The dtype of a name with its module."""
+    """Return the dtype of a name, with or without ``torch.``."""
     dtype: torch.dtype = getattr(torch, name.removeprefix("torch."))
     return dtype
 
@@ -299,7 +304,7 @@ def fields_in(value: object, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def keyed(value: object, path: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The ``DTensor`` values of a state, by the keys that an ``Encoder`` gives them."""
+    """Return the ``DTensor`` values of a state, by the keys of an ``Encoder``."""
     if is_sharded(value):
         return {".".join(path) or "value": value}
     found: dict[str, Any] = {}

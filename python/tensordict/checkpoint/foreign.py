@@ -1,4 +1,4 @@
-"""Checkpoints of others, read without running what their pickles ask for."""
+"""Read checkpoints of other programs without running code from their pickles."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 INDEX = ".bin.index.json"
 
 MSG_REFUSED = (
-    "'{}' asks for more than tensors and plain data, which is not run: {} Save what it "
-    "holds as states in the program that made it."
+    "'{}' contains more than tensors and plain data, which is not run: {} Save its contents "
+    "as state dicts in the program that wrote it."
 )
 
 
@@ -50,11 +50,11 @@ def _is_torch_archive(path: Path) -> bool:
 
 
 def read_foreign(path: str | Path) -> Any:
-    """The object of a file of ``torch.save``, of its shards, or of a directory of DCP.
+    """Load a file of ``torch.save``, its shards, or a directory of DCP.
 
     Raises:
-        RuntimeError: it asks for more than tensors and plain data.
-        OSError: it cannot be read.
+        RuntimeError: the file contains more than tensors and plain data.
+        OSError: the file cannot be read.
     """
     path = Path(path)
     if path.is_dir():
@@ -63,23 +63,26 @@ def read_foreign(path: str | Path) -> Any:
         return read_directory(path)
     if path.name.endswith(INDEX):
         weights = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-        found: dict[str, Any] = {}
+        tensors: dict[str, Any] = {}
         for name in sorted(set(weights.values())):
             if Path(name).name != name:
                 raise RuntimeError(
-                    f"'{path}' names the file {name!r}, which is elsewhere."
+                    f"'{path}' names the file {name!r}, which is not in its directory."
                 )
-            found.update(_load(path.with_name(name)))
-        return {name: found[name] for name in weights}
+            tensors.update(_load(path.with_name(name)))
+        return {name: tensors[name] for name in weights}
     return _load(path)
 
 
 def open_foreign(path: str | Path) -> tuple[Any, LazyTensors]:
-    """The same object, and what reads the tensors of a directory of DCP, which are on ``meta``.
+    """Open the same checkpoint, with the tensors of a DCP directory unread, on ``meta``.
+
+    Returns:
+        The object, and the reader for its ``meta`` tensors.
 
     Raises:
-        RuntimeError: it asks for more than tensors and plain data.
-        OSError: it cannot be read.
+        RuntimeError: the file contains more than tensors and plain data.
+        OSError: the file cannot be read.
     """
     if not Path(path).is_dir():
         return read_foreign(path), LazyTensors()
@@ -89,7 +92,7 @@ def open_foreign(path: str | Path) -> tuple[Any, LazyTensors]:
 
 
 def read_safetensors(path: str | Path) -> dict[str, torch.Tensor] | None:
-    """The tensors of a safetensors file, or of an index, by name; None for another file."""
+    """Return the tensors of a safetensors file or index by name; None for other files."""
     index = index_of(path)
     if index is None:
         if not Path(path).is_file() or not _rust.is_safetensors(path):
@@ -97,8 +100,8 @@ def read_safetensors(path: str | Path) -> dict[str, torch.Tensor] | None:
         return _rust.read_safetensors(path, "r")[1]
     tensors: dict[str, torch.Tensor] = {}
     for file, names in _rust.read_safetensors_index(index)[0]:
-        found = _rust.read_safetensors(file, "r")[1]
-        tensors.update({name: found[name] for name in names})
+        file_tensors = _rust.read_safetensors(file, "r")[1]
+        tensors.update({name: file_tensors[name] for name in names})
     return tensors
 
 
@@ -115,44 +118,45 @@ def _load(path: Path) -> Any:
 
 
 def as_items(obj: object) -> dict[str, tuple[str, Any]]:
-    """The items of a checkpoint that an object stands for, each with its kind.
+    """Return the items of a checkpoint, each with its kind.
 
-    The state of a model is the item ``model``; of a dictionary of states and values each
-    is an item, also where the dictionary is the only value of another. Tensors of a model
-    and the flat state of an optimizer beside them are ``model`` and ``optimizer``.
+    The state of a model becomes the item ``model``. Each value of a dictionary of
+    states and values becomes an item, also if this dictionary is the only value of
+    another. Tensors of a model beside the flat state of an optimizer become ``model``
+    and ``optimizer``.
     """
     if _is_state(obj):
         return {"model": ("module", obj)}
     if isinstance(obj, dict) and obj and all(isinstance(key, str) for key in obj):
-        found = _gathered(obj)
-        if all(map(_is_name, found)):
-            (only, *others) = found.values()
+        items = _gathered(obj)
+        if all(map(_is_name, items)):
+            (only, *others) = items.values()
             if not others and isinstance(only, dict) and _kind(only) == "value":
                 inner = as_items(only)
                 if any(kind != "value" for kind, _ in inner.values()):
                     return inner
-            return {name: (_kind(value), value) for name, value in found.items()}
+            return {name: (_kind(value), value) for name, value in items.items()}
     return {"object": ("value", obj)}
 
 
 def _gathered(obj: dict[str, Any]) -> dict[str, Any]:
-    """Return a dictionary whose flat states, of a model and an optimizer, are items."""
+    """Return a dictionary in which the flat states of model and optimizer are items."""
     flat = {key: value for key, value in obj.items() if is_flat_key(key)}
     if not is_optimizer(flat):
         flat = {}
-    others = {key: value for key, value in obj.items() if key not in flat}
+    remaining = {key: value for key, value in obj.items() if key not in flat}
     model = {}
-    if not all(map(_is_name, others)):
+    if not all(map(_is_name, remaining)):
         model = {
             key: value
-            for key, value in others.items()
+            for key, value in remaining.items()
             if isinstance(value, torch.Tensor)
         }
-    rest = {key: value for key, value in others.items() if key not in model}
-    made = {"model": model} if model else {}
+    rest = {key: value for key, value in remaining.items() if key not in model}
+    states = {"model": model} if model else {}
     if flat:
-        made["optimizer"] = flat
-    return obj if made.keys() & rest.keys() else {**made, **rest}
+        states["optimizer"] = flat
+    return obj if states.keys() & rest.keys() else {**states, **rest}
 
 
 def _is_name(key: object) -> bool:
@@ -172,5 +176,5 @@ def _is_state(value: object) -> bool:
         isinstance(value, dict)
         and bool(value)
         and all(isinstance(key, str) for key in value)
-        and all(isinstance(each, torch.Tensor) for each in value.values())
+        and all(isinstance(tensor, torch.Tensor) for tensor in value.values())
     )

@@ -1,8 +1,9 @@
-"""Checks of the headers of safetensors files, whose data has checksums of its own.
+"""Checks of the headers of safetensors files.
 
-The description of a step has a digest for the header of each of its files. It covers names,
-dtypes, shapes and sizes, which are known before the data is written. The checksums inside
-the header are compared with the data; here only their form is checked.
+The description of a step contains a digest of each file's header. The digest covers
+names, dtypes, shapes and sizes, which are known before the data is written. The
+checksums in the header are compared with the data when it is read; here only their
+format is checked.
 """
 
 from __future__ import annotations
@@ -20,26 +21,27 @@ if TYPE_CHECKING:
 __all__ = ["TEXTS", "header_digest", "read_header"]
 
 TEXTS = [("format", "pt")]
-"""The texts of ``__metadata__``, beside the checksums."""
+"""The entries of ``__metadata__`` besides the checksums."""
 
 _SUMS = "tensordict.sums"
 _FIELDS = ["version", "algorithm", "block_bytes", "generation", "files"]
 _HEX = re.compile(r"([0-9a-f]{8})+")
 _GENERATION = re.compile(r"[0-9a-f]+(-[0-9a-f]+){2}")
 
-MSG_HEADER = "'{}' is damaged: its header differs from the one that was saved."
+MSG_HEADER = "'{}' is damaged: its header is not the header that was saved."
 
 
 def header_digest(tensors: Iterable[tuple[str, str, Sequence[int], int]]) -> str:
     """Return the digest of a header.
 
     Args:
-        tensors: the name, the dtype without its module, the shape and the bytes of each.
+        tensors: the name, dtype (without ``torch.``), shape and number of bytes of each
+            tensor.
     """
-    found = sorted(
+    fields = sorted(
         (name, dtype, list(shape), size) for name, dtype, shape, size in tensors
     )
-    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:16]
 
 
 def read_header(path: str, digest: str | None) -> list[tuple[str, str, list[int]]]:
@@ -47,25 +49,25 @@ def read_header(path: str, digest: str | None) -> list[tuple[str, str, list[int]
 
     Args:
         path: the file.
-        digest: the digest of its header; None if the description has none.
+        digest: the digest of its header; None if the description contains none.
 
     Raises:
         RuntimeError: the file is damaged.
     """
     texts, tensors, _ = _rust.safetensors_header(path)
-    # Another program may have written the file anew, without checksums.
+    # If another program rewrote the file, it has no checksums and no digest to compare.
     if digest is not None and dict(texts).keys() - dict(TEXTS).keys():
         sizes = {name: size for name, *_, size in tensors}
         described = [
             (name, dtype, shape, size) for name, dtype, shape, _, size in tensors
         ]
-        if header_digest(described) != digest or not _are_whole(dict(texts), sizes):
+        if header_digest(described) != digest or not _are_complete(dict(texts), sizes):
             raise RuntimeError(MSG_HEADER.format(path))
     return [(name, dtype, shape) for name, dtype, shape, *_ in tensors]
 
 
-def _are_whole(texts: Mapping[str, str], sizes: Mapping[str, int]) -> bool:
-    """Return whether the texts of a header are those of a save with checksums of all tensors."""
+def _are_complete(texts: Mapping[str, str], sizes: Mapping[str, int]) -> bool:
+    """Return whether the header texts contain well-formed checksums of all tensors."""
     if texts.keys() != {_SUMS, *(name for name, _ in TEXTS)}:
         return False
     if any(texts[name] != text for name, text in TEXTS):
@@ -85,4 +87,4 @@ def _are_whole(texts: Mapping[str, str], sizes: Mapping[str, int]) -> bool:
 
 
 def _is_entry(entry: Sequence[Any]) -> bool:
-    return all(_HEX.fullmatch(each) is not None for each in entry[2:])
+    return all(_HEX.fullmatch(checksum) is not None for checksum in entry[2:])

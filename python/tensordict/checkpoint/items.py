@@ -1,4 +1,4 @@
-"""The items of a checkpoint, described as they are saved."""
+"""Items of a checkpoint, with the descriptions and tensors that are saved."""
 
 from __future__ import annotations
 
@@ -19,36 +19,35 @@ __all__ = ["Described", "File", "describe", "describe_all"]
 
 @dataclass
 class Described:
-    """An item as it is saved."""
+    """An item in the form in which it is saved."""
 
     name: str
-    """The name of the item, with which its files begin."""
+    """The name of the item, and the start of its file names."""
     kind: Kind
     about: dict[str, Any]
-    """The JSON that describes it."""
+    """The JSON that describes the item."""
     tensors: dict[str, Leaf]
-    """Its tensors by name."""
+    """The tensors by name."""
     files: list[tuple[str, bytes]] = field(default_factory=list)
-    """Names and bytes of further files: the configuration without which ``transformers``
-    opens no folder."""
+    """Names and contents of further files, such as the ``config.json`` of transformers."""
     sharded: dict[str, tuple[Layout, Any]] = field(default_factory=dict)
     """The ``DTensor`` values by name."""
     buffers: frozenset[str] = frozenset()
-    """The names of the buffers of a module."""
+    """The names of a module's buffers."""
     is_shared: bool = False
-    """True if all ranks have the item together. Otherwise each rank has its own."""
+    """Whether all ranks own the item together. If false, each rank saves its own."""
 
 
 def describe(name: str, item: object, **options: Any) -> Described:
-    """Describe an item, and take its tensors without copying them.
+    """Describe an item, and collect its tensors without a copy.
 
     Args:
-        name: its name.
+        name: the name of the item.
         item: the item.
         **options: the arguments of :class:`Saving`.
 
     Raises:
-        TypeError: it holds something that a checkpoint cannot.
+        TypeError: the item contains an object that a checkpoint cannot store.
     """
     item = unwrapped(item)
     kind, saving = kind_of(item), Saving(name, **options)
@@ -73,15 +72,15 @@ def describe_all(
 
     Args:
         items: the items by name.
-        per_rank: the names of items of which each rank saves its own.
+        per_rank: the names of items that each rank saves for itself.
         **options: further arguments of :class:`Saving`.
     """
     parameters = parameter_names(items)
-    found = [
+    described = [
         describe(name, item, parameters=parameters, **options)
         for name, item in items.items()
     ]
-    for each in found:
-        if each.name in per_rank:
-            each.is_shared = False
-    return found
+    for item_described in described:
+        if item_described.name in per_rank:
+            item_described.is_shared = False
+    return described

@@ -1,4 +1,4 @@
-"""States of items whose tensors are read when they are written elsewhere."""
+"""States of items whose tensors are read when they are written to another file."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ __all__ = ["LazyTensors", "state_of_step"]
 MSG_ITEM = "'{}' has no item {!r}: it has {}."
 
 _LAZY_KINDS = {"module", "optimizer", "tensor", "value"}
-"""The kinds of items that are made without a look at their tensors."""
+"""The kinds of items that can be built without the values of their tensors."""
 
 _OF_VALUES = {"array", "sparse", "jagged", "collection", "stack", "column"}
-"""The kinds of values in the JSON of an ``Encoder`` that need those of their tensors."""
+"""The kinds of values in the JSON of an ``Encoder`` that need the values of tensors."""
 
 
 class LazyTensors:
-    """Tensors on ``meta`` that stand for those of a step, which are read when asked for.
+    """Placeholders on ``meta`` for the tensors of a step, which are read on demand.
 
     Args:
         num_threads: the most threads that read.
-        naming: has errors name the directory of the step.
-        bring: has bytes of tensors be where they are read, by the paths of files.
+        naming: a context in which errors name the directory of the step.
+        bring: the function that downloads bytes of tensors, by the paths of files.
     """
 
     def __init__(
@@ -53,25 +53,25 @@ class LazyTensors:
         self._stored: dict[int, tuple[torch.Tensor, Stored]] = {}
 
     def standing_for(self, stored: Stored) -> torch.Tensor:
-        """Return a tensor that stands for one of a step."""
-        made = torch.empty(stored.shape, dtype=stored.dtype, device="meta")
-        self._stored[id(made)] = made, stored
-        return made
+        """Return a placeholder for a tensor of a step."""
+        placeholder = torch.empty(stored.shape, dtype=stored.dtype, device="meta")
+        self._stored[id(placeholder)] = placeholder, stored
+        return placeholder
 
     def read(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the values of tensors, compared with their checksums.
+        """Return the values of placeholders, after a check of their checksums.
 
         Args:
-            tensors: those that stand for others, and any others, which stay as they are.
+            tensors: placeholders, and other tensors, which are returned as they are.
 
         Raises:
             RuntimeError: a file is damaged.
         """
         reads, found = Reads(self.num_threads, bring=self.bring), []
         for tensor in tensors:
-            known = self._stored.get(id(tensor))
-            if known is not None:
-                stored = known[1]
+            entry = self._stored.get(id(tensor))
+            if entry is not None:
+                stored = entry[1]
                 tensor = torch.empty(stored.shape, dtype=stored.dtype)
                 reads.add(stored, tensor, is_new=True)
             found.append(tensor)
@@ -80,15 +80,16 @@ class LazyTensors:
         return found
 
     def written(self, tensor: Any) -> Any:
-        """Return a tensor as a writer of files takes it: in pieces, where that can be."""
+        """Return a tensor for a file writer; subclasses may read it in pieces."""
         return tensor
 
 
 class _Reading(Decoder):
-    """Reads each tensor when it is needed.
+    """A decoder that reads each tensor when it is needed.
 
     Args:
         files: the tensors of an item.
+        tensors: the reader.
     """
 
     def __init__(self, files: ItemFiles, tensors: LazyTensors) -> None:
@@ -96,19 +97,19 @@ class _Reading(Decoder):
         self.files = files
         self.lazy = tensors
 
-    def _made(self, stored: Stored) -> torch.Tensor:
+    def _tensor_of(self, stored: Stored) -> torch.Tensor:
         return self.lazy.read([self.lazy.standing_for(stored)])[0]
 
     def _whole(self, fields: Mapping[str, Any]) -> torch.Tensor:
-        return self._made(self.files.of_fields(fields))
+        return self._tensor_of(self.files.of_fields(fields))
 
     def named(self, name: str) -> torch.Tensor:
-        """Return the tensor of a name."""
-        return self._made(self.files.stored(name))
+        """Return the tensor with this name."""
+        return self._tensor_of(self.files.stored(name))
 
 
 class _Standing(_Reading):
-    """Makes states with tensors that stand for those of the step."""
+    """A decoder that builds states from placeholders."""
 
     def __init__(self, files: ItemFiles, tensors: LazyTensors) -> None:
         super().__init__(files, tensors)
@@ -116,13 +117,13 @@ class _Standing(_Reading):
         self._reading = _Reading(files, tensors)
         self._known: dict[str, torch.Tensor] = {}
 
-    def _made(self, stored: Stored) -> torch.Tensor:
+    def _tensor_of(self, stored: Stored) -> torch.Tensor:
         if stored.name not in self._known:
             self._known[stored.name] = self.lazy.standing_for(stored)
         return self._known[stored.name]
 
     def decode(self, value: object) -> Any:
-        """Return the value that was encoded."""
+        """Return the encoded value."""
         kind = value.get("$") if isinstance(value, dict) else None
         if kind in _OF_VALUES:
             return self._reading.decode(value)
@@ -131,31 +132,31 @@ class _Standing(_Reading):
         return super().decode(value)
 
     def taken(self, fields: Mapping[str, Any]) -> torch.Tensor:
-        """Return what stands for the tensor that fields lead to."""
-        return self._made(self.files.of_fields({**fields, "$": "tensor"}))
+        """Return the placeholder of the tensor to which fields refer."""
+        return self._tensor_of(self.files.of_fields({**fields, "$": "tensor"}))
 
 
 def state_of_step(
     files: StepFiles, meta: Mapping[str, Any], item: str, tensors: LazyTensors
 ) -> Any:
-    """Return the state of an item, with tensors that stand for those of the step.
+    """Return the state of an item, with placeholders for its tensors.
 
     Args:
         files: the files of the step.
-        meta: its description.
+        meta: the content of ``meta.json``.
         item: the name of the item.
-        tensors: takes what they stand for.
+        tensors: the reader, which knows the placeholders.
 
     Raises:
-        KeyError: there is no such item.
+        KeyError: the step has no such item.
     """
     about = meta["items"].get(item)
     if about is None:
         text = MSG_ITEM.format(files.directory, item, sorted(meta["items"]))
         raise MissingKeyError(text)
-    found = ItemFiles(StepParts(files, meta), item, about, 0)
+    item_files = ItemFiles(StepParts(files, meta), item, about, 0)
     kind = about["kind"]
-    decoder = (_Standing if kind in _LAZY_KINDS else _Reading)(found, tensors)
+    decoder = (_Standing if kind in _LAZY_KINDS else _Reading)(item_files, tensors)
     state = loading_kind(kind).load(about, decoder)
     names = [name for name, _ in about.get("parameters") or ()]
     if kind == "optimizer" and names and None not in names:

@@ -1,4 +1,4 @@
-"""A step as a collection over its files, without the objects that it is of."""
+"""Load a step as a memory-mapped tensordict, without the objects that were saved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["as_entry", "load_step"]
 
 
 def load_step(files: StepFiles, meta: Mapping[str, Any]) -> Any:
-    """The items of a step as one collection, each under its name."""
+    """Return a locked tensordict with one entry for each item of a step."""
     restoring = Restoring(files, meta, device=None, strict=False, lazy=True)
     entries = {}
     for name, about in meta["items"].items():
@@ -27,14 +27,14 @@ def load_step(files: StepFiles, meta: Mapping[str, Any]) -> Any:
         is_module = about["kind"] == "module"
         entries[name] = _nested(value) if is_module else as_entry(value)
     cls = registry.dense_root()
-    found: Any = cls({}, [])
+    collection: Any = cls({}, [])
     for name, entry in entries.items():
-        _set(found, name, entry)
-    return files.shown(found.lock_())
+        _set(collection, name, entry)
+    return files.shown(collection.lock_())
 
 
 def _nested(state: Mapping[str, Any]) -> Any:
-    """A state nested by the dots in its names; flat where a name runs through another."""
+    """Nest a state by the dots in its names, unless a name is a prefix of another."""
     root: dict[str, Any] = {}
     for name, value in state.items():
         *parents, last = name.split(".")
@@ -50,15 +50,15 @@ def _nested(state: Mapping[str, Any]) -> Any:
 
 
 def as_entry(value: object) -> Any:
-    """Convert a value to an entry of a collection: dicts become collections."""
+    """Convert a value to an entry of a tensordict: dictionaries become tensordicts."""
     if isinstance(value, (torch.Tensor, CollectionProtocol)):
         return value
     if not isinstance(value, dict):
         return value
-    found: Any = registry.dense_root()({}, [])
+    collection: Any = registry.dense_root()({}, [])
     for key, item in value.items():
-        _set(found, key if isinstance(key, str) else str(key), as_entry(item))
-    return found
+        _set(collection, key if isinstance(key, str) else str(key), as_entry(item))
+    return collection
 
 
 def _set(collection: Any, key: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Waiting for other ranks in a collective call, of which one may have ended."""
+"""Waiting for other ranks in a collective call when one of them may have ended."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ if TYPE_CHECKING:
 __all__ = ["note_processes", "tell_process", "wait_for"]
 
 ENDED_WITHIN = 2.0
-"""The seconds for which a process may end whose connections are closed."""
+"""The seconds that a process with closed connections may take to end."""
 
 FIRST_LOOK, LOOK_EVERY = 0.2, 0.5
-"""The seconds of waiting after which it is asked who has ended, first and then again."""
+"""The seconds of waiting before the first check for ended processes, and between checks."""
 
 LAST_WORDS = 3.0
-"""The seconds for which what a process has sent before it ended may be on its way."""
+"""The seconds that a message of an ended process may still be on its way."""
 
 _KEY = "tensordict/process/{}"
 
 _KEY_ENDED = "tensordict/ended"
 
-MSG_ENDED = "The process of rank {} has ended: nothing was changed here."
+MSG_ENDED = "The process of rank {} has ended. Nothing was changed on this rank."
 
-# By the default group of torch: after another start other processes have the ranks.
+# The names of processes, by torch's default group: after a restart of the group, other
+# processes may have the same ranks.
 _PROCESSES: weakref.WeakKeyDictionary[Any, dict[int, str]] = weakref.WeakKeyDictionary()
 
 
-def _known() -> dict[int, str]:
+def _process_names() -> dict[int, str]:
     from torch.distributed import distributed_c10d as c10d
 
     return _PROCESSES.setdefault(c10d._get_default_group(), {})
@@ -46,54 +47,55 @@ def _store() -> Any:
 
 
 def note_processes(members: Sequence[int], names: Sequence[str]) -> None:
-    """Note the names of the processes of ranks, by which it is known who has ended."""
-    _known().update(zip(members, names, strict=True))
+    """Store the process names of ranks, so that ended processes are recognized."""
+    _process_names().update(zip(members, names, strict=True))
 
 
 def tell_process(rank: int) -> None:
-    """Tell the name of this process to ranks that have none of it, should it end early."""
-    known = _known()
-    if rank not in known:
-        known[rank] = _rust.process_name()
+    """Publish the name of this process, in case it ends before ranks exchange names."""
+    names = _process_names()
+    if rank not in names:
+        names[rank] = _rust.process_name()
         with suppress(Exception):
-            _store().set(_KEY.format(rank), known[rank])
+            _store().set(_KEY.format(rank), names[rank])
 
 
 def wait_for(work: Any, members: Sequence[int], own: int) -> None:
-    """Wait for a collective call, and for no rank that has ended.
+    """Wait for a collective call; raise an error if a participating process has ended.
 
-    A backend notices an end at the connections that it has, and not everybody has one to
-    each other. Processes of this machine are asked about, and who knows of one that has
-    ended tells the others through the store of the group.
+    A backend notices an ended process only through an open connection, and not all
+    ranks are connected with each other. So this process checks the processes of its own
+    machine. A rank that finds an ended process tells the others through the store of
+    the group.
 
     Args:
-        work: what the call with ``async_op=True`` returned.
-        members: the ranks that take part.
+        work: the result of the call with ``async_op=True``.
+        members: the participating ranks.
         own: the rank of this process.
 
     Raises:
-        RuntimeError: a process has ended, or the backend has an error.
+        RuntimeError: a process has ended, or the backend failed.
     """
     others = [rank for rank in members if rank != own]
     began = time.monotonic()
-    look, pause = began + FIRST_LOOK, 0.0
+    next_check, pause = began + FIRST_LOOK, 0.0
     while not work.is_completed():
         time.sleep(pause)
         now = time.monotonic()
         pause = min((now - began) / 20, 0.01)
-        if now > look:
-            look = now + LOOK_EVERY
+        if now > next_check:
+            next_check = now + LOOK_EVERY
             ended = _ended(others)
             if ended and not _completes(work):
                 raise RuntimeError(_shown(ended))
     try:
         work.wait()
-    except RuntimeError as lost:
+    except RuntimeError as connection_error:
         limit = time.monotonic() + ENDED_WITHIN
         while time.monotonic() < limit:
             ended = _ended(others)
             if ended:
-                raise RuntimeError(_shown(ended)) from lost
+                raise RuntimeError(_shown(ended)) from connection_error
             time.sleep(0.02)
         raise
 
@@ -103,7 +105,7 @@ def _shown(ended: Iterable[int]) -> str:
 
 
 def _completes(work: Any) -> bool:
-    """Return whether a call ends that has all it needs, perhaps."""
+    """Return whether a call still completes: all its messages may have been sent."""
     limit = time.monotonic() + LAST_WORDS
     while not work.is_completed():
         if time.monotonic() > limit:
@@ -113,22 +115,22 @@ def _completes(work: Any) -> bool:
 
 
 def _ended(ranks: Sequence[int]) -> list[int]:
-    """Return which of some ranks are known to have ended."""
-    known = _known()
+    """Return the ranks whose processes have ended, as far as this process can know."""
+    names = _process_names()
     store: Any = None
     with suppress(Exception):
-        # It is gone where the process that has it is.
+        # The store is gone if the process that hosts it has ended.
         store = _store()
         for rank in ranks:
-            if rank not in known and store.check([_KEY.format(rank)]):
-                known[rank] = store.get(_KEY.format(rank)).decode()
-    found = [
-        rank for rank in ranks if rank in known and _rust.process_has_ended(known[rank])
+            if rank not in names and store.check([_KEY.format(rank)]):
+                names[rank] = store.get(_KEY.format(rank)).decode()
+    ended = [
+        rank for rank in ranks if rank in names and _rust.process_has_ended(names[rank])
     ]
     with suppress(Exception):
-        if found:
-            store.set(_KEY_ENDED, ",".join(map(str, found)))
+        if ended:
+            store.set(_KEY_ENDED, ",".join(map(str, ended)))
         elif store.check([_KEY_ENDED]):
-            told = store.get(_KEY_ENDED).decode().split(",")
-            found = [rank for rank in ranks if str(rank) in told]
-    return found
+            announced = store.get(_KEY_ENDED).decode().split(",")
+            ended = [rank for rank in ranks if str(rank) in announced]
+    return ended

@@ -1,4 +1,4 @@
-"""The steps of a checkpointer that go up to an object store, behind the training."""
+"""Upload the steps of a checkpointer to an object store in the background."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _MIRRORS: weakref.WeakSet[Mirror] = weakref.WeakSet()
 
 
 def staging_folder(place: Place) -> Path:
-    """The folder in which the steps of a place are made: the same in all processes."""
+    """Return the local folder for steps of a place: the same in all processes."""
     name = hashlib.sha256(str(place).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"tensordict-steps-{os.getuid()}" / name
 
 
 class _Waiting(NamedTuple):
-    """A step that goes up later."""
+    """A step that waits for its upload."""
 
     step: Step
     until_there: Callable[[], object]
@@ -53,15 +53,15 @@ class _Waiting(NamedTuple):
 
 
 class Mirror:
-    """Brings the steps of a folder up to a store, in their order, and deletes old ones there.
+    """The upload of a folder's steps to a store, in order; it deletes old steps there.
 
     Args:
         place: the place of the steps in the store.
         folder: the folder on this machine.
-        keep: how many steps are kept there, as by ``Checkpointer``.
-        keep_every: steps whose number is a multiple of this are kept, too.
-        is_home: whether steps live in the store: here only the last one stays, of which
-            the next may have files.
+        keep: the number of latest steps to keep in the store, as in ``Checkpointer``.
+        keep_every: also keep the steps whose number is a multiple of this.
+        is_home: whether the store is the only place of the steps. Then only the last
+            step stays on this machine, since the next step may share files with it.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Mirror:
         _MIRRORS.add(self)
 
     def last_order(self) -> int:
-        """The order of the last step in the store, asked for once; -1 where there is none."""
+        """Return the order of the last step in the store, cached; -1 if there is none."""
         if self._last_order is None:
             self._last_order = max(
                 (step.order for step in self.steps.saved()), default=-1
@@ -97,16 +97,14 @@ class Mirror:
         return self._last_order
 
     def upload(self, step: Step, shared: SharedUpload | None = None) -> None:
-        """Bring a step up, or the part of this rank.
-
-        Rank 0 then deletes the steps that it makes superfluous.
+        """Upload a step, or this rank's part of it; rank 0 then deletes superfluous steps.
 
         Args:
             step: the step.
-            shared: the upload, where several ranks bring it up together.
+            shared: the upload of several ranks together, if there are several.
 
         Raises:
-            OSError: the store could not be written to: older steps are there still.
+            OSError: the store could not be written to. Older steps are still there.
         """
         if shared is None:
             self._upload(step, None)
@@ -117,8 +115,8 @@ class Mirror:
                 self._upload_part(step, shared)
             else:
                 self._upload(step, shared)
-        except BaseException as found:
-            error = found
+        except BaseException as caught:
+            error = caught
             raise
         finally:
             (shared.finish if shared.rank else shared.end)(error)
@@ -126,7 +124,7 @@ class Mirror:
             shared.wait_for_step()
 
     def _upload_part(self, step: Step, shared: SharedUpload) -> None:
-        """Bring up the files that this rank has written."""
+        """Upload the files that this rank wrote."""
         place = self.place / step_name(step.number)
         calls = [
             (place, step.path / name, key) for name, key in shared.own_objects().items()
@@ -135,27 +133,29 @@ class Mirror:
 
     def _upload(self, step: Step, shared: SharedUpload | None) -> None:
         with self._lock:
-            there = self.steps.saved()
+            remote_steps = self.steps.saved()
             name = step_name(step.number)
             files = files_below(step.path)
-            known = {
+            known_keys = {
                 file: self._objects.get(_identity(path)) for file, path in files.items()
             }
             references = {
                 file: key.removeprefix(f"{name}/")
                 if key.startswith(f"{name}/")
                 else f"../{key}"
-                for file, key in known.items()
+                for file, key in known_keys.items()
                 if key is not None and self.steps.has(key)
             }
             kept = self.steps.referenced(step.number)
-            own = [key.partition("/")[2] for key in kept if key.startswith(f"{name}/")]
+            own_keys = [
+                key.partition("/")[2] for key in kept if key.startswith(f"{name}/")
+            ]
             identities = {file: _identity(path) for file, path in files.items()}
             objects = upload_folder(
                 step.path,
                 self.place / name,
                 references=references,
-                kept=own,
+                kept=own_keys,
                 helpers=shared,
                 is_own=self.is_home,
             )
@@ -163,15 +163,15 @@ class Mirror:
                 identities[file]: key[3:] if key.startswith("../") else f"{name}/{key}"
                 for file, key in objects.items()
             }
-            others = [each for each in there if each.number != step.number]
-            gone = retired([*others, step], self.keep, self.keep_every)
-            if gone:
-                self.steps.retire([each.number for each in gone])
+            others = [each for each in remote_steps if each.number != step.number]
+            superfluous = retired([*others, step], self.keep, self.keep_every)
+            if superfluous:
+                self.steps.retire([each.number for each in superfluous])
             if self.is_home:
                 self._remove_before(step)
 
     def _remove_before(self, step: Step) -> None:
-        """Remove the steps here that were saved before one that is up."""
+        """Remove the local steps that were saved before an uploaded one."""
         for each in Steps(self.folder).saved():
             if each.order < step.order:
                 shutil.rmtree(each.path, ignore_errors=True)
@@ -182,18 +182,18 @@ class Mirror:
         until_there: Callable[[], object],
         shared: SharedUpload | None = None,
     ) -> None:
-        """Bring a step up in a thread, when it is there.
+        """Upload a step in a thread, after it is complete.
 
         Args:
             step: the step.
-            until_there: waits until the step is in the folder here.
-            shared: the upload, where several ranks bring it up together.
+            until_there: waits until the step is complete on this machine.
+            shared: the upload of several ranks together, if there are several.
         """
         with self._changed:
             self._queue.append(_Waiting(step, until_there, shared))
             if not self._is_running:
                 self._is_running = True
-                # The interpreter waits for it at its end.
+                # Not a daemon thread: the interpreter waits for it at exit.
                 thread = threading.Thread(target=self._run, name="tensordict-mirror")
                 thread.start()
 
@@ -220,12 +220,12 @@ class Mirror:
                 self._changed.notify_all()
 
     def pending(self) -> list[Step]:
-        """The steps that are not in the store yet."""
+        """Return the steps that are not in the store yet."""
         with self._changed:
             return [waiting.step for waiting in self._queue]
 
     def raise_error(self) -> None:
-        """Raise why a step could not be brought up, once.
+        """Raise the error of a failed upload, once.
 
         Raises:
             OSError: the store could not be written to.
@@ -235,17 +235,17 @@ class Mirror:
             raise error
 
     def wait(self) -> None:
-        """Wait until all steps are in the store, and raise why one is not."""
+        """Wait until all steps are in the store, and raise the error of a failed upload."""
         with self._changed:
             self._changed.wait_for(lambda: not self._queue)
         self.raise_error()
 
     def open(self, place: Any, num_threads: int, *, is_shown: bool) -> RemoteStepFiles:
-        """Return the files of a step of the store, as ``Checkpointer._open``."""
+        """Return the files of a step in the store, as ``Checkpointer._open``."""
         return (ShownStepFiles if is_shown else RemoteStepFiles)(place, num_threads)
 
     def forget(self) -> None:
-        """Forget steps that the process brings up which this was forked from."""
+        """Forget the pending uploads after a fork: the parent process does them."""
         self._changed = threading.Condition()
         self._lock = threading.RLock()
         self._queue.clear()
@@ -253,7 +253,7 @@ class Mirror:
 
 
 def _is_there(step: Step) -> bool:
-    """Return whether a step could be written here: else its writer says why not."""
+    """Return whether a step is complete on this machine; if not, its writer raises why."""
     try:
         return bool(read_meta(step.path)["order"] == step.order)
     except (OSError, RuntimeError, ValueError):
@@ -261,9 +261,9 @@ def _is_there(step: Step) -> bool:
 
 
 def _identity(path: Path) -> Any:
-    """Return what a file has in common with its other names, and with no other file."""
-    about = path.stat()
-    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
+    """Return an identity of a file that its hard links share."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _finish() -> None:
@@ -271,7 +271,7 @@ def _finish() -> None:
     for mirror in list(_MIRRORS):
         try:
             mirror.wait()
-        except Exception as error:  # noqa: BLE001 (the others are waited for, too)
+        except Exception as error:  # noqa: BLE001 (wait for the other mirrors, too)
             errors.append(error)
     if errors:
         raise errors[0]

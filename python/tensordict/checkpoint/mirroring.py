@@ -1,4 +1,4 @@
-"""The steps of a checkpointer at two places: a folder of this machine, an object store."""
+"""The two places of a checkpointer's steps: a local folder and an object store."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Mirroring"]
 
-MSG_MIRROR = "mirror is the URL of a folder in an object store, got {!r}."
+MSG_MIRROR = "mirror must be the URL of a folder in an object store, got {!r}."
 MSG_BOTH = (
-    "The steps of {} live in an object store: a mirror is one of steps on this machine."
+    "mirror= copies the steps of a local directory to an object store, but the steps of {} "
+    "are in an object store already: leave out mirror=."
 )
-MSG_STAGING = "staging is for steps in an object store, and {!r} is on this machine."
+MSG_STAGING = "staging= is for steps in an object store, but {!r} is a local directory: leave it out."
 
 
 class Mirroring:
-    """Finds and opens steps at both places. It is a base of ``Checkpointer``."""
+    """The base class of ``Checkpointer`` that finds and opens steps at both places."""
 
     directory: Path
     keep: int | None
@@ -49,10 +50,10 @@ class Mirroring:
         staging: Any,
         storage_options: Mapping[str, Any] | None,
     ) -> None:
-        """Decide where steps are: in a folder, in a store, or in both.
+        """Set the places of the steps: a folder, a store, or both.
 
         Raises:
-            ValueError: the wishes do not go together.
+            ValueError: the arguments cannot be combined.
         """
         self._mirror = None
         if not is_remote(directory):
@@ -77,14 +78,14 @@ class Mirroring:
 
     @property
     def _is_remote(self) -> bool:
-        """Return whether steps live in a store, and only pass through a folder."""
+        """Whether the steps live in a store; the local folder only stages them."""
         return self._mirror is not None and self._mirror.is_home
 
     def _upload(self, step: Step, save: Any, turn: Turn) -> None:
-        """Bring a step up that was written, or that ``save`` writes in the background.
+        """Upload a step, after ``save`` has written it if that runs in the background.
 
-        Of steps that live in a store each rank brings up what it has written. To a mirror
-        rank 0 brings all.
+        If the steps live in a store, each rank uploads the files that it wrote. To a
+        mirror, rank 0 uploads all files.
         """
         mirror = self._mirror
         if mirror is None or (turn.rank and not mirror.is_home):
@@ -114,25 +115,25 @@ class Mirroring:
             raise
 
     def _uploading(self) -> list[Step]:
-        """The steps that have to stay here until they are up."""
+        """Return the steps that must stay here until they are uploaded."""
         return [] if self._mirror is None else self._mirror.pending()
 
     def _is_busy(self) -> bool:
-        """Return whether the save before is not where its step will live."""
+        """Return whether the previous step is not complete at its place yet."""
         return self._writer.is_busy() or (self._is_remote and bool(self._uploading()))
 
     def _wait_for_steps(self) -> None:
-        """Wait until all steps are where they will live.
+        """Wait until all steps are complete at their place.
 
         Raises:
-            OSError: one could not be written.
+            OSError: a step could not be written.
         """
         self._writer.wait()
         if self._mirror is not None and self._mirror.is_home:
             self._mirror.wait()
 
     def _durable_steps(self) -> list[Step]:
-        """The steps that a power cut does not take back, in the order of saving."""
+        """Return the steps that survive a power cut, in the order of their saves."""
         if self._mirror is not None and self._mirror.is_home:
             return self._mirror.steps.saved()
         pending = {step.order for step in self._writer.pending()}
@@ -147,15 +148,15 @@ class Mirroring:
             if not steps:
                 raise
             return steps
-        there = {step.number for step in steps}
-        others = [step for step in remote if step.number not in there]
+        local_numbers = {step.number for step in steps}
+        others = [step for step in remote if step.number not in local_numbers]
         return sorted([*others, *steps], key=lambda step: (step.order, step.number))
 
     def _find(self, number: int | None) -> Step:
-        """A step by its number, or the one that was saved last, here or in the store.
+        """Return a step by its number, or the last saved step, from either place.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: there is no such step.
         """
         if self._mirror is None:
             return self._steps.find(number)

@@ -1,4 +1,4 @@
-"""Names of parameters as the bare model has them, without those of wrappers."""
+"""Parameter names of the bare model, without the prefixes that wrappers add."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = [
 ]
 
 _PARTS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
-"""The names that wrappers of torch have for the module within. ``module``, that of DDP, is
-one that models have, too: there the class of the wrapper tells."""
+"""The attribute in which torch's wrappers keep the wrapped module. DDP uses ``module``,
+a common name in models, so DDP is recognized by its class."""
 
 _PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
 def unwrapped(item: object) -> Any:
-    """Return a module without what ``torch.compile`` and DDP have put around it."""
+    """Return a module without the wrappers of ``torch.compile`` and DDP."""
     while True:
         if isinstance(item, _PARALLEL):
             item = item.module
@@ -37,31 +37,31 @@ def unwrapped(item: object) -> Any:
 
 
 def bare_text(name: str) -> str:
-    """Return a name without the parts that only wrappers have."""
+    """Return a name without the components that only wrappers add."""
     if not any(part in name for part in _PARTS):
         return name
     return ".".join(part for part in name.split(".") if part not in _PARTS)
 
 
 def bare_names(module: nn.Module, names: Iterable[str]) -> dict[str, str]:
-    """Return the bare name of each name of a state, without the parts of wrappers.
+    """Map each name of a state to the name in the bare model.
 
-    Names stay as they are where two would become one.
+    If two bare names were equal, all names stay as they are.
     """
     names = list(names)
     parallel = [
         prefix
-        for prefix, each in module.named_modules(remove_duplicate=False)
-        if isinstance(each, _PARALLEL)
+        for prefix, submodule in module.named_modules(remove_duplicate=False)
+        if isinstance(submodule, _PARALLEL)
     ]
-    found = {name: bare_text(_without(name, parallel)) for name in names}
-    if len(set(found.values())) < len(found):
+    bare = {name: bare_text(_without(name, parallel)) for name in names}
+    if len(set(bare.values())) < len(bare):
         return {name: name for name in names}
-    return found
+    return bare
 
 
 def _without(name: str, parallel: list[str]) -> str:
-    """Return a name without the part ``module`` of each wrapper, the innermost first."""
+    """Remove the component ``module`` of each wrapper, from the innermost outwards."""
     for prefix in sorted(parallel, key=len, reverse=True):
         start = f"{prefix}." if prefix else ""
         if name.startswith(f"{start}module."):
@@ -70,28 +70,28 @@ def _without(name: str, parallel: list[str]) -> str:
 
 
 def bare_wrapper_names(saved: Iterable[str], own: Iterable[str]) -> dict[str, str]:
-    """Return the bare name of each name of a step, which may be that of a wrapped model.
+    """Map each name of a step to the name in the given model; either may be wrapped.
 
-    All names of a model that was wrapped as a whole begin with ``module.``, and none of a
-    model that was not. Either of the two may be wrapped, by a class that nobody knows.
+    If a model was wrapped by an unknown class, all its names begin with ``module.``;
+    the names of a bare model do not.
 
     Args:
         saved: the names of the step.
-        own: the names of the model that is restored, without those of known wrappers.
+        own: the names of the restored model, without the prefixes of known wrappers.
     """
-    found = {name: bare_text(name) for name in saved}
-    names, own = set(found.values()), set(own)
+    renamed = {name: bare_text(name) for name in saved}
+    names, own = set(renamed.values()), set(own)
     if _is_wrapped(own, names):
-        found = {name: f"module.{bare}" for name, bare in found.items()}
+        renamed = {name: f"module.{bare}" for name, bare in renamed.items()}
     elif _is_wrapped(names, own):
-        found = {name: bare.removeprefix("module.") for name, bare in found.items()}
-    if len(set(found.values())) < len(found):
-        return {name: name for name in found}
-    return found
+        renamed = {name: bare.removeprefix("module.") for name, bare in renamed.items()}
+    if len(set(renamed.values())) < len(renamed):
+        return {name: name for name in renamed}
+    return renamed
 
 
 def _is_wrapped(names: set[str], others: set[str]) -> bool:
-    """Return whether names are those of a wrapper of the model that has the others."""
+    """Return whether ``names`` are ``others`` with the prefix ``module.``."""
     if not names or not all(name.startswith("module.") for name in names):
         return False
     return names != others and (
@@ -101,7 +101,7 @@ def _is_wrapped(names: set[str], others: set[str]) -> bool:
 
 
 def parameter_names(items: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
-    """Return item and bare name of the parameters of all modules among items, by ``id``."""
+    """Return the item and bare name of each parameter of all modules, by ``id``."""
     found: dict[int, tuple[str, str]] = {}
     for item, value in items.items():
         module = unwrapped(value)

@@ -1,4 +1,4 @@
-"""One file for one object: :func:`save` and :func:`load`, without pickles."""
+"""Save one object as one file: :func:`save` and :func:`load`, without pickle."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ MSG_NONE = (
     "tensordict.from_safetensors."
 )
 MSG_VERSION = (
-    "'{}' is of version {} of the format, and this version of tensordict reads version 1. "
+    "'{}' has version {} of the format, and this version of tensordict reads version 1. "
     "Upgrade tensordict to load it."
 )
 
 MSG_SHARDED = (
-    "One file holds no DTensor, of which each rank has a part, as {!r} is: save the model "
-    "with a Checkpointer, or its full_tensor()."
+    "One file cannot hold a DTensor, whose values are divided over ranks, and {!r} is one. "
+    "Save the model with a Checkpointer, or save its full_tensor()."
 )
 
 
@@ -42,20 +42,21 @@ def save(
     durable: bool = False,
     num_threads: int = 0,
 ) -> None:
-    """Save an object as one safetensors file, which takes the place of an older one at once.
+    """Save an object as one safetensors file, which replaces an older file atomically.
 
-    The tensors have the names of the keys that lead to them, joined by dots, so any
-    reader of safetensors has them. Tensors that are one are saved once, and are one again.
+    The name of a tensor in the file is its keys joined by dots, so any reader of
+    safetensors finds it. A tensor that occurs several times is written once, and
+    :func:`load` returns the same tensor in all these places.
 
     Args:
         path: the file.
-        obj: tensors, collections and plain data, nested in dicts, lists and tuples as they
-            like: what ``torch.save`` is given, but for objects of classes.
-        durable: whether it is on the disk when this returns.
+        obj: tensors, collections and plain data, nested in dicts, lists and tuples.
+            Unlike ``torch.save``, no objects of other classes.
+        durable: whether the file is on the disk when this returns.
         num_threads: the most threads. Default: the cores of this process, at most 8.
 
     Raises:
-        TypeError: it holds something else.
+        TypeError: ``obj`` contains an object of another class, or a ``DTensor``.
         OSError: the file cannot be written.
 
     Examples:
@@ -87,19 +88,24 @@ def load(
     lazy: bool = False,
     num_threads: int = 0,
 ) -> Any:
-    """Load an object of :func:`save`; nothing that the file says is run.
+    """Load the object of a file that :func:`save` wrote. No code from the file is run.
 
     Args:
         path: the file.
-        map_location: where tensors go. Default: where they were, or else the CPU.
-        lazy: whether tensors stay mapped to the file, and are read when they are used.
-            Otherwise they are compared with their checksums.
+        map_location: the device for all tensors. Default: the device that each was
+            saved from, or the CPU if this process has no such device.
+        lazy: whether tensors are memory-mapped and read when they are used, without a
+            check of their checksums. If false, tensors are read now and their checksums
+            compared.
         num_threads: the most threads that read.
+
+    Returns:
+        The object, with tensors, collections and plain data as they were saved.
 
     Raises:
         FileNotFoundError: there is no such file.
-        RuntimeError: it is damaged.
-        ValueError: it is the file of others, or of a newer version.
+        RuntimeError: the file is damaged.
+        ValueError: another program or a newer version wrote the file.
     """
     place = os.fspath(local(path))
     texts, mapped = _rust.read_safetensors(place, "r")

@@ -1,10 +1,8 @@
-"""The forms that states of optimizers have: by number, by name, or flat.
+"""The three forms of an optimizer's state: by number, by name, and flat.
 
 ``optimizer.state_dict()`` numbers the parameters. ``get_state_dict`` of
-``torch.distributed.checkpoint`` has their names in place of the numbers, and with
-``flatten_optimizer_state_dict=True`` one flat dict::
-
-    {"state.layer.weight.exp_avg": ..., "param_groups.layer.weight.lr": 0.1}
+``torch.distributed.checkpoint`` uses their names instead of numbers. With
+``flatten_optimizer_state_dict=True`` it returns one flat dictionary::
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ _GROUPS = "param_groups."
 
 
 def is_flat_key(key: object) -> bool:
-    """Return whether a key is one of the flat form."""
+    """Return whether a key belongs to the flat form."""
     return isinstance(key, str) and key.startswith((_STATE, _GROUPS))
 
 
@@ -30,7 +28,8 @@ def is_optimizer(value: object) -> bool:
     if not isinstance(value, dict) or not value:
         return False
     if "param_groups" in value:
-        # A directory of DCP has no place for the empty state of an optimizer without one.
+        # DCP does not store an empty dictionary, so a stateless optimizer has no
+        # "state".
         groups = value["param_groups"]
         return value.keys() >= {"state", "param_groups"} or (
             len(value) == 1
@@ -43,11 +42,11 @@ def is_optimizer(value: object) -> bool:
 
 
 def by_name(state: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return a state with the names of parameters, as ``get_state_dict`` gives it.
+    """Convert a state from numbers to names, the form of ``get_state_dict``.
 
     Args:
-        state: the state, with numbers.
-        names: the names in the order of the groups.
+        state: the state, by number.
+        names: the names of the parameters, in the order of the groups.
     """
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     name_of = dict(zip(numbers, names, strict=True))
@@ -55,12 +54,12 @@ def by_name(state: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
         {**group, "params": [name_of[number] for number in group["params"]]}
         for group in state["param_groups"]
     ]
-    states = {name_of.get(key, key): each for key, each in state["state"].items()}
+    states = {name_of.get(key, key): values for key, values in state["state"].items()}
     return {**state, "state": states, "param_groups": groups}
 
 
 def by_number(state: Mapping[str, Any]) -> tuple[dict[str, Any], list[str] | None]:
-    """Return a state with numbers, and the names in their order; None if it has none."""
+    """Convert a state to numbers; also return the names in order, or None."""
     if "param_groups" not in state:
         state = _nested(state)
     names = [name for group in state["param_groups"] for name in group["params"]]
@@ -72,22 +71,24 @@ def by_number(state: Mapping[str, Any]) -> tuple[dict[str, Any], list[str] | Non
         {**group, "params": [number_of[name] for name in group["params"]]}
         for group in state["param_groups"]
     ]
-    numbered = {number_of.get(name, name): each for name, each in states.items()}
+    numbered = {number_of.get(name, name): values for name, values in states.items()}
     return {**state, "state": numbered, "param_groups": groups}, names
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the form with names of a flat one: equal options make a group."""
+    """Convert a flat state to the form by name; equal options make one group."""
     options: dict[str, dict[str, Any]] = {}
     for key, value in flat.items():
         if key.startswith(_GROUPS):
             name, _, option = key.removeprefix(_GROUPS).rpartition(".")
-            own = options.setdefault(name, {})
+            own_options = options.setdefault(name, {})
             if option != "param_names":
-                own[option] = value
+                own_options[option] = value
     groups: dict[str, dict[str, Any]] = {}
-    for name, own in options.items():
-        groups.setdefault(repr(own), {**own, "params": []})["params"].append(name)
+    for name, own_options in options.items():
+        groups.setdefault(repr(own_options), {**own_options, "params": []})[
+            "params"
+        ].append(name)
     states: dict[str, dict[str, Any]] = {}
     for key, value in flat.items():
         if not key.startswith(_STATE):
@@ -101,7 +102,7 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _split(key: str, names: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return the name of the parameter with which a key begins, and the parts behind it."""
+    """Split a key into the name of its parameter and the remaining components."""
     parts = key.split(".")
     for length in range(len(parts) - 1, 0, -1):
         name = ".".join(parts[:length])

@@ -1,4 +1,4 @@
-"""Placements of tensors over ranks that are restored without one to be like."""
+"""Placements for restored tensors that have no existing ``DTensor`` as a model."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def placed_like(
     Args:
         parameter: the parameter, a ``DTensor``.
         shape: the shape of the result.
-        placements: where it was, as a step names placements. It is replicated where the
-            mesh has another number of dims.
+        placements: the saved placements. If the mesh has another number of dimensions,
+            the result is replicated.
     """
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.distributed.tensor.placement_types import _StridedShard
@@ -33,25 +33,25 @@ def placed_like(
     mesh = parameter.device_mesh
     if len(placements) != mesh.ndim:
         placements = ["R"] * mesh.ndim
-    made: list[Any] = []
+    torch_placements: list[Any] = []
     for each in placements:
         dim, _, factor = each.removeprefix("S").partition("/")
         if each == "R":
-            made.append(Replicate())
+            torch_placements.append(Replicate())
         elif factor:
-            made.append(_StridedShard(int(dim), split_factor=int(factor)))
+            torch_placements.append(_StridedShard(int(dim), split_factor=int(factor)))
         else:
-            made.append(Shard(int(dim)))
+            torch_placements.append(Shard(int(dim)))
     ranks = tuple(mesh.mesh.reshape(-1).tolist())
     layout = Layout(tuple(shape), ranks, tuple(mesh.mesh.shape), tuple(placements))
     runs = layout.runs(tuple(mesh.get_coordinate()))
     local = [sum(count for _, count in each) for each in runs]
-    whole = torch.empty(tuple(shape), device="meta")
+    meta_tensor = torch.empty(tuple(shape), device="meta")
     return DTensor.from_local(
         torch.empty(local, device="meta"),
         mesh,
-        made,
+        torch_placements,
         run_check=False,
-        shape=whole.shape,
-        stride=whole.stride(),
+        shape=meta_tensor.shape,
+        stride=meta_tensor.stride(),
     )

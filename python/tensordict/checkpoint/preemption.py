@@ -1,4 +1,4 @@
-"""The request to end that a cluster sends: SIGTERM."""
+"""The handler of SIGTERM, with which a cluster asks a process to end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["Preemption"]
 
 
 class Preemption:
-    """Notes that the process was asked to end by SIGTERM, which does not end it.
+    """A handler that records SIGTERM; the signal then does not end the process.
 
     Args:
-        is_handled: whether the signal is handled at all.
+        is_handled: whether to install the handler.
     """
 
     def __init__(self, is_handled: bool) -> None:
         self.event: threading.Event = threading.Event()
-        """The event that the signal came."""
+        """The event that the signal sets."""
         self._old_handler: Any = None
         self._handler: Any = None
         if is_handled:
@@ -26,18 +26,18 @@ class Preemption:
 
     def _handle(self) -> None:
         self._old_handler = signal.getsignal(signal.SIGTERM)
-        old, event = self._old_handler, self.event
+        old_handler, event = self._old_handler, self.event
 
         def handle(number: int, frame: object) -> None:
             event.set()
-            if callable(old):
-                old(number, frame)
+            if callable(old_handler):
+                old_handler(number, frame)
 
         self._handler = handle
         signal.signal(signal.SIGTERM, handle)
 
     def close(self) -> None:
-        """Give the handler of before back, unless somebody has put another one there."""
+        """Restore the previous handler, unless another handler was installed meanwhile."""
         if self._handler is not None:
             if signal.getsignal(signal.SIGTERM) is self._handler:
                 signal.signal(signal.SIGTERM, self._old_handler)

@@ -1,4 +1,4 @@
-"""Random states: those of Python, NumPy, torch and its accelerators."""
+"""Random states of Python, NumPy, torch and its accelerators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["random_states", "set_random_states"]
 
 
 def random_states() -> dict[str, Any]:
-    """The states of all generators that a process has by itself, as plain data."""
+    """Return the states of all global generators of this process, as plain data."""
     version, numbers, gauss = random.getstate()
     states: dict[str, Any] = {
         "python": (version, array("I", numbers).tobytes(), gauss),
@@ -27,7 +27,7 @@ def random_states() -> dict[str, Any]:
             keys.tobytes(),
             *[int(rest[0]), int(rest[1]), float(rest[2])],
         )
-    # A device that nothing has used has no state yet, and asking would begin to use it.
+    # An unused device has no state yet, and asking for one would initialize the device.
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         found = torch.cuda.get_rng_state_all()
         states["cuda"] = [state.numpy().tobytes() for state in found]
@@ -35,9 +35,9 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Set all generators to states of :func:`random_states`.
+    """Set all generators to the states that :func:`random_states` returned.
 
-    States of devices that are not here are passed over.
+    States of devices that this machine lacks are ignored.
     """
     version, numbers, gauss = states["python"]
     random.setstate((version, tuple(memoryview(numbers).cast("I")), gauss))
@@ -47,7 +47,7 @@ def set_random_states(states: dict[str, Any]) -> None:
 
         kind, keys, *rest = states["numpy"]
         numbers = np.frombuffer(keys, np.uint32)
-        # The generator that programs use without naming one.
+        # NumPy's global generator.
         np.random.set_state((kind, numbers, *rest))  # noqa: NPY002
     if "cuda" in states and torch.cuda.is_available():
         for device, state in enumerate(states["cuda"][: torch.cuda.device_count()]):

@@ -1,4 +1,4 @@
-"""The places of the parts of a tensor in the files of a step."""
+"""Positions of the parts of a tensor in the files of a step."""
 
 from __future__ import annotations
 
@@ -26,70 +26,70 @@ __all__ = [
 ]
 
 Range: TypeAlias = "tuple[str, str, list[int], int, int, torch.Tensor | None]"
-"""An argument of ``_rust.read_safetensors_into``: name, dtype and shape of a tensor of a
-file, the first byte and the number of bytes, and a tensor of bytes that takes them."""
+"""An argument of ``_rust.read_safetensors_into``: name, dtype and shape of a tensor in a
+file, the first byte, the number of bytes, and the uint8 tensor that receives them."""
 
 
 Bytes: TypeAlias = "tuple[str, int, int]"
-"""The name of a tensor of a file, its first byte that is wanted, and the one behind the last."""
+"""The name of a tensor in a file, its first needed byte, and the byte after the last."""
 
 
 def whole_range(name: str, target: torch.Tensor) -> Range:
-    """All bytes of a tensor of a file, read into one of its dtype and shape without gaps."""
+    """Return the range of all bytes of a file's tensor, with a contiguous ``target``."""
     content = target.reshape(-1).view(torch.uint8)
     shape = list(target.shape)
     return name, str(target.dtype), shape, 0, content.numel(), content
 
 
 class ElsewhereError(RuntimeError):
-    """A part of a tensor is in the folder of another node."""
+    """An error about a part of a tensor that is in another node's folder."""
 
 
 class Source(NamedTuple):
-    """A tensor of a file, which is a part of a tensor or all of it."""
+    """A tensor of a file, which contains a whole tensor or a part of one."""
 
     path: str
     name: str
     dtype: str
-    """The dtype in the file: bytes, where the format lacks that of the tensor."""
+    """The dtype in the file: uint8 if safetensors has no such dtype."""
     shape: list[int]
     """The shape in the file."""
     box: Box
-    """The place of the part in the tensor."""
+    """The box of the part in the tensor."""
 
 
 class Grid:
-    """The places of the parts of tensors that are divided alike.
+    """The boxes of the parts of a tensor. Equally divided tensors share one grid.
 
     Args:
-        boxes: the places.
-        ranks: who has written each.
+        boxes: the box of each part.
+        ranks: the rank that wrote each part.
     """
 
     def __init__(self, boxes: Sequence[Box], ranks: Sequence[int] = ()) -> None:
         self.boxes = boxes
         self.ranks = ranks
         self.of_rank: dict[int, list[int]] = {}
-        """The numbers of the parts that each rank has written."""
+        """The indices of the parts that each rank wrote."""
         for number, rank in enumerate(ranks):
             self.of_rank.setdefault(rank, []).append(number)
         self.count: int = sum(math.prod(sizes) for _, sizes in boxes)
-        # Results for places, which many tensors share.
+        # Cached results for boxes, which many tensors share.
         self._overlaps: dict[Box, list[int]] = {}
         self.known: dict[Any, Any] = {}
 
     def overlapping(self, box: Box) -> list[int]:
-        """Return the numbers of the parts that have something of a place."""
+        """Return the indices of the parts that overlap with a box."""
         if box not in self._overlaps:
             self._overlaps[box] = [
                 number
-                for number, each in enumerate(self.boxes)
-                if intersection(box, each) is not None
+                for number, grid_box in enumerate(self.boxes)
+                if intersection(box, grid_box) is not None
             ]
         return self._overlaps[box]
 
     def digest(self) -> str:
-        """Return a digest of the places, which the same places have elsewhere."""
+        """Return a digest of the boxes, equal for equal boxes."""
         if "digest" not in self.known:
             text = repr([(tuple(first), tuple(sizes)) for first, sizes in self.boxes])
             self.known["digest"] = hashlib.sha256(text.encode()).hexdigest()
@@ -97,7 +97,7 @@ class Grid:
         return found
 
     def shape(self) -> list[int]:
-        """Return the shape of what the parts cover."""
+        """Return the shape that the parts cover together."""
         if "shape" not in self.known:
             self.known["shape"] = [
                 max(offsets[dim] + sizes[dim] for offsets, sizes in self.boxes)
@@ -108,32 +108,32 @@ class Grid:
 
 
 class Stored(NamedTuple):
-    """A dense tensor as a step has it."""
+    """A dense tensor of a step."""
 
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
     grid: Grid
     find: Callable[[int], Source]
-    """Looks for the file of a part, by its number in the grid: only of those that are read."""
+    """The function that returns the source of a part, by its index in the grid."""
 
     @staticmethod
     def of(
         name: str, dtype: torch.dtype, shape: tuple[int, ...], sources: list[Source]
     ) -> Stored:
-        """Make one of parts whose files are known."""
+        """Return a stored tensor whose sources are already known."""
         grid = Grid([source.box for source in sources])
         return Stored(name, dtype, shape, grid, sources.__getitem__)
 
     @property
     def is_one_file(self) -> bool:
-        """Return whether all of it is one tensor of a file."""
+        """Whether one tensor of one file contains all of it."""
         boxes = self.grid.boxes
         return len(boxes) == 1 and boxes[0][1] == self.shape
 
 
 def intersection(one: Box, other: Box) -> Box | None:
-    """Return what two places have in common; None where that is nothing."""
+    """Return the intersection of two boxes; None if it is empty."""
     starts, sizes = [], []
     for first, length, begin, count in zip(*one, *other, strict=True):
         low, high = max(first, begin), min(first + length, begin + count)
@@ -145,20 +145,20 @@ def intersection(one: Box, other: Box) -> Box | None:
 
 
 class Part(NamedTuple):
-    """The bytes of a tensor of a file that have a part of it: what is in between, too."""
+    """A span of bytes of a file's tensor that contains a box; gaps are included."""
 
     start: int
     stop: int
     is_run: bool
-    """True if there is nothing in between."""
+    """Whether the span has no gaps."""
 
     @staticmethod
     def of(box: Box, whole: Box, item: int) -> Part:
-        """Find the bytes of a place in a tensor without gaps that is another place.
+        """Return the span of a box in the contiguous memory of a larger box.
 
         Args:
-            box: the place.
-            whole: that of all of the tensor of the file.
+            box: the box.
+            whole: the box of the file's tensor.
             item: the bytes of an element.
         """
         first = last = 0

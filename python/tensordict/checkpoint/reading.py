@@ -1,4 +1,4 @@
-"""Reading the tensors of a step: mapped, or into memory of their own."""
+"""Read the tensors of a step: memory-mapped, or into new memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MSG_LEADS_OUT = (
 
 
 class StepFiles:
-    """The tensors of the files of one step.
+    """The tensors in the files of one step.
 
     Args:
         directory: the directory of the step.
@@ -39,20 +39,20 @@ class StepFiles:
     def __init__(self, directory: Path, num_threads: int = 0) -> None:
         self.directory: Path = directory
         self.num_threads = num_threads
-        # All is read through it, so it is of one step, also where another one takes the
-        # place of this.
+        # All files are opened through this descriptor, so they belong to one step even
+        # if another step replaces the directory.
         self._descriptor: int = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         self._mapped: dict[str, dict[str, torch.Tensor]] = {}
         root = Path(f"/proc/self/fd/{self._descriptor}")
         self.root: Path = root if root.exists() else directory
 
     def close(self) -> None:
-        """Give the directory back; what is mapped stays."""
+        """Close the directory; mapped tensors stay valid."""
         os.close(self._descriptor)
 
     @contextmanager
     def names_in_errors(self) -> Iterator[None]:
-        """Have errors name the directory by the name that users know."""
+        """Replace the internal path in errors by the directory that the user knows."""
         root, directory = str(self.root), str(self.directory)
         try:
             yield
@@ -68,17 +68,17 @@ class StepFiles:
             raise
 
     def is_current(self) -> bool:
-        """Return whether the step is still what its name leads to."""
+        """Return whether the directory's name still leads to this step."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self.directory.stat())
         except OSError:
             return False
 
     def paths(self, about: Mapping[str, Any]) -> list[str]:
-        """The files of an item.
+        """Return the paths of an item's files.
 
         Raises:
-            RuntimeError: one is not in the directory.
+            RuntimeError: a file is not in the directory.
         """
         for name in about["files"]:
             if Path(name).name != name:
@@ -86,24 +86,24 @@ class StepFiles:
         return [str(self.root / name) for name in about["files"]]
 
     def digests(self, about: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-        """The files of an item, each with the digest of its header if there is one."""
+        """Return the paths of an item's files, each with its header's digest or None."""
         paths = self.paths(about)
-        known: list[str | None] = about.get("headers") or [None] * len(paths)
-        return list(zip(paths, known, strict=True))
+        digests: list[str | None] = about.get("headers") or [None] * len(paths)
+        return list(zip(paths, digests, strict=True))
 
     def parts(self, meta: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """Return the description that each rank gives of its part of the step."""
+        """Return the description that each rank wrote of its part of the step."""
         others = range(1, meta.get("world", 1))
         return [meta, *(read_meta(self.root, rank_file(rank)) for rank in others)]
 
     def bring(self, wanted: Mapping[str, Iterable[Bytes]]) -> None:
-        """Have bytes of tensors here, by the paths of files: on a disk they are."""
+        """Make bytes of tensors available, by the paths of files; on a disk, do nothing."""
 
     def bring_tensors(self, tensors: Sequence[Stored]) -> None:
-        """Have all bytes of tensors here that are mapped later: on a disk they are."""
+        """Make all bytes of tensors available before mapping; on a disk, do nothing."""
 
     def lazy_tensor(self, stored: Stored) -> torch.Tensor | None:
-        """A tensor that is read when it is used; None if its bytes are in several files."""
+        """Return a tensor that is read when it is used; None if it has several files."""
         return self.mapped_tensor(stored) if stored.is_one_file else None
 
     def decoder(
@@ -113,22 +113,23 @@ class StepFiles:
         device: torch.device | None,
         sharded: Callable[[Mapping[str, Any]], torch.Tensor],
     ) -> Decoder:
-        """Return the maker of values of an item from its tensors, as :class:`Decoder`."""
+        """Return a decoder that builds the values of an item from its tensors."""
         return Decoder(tensors, source, device, sharded)
 
     def shown(self, loaded: Any) -> Any:
-        """Return the collection of a step, of tensors that :meth:`lazy_tensor` has made."""
+        """Return the tensordict of a step whose tensors come from :meth:`lazy_tensor`."""
         return loaded
 
     def mapped_tensor(self, stored: Stored) -> torch.Tensor:
-        """A tensor over its file; stores stay in this process.
+        """Return a tensor that is memory-mapped from its file; writes stay in this process.
 
         Raises:
-            FileNotFoundError: another step took the place of this one.
+            FileNotFoundError: another step has replaced this one.
         """
         source = stored.find(0)
         if source.path not in self._mapped:
-            # By the name that other processes know it by, who may be sent the tensors.
+            # Use the real path: a process that receives the tensor opens the file by
+            # it.
             place = str(self.directory / Path(source.path).name)
             self._mapped[source.path] = _rust.read_safetensors(place, "r")[1]
             if not self.is_current():
@@ -136,17 +137,18 @@ class StepFiles:
         tensor = self._mapped[source.path][source.name]
         if tensor.dtype == stored.dtype:
             return tensor
-        # Bytes begin anywhere in a file, and numbers of many bytes may not.
+        # The tensor's bytes may not be aligned for its dtype.
         return tensor.clone().view(stored.dtype).reshape(stored.shape)
 
     def problems(self, about: Mapping[str, Any]) -> list[str]:
-        """List the problems of the files of an item, a line each."""
+        """Return one line for each problem of an item's files."""
         lines = []
         for path, digest in self.digests(about):
             read_header(path, digest)
             progress = _rust.SaveProgress()
-            found = _rust.verify_save(path, self.num_threads, False, progress)[2]
-            # A checkpoint is never filled like a dataset: other bytes are damage.
+            results = _rust.verify_save(path, self.num_threads, False, progress)[2]
+            # Files of a checkpoint never change after a save, so changed bytes are
+            # damage.
             bad = {DAMAGED, *CHANGED}
-            lines += [line for *_, outcome, _, line in found if outcome in bad]
+            lines += [line for *_, outcome, _, line in results if outcome in bad]
         return lines

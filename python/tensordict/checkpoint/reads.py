@@ -1,4 +1,4 @@
-"""Reading tensors of a step into memory, each byte once, compared before anything changes."""
+"""Read tensors of a step into memory, after a check of their checksums."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["Reads"]
 
 CHUNK_BYTES = 16 << 20
-"""The bytes that are converted, or brought to another device, at a time: or one row."""
+"""The bytes that are converted or copied to a device at a time; at least one row."""
 
 _Copy = tuple[str, str, list[int], list[int], torch.Tensor]
 """An argument of ``_rust.copy_safetensors_into``: name, dtype and shape of a tensor of a
-file, the first index of a part of it, and a tensor that takes the part."""
+file, the first index of a part of it, and the tensor that receives the part."""
 
 _INTEGERS = {
     1: torch.uint8,
@@ -41,19 +41,19 @@ _INTEGERS = {
     8: torch.int64,
     16: torch.complex128,
 }
-"""The dtypes that stand for others of as many bytes."""
+"""Dtypes with the same size, for copies of bits."""
 
 
 class _Wish(NamedTuple):
-    """A part of a tensor of a file, and the memory that it goes to."""
+    """A part of a file's tensor, and the memory that receives it."""
 
     wanted: Wanted
     box: Box
-    """The place in the whole tensor."""
+    """The box in the complete tensor."""
     part: Part
     target: torch.Tensor
     is_direct: bool
-    """False if the values are converted, or go to another device."""
+    """Whether bytes are read into ``target`` itself, without conversion."""
     is_new: bool
 
     @property
@@ -70,17 +70,18 @@ class _Wish(NamedTuple):
 
 
 class Reads:
-    """Tensors that are read together, by several threads.
+    """Tensors that several threads read together.
 
-    First :meth:`fetch` compares all of them with their checksums and fills the new ones;
-    :meth:`run` then fills those whose values count until nothing can be refused any more.
-    What was compared is not read again: it is copied from the pages that the system has.
+    :meth:`fetch` compares all tensors with their checksums, and fills the new ones.
+    :meth:`run` then fills the existing tensors, whose values must not change before all
+    checks have passed. It does not read from the disk again: the pages are in the page
+    cache by then.
 
     Args:
         num_threads: the most threads.
-        needing: the ranks that compare together; None where this process is alone.
-        bring: has bytes of tensors be where they are read, by the paths of files; None
-            where they are.
+        needing: the ranks that compare together; None if there is one process.
+        bring: the function that downloads bytes of tensors, by the paths of files; None
+            if the files are local.
     """
 
     def __init__(
@@ -95,26 +96,26 @@ class Reads:
         self._wishes: list[_Wish] = []
         self._memory: set[int] = set()
 
-    def add(self, stored: Stored, own: torch.Tensor, *, is_new: bool) -> None:
-        """Have a tensor read into another: of a ``DTensor`` the part of this rank.
+    def add(self, stored: Stored, tensor: torch.Tensor, *, is_new: bool) -> None:
+        """Register a read of a tensor, or of this rank's shard of a ``DTensor``.
 
         Args:
-            stored: what is read.
-            own: a tensor of its shape, on any device. One that is tied to another one is
-                filled after it.
-            is_new: whether its values count for nothing.
+            stored: the tensor to read.
+            tensor: the tensor of the same shape that receives the values, on any device.
+                If it shares memory with an earlier one, it is filled later.
+            is_new: whether its present values do not matter.
         """
         layout: Layout | None = None
         order = Order()
         regions: list[tuple[Any, torch.Tensor]]
-        if is_sharded(own):
-            layout = layout_of(own, stored.name)
-            regions = regions_of(own, stored.name)
+        if is_sharded(tensor):
+            layout = layout_of(tensor, stored.name)
+            regions = regions_of(tensor, stored.name)
             if self.needing is not None:
                 order = self.needing.add(stored, layout)
         else:
-            own = own.detach()
-            regions = [(((0,) * own.dim(), tuple(own.shape)), own)]
+            tensor = tensor.detach()
+            regions = [(((0,) * tensor.dim(), tuple(tensor.shape)), tensor)]
         for box, region in regions:
             if not region.numel():
                 continue
@@ -137,7 +138,7 @@ class Reads:
                 self._wishes.append(wish)
 
     def fetch(self) -> None:
-        """Compare everything with its checksums, and fill what is new.
+        """Compare all registered bytes with their checksums, and fill the new tensors.
 
         Raises:
             RuntimeError: a file is damaged. Only new tensors are changed.
@@ -167,15 +168,15 @@ class Reads:
         self._copy(copies)
 
     def run(self) -> None:
-        """Fill the tensors that are not new.
+        """Fill the existing tensors.
 
         Raises:
-            RuntimeError: a file cannot be read. What was read is in the tensors by then.
+            RuntimeError: a file cannot be read. Some tensors may be filled by then.
         """
         self._copy([wish for wish in self._wishes if not wish.is_new])
 
     def targets(self) -> list[torch.Tensor]:
-        """Return the tensors that are not new, whose memory is written to directly."""
+        """Return the existing tensors into whose memory bytes are read directly."""
         return [
             wish.target
             for wish in self._wishes
@@ -212,21 +213,21 @@ class Reads:
 def _needed(
     wishes: list[_Wish], read: dict[str, list[Range]]
 ) -> dict[str, list[Bytes]]:
-    """The bytes of files that are read: whole blocks where these are compared."""
-    found: dict[str, list[Bytes]] = {}
+    """Return the bytes to read, by file: whole blocks if checksums are compared."""
+    needed: dict[str, list[Bytes]] = {}
     for path, ranges in read.items():
         for name, _, _, start, length, _ in ranges:
             first = start - start % BLOCK_BYTES
             last = -(-(start + length) // BLOCK_BYTES) * BLOCK_BYTES
-            found.setdefault(path, []).append((name, first, last))
+            needed.setdefault(path, []).append((name, first, last))
     for wish in wishes:
         start, stop = wish.part.start, wish.part.stop
         if wish.is_kept_as_bytes and wish.box[1]:
-            # Its rows are read as wholes.
+            # Whole rows are read.
             row = math.prod(wish.source.box[1][1:]) * wish.dtype.itemsize
             start, stop = start - start % row, -(-stop // row) * row
-        found.setdefault(wish.source.path, []).append((wish.source.name, start, stop))
-    return found
+        needed.setdefault(wish.source.path, []).append((wish.source.name, start, stop))
+    return needed
 
 
 def _add_blocks(
@@ -235,7 +236,7 @@ def _add_blocks(
     read: dict[str, list[Range]],
     edges: dict[str, list[_Copy]],
 ) -> None:
-    """Have the whole blocks of a run read, and others copied, which ranks compare together."""
+    """Register a shared run: its whole blocks are read now, its edges are copied later."""
     part, size = wish.part, wish.wanted.num_bytes
     path, about = wish.source.path, _about(wish)
     low, high = inner(part, size)
@@ -252,28 +253,28 @@ def _add_blocks(
 
 
 def _is_run(wish: _Wish) -> bool:
-    """Return whether the bytes follow each other, in the file and in memory."""
+    """Return whether the bytes are contiguous in the file and in memory."""
     return wish.is_direct and wish.target.is_contiguous() and wish.part.is_run
 
 
 def _range(wish: _Wish, start: int, stop: int) -> Range:
-    """Some bytes of a run, and the memory that they are read into."""
+    """Return a range of bytes of a run, with the memory that receives it."""
     return *_about(wish), start, stop - start, _content(wish, start, stop)
 
 
 def _content(wish: _Wish, start: int, stop: int) -> torch.Tensor:
-    """The memory of some bytes of a run."""
+    """Return the memory of some bytes of a run."""
     content = wish.target.reshape(-1).view(torch.uint8)
     return content[start - wish.part.start : stop - wish.part.start]
 
 
 def _about(wish: _Wish) -> tuple[str, str, list[int]]:
-    """Name, dtype and shape of a tensor in its file."""
+    """Return name, dtype and shape of a tensor in its file."""
     return wish.source.name, wish.source.dtype, wish.source.shape
 
 
 def _copy(wish: _Wish, target: torch.Tensor) -> _Copy:
-    """A part of a tensor of a file, and a tensor that it is copied to."""
+    """Return the copy of a part of a file's tensor to ``target``."""
     source, about = wish.source, _about(wish)
     if wish.is_kept_as_bytes:
         return (*about, [wish.part.start], target.reshape(-1).view(torch.uint8))
@@ -285,14 +286,14 @@ def _copy(wish: _Wish, target: torch.Tensor) -> _Copy:
 def _chunks(
     wish: _Wish,
 ) -> Iterator[tuple[torch.Tensor, tuple[str, _Copy], Callable[[], torch.Tensor]]]:
-    """Some rows at a time of what is converted: where to, what is copied, and its values."""
+    """Yield targets, copies and values of a converted tensor, some rows at a time."""
     path, about, dtype = wish.source.path, _about(wish), wish.dtype
     if not wish.box[1]:
         values = torch.empty((), dtype=dtype)
         content = values.reshape(1).view(torch.uint8)
         yield wish.target, (path, (*about, [0], content)), lambda: values
         return
-    # A tensor that is kept as bytes is read in whole rows of the file.
+    # A tensor that is stored as bytes is read in whole rows of the file.
     inside = wish.source.box if wish.is_kept_as_bytes else wish.box
     row = math.prod(inside[1][1:]) * dtype.itemsize
     step = max(1, CHUNK_BYTES // row)
@@ -307,7 +308,7 @@ def _chunk(
     path, about = wish.source.path, _about(wish)
     rows = torch.empty((count, *inside[1][1:]), dtype=wish.dtype)
     places = zip(wish.box[0], wish.source.box[0], strict=True)
-    first = [begin - whole for begin, whole in places]
+    first = [begin - offset for begin, offset in places]
     first[0] += start
     target = wish.target.narrow(0, start, count)
     if not wish.is_kept_as_bytes:
@@ -326,7 +327,7 @@ def _chunk(
 
 
 def _takes_bytes(target: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Return whether the bytes of a file can be read into a tensor itself."""
+    """Return whether bytes of a file can be read directly into a tensor."""
     return (
         target.device.type == "cpu"
         and type(target) in (torch.Tensor, torch.nn.Parameter)

@@ -1,8 +1,9 @@
-"""The files of a step in an object store, of which the bytes come that are read.
+"""The files of a step in an object store, downloaded as far as they are read.
 
-Each file is made here with the size of its object, and is a hole at first. Its header comes
-with the first look at the item. The plan of a restore says which bytes of which tensors it
-needs, and these are put where they belong, so that they are read as those of a step on the disk.
+Each local file has the size of its object, and is sparse at first. The header is
+downloaded when the item is first used. A restore names the bytes of the tensors that it
+needs; they are written at their positions, so that the file is read like a file of a
+local step.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ if TYPE_CHECKING:
 __all__ = ["RemoteStepFiles", "ShownStepFiles"]
 
 HEAD: Final = 16 << 10
-"""The bytes of a file that are asked for first: most headers are in them."""
+"""The bytes of a file that are downloaded first; most headers fit."""
 
 _FOLDERS: weakref.WeakSet[RemoteStepFiles] = weakref.WeakSet()
 
 
 class _File:
-    """A file here that has some bytes of an object, and holes for the others.
+    """A sparse local file with some bytes of an object.
 
     Args:
-        path: the file, which is made.
+        path: the file, which is created.
         source: the object.
     """
 
@@ -74,34 +75,34 @@ class _File:
         self._places: dict[str, tuple[int, int]] | None = None
 
     def place_of(self, name: str) -> tuple[int, int]:
-        """Return the position of the first byte of a tensor, and the number of bytes."""
+        """Return the position of a tensor's first byte, and its number of bytes."""
         if self._places is None:
             _, tensors, _ = _rust.safetensors_header(self.path)
             self._places = {each: (start, size) for each, *_, start, size in tensors}
         return self._places[name]
 
     def missing(self, wanted: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return the bytes that are wanted and not here."""
+        """Return the wanted ranges that are not here yet."""
         found = []
         for start, stop in _merged(wanted):
-            at = start
+            position = start
             for begin, end in self._there:
-                if end <= at or begin >= stop:
+                if end <= position or begin >= stop:
                     continue
-                if begin > at:
-                    found.append((at, begin))
-                at = max(at, end)
-            if at < stop:
-                found.append((at, stop))
+                if begin > position:
+                    found.append((position, begin))
+                position = max(position, end)
+            if position < stop:
+                found.append((position, stop))
         return found
 
     def note(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Note bytes that are here now."""
+        """Record ranges that are here now."""
         self._there = _merged([*self._there, *ranges])
 
 
 class RemoteStepFiles(StepFiles):
-    """The tensors of the files of one step in a store: bytes come when they are asked for.
+    """The tensors in the files of a step in a store; bytes are downloaded on demand.
 
     Args:
         place: the step.
@@ -129,28 +130,28 @@ class RemoteStepFiles(StepFiles):
         _FOLDERS.add(self)
 
     def close(self) -> None:
-        """Give the files back; what is mapped stays until this process ends."""
+        """Close the files; mapped tensors stay valid until this process ends."""
         super().close()
         if not self._mapped:
             self.remove()
 
     def remove(self) -> None:
-        """Remove the files that came."""
+        """Remove the local files."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def is_current(self) -> bool:
-        """Return whether the step is still what its name leads to."""
+        """Return whether the place still contains this step."""
         try:
             return self._place.get(META) == self._switch
         except OSError:
             return False
 
     def paths(self, about: Mapping[str, Any]) -> list[str]:
-        """The files of an item, of which the headers have come.
+        """Return the paths of an item's files, after their headers were downloaded.
 
         Raises:
-            RuntimeError: one is not in the step.
-            OSError: it cannot be read.
+            RuntimeError: a file is not in the step.
+            OSError: a file cannot be read.
         """
         paths = super().paths(about)
         with self._lock:
@@ -169,67 +170,75 @@ class RemoteStepFiles(StepFiles):
         self._files[name] = _File(self._folder / name, source)
 
     def bring(self, wanted: Mapping[str, Iterable[Bytes]]) -> None:
-        """Have bytes of tensors here, which are asked for all at once.
+        """Download bytes of tensors, all with parallel requests.
 
         Args:
-            wanted: by the path of a file: names of tensors, and the first byte of each and
-                the one behind the last.
+            wanted: by the path of a file: the name of a tensor, its first needed byte,
+                and the byte after the last.
 
         Raises:
-            OSError: they cannot be read, or there is no room for them.
+            OSError: the bytes cannot be read, or the disk is full.
         """
         ranges: dict[str, list[tuple[int, int]]] = {}
         for path, parts in wanted.items():
             name = Path(path).name
-            found = ranges.setdefault(name, [])
+            file_ranges = ranges.setdefault(name, [])
             for tensor, start, stop in parts:
                 first, size = self._files[name].place_of(tensor)
-                found.append((first + start, first + min(stop, size)))
+                file_ranges.append((first + start, first + min(stop, size)))
         self._fetch(ranges)
 
     def bring_tensors(self, tensors: Sequence[Stored]) -> None:
-        """Have all bytes of tensors here that are in one file each."""
+        """Download all bytes of the tensors that are in one file each."""
         wanted: dict[str, list[Bytes]] = {}
         for stored in tensors:
             if stored.is_one_file:
                 source = stored.find(0)
-                # As many bytes as it has.
+                # `bring` limits the range to the tensor's size.
                 wanted.setdefault(source.path, []).append((source.name, 0, sys.maxsize))
         self.bring(wanted)
 
     def _bring_files(self, about: Mapping[str, Any]) -> None:
-        """Have all bytes of the files of an item here."""
+        """Download all files of an item."""
         self.paths(about)
         self._fetch(
             {name: [(0, self._files[name].size)] for name in set(about["files"])}
         )
 
     def _fetch(self, ranges: Mapping[str, list[tuple[int, int]]]) -> None:
-        """Ask for ranges of bytes of files, as far as they are not here."""
+        """Download ranges of files, as far as they are not here."""
         with self._lock:
             missing = {
-                name: self._files[name].missing(each) for name, each in ranges.items()
+                name: self._files[name].missing(file_ranges)
+                for name, file_ranges in ranges.items()
             }
-            missing = {name: each for name, each in missing.items() if each}
+            missing = {
+                name: file_ranges
+                for name, file_ranges in missing.items()
+                if file_ranges
+            }
             maps: list[mmap.mmap] = []
             plans = []
-            for name, each in missing.items():
+            for name, file_ranges in missing.items():
                 file = self._files[name]
                 with file.path.open("r+b") as opened:
-                    for start, stop in each:
-                        # A full disk is an error here, and a signal in mapped memory.
+                    for start, stop in file_ranges:
+                        # A full disk raises an error here; in mapped memory it would be
+                        # a signal.
                         os.posix_fallocate(opened.fileno(), start, stop - start)
                     maps.append(mmap.mmap(opened.fileno(), file.size))
-                starts = np.array([start for start, _ in each], np.int64)
-                lengths = np.array([stop - start for start, stop in each], np.int64)
+                starts = np.array([start for start, _ in file_ranges], np.int64)
+                lengths = np.array(
+                    [stop - start for start, stop in file_ranges], np.int64
+                )
                 memory = np.frombuffer(maps[-1], np.uint8)
                 plans.append(Segments(file.source, starts, lengths, memory, starts))
             read_all(plans)
-            for name, each in missing.items():
-                self._files[name].note(each)
+            for name, file_ranges in missing.items():
+                self._files[name].note(file_ranges)
 
     def mapped_tensor(self, stored: Any) -> Any:
-        """A tensor over the file, whose bytes have come; stores stay in this process."""
+        """Return a tensor that is memory-mapped from its downloaded file."""
         self.bring_tensors([stored])
         shown = self.directory
         self.directory = self._folder
@@ -239,25 +248,25 @@ class RemoteStepFiles(StepFiles):
             self.directory = shown
 
     def problems(self, about: Mapping[str, Any]) -> list[str]:
-        """List the problems of the files of an item, a line each."""
+        """Return one line for each problem of an item's files."""
         self._bring_files(about)
         try:
             return super().problems(about)
         finally:
-            # Nobody reads the files any more, and the next item needs the room.
+            # The files are not needed any more, and the next item needs the disk space.
             for name in about["files"]:
                 self._files.pop(name, None)
                 (self._folder / name).unlink(missing_ok=True)
 
 
 class ShownStepFiles(RemoteStepFiles):
-    """The tensors of a step in a store, of which the bytes stay there until they are used."""
+    """The tensors of a step in a store, whose bytes stay there until they are used."""
 
     def bring_tensors(self, tensors: Sequence[Stored]) -> None:
-        """Bring nothing: :meth:`lazy_tensor` leaves all bytes in the store."""
+        """Download nothing: :meth:`lazy_tensor` leaves all bytes in the store."""
 
     def lazy_tensor(self, stored: Stored) -> torch.Tensor | None:
-        """A remote tensor; None if its bytes are not runs of files, one behind the other."""
+        """Return a remote tensor; None if its bytes are not contiguous runs of files."""
         found = []
         at = 0
         boxes = stored.grid.boxes
@@ -280,32 +289,32 @@ class ShownStepFiles(RemoteStepFiles):
         return RemoteTensor.of(source, start, shape, stored.dtype, sys.maxsize)
 
     def decoder(self, *args: Any) -> Decoder:
-        """Return the maker of values, which leaves remote tensors on the CPU."""
+        """Return a decoder that leaves remote tensors on the CPU."""
         return _InTheStore(*args)
 
     def shown(self, loaded: Any) -> Any:
-        """Return a remote collection."""
+        """Return a remote tensordict."""
         return shown_as(loaded, sys.maxsize)
 
 
 class _InTheStore(Decoder):
-    """Makes values of remote tensors, and moves none to a device: that would read it."""
+    """A decoder of remote tensors, which moves none to a device: that would read it."""
 
     def placed(self, tensor: torch.Tensor, saved: str | None) -> torch.Tensor:
         return tensor
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ranges in their order, those that touch as one."""
-    found: list[tuple[int, int]] = []
+    """Sort ranges, and merge those that touch."""
+    merged: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
         if start >= stop:
             continue
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(stop, found[-1][1])
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
         else:
-            found.append((start, stop))
-    return found
+            merged.append((start, stop))
+    return merged
 
 
 def _remove_folders() -> None:

@@ -1,9 +1,9 @@
-"""The steps of a checkpointer in an object store: which there are, and their files.
+"""The steps of a checkpointer in an object store.
 
-A step is the folder ``step-<number>`` of objects, and is there when its ``meta.json`` is,
-which is put last. With ``dedupe`` it is a manifest, which may lead to objects of older steps.
-One that is deleted gets the object :data:`RETIRED`, loses its ``meta.json``, and then all
-objects that no other step leads to.
+A step is the "folder" ``step-<number>`` of objects. Its ``meta.json`` is written last:
+the step exists from then on. With ``dedupe``, ``meta.json`` is a manifest, which may
+refer to objects of older steps. A deleted step gets the object :data:`RETIRED`, then
+loses its ``meta.json``, then all objects to which no other step refers.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 __all__ = ["RETIRED", "RemoteSteps"]
 
 RETIRED = ".tensordict-retired"
-"""The name of the object of a step that is deleted."""
+"""The name of the object that marks a deleted step."""
 
 
-class _Known:
-    """A step whose switch was read.
+class _Entry:
+    """A step whose ``meta.json`` was read.
 
     Args:
-        tag: the tag of its switch.
-        step: what is known of it.
-        manifest: the manifest that it is; None for a plain one.
+        tag: the ETag of ``meta.json``.
+        step: the facts about the step.
+        manifest: the manifest; None if ``meta.json`` is a plain description.
     """
 
     def __init__(self, tag: str | None, step: Step, manifest: Manifest | None) -> None:
@@ -48,7 +48,7 @@ class _Known:
         self.manifest = manifest
 
     def leads_to(self) -> set[str]:
-        """The objects that its manifest leads to, as paths from the folder of steps."""
+        """Return the objects of the manifest, as paths relative to the folder of steps."""
         if self.manifest is None:
             return set()
         name = step_name(self.step.number)
@@ -57,7 +57,7 @@ class _Known:
 
 
 class RemoteSteps:
-    """The steps of a folder of a store, as they are now.
+    """The steps of a folder in an object store, listed anew at each call.
 
     Args:
         place: the folder.
@@ -65,46 +65,50 @@ class RemoteSteps:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self._known: dict[int, _Known] = {}
+        self._entries: dict[int, _Entry] = {}
         self._objects: dict[str, Found] = {}
 
     def saved(self) -> list[Step]:
-        """The steps in the order in which they were saved."""
+        """Return the steps in the order in which they were saved."""
         objects = {found.name: found for found in self.place.list()}
-        known: dict[int, _Known] = {}
+        entries: dict[int, _Entry] = {}
         for name, found in objects.items():
             folder, _, file = name.partition("/")
             number = step_number(folder)
             if number is None or file != META:
                 continue
-            old = self._known.get(number)
-            if old is not None and old.tag is not None and old.tag == found.e_tag:
-                known[number] = old
+            old_entry = self._entries.get(number)
+            if (
+                old_entry is not None
+                and old_entry.tag is not None
+                and old_entry.tag == found.e_tag
+            ):
+                entries[number] = old_entry
                 continue
             try:
-                known[number] = self._read(number)
+                entries[number] = self._read(number)
             except (FileNotFoundError, RuntimeError, ValueError):
-                # Gone meanwhile, or damaged: then it is no step, and `verify` says so.
+                # Deleted meanwhile, or damaged. A damaged step is reported by `verify`.
                 continue
-        self._known = known
+        self._entries = entries
         self._objects = objects
-        steps = [each.step for each in known.values()]
+        steps = [entry.step for entry in entries.values()]
         return sorted(steps, key=lambda step: (step.order, step.number))
 
-    def _read(self, number: int) -> _Known:
+    def _read(self, number: int) -> _Entry:
         place = self.place / step_name(number)
         content, found = place.get_with_tag(META)
         manifest = read_manifest(content)
         text = content if manifest is None else manifest.text.encode()
         meta = parse_meta(text, place / META)
         step = step_of(cast("Path", place), number, meta)
-        return _Known(found.e_tag, step, manifest)
+        return _Entry(found.e_tag, step, manifest)
 
     def find(self, number: int | None) -> Step:
-        """A step by its number, or the one that was saved last.
+        """Return a step by its number, or the step that was saved last.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: there is no such step.
         """
         return find_step(self.saved(), number, self.place, self._unreadable)
 
@@ -113,22 +117,22 @@ class RemoteSteps:
         return self._read(number).step if is_there else None
 
     def has(self, key: str) -> bool:
-        """Return whether there was an object at the last look, by its path from the folder."""
+        """Return whether the last listing contained an object, by its relative path."""
         return key in self._objects
 
     def referenced(self, number: int) -> set[str]:
-        """The objects that other steps lead to, as paths from the folder of steps.
+        """Return the objects to which other steps refer, as paths relative to the folder.
 
         Args:
-            number: the step whose own manifest does not count.
+            number: the step whose own manifest is ignored.
         """
-        others = (known for each, known in self._known.items() if each != number)
-        return {key for known in others for key in known.leads_to()}
+        others = (entry for other, entry in self._entries.items() if other != number)
+        return {key for entry in others for key in entry.leads_to()}
 
     def retire(self, numbers: Iterable[int]) -> None:
-        """Delete steps, and what is left of others that were deleted.
+        """Delete steps, and the remains of steps that were deleted before.
 
-        Objects that a step leads to stay.
+        Objects to which a step still refers are kept.
         """
         for number in numbers:
             folder = step_name(number)
@@ -142,11 +146,13 @@ class RemoteSteps:
         }
         kept = self.referenced(-1)
         for folder in retired:
-            own = {name for name in self._objects if name.startswith(f"{folder}/")}
-            if f"{folder}/{META}" in own:
-                # It was saved again meanwhile.
-                own = {f"{folder}/{RETIRED}"}
+            own_objects = {
+                name for name in self._objects if name.startswith(f"{folder}/")
+            }
+            if f"{folder}/{META}" in own_objects:
+                # The step was saved again meanwhile.
+                own_objects = {f"{folder}/{RETIRED}"}
             marker = {f"{folder}/{RETIRED}"}
-            self.place.delete(sorted(own - kept - marker))
-            if not own & kept:
+            self.place.delete(sorted(own_objects - kept - marker))
+            if not own_objects & kept:
                 self.place.delete(sorted(marker))

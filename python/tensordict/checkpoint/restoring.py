@@ -1,4 +1,4 @@
-"""Restoring items in their place: first everything is read and compared, then changed."""
+"""Restore items in place: read and compare everything first, then change the items."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ if TYPE_CHECKING:
 __all__ = ["Restored", "Restoring", "restore_items"]
 
 MSG_ITEM = "The checkpoint '{}' has no item {!r}: it has {}. Nothing was changed."
-MSG_KIND = "Cannot restore {!r}: a {} was saved, and a {} is to be restored. Nothing was changed."
+MSG_KIND = (
+    "Cannot restore {!r}: a {} was saved, but a {} was given. Nothing was changed."
+)
 
-MSG_DAMAGED = "Nothing was changed, since the checkpoint is damaged:\n{}"
+MSG_DAMAGED = "The checkpoint is damaged. Nothing was changed:\n{}"
 
 
 class Restored(dict[str, Any]):
-    """The plain data of a checkpoint by name, and what did not fit.
+    """The result of a restore: plain data by name, and the names that did not match.
 
     Args:
-        values: the plain data, and what else was not restored in its place.
+        values: the plain data, and other values that were not restored in place.
         step: the number of the step.
-        missing: what the items have and the checkpoint has not.
-        unexpected: what the checkpoint has and the items have not.
-        metrics: the metrics that were given when it was saved.
+        missing: the names that the items contain and the checkpoint does not.
+        unexpected: the names that the checkpoint contains and the items do not.
+        metrics: the metrics with which the step was saved.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Restored(dict[str, Any]):
 
 
 class _Change:
-    """A change that is ready to be made, and can be taken back."""
+    """A prepared change that can be undone."""
 
     def __init__(self, make: Callable[[], None], undo: Callable[[], None]) -> None:
         self.make = make
@@ -68,18 +70,18 @@ class _Change:
 
 
 class Restoring:
-    """Reads the items of a step, compares them, and then changes what is restored.
+    """The restore of one step: reads the items, compares them, then changes them.
 
-    Kinds of items prepare theirs with :meth:`value`, :meth:`tensor`, :meth:`read_into`,
-    :meth:`add` and :meth:`after`.
+    The kinds of items prepare their changes with :meth:`value`, :meth:`tensor`,
+    :meth:`read_into`, :meth:`add` and :meth:`after`.
 
     Args:
         files: the files of the step.
-        meta: its description.
-        device: where tensors go that have no place yet.
-        strict: whether everything must be there.
-        lazy: whether tensors stay mapped, and are read when they are used.
-        ranks: the ranks that restore together; None for a process alone.
+        meta: the content of ``meta.json``.
+        device: the device of tensors that no item has yet.
+        strict: whether the names in items and checkpoint must be equal.
+        lazy: whether tensors stay memory-mapped and are read when they are used.
+        ranks: the ranks that restore together; None if there is one process.
     """
 
     def __init__(
@@ -102,14 +104,14 @@ class Restoring:
         self.unexpected: list[str] = []
         self.values: dict[str, Any] = {}
         self.parameters: dict[int, tuple[str, str]] = {}
-        """Item and name of the parameters of all modules that are restored, by ``id``."""
+        """The item and name of each parameter of the restored modules, by ``id``."""
         self.parts: StepParts = StepParts(files, meta)
         self.rank: int = self.parts.place_of(None if ranks is None else ranks.rank)
         self.parts.rank = self.rank
         own = self.parts.of_rank(self.rank)
         self.rng: Any = own.get("rng")
         self.items: dict[str, Any] = dict(meta["items"])
-        """The description of each item: by rank 0, or by this rank where it has its own."""
+        """The description of each item: this rank's if it has its own, else rank 0's."""
         self._ranks: dict[str, int] = dict.fromkeys(self.items, 0)
         for name, about in own["items"].items():
             if "value" in about or "names" in about:
@@ -123,22 +125,23 @@ class Restoring:
             needing = Needing(torch.distributed.get_rank())
         self._reads = Reads(files.num_threads, needing, files.bring)
         self._mapped_later: list[tuple[Stored, torch.Tensor]] = []
-        """Tensors that are mapped, and those whose memory they take the place of."""
+        """Tensors to map, each with the tensor whose memory the mapping replaces."""
         self._after: list[Callable[[], None]] = []
 
-    # For kinds of items -------------------------------------------------------------------
+    # Methods for the kinds of items ---------------------------------------------------
 
     def files_of(self, name: str, about: Mapping[str, Any]) -> ItemFiles:
         """Return the tensors of an item."""
         return ItemFiles(self.parts, name, about, self._ranks.get(name, 0))
 
     def value(self, name: str, about: Mapping[str, Any], like: object = None) -> Any:
-        """Return what was saved of an item.
+        """Return the saved value of an item.
 
         Args:
-            name: its name.
-            about: what is said of it.
-            like: the state that it has. Where that has a ``DTensor``, so has the value.
+            name: the name of the item.
+            about: the description of the item.
+            like: the item's state now. Where it has a ``DTensor``, the value has one as
+                well.
         """
         likes = keyed(like)
         files = self.files_of(name, about)
@@ -158,19 +161,19 @@ class Restoring:
         names: list[tuple[str, Any]],
         sharded: list[tuple[Any, Any]],
     ) -> Decoder:
-        """Read tensors of an item, and return what makes values of them.
+        """Read tensors of an item, and return a decoder that builds values from them.
 
         Args:
             files: the tensors of the item.
-            names: the tensors that are no parts of ``DTensor`` values, and what each
-                becomes like: a ``DTensor``, or None.
-            sharded: the JSON of ``DTensor`` values, and the same.
+            names: the names of plain tensors, each with a ``DTensor`` whose layout the
+                result gets, or None.
+            sharded: the JSON of saved ``DTensor`` values, each with the same.
         """
         reads = Reads(self.files.num_threads, bring=self.files.bring)
         stored = {name: files.stored(name) for name in dict(names)}
         parts = [(fields["key"], files.of_fields(fields)) for fields, _ in sharded]
         if self.lazy:
-            # Each tensor is mapped alone: the bytes of all of them come at once.
+            # Each tensor is mapped separately, so the bytes of all are downloaded before.
             own = [*stored.values(), *dict(parts).values()]
             self.files.bring_tensors(own)
         plain = {
@@ -196,9 +199,10 @@ class Restoring:
         device: torch.device | None,
         dtype: torch.dtype | None = None,
     ) -> Any:
-        """Make a tensor: of one that becomes like a ``DTensor`` the part of this rank.
+        """Return a new tensor; its values are read when all items are prepared.
 
-        Its values are there when all items are prepared.
+        If ``like`` is a ``DTensor`` of the same shape, the result is one with this
+        rank's shard.
         """
         return self._new(stored, like, device, self._reads, dtype)
 
@@ -212,12 +216,12 @@ class Restoring:
     ) -> Any:
         dtype = dtype or stored.dtype
         if is_sharded(like) and tuple(like.shape) == stored.shape:
-            made = empty_sharded(like, dtype)
-            if self.device in (None, made.device):
-                # Nobody looks at it before all is read, which ranks do together.
+            tensor = empty_sharded(like, dtype)
+            if self.device in (None, tensor.device):
+                # The values are used only after the collective read of all items.
                 reads = self._reads
-            reads.add(stored, made, is_new=True)
-            return made
+            reads.add(stored, tensor, is_new=True)
+            return tensor
         shown = self.files.lazy_tensor(stored) if self.lazy else None
         if shown is not None:
             return (
@@ -225,12 +229,12 @@ class Restoring:
                 if dtype == shown.dtype and device is None
                 else shown.to(device, dtype)
             )
-        made = torch.empty(stored.shape, dtype=dtype, device=device)
-        reads.add(stored, made, is_new=True)
-        return made
+        tensor = torch.empty(stored.shape, dtype=dtype, device=device)
+        reads.add(stored, tensor, is_new=True)
+        return tensor
 
     def read_into(self, stored: Stored, own: torch.Tensor) -> None:
-        """Have a tensor read into the memory of another, when nothing can be refused."""
+        """Read a tensor into the memory of ``own``, after all checks have passed."""
         if self.lazy and stored.is_one_file and _can_be_mapped(own, stored):
             self._mapped_later.append((stored, own))
             return
@@ -243,46 +247,46 @@ class Restoring:
         *,
         is_first: bool = False,
     ) -> None:
-        """Have a change made, which is taken back if another one fails.
+        """Register a change, which is undone if another change fails.
 
         Args:
-            make: makes the change.
-            undo: takes it back.
-            is_first: whether it is made before others, which need it.
+            make: the function that makes the change.
+            undo: the function that undoes it.
+            is_first: whether it is made before the changes that are registered now.
         """
         place = 0 if is_first else len(self._changes)
         self._changes.insert(place, _Change(make, undo))
 
     def after(self, work: Callable[[], None]) -> None:
-        """Have work done that cannot fail, behind all changes."""
+        """Register work that cannot fail, to run after all changes."""
         self._after.append(work)
 
     def note_unexpected(
         self, item: str, names: list[str], error: Callable[[list[str]], Exception]
     ) -> None:
-        """Have names refused that the checkpoint has, unless another rank has them.
+        """Refuse names that the checkpoint contains, unless another rank has them.
 
         Args:
-            item: the name of an item, whose other names were compared.
-            names: the names that this rank lacks.
-            error: makes an error of some of them.
+            item: the name of the item.
+            names: the names that the item lacks on this rank.
+            error: returns the error for some of the names.
 
         Raises:
-            Exception: the error, where no other rank counts.
+            Exception: the error, if there is one process.
         """
         if names and self.ranks is None:
             raise error(names)
         self._unexpected[item] = names, error
 
-    # For all items ----------------------------------------------------
+    # Steps of a restore ---------------------------------------------------------------
 
     def prepare(self, items: Mapping[str, Any]) -> None:
-        """Compare names and shapes; nothing is changed yet.
+        """Compare names and shapes of all items; change nothing.
 
         Raises:
-            KeyError: an item is not in the checkpoint.
-            RuntimeError: an item is of another kind, or differs from what was saved; a
-                file is damaged.
+            KeyError: the checkpoint does not contain an item.
+            RuntimeError: an item has another kind or other shapes than the saved one,
+                or a file is damaged.
         """
         saved = self.items
         self.parameters = parameter_names(items)
@@ -309,36 +313,36 @@ class Restoring:
                 self.values[name] = self.value(name, about)
 
     def agree_on_names(self) -> None:
-        """Refuse the names of the checkpoint that no rank has: stages have each a part.
+        """Refuse names in the checkpoint that no rank has: each pipeline stage has a part.
 
         Raises:
-            Exception: what the item raises.
+            Exception: the error of the item.
         """
         if self.ranks is None or not self.strict:
             return
-        own = {item: names for item, (names, _) in self._unexpected.items()}
-        # Of an item that each rank saved for itself, each has all names.
-        alone = {item for item, rank in self._ranks.items() if rank}
-        told = self.ranks.gather((own, alone))
+        own_names = {item: names for item, (names, _) in self._unexpected.items()}
+        # If each rank saved the item for itself, each rank must have all names.
+        per_rank_items = {item for item, rank in self._ranks.items() if rank}
+        answers = self.ranks.gather((own_names, per_rank_items))
         for item, (names, error) in self._unexpected.items():
-            others = [each[item] for each, _ in told if item in each]
-            if not any(item in each for _, each in told):
+            others = [answer[item] for answer, _ in answers if item in answer]
+            if not any(item in answer for _, answer in answers):
                 lacking = set(names).intersection(*others)
                 names = [name for name in names if name in lacking]
             if names:
                 raise error(names)
 
     def read(self) -> None:
-        """Compare the bytes of all files that are needed, and fill new tensors.
+        """Compare all needed bytes with their checksums, and fill the new tensors.
 
         Raises:
             RuntimeError: a file is damaged.
         """
         needing = self._reads.needing
         if self.ranks is not None and needing is not None:
-            told = self.ranks.gather(needing.told())
-            # Files in folders of their own are compared by each that reads them.
-            needing.agree(told if self.parts.ranks is None else ())
+            announcements = self.ranks.gather(needing.told())
+            # With a folder for each node, each rank compares all that it reads.
+            needing.agree(announcements if self.parts.ranks is None else ())
         try:
             self._reads.fetch()
         except RuntimeError as error:
@@ -349,25 +353,25 @@ class Restoring:
             self.after(partial(setattr, own, "data", mapped))
 
     def change(self, *, rng: bool) -> None:
-        """Change what is restored; where that fails, on any rank, all is as it was.
+        """Change the items; if that fails on any rank, undo all changes.
 
         Raises:
-            Exception: what an item raised.
+            Exception: the error of an item.
         """
-        made: list[_Change] = []
+        started: list[_Change] = []
         with torch.no_grad():
             error: BaseException | None = None
             try:
                 for change in self._changes:
-                    made.append(change)
+                    started.append(change)
                     change.make()
-            except BaseException as found:  # noqa: BLE001 (it is raised below)
-                error = found
+            except BaseException as caught:  # noqa: BLE001 (`_agree` raises it)
+                error = caught
             try:
                 self._agree(error)
                 self._reads.run()
             except BaseException:
-                for change in reversed(made):
+                for change in reversed(started):
                     change.undo()
                 raise
             _tell_autograd(self._reads.targets())
@@ -377,7 +381,7 @@ class Restoring:
             set_random_states(Decoder({}, "").decode(self.rng))
 
     def _agree(self, error: BaseException | None) -> None:
-        """Raise what this rank has met, or that another one has met something."""
+        """Raise the error of this rank, or an error about another rank's."""
         if self.ranks is None or not (error is None or isinstance(error, Exception)):
             if error is not None:
                 raise error
@@ -385,7 +389,7 @@ class Restoring:
         self.ranks.raise_together(error, "could not restore")
 
     def result(self) -> Restored:
-        """Return the items not restored in place, and the keys that did not fit."""
+        """Return the values that were not restored in place, and the unmatched names."""
         return Restored(
             self.values,
             self.meta["step"],
@@ -396,7 +400,7 @@ class Restoring:
 
 
 def empty_sharded(like: Sharded, dtype: torch.dtype) -> Any:
-    """Return a ``DTensor`` with the placements of another, and memory for this rank's part."""
+    """Return a ``DTensor`` laid out like another, with new memory for this rank's shard."""
     from torch.distributed.tensor import DTensor
 
     device = like.device
@@ -416,7 +420,7 @@ def empty_sharded(like: Sharded, dtype: torch.dtype) -> Any:
 
 
 def _can_be_mapped(own: torch.Tensor, stored: Stored) -> bool:
-    """Return whether mapped memory can take the place of a tensor's own."""
+    """Return whether memory-mapped memory can replace the memory of a tensor."""
     return (
         own.device.type == "cpu"
         and own.dtype == stored.dtype
@@ -425,7 +429,7 @@ def _can_be_mapped(own: torch.Tensor, stored: Stored) -> bool:
 
 
 def _tell_autograd(tensors: list[torch.Tensor]) -> None:
-    """Say that tensors have changed, to graphs that have kept them for a backward pass."""
+    """Increment the version counters, so that autograd notices changed saved tensors."""
     increment = getattr(torch.autograd.graph, "increment_version", None)
     if increment is not None and tensors:
         increment(tensors)
@@ -441,18 +445,18 @@ def restore_items(
     rng: bool,
     ranks: Ranks | None = None,
 ) -> Restored:
-    """Restore items in their place; what is plain data is returned.
+    """Restore items in place, and return the plain data.
 
-    Where several ranks restore, none is changed unless all can be.
+    If several ranks restore, either all of them are changed or none.
 
     Args:
-        opened: the files and the description of a step, or why this rank has none.
-        items: what is restored.
-        device: where tensors go that have no place yet.
-        strict: whether everything must be there.
-        lazy: whether tensors stay mapped.
-        rng: whether the random states are set.
-        ranks: the ranks that restore together; None for a process alone.
+        opened: the files and the description of a step, or this rank's error.
+        items: the items to restore.
+        device: the device of tensors that no item has yet.
+        strict: whether the names in items and checkpoint must be equal.
+        lazy: whether tensors stay memory-mapped.
+        rng: whether to set the random states.
+        ranks: the ranks that restore together; None if there is one process.
     """
     restoring: Any = None
 

@@ -1,4 +1,4 @@
-"""The order of saves: which is next, what it makes superfluous, what is linked from before."""
+"""The order of saves: which step is next, superfluous, or a source of links."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["SaveOrder"]
 
 
 class SaveOrder:
-    """Finds the place of each save among all. It is a base of ``Checkpointer``."""
+    """The base class of ``Checkpointer`` that orders its saves."""
 
     directory: Path
     keep: int | None
@@ -47,7 +47,7 @@ class SaveOrder:
     _wait_for_steps: Callable[[], None]
 
     def _is_free(self, is_later: bool) -> bool:
-        """Wait for the save before, if that is wished; whether this one is done."""
+        """Handle a running save by ``when_busy``; return whether the new save may start."""
         self._writer.raise_errors()
         if self._mirror is not None:
             self._mirror.raise_error()
@@ -66,26 +66,28 @@ class SaveOrder:
         is_later: bool,
         is_free: bool | None = None,
     ) -> Turn:
-        """Find the place of a save in the order of all, which rank 0 chooses."""
+        """Agree on the position of a save in the order of all saves; rank 0 chooses it."""
         error: Exception | None = None
-        said: Any = None
-        there: list[Step] = []
+        announcement: Any = None
+        saved_steps: list[Step] = []
         if found is None or found.rank == 0:
             try:
                 is_free = self._is_free(is_later) if is_free is None else is_free
-                there = self._steps.saved()
-                said = self._announcement(there, is_free)
+                saved_steps = self._steps.saved()
+                announcement = self._announcement(saved_steps, is_free)
                 if found is not None and is_free:
-                    begin_parts(self.directory, said.token)
-            except OSError as failed:
+                    begin_parts(self.directory, announcement.token)
+            except OSError as caught:
                 if found is None:
                     raise
-                error = failed
+                error = caught
         if found is None:
-            turn = Turn(found, is_later, there, [], *said)
+            turn = Turn(found, is_later, saved_steps, [], *announcement)
         else:
             try:
-                turn = self._agreed_turn(number, found, is_later, there, said, error)
+                turn = self._agreed_turn(
+                    number, found, is_later, saved_steps, announcement, error
+                )
             except Exception:
                 self._sweep_failed(found)
                 raise
@@ -98,85 +100,94 @@ class SaveOrder:
         number: int,
         group: Ranks,
         is_later: bool,
-        there: list[Step],
-        said: Announcement | None,
+        saved_steps: list[Step],
+        announcement: Announcement | None,
         error: Exception | None,
     ) -> Turn:
-        """Agree on the turn with all ranks, of which the first of each folder says one."""
+        """Agree on the turn with all ranks; the first rank of each folder proposes one."""
         is_first = group.rank == 0
-        told, processes = group.introduce(
-            (is_first, said, [step[:2] for step in there]), f"save({number})"
+        answers, processes = group.introduce(
+            (is_first, announcement, [step[:2] for step in saved_steps]),
+            f"save({number})",
         )
-        firsts = [(each, steps) for is_first, each, steps in told if is_first]
-        if any(each is None for each, _ in firsts):
+        firsts = [
+            (proposal, steps) for is_first, proposal, steps in answers if is_first
+        ]
+        if any(proposal is None for proposal, _ in firsts):
             group.raise_together(error)
-        own: Announcement = told[0][1]
+        chosen: Announcement = answers[0][1]
         kept: int | None = None
         if group.here:
             common = set.intersection(*(set(steps) for _, steps in firsts))
-            # Another folder may not get the new step.
+            # Another folder may not get the new step, so keep the newest step of all
+            # folders.
             kept = max((order for _, order in common), default=None)
-        agreed = own._replace(
-            order=max(each.order for each, _ in firsts),
-            is_free=all(each.is_free for each, _ in firsts),
+        agreed = chosen._replace(
+            order=max(proposal.order for proposal, _ in firsts),
+            is_free=all(proposal.is_free for proposal, _ in firsts),
         )
-        return Turn(group, is_later, there, processes, *agreed, kept)
+        return Turn(group, is_later, saved_steps, processes, *agreed, kept)
 
     def _sharer(self, group: Ranks | None) -> Sharer:
-        """Return what divides steps over ranks; it remembers how the last one was."""
+        """Return the sharer, which remembers how the last step was divided over ranks."""
         if self._last_sharer is None or self._last_sharer.ranks != group:
             self._last_sharer = Sharer(group)
         return self._last_sharer
 
-    def _announcement(self, there: list[Step], is_free: bool) -> Announcement:
-        """Return what rank 0 tells all."""
-        orders = [self._last_order, *(each.order for each in there)]
+    def _announcement(self, saved_steps: list[Step], is_free: bool) -> Announcement:
+        """Return the announcement of rank 0 to all ranks."""
+        orders = [self._last_order, *(each.order for each in saved_steps)]
         if self._mirror is not None:
             orders.append(self._mirror.last_order())
-        # Nothing moves or goes until this step is there, unless another is on its way.
-        before = there[-1][:2] if there and not self._writer.pending() else None
+        # The last step's files cannot be moved or deleted meanwhile, unless a save is
+        # pending.
+        before = (
+            saved_steps[-1][:2] if saved_steps and not self._writer.pending() else None
+        )
         order = max(orders) + 1
         return Announcement(new_token(), order, is_free, before, socket.gethostname())
 
     def _sweep_failed(self, group: Ranks) -> None:
-        """Remove the parts of a save that came to nothing, and those of others before."""
+        """Remove the parts of this failed save, and of earlier failed saves."""
         if group.rank == 0:
             sweep_parts(self.directory, self._pending_tokens())
 
     def _sweep_parts(self, turn: Turn) -> None:
-        """Remove the parts of all saves but this one and those on their way."""
+        """Remove the parts of all saves except this one and pending ones."""
         if turn.ranks is None and self._is_swept:
             return
         self._is_swept = True
         pending = self._pending_tokens()
         sweep_parts(self.directory, [*pending, turn.token])
         self._tokens = {turn.order: turn.token} | {
-            each: known for each, known in self._tokens.items() if known in pending
+            order: token for order, token in self._tokens.items() if token in pending
         }
 
     def _pending_tokens(self) -> list[str]:
-        """Return the tokens of saves that are on their way."""
+        """Return the tokens of pending saves."""
         orders = [step.order for step in self._writer.pending()]
-        return [self._tokens[each] for each in orders if each in self._tokens]
+        return [self._tokens[order] for order in orders if order in self._tokens]
 
     def _retired(self, turn: Turn, new: Step) -> list[Step]:
-        """The steps that go when a new one is there."""
+        """Return the steps to delete when a new step is complete."""
         if self._is_remote:
-            # They go when this one is up.
+            # They are deleted after the upload of the new step.
             return []
-        known = {step.number: step for step in [*turn.there, *self._writer.pending()]}
-        known.pop(new.number, None)
-        ordered = sorted(known.values(), key=lambda step: step.order)
-        found = retired([*ordered, new], self.keep, self.keep_every)
+        steps_by_number = {
+            step.number: step for step in [*turn.there, *self._writer.pending()]
+        }
+        steps_by_number.pop(new.number, None)
+        ordered = sorted(steps_by_number.values(), key=lambda step: step.order)
+        superfluous = retired([*ordered, new], self.keep, self.keep_every)
         staying = {turn.kept, *(step.order for step in self._uploading())}
-        return [step for step in found if step.order not in staying]
+        return [step for step in superfluous if step.order not in staying]
 
     def _before(self, turn: Turn) -> tuple[Path, dict[str, Any]] | None:
-        """The step whose files are linked where tensors did not change, of this rank's."""
+        """Return the step whose files may be linked, and its description."""
         if self._last is not None:
             last, meta = self._last
-            known = [*turn.there, *self._writer.pending()]
-            orders = [(step.number, step.order) for step in known]
+            existing = [*turn.there, *self._writer.pending()]
+            orders = [(step.number, step.order) for step in existing]
             if last[:2] in (orders if turn.rank == 0 else [turn.before]):
                 return last.path, meta
         if turn.rank == 0:

@@ -1,4 +1,4 @@
-"""The share of each rank in a step: each part of a tensor once, divided over who has it."""
+"""Divide a step over the ranks, so that each part of a tensor is written once."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
 __all__ = ["Shared", "Sharer"]
 
 DIVIDED_FROM = 1 << 20
-"""A part of fewer bytes is written by one of the ranks that have it."""
+"""A part of fewer bytes is written by one rank, even if several ranks hold it."""
 
 MSG_OTHER = (
-    "Cannot save {item!r}: the ranks {one} and {other} have the name {name!r} for different "
-    "things, {why}. Give them names of their own, as those of the whole model, or make the "
+    "Cannot save {item!r}: the ranks {one} and {other} have different tensors named {name!r}, "
+    "{why}. Give them different names, such as the names in the whole model, or make the "
     "checkpointer with per_rank=[{item!r}]. Nothing was saved."
 )
 
 
 MSG_ALONE = (
-    "Cannot save {!r}: {} ranks have parts of the DTensor {!r}, and this process saves alone. "
-    "All ranks save together, and not in the handler of a signal that comes upon a save: "
-    "use reached_preemption. Nothing was saved."
+    "Cannot save {!r}: {} ranks have parts of the DTensor {!r}, but this process saves alone. "
+    "All ranks must save together, outside of a signal handler that interrupts a save: use "
+    "reached_preemption. Nothing was saved."
 )
 
 
 MSG_OUTSIDE = (
-    "Cannot save {item!r}: the DTensor {name!r} has parts on the ranks {others}, which are not "
-    "in the process_group of the checkpointer, the ranks {members}. Give it a group of all "
+    "Cannot save {item!r}: the DTensor {name!r} has parts on the ranks {others}, which are "
+    "not in the process_group of the checkpointer, the ranks {members}. Pass a process_group of all "
     "ranks that have parts. Nothing was saved."
 )
 
@@ -63,17 +63,17 @@ class Shared(NamedTuple):
 
     items: list[Described]
     grids: list[list[Any]]
-    """The places of the parts of tensors, and the rank that has written each."""
+    """The boxes of the parts of tensors, each with the rank that writes it."""
     whole: dict[str, dict[int, dict[str, int]]]
-    """By item and rank the tensors that are not divided, with their bytes."""
+    """The undivided tensors by item and rank, each with its number of bytes."""
     threads: list[int]
     """The number of threads that write, by rank."""
     warning: str | None = None
-    """The text that tells of values of other ranks that are lost."""
+    """A warning about values of other ranks that are lost."""
 
 
 class _Known(NamedTuple):
-    """The division of the last step, which holds while nothing changes."""
+    """The division of the last step, reused while nothing changes."""
 
     layouts: list[str]
     plan: _Plan
@@ -81,10 +81,10 @@ class _Known(NamedTuple):
 
 
 class Sharer:
-    """Divides the parts of steps over the ranks that have them.
+    """The division of steps over the ranks that hold their tensors.
 
     Args:
-        ranks: the ranks; None for a process alone.
+        ranks: the ranks; None if there is one process.
     """
 
     def __init__(self, ranks: Ranks | None) -> None:
@@ -92,10 +92,10 @@ class Sharer:
         self._known: _Known | None = None
 
     def share_all(self, items: list[Described]) -> Shared:
-        """Agree as :meth:`share` does; what one rank meets is raised on all.
+        """Do the same as :meth:`share`, but raise an error of any rank on all ranks.
 
         Raises:
-            RuntimeError: two ranks have the same name for different things.
+            RuntimeError: two ranks have different tensors of one name.
         """
         if self.ranks is None or not self.ranks.here:
             return self.share(items)
@@ -103,21 +103,21 @@ class Sharer:
         shared: Any = None
         try:
             shared = self.share(items)
-        except Exception as found:  # noqa: BLE001 (it is raised on all ranks)
-            error = found
-        # Each folder has a plan of its own.
+        except Exception as caught:  # noqa: BLE001 (all ranks raise it)
+            error = caught
+        # Each folder has its own plan, so a plan may fail on some ranks only.
         self.ranks.raise_together(error)
-        made: Shared = shared
-        return made
+        result: Shared = shared
+        return result
 
     def share(self, items: list[Described]) -> Shared:
-        """Agree with the other ranks on what each of them writes.
+        """Agree with the other ranks on what each rank writes.
 
         Raises:
-            RuntimeError: two ranks have the same name for different things.
+            RuntimeError: two ranks have different tensors of one name.
         """
         rank = 0 if self.ranks is None else self.ranks.rank
-        own = {item.name: describe_for_others(item) for item in items}
+        own_descriptions = {item.name: describe_for_others(item) for item in items}
         plain = [
             (item.name, name, leaf)
             for item in items
@@ -129,40 +129,47 @@ class Sharer:
                 return Shared(items, [], {}, [0])
             here = _own_rank()
             _refuse_others(items, here)
-            return _Plan({0: own}, {}, 1, members=[here]).part_of(rank, items, [0])
+            return _Plan({0: own_descriptions}, {}, 1, members=[here]).part_of(
+                rank, items, [0]
+            )
         digests, summary = self._checksums(plain, items)
-        layout = digest_of(own)
+        layout = digest_of(own_descriptions)
         values = hashlib.sha256(repr(digests).encode()).hexdigest()
-        told = self.ranks.gather((layout, values, num_threads(), summary))
-        layouts, threads = [each for each, *_ in told], [each[2] for each in told]
-        has_equal_values = len({each for _, each, *_ in told}) == 1
+        answers = self.ranks.gather((layout, values, num_threads(), summary))
+        layouts, threads = (
+            [answer for answer, *_ in answers],
+            [answer[2] for answer in answers],
+        )
+        has_equal_values = len({answer for _, answer, *_ in answers}) == 1
         if (
             has_equal_values
             and self._known is not None
             and self._known.layouts == layouts
-            and self._known.copies.are_equal([each[3] for each in told])
+            and self._known.copies.are_equal([answer[3] for answer in answers])
         ):
             return self._known.plan.part_of(rank, items, threads)
-        descriptions = {0: own}
+        descriptions = {0: own_descriptions}
         by_name: dict[tuple[str, str], dict[int, int]] = {}
         abouts: dict[int, Any] = {}
         if not has_equal_values or len(set(layouts)) > 1:
             is_first = layouts.index(layout) == rank
             shared = {item.name: item.about for item in items if item.is_shared}
             names = [(item, name) for item, name, _ in plain]
-            found = self.ranks.gather(
-                ((own, shared, names) if is_first else None, digests)
+            details = self.ranks.gather(
+                ((own_descriptions, shared, names) if is_first else None, digests)
             )
             descriptions = {}
-            for number, (first, numbers) in enumerate(found):
+            for number, (first, numbers) in enumerate(details):
                 lowest = layouts.index(layouts[number])
                 if first is not None and lowest == number:
                     descriptions[number], abouts[number] = first[0], first[1]
-                for name, digest in zip(found[lowest][0][2], numbers, strict=True):
+                for name, digest in zip(details[lowest][0][2], numbers, strict=True):
                     by_name.setdefault(name, {})[number] = digest
-        copies, apart = self._compare_copies(descriptions, items)
+        copies, differing = self._compare_copies(descriptions, items)
         members, here = self.ranks.members, self.ranks.here
-        plan = _Plan(descriptions, by_name, len(members), layouts, members, here, apart)
+        plan = _Plan(
+            descriptions, by_name, len(members), layouts, members, here, differing
+        )
         is_kept = (
             has_equal_values and copies.are_known and have_equal_names(descriptions)
         )
@@ -173,7 +180,7 @@ class Sharer:
     def _checksums(
         self, plain: list[tuple[str, str, Leaf]], items: list[Described]
     ) -> tuple[list[int], dict[int, str]]:
-        """Return the checksums of plain tensors, and a summary of those of known copies."""
+        """Return the checksums of plain tensors, and a summary of known copies."""
         ranks: Any = self.ranks
         digests: list[int] = []
         summary: dict[int, str] = {}
@@ -182,8 +189,8 @@ class Sharer:
             digests = _rust.tensor_digests([tensor_of(leaf) for *_, leaf in plain], 0)
             if self._known is not None:
                 summary = self._known.copies.summary(items)
-        except Exception as failed:  # noqa: BLE001 (it is raised on all ranks)
-            error = failed
+        except Exception as caught:  # noqa: BLE001 (all ranks raise it)
+            error = caught
         ranks.raise_together(error)
         return digests, summary
 
@@ -192,19 +199,19 @@ class Sharer:
         descriptions: Mapping[int, Mapping[str, Description]],
         items: list[Described],
     ) -> tuple[Copies, dict[tuple[str, str], list[int]]]:
-        """Compare what several meshes have; return the ranks that have other values, by name."""
+        """Compare copies on several meshes; return the ranks that differ, by name."""
         ranks: Any = self.ranks
         copies = Copies(descriptions)
         if not copies.names:
             return copies, {}
-        own: Any = {}
+        own_digests: Any = {}
         error: Exception | None = None
         try:
-            own = copies.digests(items)
-        except Exception as failed:  # noqa: BLE001 (it is raised on all ranks)
-            error = failed
+            own_digests = copies.digests(items)
+        except Exception as caught:  # noqa: BLE001 (all ranks raise it)
+            error = caught
         ranks.raise_together(error)
-        return copies, copies.compare(ranks.gather(own))
+        return copies, copies.compare(ranks.gather(own_digests))
 
 
 def _own_rank() -> int:
@@ -212,11 +219,11 @@ def _own_rank() -> int:
     return torch.distributed.get_rank() if is_there else 0
 
 
-def _refuse_others(items: list[Described], own: int) -> None:
-    """Refuse tensors of which other ranks have parts, where this process saves alone."""
+def _refuse_others(items: list[Described], own_rank: int) -> None:
+    """Refuse tensors with parts on other ranks if this process saves alone."""
     for item in items:
         for name, (layout, _) in item.sharded.items():
-            count = sum(math.prod(sizes) for _, sizes in layout.boxes({own: 0}))
+            count = sum(math.prod(sizes) for _, sizes in layout.boxes({own_rank: 0}))
             if count < math.prod(layout.shape):
                 raise RuntimeError(MSG_ALONE.format(item.name, len(layout.ranks), name))
 
@@ -225,14 +232,16 @@ class _Plan:
     """The division of a step over ranks.
 
     Args:
-        descriptions: those of ranks; of ranks that are described alike only the lowest's.
-        digests: checksums of tensors by item and name, and by rank, where they differ.
+        descriptions: the descriptions by rank; for ranks with equal descriptions, only
+            the lowest rank's.
+        digests: the checksums of tensors by item and name, then by rank, if ranks
+            differ.
         world: the number of ranks.
-        layouts: what tells the descriptions of ranks apart, by rank.
-        members: the numbers that meshes have for the ranks. Default: the same.
-        here: the number of ranks, the first ones, that write to one folder, which is to
-            have all that they have. Default: all.
-        apart: the ranks that have values of their own of a ``DTensor``, by item and name.
+        layouts: the digest of each rank's description. Default: all are equal.
+        members: the global numbers of the ranks. Default: 0 to ``world``.
+        here: the number of ranks, from the first on, that write into this folder.
+            Everything that they hold must be in it. Default: all.
+        apart: the ranks whose values of a ``DTensor`` differ, by item and name.
     """
 
     def __init__(
@@ -248,7 +257,7 @@ class _Plan:
         self.here: int = here or world
         self._apart = apart or {}
         self.differing: dict[tuple[str, str], list[int]] = {**self._apart}
-        """The ranks with other values than the lowest one, which is the first."""
+        """The ranks whose values differ, by item and name; the saving rank is first."""
         self.descriptions = descriptions
         self.digests = digests
         self.world = world
@@ -268,17 +277,19 @@ class _Plan:
         self._numbers: dict[Any, int] = {}
         self._boxes: dict[Any, dict[Box, list[int]]] = {}
         self._copies: dict[int, tuple[int, tuple[int, ...]]] = {}
-        # Bytes of plain tensors by rank, and of small parts by the place of who writes.
+        # The bytes of plain tensors by rank, and of small parts by position among the
+        # copies.
         self._loads = [0] * world
         self._turns: dict[int, list[int]] = {}
         self._total = 0
-        # By item: the number of the grid of each name, and the ranks of whole tensors.
+        # By item: the grid index of each name, and the undivided tensors by rank.
         self.parts: dict[str, dict[str, int]] = {}
         self.whole: dict[str, dict[int, dict[str, int]]] = {}
         self._divide()
 
     def _divide(self) -> None:
-        # Item, name, parts with who has them, bytes of an element, how it may be cut.
+        # Item, name, parts with their ranks, bytes of an element, and how it may be
+        # divided.
         wanted: list[tuple[str, str, dict[Box, list[int]], int, str]] = []
         items = dict.fromkeys(
             item for described in self.descriptions.values() for item in described
@@ -304,12 +315,12 @@ class _Plan:
             if how != "sharded"
             for box in boxes
         )
-        # Tensors that may be divided go last, and even out those that may not.
+        # Divisible tensors are assigned last, so that they even out the undivided ones.
         wanted.sort(key=lambda each: each[4] != "whole")
         for item, name, boxes, size, how in wanted:
             self._assign(item, name, boxes, size, how)
 
-    def _having(self, item: str, kind: str, name: str) -> dict[int, Any]:
+    def _described_by(self, item: str, kind: str, name: str) -> dict[int, Any]:
         return {
             first: described[item][kind][name]
             for first, described in self.descriptions.items()
@@ -317,28 +328,30 @@ class _Plan:
         }
 
     def _sharded(self, item: str, name: str) -> tuple[dict[Box, list[int]], int]:
-        """The parts of a ``DTensor``, with the ranks that have each."""
-        having = self._having(item, "sharded", name)
-        first, (layout, dtype) = next(iter(having.items()))
-        for other, (found, other_dtype) in having.items():
-            if found.shape != layout.shape or dtype != other_dtype:
-                why = f"{dtype} {list(layout.shape)} and {other_dtype} {list(found.shape)}"
-                raise RuntimeError(self._other(item, name, first, other, why))
-        layouts = tuple(dict.fromkeys(found for found, _ in having.values()))
+        """Return the boxes of a ``DTensor`` with their ranks, and the element size."""
+        layouts_by_rank = self._described_by(item, "sharded", name)
+        first, (layout, dtype) = next(iter(layouts_by_rank.items()))
+        for other, (other_layout, other_dtype) in layouts_by_rank.items():
+            if other_layout.shape != layout.shape or dtype != other_dtype:
+                why = f"{dtype} {list(layout.shape)} and {other_dtype} {list(other_layout.shape)}"
+                raise RuntimeError(self._conflict(item, name, first, other, why))
+        layouts = tuple(
+            dict.fromkeys(other_layout for other_layout, _ in layouts_by_rank.values())
+        )
         if (item, name) in self._apart:
-            # Each mesh has all of it, and the one of the lowest rank counts.
+            # Each mesh has the whole tensor; the mesh of the lowest rank is saved.
             layouts = layouts[:1]
         if layouts not in self._boxes:
             boxes = layout.boxes(self._places)
-            for found in layouts[1:]:
-                for box, ranks in found.boxes(self._places).items():
+            for other_layout in layouts[1:]:
+                for box, ranks in other_layout.boxes(self._places).items():
                     boxes[box] = sorted({*boxes.get(box, ()), *ranks})
             count = sum(math.prod(box[1]) for box in boxes)
             if count > math.prod(layout.shape):
-                # Meshes that cut it in other ways have it all, each.
+                # The meshes divide it differently, and each has the whole tensor.
                 boxes = layout.boxes(self._places)
             elif count < math.prod(layout.shape):
-                meshes = {rank for each in layouts for rank in each.ranks}
+                meshes = {rank for mesh_layout in layouts for rank in mesh_layout.ranks}
                 raise RuntimeError(
                     MSG_OUTSIDE.format(
                         item=item,
@@ -356,51 +369,60 @@ class _Plan:
     def _plain(
         self, item: str, name: str, sharded: Mapping[str, Any]
     ) -> tuple[dict[Box, list[int]], int, bool]:
-        """All of a tensor, with the ranks that have it with the same values."""
-        having: dict[int, Plain] = self._having(item, "plain", name)
-        first, plain = next(iter(having.items()))
+        """Return the box of a whole tensor with the ranks that hold equal values of it."""
+        plain_by_rank: dict[int, Plain] = self._described_by(item, "plain", name)
+        first, plain = next(iter(plain_by_rank.items()))
         if name in sharded:
-            other = next(iter(self._having(item, "sharded", name)))
+            other = next(iter(self._described_by(item, "sharded", name)))
             raise RuntimeError(
-                self._other(item, name, first, other, "a tensor and a DTensor")
+                self._conflict(item, name, first, other, "a tensor and a DTensor")
             )
         digests = self.digests.get((item, name), {})
         holders = self._of_here(
-            sorted(rank for each in having for rank in self.members[each])
+            sorted(
+                rank
+                for first_of_kind in plain_by_rank
+                for rank in self.members[first_of_kind]
+            )
         )
-        for other, found in having.items():
+        for other, other_plain in plain_by_rank.items():
             why = ""
-            if found[:2] != plain[:2]:
-                why = f"{plain.dtype} {list(plain.shape)} and {found.dtype} {list(found.shape)}"
+            if other_plain[:2] != plain[:2]:
+                why = f"{plain.dtype} {list(plain.shape)} and {other_plain.dtype} {list(other_plain.shape)}"
             elif digests.get(first) != digests.get(other) and self._differ(
                 item, first, other
             ):
                 why = "with other values"
             if why:
-                raise RuntimeError(self._other(item, name, first, other, why))
+                raise RuntimeError(self._conflict(item, name, first, other, why))
         differing = [
             rank for rank in holders if digests.get(rank) != digests.get(holders[0])
         ]
         if differing:
-            # The values of the lowest rank are saved where replicas differ, throughout.
+            # If replicas differ, the values of the lowest rank are saved for the whole
+            # tensor.
             holders = holders[:1]
             self.differing[item, name] = [*holders, *differing]
         size = plain.num_bytes // max(1, math.prod(plain.shape))
         box: Box = ((0,) * len(plain.shape), plain.shape)
         return {box: holders}, size, plain.is_whole
 
-    def _other(self, item: str, name: str, one: int, other: int, why: str) -> str:
+    def _conflict(self, item: str, name: str, one: int, other: int, why: str) -> str:
         one, other = self._members[one], self._members[other]
         return MSG_OTHER.format(item=item, name=name, one=one, other=other, why=why)
 
     def _of_here(self, holders: list[int]) -> list[int]:
-        """Return those of this folder; if it has none, one by which errors say where it is."""
+        """Return the ranks of this folder, or one other rank for error messages."""
         return [rank for rank in holders if rank < self.here] or holders[:1]
 
     def _differ(self, item: str, first: int, other: int) -> bool:
-        """Return whether two ranks have other names in an item: they are no replicas."""
-        one, two = (self.descriptions[rank][item] for rank in (first, other))
-        return any(one[key] != two[key] for key in ("names", "parameters"))
+        """Return whether two ranks have different names in an item, so are no replicas."""
+        first_names, other_names = (
+            self.descriptions[rank][item] for rank in (first, other)
+        )
+        return any(
+            first_names[key] != other_names[key] for key in ("names", "parameters")
+        )
 
     def _assign(
         self, item: str, name: str, boxes: Mapping[Box, list[int]], size: int, how: str
@@ -408,7 +430,8 @@ class _Plan:
         """Choose the ranks that write the parts of a tensor."""
         key: Any
         if how == "sharded":
-            # Tensors that lie alike are written alike, but for who writes small ones.
+            # Tensors of equal layout share a grid, except for the ranks that write
+            # small parts.
             key = self._key(boxes, size)
             if key not in self._numbers:
                 self._add_grid(key, _spread(boxes, key[1]))
@@ -431,7 +454,7 @@ class _Plan:
         self.grids.append(grid)
 
     def _key(self, boxes: Mapping[Box, list[int]], size: int) -> tuple[int, int | None]:
-        """Tell the division of a tensor: the place of those who write, or None for all."""
+        """Return a division's key: the boxes, and the writer's position or None."""
         if id(boxes) not in self._copies:
             of_here = [ranks for ranks in boxes.values() if ranks[0] < self.here]
             copies = min(map(len, of_here), default=1)
@@ -451,38 +474,38 @@ class _Plan:
     def _written(
         self, box: Box, holders: list[int], size: int, *, is_whole: bool
     ) -> list[list[Any]]:
-        """Divide a tensor over the ranks that have it, by its first dim."""
+        """Divide a tensor by its first dimension over the ranks that hold it."""
         offsets, sizes = box
         num_bytes = math.prod(sizes) * size
         count = min(len(holders), num_bytes // DIVIDED_FROM, *sizes[:1])
         if is_whole or not sizes or count < 2:
-            rank = min(holders, key=lambda each: (self._loads[each], each))
+            rank = min(holders, key=lambda holder: (self._loads[holder], holder))
             self._loads[rank] += num_bytes
             return [[list(offsets), list(sizes), rank]]
-        # Those that have least to write get what they lack of an equal share.
-        holders = sorted(holders, key=lambda each: self._loads[each])[:count]
+        # Ranks with the least bytes so far are filled up to an equal total.
+        holders = sorted(holders, key=lambda holder: self._loads[holder])[:count]
         target = self._total / self.here
         wants = [max(0.0, target - self._loads[rank]) for rank in holders]
         if not sum(wants):
             wants = [1.0] * count
-        ends = [round(sizes[0] * each / sum(wants)) for each in accumulate(wants)]
-        found = []
+        ends = [round(sizes[0] * total / sum(wants)) for total in accumulate(wants)]
+        parts = []
         for rank, start, stop in zip(holders, [0, *ends], ends, strict=False):
             if start < stop:
-                found.append([[start, *offsets[1:]], [stop - start, *sizes[1:]], rank])
+                parts.append([[start, *offsets[1:]], [stop - start, *sizes[1:]], rank])
                 self._loads[rank] += num_bytes * (stop - start) // sizes[0]
-        return found
+        return parts
 
     def _own(self, number: int, rank: int) -> tuple[list[Box], bool]:
-        """The parts of a grid that a rank writes, and whether the grid has one part alone."""
+        """Return a rank's boxes of a grid, and whether the grid has one box."""
         if (number, rank) not in self._owned:
             grid = self.grids[number]
-            own = [
+            own_boxes = [
                 (tuple(offsets), tuple(sizes))
                 for offsets, sizes, owner in grid
                 if owner == rank
             ]
-            self._owned[number, rank] = own, len(grid) == 1
+            self._owned[number, rank] = own_boxes, len(grid) == 1
         return self._owned[number, rank]
 
     def part_of(self, rank: int, items: list[Described], threads: list[int]) -> Shared:
@@ -504,8 +527,8 @@ class _Plan:
                             0, offsets[0], sizes[0]
                         )
             for name, (_, value) in item.sharded.items():
-                own, is_one = self._own(parts[name], rank)
-                tensors |= _parts_of(name, value, own, is_one=is_one)
+                own_boxes, is_one = self._own(parts[name], rank)
+                tensors |= _parts_of(name, value, own_boxes, is_one=is_one)
             item.tensors = tensors
             if parts:
                 item.about["parts"] = parts
@@ -515,34 +538,35 @@ class _Plan:
 
 
 def _spread(boxes: Mapping[Box, list[int]], place: int | None) -> list[list[Any]]:
-    """Divide the parts of a ``DTensor`` over the ranks that have each.
+    """Divide the parts of a ``DTensor`` over the ranks that hold each part.
 
     Args:
-        boxes: the parts, with the ranks that have each.
-        place: which of these ranks writes a part. Default: each writes some rows of it.
+        boxes: the parts, each with the ranks that hold it.
+        place: the position of the one rank that writes. Default: each rank writes some
+            rows.
     """
     if place is not None:
         return [
             [list(offsets), list(sizes), ranks[place % len(ranks)]]
             for (offsets, sizes), ranks in boxes.items()
         ]
-    found = []
+    parts = []
     for (offsets, sizes), ranks in boxes.items():
         ends = [sizes[0] * (number + 1) // len(ranks) for number in range(len(ranks))]
         for rank, start, stop in zip(ranks, [0, *ends], ends, strict=False):
             if start < stop:
                 begin = [offsets[0] + start, *offsets[1:]]
-                found.append([begin, [stop - start, *sizes[1:]], rank])
-    return found
+                parts.append([begin, [stop - start, *sizes[1:]], rank])
+    return parts
 
 
 def _parts_of(
     name: str, value: Sharded, own: list[Box], *, is_one: bool
 ) -> dict[str, torch.Tensor]:
-    """The parts of a ``DTensor`` that this rank writes, of those that it has."""
-    found: dict[str, torch.Tensor] = {}
+    """Return the parts of a ``DTensor`` that this rank holds and writes."""
+    parts: dict[str, torch.Tensor] = {}
     if not own:
-        return found
+        return parts
     for (begin, _), region in regions_of(value, name):
         for offsets, sizes in own:
             starts = [
@@ -556,5 +580,5 @@ def _parts_of(
             part = region
             for dim, (start, size) in enumerate(zip(starts, sizes, strict=True)):
                 part = part.narrow(dim, start, size)
-            found[name if is_one else part_name(name, offsets)] = in_format(part)
-    return found
+            parts[name if is_one else part_name(name, offsets)] = in_format(part)
+    return parts

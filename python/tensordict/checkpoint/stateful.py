@@ -1,4 +1,4 @@
-"""A collection as a ``Stateful`` of ``torch.distributed.checkpoint``, with all its entries."""
+"""Save a tensordict with ``torch.distributed.checkpoint``, including non-tensor data."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = ["CollectionState"]
 VALUES = "values"
 LEAVES = "leaves"
 
-MSG_VALUE = "A checkpoint of this collection cannot be saved. {}"
+MSG_VALUE = "A checkpoint of this tensordict cannot be saved. {}"
 MSG_MISSING = "The checkpoint has no {!r}: was it saved from a CollectionState?"
 
 
 class CollectionState:
-    """Keeps what a collection holds in ``torch.distributed.checkpoint``.
+    """A wrapper that saves a tensordict with ``torch.distributed.checkpoint`` (DCP).
 
-    A collection itself is a ``Stateful``, too, but its state has the tensors alone. Here
-    values that are no tensors are kept with them, as plain data without pickles. A load
-    writes into the leaves and values that the collection has. Of a ``DTensor`` each rank
-    saves and loads its part, with other placements and ranks as well.
+    A tensordict can be passed to DCP directly, but then its non-tensor data is left
+    out. This wrapper stores that as plain data, without pickle. A load writes into the
+    leaves and non-tensor data that the tensordict has. Each rank saves and loads its
+    shard of a ``DTensor``, also with other placements and another number of ranks.
 
     Args:
-        td: the collection, of any kind.
+        td: the tensordict, of any class.
 
     Examples:
         >>> from tensordict.checkpoint.dcp import CollectionState
@@ -55,7 +55,7 @@ class CollectionState:
         """Return the state to save: the leaves by their keys, and the non-tensor data.
 
         Raises:
-            TypeError: a value can only be pickled.
+            TypeError: a value can be stored only as a pickle.
         """
         walk = self._walk()
         state: dict[str, Any] = {LEAVES: walk.by_name()}
@@ -66,22 +66,22 @@ class CollectionState:
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what was loaded, in place.
+        """Write a loaded state into the tensordict, in place.
 
         Raises:
-            KeyError: a leaf is missing, or the state is another one.
+            KeyError: a leaf is missing, or the state was not saved by this class.
         """
         walk = self._walk()
         for name in (LEAVES, VALUES):
             if name not in state_dict:
                 raise KeyMessageError(MSG_MISSING.format(name))
         loaded = state_dict[LEAVES]
-        own = walk.by_name()
-        missing = sorted(own.keys() - loaded.keys())
+        own_leaves = walk.by_name()
+        missing = sorted(own_leaves.keys() - loaded.keys())
         if missing:
             raise KeyMessageError(MSG_MISSING.format(missing[0]))
-        for name, leaf in own.items():
-            # The loader has mostly written into the leaf itself.
+        for name, leaf in own_leaves.items():
+            # DCP usually writes into the leaf itself.
             if loaded[name] is not leaf:
                 leaf.detach().copy_(loaded[name])
         for place, td, key in walk.views:
@@ -90,17 +90,17 @@ class CollectionState:
 
 
 class _StateWalk(Walk):
-    """Collects leaves as they are, those that are sharded and those that are jagged."""
+    """A walk that collects leaves as they are, sharded and jagged ones included."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
 
     def take(self, leaf: torch.Tensor, path: tuple[str, ...]) -> None:
-        """Take a leaf, or the parts of a jagged one."""
+        """Collect a leaf; for a jagged one, its values."""
         self.names.append(".".join(part.replace(".", "\\.") for part in path))
         self.leaves.append(leaf.values() if leaf.is_nested else leaf)
 
     def by_name(self) -> dict[str, torch.Tensor]:
-        """The leaves by their names."""
+        """Return the leaves by their names."""
         return dict(zip(self.names, self.leaves, strict=True))

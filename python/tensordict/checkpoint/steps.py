@@ -1,7 +1,7 @@
-"""The folder of a checkpointer: which steps it has, in which order, and which may go.
+"""The steps in the folder of a checkpointer: their order, and which to delete.
 
-A step is the directory ``step-<number>``, which appears whole. What is being written, or
-deleted, is in ``.tdtmp``, which the next save sweeps.
+A step is the directory ``step-<number>``, which appears atomically. Steps that are
+being written or deleted are in ``.tdtmp``; the next save cleans it up.
 """
 
 from __future__ import annotations
@@ -41,15 +41,14 @@ VERSION = 1
 _MAX_SCANS = 100
 
 _MAX_OWN = 16
-"""The number of steps whose descriptions are remembered, so that they are not parsed
-again."""
+"""The number of own steps whose parsed descriptions are cached."""
 
 _NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 
 MSG_DAMAGED = "'{}' is damaged: {}."
 MSG_VERSION = (
-    "'{}' was saved in version {} of the format of checkpoints, and this version of "
-    "tensordict reads those up to 1. Upgrade tensordict to load it."
+    "'{}' was saved with version {} of the checkpoint format, and this version of "
+    "tensordict reads versions up to 1. Upgrade tensordict to load it."
 )
 MSG_NO_STEP = "There is no step {} in '{}': it has {}."
 MSG_EMPTY = "There is no checkpoint in '{}' yet."
@@ -60,13 +59,13 @@ _TAIL = b"}\n"
 
 
 def step_number(name: str) -> int | None:
-    """The number of the step whose directory has a name; None where it is none."""
+    """Return the number of the step with this directory name; None for other names."""
     match = _NAME.fullmatch(name)
     return None if match is None else int(match[1])
 
 
 def is_meta(path: Path) -> bool:
-    """Return whether a file begins as the description of a step does."""
+    """Return whether a file begins like the description of a step."""
     try:
         with path.open("rb") as file:
             return is_description(file.read(len(_HEAD)))
@@ -75,17 +74,17 @@ def is_meta(path: Path) -> bool:
 
 
 def is_description(content: bytes) -> bool:
-    """Return whether bytes begin as the description of a step does."""
+    """Return whether bytes begin like the description of a step."""
     return content.startswith(_HEAD)
 
 
 def step_name(number: int) -> str:
-    """The name of the directory of a step."""
+    """Return the directory name of a step."""
     return f"step-{number}"
 
 
 def meta_bytes(content: dict[str, Any]) -> bytes:
-    """The file that describes a step, with a checksum of itself."""
+    """Return the content of ``meta.json``: the description with its own checksum."""
     text = json.dumps(content, allow_nan=False).encode()
     return b"".join(
         [_HEAD, hashlib.sha256(text).hexdigest().encode(), _MIDDLE, text, _TAIL]
@@ -93,27 +92,27 @@ def meta_bytes(content: dict[str, Any]) -> bytes:
 
 
 def read_meta(directory: Path | str, name: str = META) -> dict[str, Any]:
-    """Read the description of a step, or of the part of a rank.
+    """Read the description of a step, or of a rank's part.
 
     Raises:
-        FileNotFoundError: there is none.
-        RuntimeError: its description is damaged.
-        ValueError: it is of a newer version.
+        FileNotFoundError: there is no such file.
+        RuntimeError: the description is damaged.
+        ValueError: a newer version wrote it.
     """
     path = Path(directory) / name
     return parse_meta(path.read_bytes(), path)
 
 
 def parse_meta(content: bytes, path: object) -> dict[str, Any]:
-    """Return what the description of a step says.
+    """Parse the description of a step.
 
     Args:
-        content: its bytes.
-        path: where it is, for errors.
+        content: the bytes of the file.
+        path: the path, for errors.
 
     Raises:
-        RuntimeError: it is damaged.
-        ValueError: it is of a newer version.
+        RuntimeError: the description is damaged.
+        ValueError: a newer version wrote it.
     """
     meta: dict[str, Any] = json.loads(_text_of(content, path)[0])
     if meta["version"] > VERSION:
@@ -122,17 +121,19 @@ def parse_meta(content: bytes, path: object) -> dict[str, Any]:
 
 
 def _text_of(content: bytes, path: object) -> tuple[bytes, bytes]:
-    """The text that describes a step, and its checksum, which it has."""
+    """Return the text of a description and its checksum, after a check of both."""
     start = len(_HEAD) + 64 + len(_MIDDLE)
     text = content[start : -len(_TAIL)]
     middle = content[len(_HEAD) + 64 : start]
     if not (
         content.startswith(_HEAD) and middle == _MIDDLE and content.endswith(_TAIL)
     ):
-        raise RuntimeError(MSG_DAMAGED.format(path, "it is no description of a step"))
+        raise RuntimeError(
+            MSG_DAMAGED.format(path, "it is not the description of a step")
+        )
     checksum = hashlib.sha256(text).hexdigest().encode()
     if checksum != _checksum_in(content):
-        raise RuntimeError(MSG_DAMAGED.format(path, "it does not have its checksum"))
+        raise RuntimeError(MSG_DAMAGED.format(path, "it does not match its checksum"))
     return text, checksum
 
 
@@ -141,22 +142,22 @@ def _checksum_in(description: bytes) -> bytes:
 
 
 class Step(NamedTuple):
-    """Facts about a step that are known without its items."""
+    """The facts about a step in its description, without its items."""
 
     number: int
     order: int
-    """The number of steps that were saved before it, of any number."""
+    """The number of saves before it, of any step."""
     metrics: dict[str, float]
     path: Path
     process: str = ""
-    """The name of the process that saved it; empty if it does not say."""
+    """The name of the process that saved it; empty if unknown."""
 
 
 class Steps:
-    """The steps of a folder, as they are now.
+    """The steps of a folder, listed anew at each call.
 
     Args:
-        folder: the folder, which need not be there.
+        folder: the folder, which may be missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -167,7 +168,7 @@ class Steps:
         self._synced: dict[str, int] = {}
 
     def saved(self) -> list[Step]:
-        """The steps in the order in which they were saved."""
+        """Return the steps in the order in which they were saved."""
         for _ in range(_MAX_SCANS):
             found, is_changed = self._scan()
             if not is_changed:
@@ -176,7 +177,7 @@ class Steps:
         return sorted(found.values(), key=lambda step: (step.order, step.number))
 
     def remember(self, path: Path, meta: dict[str, Any], description: bytes) -> None:
-        """Know a step by its description, which then is not parsed to be found again."""
+        """Cache a step by the checksum of its description, to save parsing it later."""
         step = step_of(path, meta["step"], meta)
         self._own[_checksum_in(description)] = step
         while len(self._own) > _MAX_OWN:
@@ -184,39 +185,43 @@ class Steps:
 
     def _step_at(self, path: Path, number: int) -> Step:
         meta = path / META
-        known = (
+        known_step = (
             self._own.get(_text_of(meta.read_bytes(), meta)[1]) if self._own else None
         )
-        return step_of(path, number, read_meta(path)) if known is None else known
+        return (
+            step_of(path, number, read_meta(path)) if known_step is None else known_step
+        )
 
     def _scan(self) -> tuple[dict[tuple[int, int], Step], bool]:
-        """The steps that are found, and whether one went meanwhile: for another, maybe."""
+        """Return the steps, and whether a directory disappeared meanwhile."""
         found: dict[tuple[int, int], Step] = {}
         is_changed = False
         for number in self._numbers():
             path = self.folder / step_name(number)
             try:
-                about = (path / META).stat()
-                key = about.st_ino, about.st_mtime_ns
+                status = (path / META).stat()
+                key = status.st_ino, status.st_mtime_ns
                 step = self._known.get(key)
                 if step is None or step.number != number:
                     step = self._step_at(path, number)
             except (OSError, RuntimeError, ValueError):
-                # Somebody damaged it: then it is no step, and `tensordict verify` says so.
+                # The description is damaged. Such a step is reported by `tensordict
+                # verify`.
                 is_changed |= not path.is_dir()
                 continue
             found[key] = step
         return found, is_changed
 
     def _numbers(self) -> list[int]:
-        """The numbers of the directories, which another process may change meanwhile.
+        """Return the step numbers of the directories.
 
-        A directory that is read while a name comes and another one goes can show neither.
+        If a name is replaced during a listing, the listing may contain neither the old
+        nor the new one. So the directory is listed until two results are equal.
         """
         numbers = self._seen_numbers()
         for _ in range(_MAX_SCANS):
-            before, numbers = numbers, self._seen_numbers()
-            if before == numbers:
+            previous, numbers = numbers, self._seen_numbers()
+            if previous == numbers:
                 break
         return numbers
 
@@ -229,13 +234,13 @@ class Steps:
         return sorted(int(match[1]) for match in matches)
 
     def sync(self) -> None:
-        """Bring the names of the steps to the disk, unless they are there.
+        """Flush the names of the steps to the disk, unless that was done before.
 
-        The files of a step are on the disk before it has its name; another process may
-        have given it that just now.
+        The files of a step are on the disk before the step gets its name. Another
+        process may have renamed a step just now.
         """
-        known = {step.path.name: step.order for step in self._known.values()}
-        if known == self._synced:
+        orders = {step.path.name: step.order for step in self._known.values()}
+        if orders == self._synced:
             return
         try:
             folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -243,18 +248,18 @@ class Steps:
             return
         try:
             os.fsync(folder)
-            self._synced = known
+            self._synced = orders
         except OSError:
-            # A file system that is read only has nothing to bring to the disk.
+            # A read-only file system has nothing to flush.
             pass
         finally:
             os.close(folder)
 
     def find(self, number: int | None) -> Step:
-        """A step by its number, or the one that was saved last.
+        """Return a step by its number, or the step that was saved last.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: there is no such step.
         """
         return find_step(self.saved(), number, self.folder, self._unreadable)
 
@@ -269,17 +274,17 @@ def find_step(
     place: object,
     read: Callable[[int], Step | None],
 ) -> Step:
-    """Find a step by its number, or the one that was saved last.
+    """Return a step by its number, or the step that was saved last.
 
     Args:
-        steps: the steps that can be read, in the order of saving.
-        number: None for the last.
-        place: where they are, for messages.
-        read: reads a step that is not among them, which says what is wrong with it; None
-            if nothing is there.
+        steps: the readable steps, in the order in which they were saved.
+        number: the number; None for the last step.
+        place: the folder, for messages.
+        read: reads a step that is not in ``steps`` and raises what is wrong with it;
+            returns None if there is none.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no such step.
     """
     if number is None:
         if not steps:
@@ -288,23 +293,23 @@ def find_step(
     for step in steps:
         if step.number == number:
             return step
-    found = read(number)
-    if found is not None:
-        return found
+    unreadable = read(number)
+    if unreadable is not None:
+        return unreadable
     numbers = [step.number for step in steps]
     raise FileNotFoundError(MSG_NO_STEP.format(number, place, numbers or "none"))
 
 
 def step_of(path: Path, number: int, meta: dict[str, Any]) -> Step:
-    """Return what is known of a step by its description."""
+    """Return the facts about a step in its description."""
     metrics = Decoder({}, path).decode(meta["metrics"])
     return Step(number, meta["order"], metrics, path, meta.get("process", ""))
 
 
 def retired(steps: list[Step], keep: int | None, keep_every: int | None) -> list[Step]:
-    """The steps that go, of all in the order of saving, the newest last.
+    """Return the steps to delete, given all steps in order, the newest last.
 
-    Steps of another job that is still running neither count nor go.
+    Steps of another job that still runs are neither counted nor deleted.
     """
     if keep is None:
         return []
@@ -318,18 +323,18 @@ def retired(steps: list[Step], keep: int | None, keep_every: int | None) -> list
 
 
 def _running_jobs(steps: list[Step]) -> set[str]:
-    """The processes that save into the same folder as the process of the newest step.
+    """Return the running processes that save into the folder, besides the newest step's.
 
-    A process of this machine can be asked about. On other machines, a process still ran
-    after this job began if it saved after a step of this job.
+    For a process of this machine, the system knows whether it runs. A process of
+    another machine counts as running if it saved after the first step of this job.
     """
-    own = steps[-1].process
-    first = min(step.order for step in steps if step.process == own)
-    machine = own.split("-")[:2]
+    own_process = steps[-1].process
+    first = min(step.order for step in steps if step.process == own_process)
+    machine = own_process.split("-")[:2]
     return {
         step.process
         for step in steps
-        if step.process not in ("", own)
+        if step.process not in ("", own_process)
         and not _rust.process_has_ended(step.process)
         and (step.order > first or step.process.split("-")[:2] == machine)
     }

@@ -1,4 +1,4 @@
-"""The command line's work on checkpoints: list, verify, load, convert."""
+"""Functions for the command line: list, verify, load, export and convert checkpoints."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ __all__ = [
 
 
 def is_step(path: str | Path) -> bool:
-    """Return whether a directory is a step of a checkpointer, whatever its name."""
+    """Return whether a directory is a step of a checkpointer, under any name."""
     return is_meta(Path(path) / META)
 
 
@@ -72,23 +72,30 @@ def is_checkpoint(path: str | Path) -> bool:
     if not folder.is_dir() or (folder / ".metadata").exists():
         return False
     return is_step(folder) or any(
-        step_number(each.name) is not None for each in folder.iterdir()
+        step_number(child.name) is not None for child in folder.iterdir()
     )
 
 
 def steps_at(path: str | Path) -> list[tuple[Path, int]]:
-    """The steps of a folder in the order of saving, whole or not; or the one that it is."""
+    """Return the steps of a folder in the order of their saves, damaged ones first.
+
+    If the path is a step itself, return only this step.
+    """
     folder = Path(path)
     if is_step(folder):
         return [(folder, read_meta(folder)["step"])]
-    known = [step.number for step in Steps(folder).saved()]
-    there = [step_number(each.name) for each in folder.iterdir()]
-    others = sorted(each for each in there if each is not None and each not in known)
-    return [(folder / f"step-{number}", number) for number in [*others, *known]]
+    saved_numbers = [step.number for step in Steps(folder).saved()]
+    numbers_found = [step_number(child.name) for child in folder.iterdir()]
+    others = sorted(
+        child
+        for child in numbers_found
+        if child is not None and child not in saved_numbers
+    )
+    return [(folder / f"step-{number}", number) for number in [*others, *saved_numbers]]
 
 
 def survey(path: str | Path) -> dict[str, Any]:
-    """Return what a step holds as plain data: its items, metrics, sizes."""
+    """Return a summary of a step as plain data: its items, metrics and sizes."""
     directory = Path(path)
     size = sum(file.stat().st_size for file in directory.iterdir() if file.is_file())
     found: dict[str, Any] = {"path": str(directory), "num_bytes": size}
@@ -108,12 +115,12 @@ def survey(path: str | Path) -> dict[str, Any]:
                 for part in parts
                 for path in files.paths(part["items"].get(name, {"files": []}))
             ]
-            tensors = [each for header in headers for each in header[1]]
+            tensors = [tensor for header in headers for tensor in header[1]]
             items[name] = {
                 "kind": about["kind"],
                 "files": len(headers),
                 "tensors": len(tensors),
-                "num_bytes": sum(each[4] for each in tensors),
+                "num_bytes": sum(tensor[4] for tensor in tensors),
             }
     except (OSError, RuntimeError) as error:
         found["problem"] = str(error).replace(str(files.root), str(directory))
@@ -129,7 +136,7 @@ def survey(path: str | Path) -> dict[str, Any]:
 
 
 def verify(path: str | Path, num_threads: int = 0) -> list[str]:
-    """List the damage of a step, a line each."""
+    """Return one line for each damage of a step."""
     directory = Path(path)
     try:
         meta = read_meta(directory)
@@ -139,17 +146,17 @@ def verify(path: str | Path, num_threads: int = 0) -> list[str]:
 
 
 def verify_place(place: Place, num_threads: int = 0) -> dict[str, list[str]] | None:
-    """List the damage of a step in a store, or of a folder of steps, by their URLs.
+    """Return the damage of one step, or of all steps of a folder, in an object store.
 
-    The files of one item at a time are on this machine.
+    The files of one item at a time are downloaded.
 
     Returns:
-        None if there are no steps.
+        One line for each damage, by the URL of the step; None if there are no steps.
     """
     try:
-        names = [found.name for found in place.list()]
+        names = [listed.name for listed in place.list()]
     except OSError:
-        # A server of HTTP lists nothing: the URL is that of one step, if of any.
+        # An HTTP server cannot list, so the URL may only be that of one step.
         names = [META] if place.exists(META) else []
     steps = [
         place / folder
@@ -161,20 +168,20 @@ def verify_place(place: Place, num_threads: int = 0) -> dict[str, list[str]] | N
         manifest = read_manifest(content)
         text = content if manifest is None else manifest.text.encode()
         steps = [place] if is_description(text) else []
-    found: dict[str, list[str]] = {}
+    listed: dict[str, list[str]] = {}
     for step in sorted(steps, key=lambda step: step_number(step.name) or 0):
         try:
             files = RemoteStepFiles(step, num_threads)
             meta = read_meta(files.root)
         except (OSError, RuntimeError, ValueError) as error:
-            found[str(step)] = [str(error)]
+            listed[str(step)] = [str(error)]
         else:
-            found[str(step)] = _verified(files, meta)
-    return found or None
+            listed[str(step)] = _verified(files, meta)
+    return listed or None
 
 
 def _verified(files: StepFiles, meta: dict[str, Any]) -> list[str]:
-    """List the damage of the files of a step, a line each, and close them."""
+    """Return one line for each damage of the files of a step, and close them."""
     lines: list[str] = []
     try:
         parts = files.parts(meta)
@@ -192,7 +199,11 @@ def _verified(files: StepFiles, meta: dict[str, Any]) -> list[str]:
 
 
 def load(path: str | Path) -> Any:
-    """A step, the latest of a folder, or a checkpoint of others, as a collection."""
+    """Load a step, the latest step of a folder, or another program's checkpoint.
+
+    Returns:
+        A tensordict.
+    """
     if is_foreign(path):
         return as_entry(read_foreign(path))
     directory, _ = steps_at(path)[-1]
@@ -206,20 +217,20 @@ def load(path: str | Path) -> Any:
 
 @contextmanager
 def directory_on_disk(path: str | Path, near: str | Path) -> Iterator[Any]:
-    """A directory of ``torch.distributed.checkpoint`` as a collection over files.
+    """Open a directory of ``torch.distributed.checkpoint`` as a memory-mapped tensordict.
 
-    The files are deleted behind it. No more than a part of a tensor is in memory while
-    they are written.
+    The directory is rewritten as temporary files, which are deleted when the context
+    ends. At most a part of a tensor is in memory meanwhile.
 
     Args:
         path: the directory.
-        near: a path beside which the files are.
+        near: a path; the temporary files are next to it.
     """
     state, tensors = open_foreign(path)
     folder = Path(near).absolute().parent
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".tensordict-", dir=folder) as made:
-        step = Path(made) / "step-0"
+    with tempfile.TemporaryDirectory(prefix=".tensordict-", dir=folder) as temporary:
+        step = Path(temporary) / "step-0"
         _write_step({"state": ("value", state)}, tensors, step, 0, durable=False)
         files = StepFiles(step)
         try:
@@ -231,8 +242,8 @@ def directory_on_disk(path: str | Path, near: str | Path) -> Iterator[Any]:
 def export(path: str | Path, target: Path, how: Export) -> None:
     """Write a step, or the latest of a folder, as a directory of another format.
 
-    Of a checkpoint of others, a safetensors file and a collection the items are those of
-    :func:`convert_to_step`.
+    A checkpoint of another program, a safetensors file and a save of a tensordict have
+    the same items as in :func:`convert_to_step`.
     """
     if not is_checkpoint(path):
         items, tensors = _items_of(path)
@@ -250,10 +261,10 @@ def export(path: str | Path, target: Path, how: Export) -> None:
 def _items_of(
     source: str | Path,
 ) -> tuple[dict[str, tuple[str, Any]], LazyTensors]:
-    """Return the items of a checkpoint of others, and what reads their tensors on ``meta``."""
+    """Return the items of a checkpoint, and the reader of its tensors on ``meta``."""
     if is_foreign(source):
-        found, tensors = open_foreign(source)
-        return as_items(found), tensors
+        obj, tensors = open_foreign(source)
+        return as_items(obj), tensors
     if is_checkpoint(source):
         raise ValueError(f"'{source}' is a checkpoint already: copy its directory.")
     state = read_safetensors(source)
@@ -264,21 +275,22 @@ def _items_of(
 
 
 def _shapes(items: Mapping[str, tuple[str, Any]]) -> dict[str, list[int]]:
-    """Return the shapes of the tensors of models, by name; not where models differ."""
-    found: dict[str, list[int]] = {}
+    """Return the shapes of model tensors by name, if all models agree on the name."""
+    shapes: dict[str, list[int]] = {}
     differing: set[str] = set()
     for kind, value in items.values():
         for name, tensor in value.items() if kind == "module" else ():
             shape = list(tensor.shape)
-            if found.setdefault(name, shape) != shape:
+            if shapes.setdefault(name, shape) != shape:
                 differing.add(name)
-    return {name: shape for name, shape in found.items() if name not in differing}
+    return {name: shape for name, shape in shapes.items() if name not in differing}
 
 
 def convert_to_step(source: str | Path, target: str | Path, *, durable: bool) -> None:
-    """Write a checkpoint of others as a step, from which a model and an optimizer restore.
+    """Write a checkpoint of another program as a step, for models and optimizers.
 
-    The tensors of a safetensors file are the item ``model``, a collection is ``data``.
+    The tensors of a safetensors file become the item ``model``, a tensordict becomes
+    ``data``.
     """
     target = Path(target).absolute()
     number = step_number(target.name)
@@ -307,18 +319,18 @@ def _write_step(
             state, names = by_number(value)
             about = {"value": encoder.encode(state)}
             if names is not None:
-                about["parameters"] = [[each, shapes.get(each)] for each in names]
+                about["parameters"] = [[name, shapes.get(name)] for name in names]
         else:
             about = {"value": encoder.encode(value)}
         about["kind"] = kind
         for fields in fields_in(about, "tensor"):
-            # The values that a tensor on meta stands for are on the CPU.
+            # A tensor on meta stands for values on the CPU.
             if fields.get("device") == "meta":
                 del fields["device"]
-        leaves = {key: tensors.written(each) for key, each in encoder.tensors.items()}
+        leaves = {key: tensors.written(leaf) for key, leaf in encoder.tensors.items()}
         described.append(Described(name, loading_kind(kind), about, leaves))
-    there = Steps(target.parent).saved()
-    order = max((step.order for step in there), default=-1) + 1
+    existing = Steps(target.parent).saved()
+    order = max((step.order for step in existing), default=-1) + 1
     fields = {"order": order, "time": time.time(), "metrics": {}}
     retired: list[Step] = []
     shared = Sharer(None).share(described)

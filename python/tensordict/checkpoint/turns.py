@@ -1,4 +1,4 @@
-"""The place of a save in the order of all, and what a step says beside its items."""
+"""The position of a save in the order of all saves, and the fields of a step."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["Announcement", "Part", "Turn", "step_fields"]
 Part: TypeAlias = "tuple[str, str]"
 """The folder of a part, and the name of the process that writes it."""
 
-MSG_METRIC = "The metric {!r} is a number, got {!r}."
+MSG_METRIC = "The metric {!r} must be a number, got {!r}."
 
 
 class Announcement(NamedTuple):
-    """The fields of a :class:`Turn` that rank 0 tells all."""
+    """The fields of a :class:`Turn` that rank 0 announces."""
 
     token: str
     order: int
@@ -37,30 +37,30 @@ class Announcement(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """The place of a save in the order of all, as the ranks agreed on it."""
+    """The position of a save in the order of all saves, on which the ranks agreed."""
 
     ranks: Ranks | None
-    """The ranks that save together; None for a process alone."""
+    """The ranks that save together; None if there is one process."""
     is_later: bool
-    """True if it is written in the background."""
+    """Whether the step is written in the background."""
     there: list[Step]
-    """The steps that are there, which rank 0 has listed."""
+    """The existing steps, as rank 0 listed them."""
     processes: list[str]
-    """The names of the processes of all ranks."""
+    """The process names of all ranks."""
     token: str
     order: int
     is_free: bool
-    """False if the save is skipped, since the one before is not done."""
+    """Whether the save may start. False: it is skipped, since another save is running."""
     before: tuple[int, int] | None
     """The number and order of the step to whose files unchanged tensors are linked."""
     host: str
-    """The name of the machine of rank 0."""
+    """The host name of rank 0."""
     kept: int | None = None
-    """The order of the newest step that is in all folders, where there are several."""
+    """The order of the newest step in all folders, if there are several folders."""
 
     @property
     def rank(self) -> int:
-        """The rank of this process."""
+        """The index of this process among the ranks."""
         return 0 if self.ranks is None else self.ranks.rank
 
     @property
@@ -70,13 +70,14 @@ class Turn(NamedTuple):
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The numbers of the ranks among all."""
+        """The global numbers of the ranks."""
         return (0,) if self.ranks is None else self.ranks.members
 
     def places(self, directory: Path) -> tuple[Path | None, list[Part]]:
-        """Return where the part of this rank goes, and those of others.
+        """Return the folder for this rank's part, and on rank 0 the parts of the others.
 
-        Rank 0 writes into the step itself, and needs to know of the others.
+        Rank 0 writes into the step itself, so its folder is None. It collects the other
+        parts.
         """
         if self.ranks is None:
             return None, []
@@ -93,7 +94,7 @@ def step_fields(metrics: Mapping[str, float] | None, *, rng: bool) -> dict[str, 
     """Return the time, the metrics and the random states of a step.
 
     Raises:
-        TypeError: a metric is no number.
+        TypeError: a metric is not a number.
     """
     fields = {"time": time.time(), "metrics": _numbers(metrics)}
     if rng:
@@ -102,12 +103,12 @@ def step_fields(metrics: Mapping[str, float] | None, *, rng: bool) -> dict[str, 
 
 
 def _numbers(metrics: Mapping[str, float] | None) -> Any:
-    found = {}
+    numbers = {}
     for name, value in dict(metrics or {}).items():
         if isinstance(value, torch.Tensor):
             value = value.detach()
         try:
-            found[name] = float(value)
+            numbers[name] = float(value)
         except (TypeError, ValueError):
             raise TypeError(MSG_METRIC.format(name, value)) from None
-    return Encoder("metrics").encode(found)
+    return Encoder("metrics").encode(numbers)

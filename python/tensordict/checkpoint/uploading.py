@@ -1,9 +1,10 @@
-"""The ranks of a step that bring it up to a store together, each the files of its part.
+"""The upload of a step by several ranks together.
 
-Rank 0 decides the names of the objects and puts the manifest when all objects are there. The
-ranks tell each other in a folder beside the steps, which they share: there rank 0 puts a list
-of the objects, each other rank a mark when its own are up, and rank 0 another one at the end.
-A mark has the error of a rank that failed.
+Each rank uploads the files of its part. Rank 0 decides the names of the objects, and
+writes the manifest after all objects are uploaded. The ranks communicate through files
+in a folder next to the steps. Rank 0 writes a list of the objects into it, each other
+rank a mark when its objects are uploaded, and rank 0 a mark at the end. The mark of a
+rank that failed contains its error.
 """
 
 from __future__ import annotations
@@ -26,20 +27,23 @@ if TYPE_CHECKING:
 __all__ = ["SharedUpload", "rank_of_file"]
 
 UPLOADS: Final = ".uploads-"
-"""The beginning of the name of the folder in which ranks tell each other."""
+"""The beginning of the name of the folder through which the ranks communicate."""
 
 _OF_RANK: Final = re.compile(r"(?:.*-)?rank-([0-9]{5})(?:-[0-9]+-of-[0-9]+)?\.\w+")
 _LONGEST_PAUSE: Final = 0.05
 
-MSG_FAILED: Final = "The step {} is not in the store: rank {} could not bring up {}: {}"
-MSG_ENDED: Final = "The step {} is not in the store: rank {} has not brought up {}, and its process has ended."
-MSG_LATE: Final = (
-    "The step {} is not in the store: rank {} has not brought up {} within {} seconds."
+MSG_FAILED: Final = (
+    "The step {} is not in the object store: rank {} could not upload {}: {}"
 )
+MSG_ENDED: Final = (
+    "The step {} is not in the object store: the process of rank {} has ended without an "
+    "upload of {}."
+)
+MSG_LATE: Final = "The step {} is not in the object store: rank {} has not uploaded {} within {} seconds."
 
 
 def rank_of_file(name: str) -> int:
-    """Return the rank that writes a file of a step, by its name.
+    """Return the rank that writes a file of a step, by the file's name.
 
     Examples:
         >>> rank_of_file("model-rank-00002.safetensors"), rank_of_file("rank-00001.json")
@@ -47,18 +51,18 @@ def rank_of_file(name: str) -> int:
         >>> rank_of_file("model-00001-of-00002.safetensors"), rank_of_file("meta.json")
         (0, 0)
     """
-    found = _OF_RANK.fullmatch(name)
-    return int(found[1]) if found else 0
+    match = _OF_RANK.fullmatch(name)
+    return int(match[1]) if match else 0
 
 
 class SharedUpload:
-    """The upload of one step by several ranks, as one of them sees it.
+    """The upload of one step by several ranks, seen from one of them.
 
     Args:
         folder: the folder of the steps, which the ranks share.
         number: the number of the step.
         turn: the turn of its save.
-        timeout: how many seconds a rank waits for another one.
+        timeout: the seconds that a rank waits for another.
     """
 
     def __init__(self, folder: Path, number: int, turn: Turn, timeout: float) -> None:
@@ -68,95 +72,98 @@ class SharedUpload:
         self.timeout = timeout
         self._members = turn.members
         self._processes = turn.processes
-        self._own: Path = folder / f"{UPLOADS}{turn.token}"
+        self._folder: Path = folder / f"{UPLOADS}{turn.token}"
 
-    # On rank 0 ----------------------------------------------------------------------------
+    # On rank 0 ---------------------------------------------------------------------------
 
     def begin(self, objects: Mapping[str, str]) -> set[str]:
-        """Tell the other ranks which objects they put, and return the files that stay.
+        """Publish the list of objects for the other ranks; return the files of this rank.
 
         Args:
-            objects: the objects by the names of the files.
+            objects: the objects, by the names of the files.
         """
-        self._own.mkdir(parents=True, exist_ok=True)
-        replace_file(str(self._own / "objects.json"), json.dumps(dict(objects)))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        replace_file(str(self._folder / "objects.json"), json.dumps(dict(objects)))
         others = range(1, len(self._processes))
         return {name for name in objects if rank_of_file(name) not in others}
 
     def wait_for_others(self) -> None:
-        """Wait until the objects of all ranks are up.
+        """Wait until the objects of all ranks are uploaded.
 
         Raises:
-            OSError: one has failed or ended, or takes too long.
+            OSError: a rank failed, ended, or took too long.
         """
         for rank in range(1, len(self._processes)):
             self._wait(f"rank-{rank:05}", rank, "its part")
 
     def end(self, error: BaseException | None) -> None:
-        """Tell the other ranks that the step is there, or why it is not."""
+        """Tell the other ranks that the step is in the store, or why it is not."""
         try:
-            self._own.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(parents=True, exist_ok=True)
             self._mark("rank-00000", error)
             if error is None:
-                # All ranks have brought this step up, and look at none before.
+                # All ranks have uploaded this step, so no rank needs the files of
+                # earlier steps.
                 self._sweep()
         except OSError:
-            # The others notice when this process ends, or after the timeout.
+            # The other ranks notice when this process ends, or after the timeout.
             pass
 
     def _sweep(self) -> None:
-        """Remove what was told of steps before, which no rank looks at any more."""
+        """Remove the folders of earlier uploads."""
         process = _rust.process_name()
         for path in self.folder.glob(f"{UPLOADS}*"):
             owner = path.name.removeprefix(UPLOADS).partition(".")[0]
-            if path != self._own and (
+            if path != self._folder and (
                 owner == process or _rust.process_has_ended(owner)
             ):
                 shutil.rmtree(path, ignore_errors=True)
 
-    # On the other ranks -------------------------------------------------------------------
+    # On the other ranks ------------------------------------------------------------------
 
     def own_objects(self) -> dict[str, str]:
-        """Return the objects that this rank puts, by the names of the files.
+        """Return the objects that this rank uploads, by the names of the files.
 
         Raises:
-            OSError: rank 0 has failed or ended, or takes too long.
+            OSError: rank 0 failed, ended, or took too long.
         """
         text = self._wait("objects.json", 0, "the step", is_mark=False)
-        found: dict[str, str] = json.loads(text)
+        objects: dict[str, str] = json.loads(text)
         return {
-            name: key for name, key in found.items() if rank_of_file(name) == self.rank
+            name: key
+            for name, key in objects.items()
+            if rank_of_file(name) == self.rank
         }
 
     def finish(self, error: BaseException | None) -> None:
-        """Tell rank 0 that the objects of this rank are up, or why they are not."""
-        self._own.mkdir(parents=True, exist_ok=True)
+        """Tell rank 0 that the objects of this rank are uploaded, or why they are not."""
+        self._folder.mkdir(parents=True, exist_ok=True)
         self._mark(f"rank-{self.rank:05}", error)
 
     def wait_for_step(self) -> None:
         """Wait until the step is in the store.
 
         Raises:
-            OSError: a rank has failed or ended, or rank 0 takes too long.
+            OSError: a rank failed or ended, or rank 0 took too long.
         """
         self._wait("rank-00000", 0, "the step")
 
-    # ------------------------------------------------------------------------------------
+    # On all ranks ------------------------------------------------------------------------
 
     def give_up(self, error: BaseException) -> None:
-        """Tell the others that this rank has failed, unless they know."""
+        """Tell the other ranks that this rank failed, unless they know it already."""
         if self._text(f"rank-{self.rank:05}") is None:
             (self.finish if self.rank else self.end)(error)
 
     def _mark(self, name: str, error: BaseException | None) -> None:
         text = "" if error is None else f"{type(error).__name__}: {error}"
-        replace_file(str(self._own / name), json.dumps({"error": text}))
+        replace_file(str(self._folder / name), json.dumps({"error": text}))
 
     def _wait(self, name: str, rank: int, what: str, *, is_mark: bool = True) -> str:
-        """Wait until another rank has put a file, and return its text.
+        """Wait until another rank has written a file, and return its text.
 
         Raises:
-            OSError: that rank, or rank 0, has failed, or its process has ended.
+            OSError: that rank or rank 0 failed, or its process has ended.
         """
         began, pause, has_ended = time.monotonic(), 0.001, False
         while True:
@@ -164,16 +171,16 @@ class SharedUpload:
             text = self._text(name)
             if text is not None and is_mark:
                 failed = json.loads(text)["error"]
-            about = self.number, self._members[rank], what
+            subject = self.number, self._members[rank], what
             if failed:
-                raise OSError(MSG_FAILED.format(*about, failed))
+                raise OSError(MSG_FAILED.format(*subject, failed))
             if text is not None:
                 return text
             if has_ended:
-                raise OSError(MSG_ENDED.format(*about))
+                raise OSError(MSG_ENDED.format(*subject))
             if time.monotonic() - began > self.timeout:
-                raise TimeoutError(MSG_LATE.format(*about, self.timeout))
-            # It is looked for once more behind the end of the process.
+                raise TimeoutError(MSG_LATE.format(*subject, self.timeout))
+            # After the process has ended, look once more.
             has_ended = _rust.process_has_ended(self._processes[rank])
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -183,10 +190,10 @@ class SharedUpload:
         return "" if text is None else str(json.loads(text)["error"])
 
     def _text(self, name: str) -> str | None:
-        # Listing the folder has a network file system ask the server.
-        if name not in _names(self._own):
+        # Listing the directory makes a network file system ask its server.
+        if name not in _names(self._folder):
             return None
-        return (self._own / name).read_text(encoding="utf-8")
+        return (self._folder / name).read_text(encoding="utf-8")
 
 
 def _names(folder: Path) -> Iterable[Any]:

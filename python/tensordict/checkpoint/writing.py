@@ -1,4 +1,4 @@
-"""The files of a step: safetensors, their index, and what is linked from the step before."""
+"""Plan the files of a step: safetensors files, their index, and links to older files."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "num_threads", "plan_step"]
 
 SHARDED_FROM = 16 << 20
-"""An item of fewer bytes is one file: threads would gain nothing from several."""
+"""An item of fewer bytes is one file, since several threads would not be faster."""
 
 OWN_FILE_FROM = 16 << 10
-"""With ``dedupe`` a tensor of so many bytes is a file of its own."""
+"""With ``dedupe``, a tensor of at least so many bytes gets its own file."""
 
 
 @dataclass
 class Plan:
-    """A step, or the part of a rank, as the native writer takes it."""
+    """A step, or the part of a rank, in the form for the native writer."""
 
     folder: Path
-    """The place of the steps."""
+    """The folder of the steps."""
     target: Path
-    """The directory that it becomes."""
+    """The directory that is written."""
     files: list[Any]
-    """Names, tensors and texts of the files of tensors."""
+    """Names, tensors and texts of the safetensors files."""
     known: list[tuple[str, bytes]]
-    """Names and bytes of further files."""
+    """Names and contents of further files."""
     linked: list[tuple[str, str]]
-    """Names, and files of an older step that get them."""
+    """File names, each with the older file that is hard-linked under this name."""
     retired: list[Path]
-    """Steps that are deleted once this one is there."""
+    """Steps to delete after this step is complete."""
     gathered: tuple[list[Part], float]
-    """Parts of other ranks, and how many seconds they are waited for."""
+    """Parts of other ranks, and the seconds to wait for them."""
     meta: dict[str, Any]
-    """The description."""
+    """The description of the step."""
     writers: Sequence[int] = ()
-    """The ranks that write the parts of others, as errors name them. Default: from 1 on."""
+    """The ranks that write the other parts, for error messages. Default: from 1 on."""
 
     def arguments(self) -> Any:
         """Return the arguments of ``_rust.save_step``."""
@@ -69,7 +69,7 @@ class Plan:
 
     @property
     def description(self) -> bytes:
-        """The bytes of the file that describes the step."""
+        """The content of ``meta.json``."""
         return dict(self.known)[META]
 
 
@@ -92,60 +92,61 @@ def plan_step(
     """Plan the files of a step.
 
     Args:
-        folder: where the steps are.
+        folder: the folder of the steps.
         number: the number of the step.
-        shared: its items, and what this rank writes of them.
-        fields: what else its description says.
-        shards: how many files an item has. Default: by its size.
-        retired: the steps that are deleted once this one is there.
-        before: the step to whose files unchanged tensors are linked, and its description.
-        dedupe: whether tensors are files that the next step can link to.
-        digest_threads: the most threads that take checksums.
-        rank: whose part it is.
-        target: where it is written, if not at the place of the step.
-        gathered: parts of other ranks, and how many seconds they are waited for.
-        writers: the ranks that write these parts, as errors name them.
+        shared: the items, as far as this rank writes them.
+        fields: further fields of the description.
+        shards: the number of files of each item. Default: by its size.
+        retired: the steps to delete after this one is complete.
+        before: the step to whose files unchanged tensors are linked, and its
+            description.
+        dedupe: whether to write files that the next step can link to.
+        digest_threads: the most threads that compute checksums.
+        rank: the rank whose part is planned.
+        target: the directory of the part. Default: the directory of the step.
+        gathered: parts of other ranks, and the seconds to wait for them.
+        writers: the ranks that write these parts, for error messages.
     """
     files: list[Any] = []
     known: list[tuple[str, bytes]] = []
     linked: list[tuple[str, str]] = []
     items: dict[str, Any] = {}
     digests = _digests(
-        [one.tensors for one in shared.items], digest_threads if dedupe else None
+        [item.tensors for item in shared.items], digest_threads if dedupe else None
     )
-    for one, found in zip(shared.items, digests, strict=True):
-        about = dict(one.about)
-        if one.is_shared:
-            about = one.kind.part_of_rank(about, rank)
-        groups = _grouped(one.tensors, shards, dedupe=dedupe)
-        names = _names(_stem(one.name, rank), len(groups))
+    for item, item_digests in zip(shared.items, digests, strict=True):
+        about = dict(item.about)
+        if item.is_shared:
+            about = item.kind.part_of_rank(about, rank)
+        groups = _grouped(item.tensors, shards, dedupe=dedupe)
+        names = _names(_stem(item.name, rank), len(groups))
         about["files"] = names
         about["headers"] = [_digest_of(group) for group in groups]
         if dedupe:
-            about["digests"] = found
+            about["digests"] = item_digests
             about["grouped"] = [list(group) for group in groups]
-        unchanged = _unchanged(one.name, about, before) if dedupe else {}
+        unchanged = _unchanged(item.name, about, before) if dedupe else {}
         for name, group in zip(names, groups, strict=True):
-            old = unchanged.get(tuple(group))
-            if old is not None:
-                linked.append((name, old))
+            old_file = unchanged.get(tuple(group))
+            if old_file is not None:
+                linked.append((name, old_file))
             else:
                 files.append((name, planned(group), TEXTS))
         if not rank:
-            others = shared.whole.get(one.name, {})
+            others = shared.whole.get(item.name, {})
             placed = list(zip(names, groups, strict=True))
             is_readable = about.get("parts", {}).keys() <= {
-                name for each in others.values() for name in each
+                name for by_name in others.values() for name in by_name
             }
             for other in range(1, len(shared.threads)) if is_readable else ():
                 placed += _written_by(
-                    one.name, other, others, shared, shards, dedupe=dedupe
+                    item.name, other, others, shared, shards, dedupe=dedupe
                 )
             if len(placed) > 1:
-                index = f"{one.name}.safetensors.index.json"
+                index = f"{item.name}.safetensors.index.json"
                 known.append((index, _index(placed)))
-            known += one.files
-        items[one.name] = about
+            known += item.files
+        items[item.name] = about
     meta = {
         "format": "tensordict.checkpoint",
         "version": VERSION,
@@ -162,7 +163,7 @@ def plan_step(
 
 
 def _digest_of(tensors: dict[str, Leaf]) -> str:
-    """Return the digest of the header of a file of some tensors."""
+    """Return the digest of the header of a file with these tensors."""
     return header_digest(
         (name, str(leaf.dtype).removeprefix("torch."), leaf.shape, count_bytes(leaf))
         for name, leaf in tensors.items()
@@ -176,7 +177,7 @@ def _stem(item: str, rank: int) -> str:
 def _grouped(
     tensors: dict[str, Leaf], shards: int | None, *, dedupe: bool, threads: int = 0
 ) -> list[dict[str, Leaf]]:
-    """The tensors of each file of an item."""
+    """Group the tensors of an item into files."""
     return _groups(tensors) if dedupe else _shards(tensors, shards, threads)
 
 
@@ -189,7 +190,7 @@ def _written_by(
     *,
     dedupe: bool,
 ) -> list[tuple[str, dict[str, Leaf]]]:
-    """The files in which another rank has whole tensors, which it writes alone."""
+    """Return the files into which another rank writes undivided tensors."""
     tensors: dict[str, Leaf] = {
         name: torch.empty(num_bytes, dtype=torch.uint8, device="meta")
         for name, num_bytes in whole.get(rank, {}).items()
@@ -217,7 +218,7 @@ def _index(placed: list[tuple[str, dict[str, Leaf]]]) -> bytes:
 def _shards(
     tensors: dict[str, Leaf], count: int | None, threads: int
 ) -> list[dict[str, Leaf]]:
-    """The tensors of each file."""
+    """Group tensors into files of similar sizes."""
     if not tensors:
         return []
     if count is None:
@@ -227,7 +228,7 @@ def _shards(
 
 
 def num_threads() -> int:
-    """The number of threads that write the files of this process."""
+    """Return the number of threads that write the files of this process."""
     return min(8, len(os.sched_getaffinity(0)))
 
 
@@ -237,27 +238,28 @@ def num_threads() -> int:
 def _digests(
     items: list[dict[str, Leaf]], num_threads: int | None
 ) -> list[dict[str, str]]:
-    """Return the digest that tells whether a tensor changed: checksum, dtype, shape.
+    """Return digests that show whether tensors changed: checksum, dtype and shape.
 
-    One call takes those of all items. None are taken where there are no threads for it.
+    One native call computes the checksums of all items. ``num_threads=None`` computes
+    none.
     """
-    found: list[dict[str, str]] = [{} for _ in items]
+    digests_by_item: list[dict[str, str]] = [{} for _ in items]
     if num_threads is None:
-        return found
+        return digests_by_item
     plain = [
-        (place, name, leaf)
-        for place, tensors in zip(found, items, strict=True)
+        (item_digests, name, leaf)
+        for item_digests, tensors in zip(digests_by_item, items, strict=True)
         for name, leaf in tensors.items()
         if isinstance(leaf, torch.Tensor)
     ]
     digests = _rust.tensor_digests([leaf for *_, leaf in plain], num_threads)
-    for (place, name, leaf), digest in zip(plain, digests, strict=True):
-        place[name] = f"{digest:016x} {str(leaf.dtype)[6:]} {list(leaf.shape)}"
-    return found
+    for (item_digests, name, leaf), digest in zip(plain, digests, strict=True):
+        item_digests[name] = f"{digest:016x} {str(leaf.dtype)[6:]} {list(leaf.shape)}"
+    return digests_by_item
 
 
 def _groups(tensors: dict[str, Leaf]) -> list[dict[str, Leaf]]:
-    """A file for each tensor that is not small, and one for those that are."""
+    """Group tensors into files: one for all small tensors, one for each other tensor."""
     small: dict[str, Leaf] = {}
     groups: list[dict[str, Leaf]] = []
     for name, leaf in tensors.items():
@@ -271,17 +273,17 @@ def _groups(tensors: dict[str, Leaf]) -> list[dict[str, Leaf]]:
 def _unchanged(
     item: str, about: dict[str, Any], before: tuple[Path, dict[str, Any]] | None
 ) -> dict[tuple[str, ...], str]:
-    """The files of the step before whose tensors are all as they were."""
+    """Return the files of the previous step whose tensors are all unchanged."""
     if before is None:
         return {}
     path, meta = before
     old = meta["items"].get(item, {})
     old_digests, digests = old.get("digests", {}), about["digests"]
-    found = {}
+    unchanged_files = {}
     for name, group in zip(old.get("files", ()), old.get("grouped", ()), strict=False):
         if all(
             tensor in digests and digests[tensor] == old_digests.get(tensor)
             for tensor in group
         ):
-            found[tuple(group)] = str(path / name)
-    return found
+            unchanged_files[tuple(group)] = str(path / name)
+    return unchanged_files

@@ -1,5 +1,5 @@
-"""Checkpointers in the training loops of others: a module for each library.
+"""Callbacks that save and restore steps in the training loops of other libraries.
 
-``tensordict.checkpoint.callbacks.lightning``, ``.transformers`` and ``.accelerate`` import
-their library; nothing here is imported with ``tensordict``.
+``tensordict.checkpoint.callbacks.lightning``, ``.transformers`` and ``.accelerate``
+import their library. ``import tensordict`` imports none of these modules.
 """

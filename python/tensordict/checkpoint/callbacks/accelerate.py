@@ -1,13 +1,15 @@
-"""The state of an ``Accelerator`` in a checkpointer, in place of ``save_state``."""
+"""Save and restore an ``Accelerator`` with a ``Checkpointer``, not with ``save_state``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 try:
-    import accelerate  # noqa: F401 (whether it is there)
+    import accelerate  # noqa: F401 (an error here says how to install it)
 except ImportError as _error:
-    msg = "This needs accelerate: pip install tensordict-rs[accelerate]"
+    msg = (
+        "AcceleratorCheckpoint needs accelerate: pip install tensordict-rs[accelerate]"
+    )
     raise ImportError(msg) from _error
 
 if TYPE_CHECKING:
@@ -20,14 +22,15 @@ __all__ = ["AcceleratorCheckpoint"]
 
 
 class AcceleratorCheckpoint:
-    """Save and restore everything that an ``Accelerator`` has prepared.
+    """A checkpoint of everything that an ``Accelerator`` has prepared.
 
-    Models, optimizers, schedulers, the scaler, loaders with a state
-    (``use_stateful_dataloader``), and what ``register_for_checkpointing`` was given.
+    The items are models, optimizers, schedulers, the gradient scaler, loaders with a
+    state (``use_stateful_dataloader=True``) and the objects of
+    ``register_for_checkpointing``.
 
     Args:
-        accelerator: the accelerator, after ``prepare``.
-        checkpointer: where steps are saved.
+        accelerator: the accelerator, after its ``prepare``.
+        checkpointer: the checkpointer that saves the steps.
     """
 
     def __init__(self, accelerator: Any, checkpointer: Checkpointer) -> None:
@@ -37,9 +40,11 @@ class AcceleratorCheckpoint:
     def _items(self) -> dict[str, Any]:
         accelerator = self.accelerator
         models = [accelerator.unwrap_model(model) for model in accelerator._models]
-        optimizers = [each.optimizer for each in accelerator._optimizers]
+        optimizers = [optimizer.optimizer for optimizer in accelerator._optimizers]
         loaders = [
-            each for each in accelerator._dataloaders if hasattr(each, "state_dict")
+            optimizer
+            for optimizer in accelerator._dataloaders
+            if hasattr(optimizer, "state_dict")
         ]
         items = {
             **_numbered("model", models),
@@ -53,16 +58,16 @@ class AcceleratorCheckpoint:
         return items
 
     def save(self, step: int, **options: Any) -> Path | None:
-        """Save a step: the arguments of :meth:`Checkpointer.save`."""
+        """Save a step, with the arguments of :meth:`Checkpointer.save`."""
         return self.checkpointer.save(step, **self._items(), **options)
 
     def restore(self, step: int | None = None, **options: Any) -> Restored:
-        """Restore a step: the arguments of :meth:`Checkpointer.restore`."""
+        """Restore a step, with the arguments of :meth:`Checkpointer.restore`."""
         return self.checkpointer.restore(step, **self._items(), **options)
 
 
 def _numbered(name: str, values: list[Any]) -> dict[str, Any]:
-    """The first under the name itself, others with their number."""
+    """Return the values by name: ``model``, ``model_1``, ``model_2`` and so on."""
     return {
         name if number == 0 else f"{name}_{number}": value
         for number, value in enumerate(values)

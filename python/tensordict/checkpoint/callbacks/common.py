@@ -1,4 +1,4 @@
-"""Settings that the callbacks of all loops share, such as folder and interval."""
+"""The base class of the callbacks: which steps to save, and when to stop."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["LoopCheckpoint"]
 
 
 class LoopCheckpoint:
-    """Save steps of somebody's loop, and set the random states of the one it goes on from.
+    """A callback that saves steps of a training loop and sets random states on a resume.
 
     Args:
-        checkpointer: where steps are saved.
-        every_n_steps: after how many steps of the optimizer one is saved.
-        **items: what else is saved and restored.
+        checkpointer: the checkpointer that saves the steps.
+        every_n_steps: the number of optimizer steps between two saves.
+        **items: more items to save and restore, by name.
     """
 
     checkpointer: Checkpointer
@@ -35,16 +35,16 @@ class LoopCheckpoint:
         return step % self.every_n_steps == 0
 
     def _is_asked(self, step: int) -> bool:
-        """Return whether a process was asked to end: the same answer on all ranks.
+        """Return whether the process was asked to end, with the same answer on all ranks.
 
-        Ranks tell each other where the signal is noted at all.
+        The ranks communicate only if the checkpointer handles SIGTERM.
         """
         if not self.checkpointer.handle_sigterm:
             return self.checkpointer.preempted
         return self.checkpointer.reached_preemption(step)
 
     def _set_random_states(self) -> None:
-        """Set those of the step that the loop goes on from, once."""
+        """Set the random states of the step that the loop resumes from, once."""
         if self._random_step is not None:
             self.checkpointer.restore_random_states(self._random_step)
             self._random_step = None

@@ -1,4 +1,4 @@
-"""A callback for PyTorch Lightning, which saves steps and goes on from the latest."""
+"""A callback for PyTorch Lightning that saves steps and resumes from the latest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ except ImportError:
         from pytorch_lightning import Callback
         from pytorch_lightning import __version__ as version
     except ImportError as _error:
-        msg = "The callback needs Lightning: pip install tensordict-rs[lightning]"
+        msg = (
+            "LightningCheckpoint needs Lightning: pip install tensordict-rs[lightning]"
+        )
         raise ImportError(msg) from _error
 
 if TYPE_CHECKING:
@@ -27,21 +29,21 @@ __all__ = ["LightningCheckpoint"]
 
 
 class LightningCheckpoint(LoopCheckpoint, Callback):  # type: ignore[misc]
-    """Save the module, optimizers, schedulers, loops and callbacks every so many steps.
+    """A callback that saves a step every ``every_n_steps`` optimizer steps.
 
-    A fit begins where the latest step of the checkpointer was saved. The random states are
-    set before a batch of a new epoch is drawn.
+    A step contains the module, optimizers, schedulers, loops, the states of the other
+    callbacks and of the datamodule, and what they add in ``on_save_checkpoint``.
+    ``fit`` resumes from the latest step of the checkpointer. It sets the random states
+    before it draws a batch of a new epoch.
 
-    A step after which an evaluation runs is saved when that is over, and the last one of
-    an epoch when the hooks of its end were called. So the metrics of a step, under all
-    their names, were measured at this step; older ones are left out. The states of other
-    callbacks are saved, that of the datamodule, and what the module and the callbacks add
-    in ``on_save_checkpoint``.
+    If a validation follows a step, the step is saved after the validation. The last
+    step of an epoch is saved after the hooks of the epoch's end. So the metrics of a
+    step were measured at this step; older metrics are left out.
 
     Args:
-        checkpointer: where steps are saved.
-        every_n_steps: after how many steps of the optimizer one is saved.
-        **items: what else is saved and restored, such as a loader with a state.
+        checkpointer: the checkpointer that saves the steps.
+        every_n_steps: the number of optimizer steps between two saves.
+        **items: more items to save and restore, such as a loader with a state.
     """
 
     def __init__(
@@ -62,13 +64,14 @@ class LightningCheckpoint(LoopCheckpoint, Callback):  # type: ignore[misc]
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         return items if scaler is None else {**items, "scaler": scaler}
 
-    # Going on ----------------------------------------------------------------------------
+    # Resuming -------------------------------------------------------------------------
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the latest step, if there is one."""
-        # Behind the others, whose states follow from an evaluation. The list is a new one:
-        # somebody walks over the old one.
-        others = [each for each in trainer.callbacks if each is not self]
+        # This callback runs last, since the states of the others follow from a
+        # validation. Lightning iterates over the old list at this moment, so the list
+        # is replaced.
+        others = [callback for callback in trainer.callbacks if callback is not self]
         trainer.callbacks = [*others, self]
         latest = self.checkpointer.latest()
         if latest is None:
@@ -79,30 +82,32 @@ class LightningCheckpoint(LoopCheckpoint, Callback):  # type: ignore[misc]
         fit_loop = trainer.fit_loop
         fit_loop.load_state_dict(restored["loops"])
         states = restored.get("lightning", {})
-        for each in trainer.callbacks:
-            if each.state_key in states.get("callbacks", {}):
-                each.load_state_dict(states["callbacks"][each.state_key])
+        for callback in trainer.callbacks:
+            if callback.state_key in states.get("callbacks", {}):
+                callback.load_state_dict(states["callbacks"][callback.state_key])
         if "datamodule" in states and trainer.datamodule is not None:
             trainer.datamodule.load_state_dict(states["datamodule"])
         self._random_step = latest
         self._last = trainer.global_step
         if restored["is_epoch_end"]:
-            # A loop that counts steps would end the epoch once more.
+            # The loop counts steps, and would end this epoch a second time.
             fit_loop._restarting = False
             fit_loop.epoch_loop.restarting = False
-            # The order of the next epoch is drawn before anybody is asked again.
+            # Lightning draws the order of the next epoch before its next hook.
             self._set_random_states()
 
     def _call_on_load(
         self, trainer: Trainer, module: LightningModule, step: int
     ) -> None:
-        """Call the hooks that want to see a checkpoint before it is loaded."""
-        wanting = [
-            each
-            for each in (*trainer.callbacks, module)
-            if not type(each).on_load_checkpoint.__module__.startswith(_OWN_MODULES)
+        """Call the ``on_load_checkpoint`` hooks of the user's module and callbacks."""
+        hook_owners = [
+            hook_owner
+            for hook_owner in (*trainer.callbacks, module)
+            if not type(hook_owner).on_load_checkpoint.__module__.startswith(
+                _OWN_MODULES
+            )
         ]
-        if not wanting:
+        if not hook_owners:
             return
         saved = self.checkpointer.restore(step, rng=False)
         model = self.checkpointer.load(step)["model"]
@@ -115,14 +120,14 @@ class LightningCheckpoint(LoopCheckpoint, Callback):  # type: ignore[misc]
             "callbacks": states.get("callbacks", {}),
             **states.get("added", {}),
         }
-        for each in wanting:
-            if each is module:
+        for hook_owner in hook_owners:
+            if hook_owner is module:
                 module.on_load_checkpoint(checkpoint)
             else:
-                each.on_load_checkpoint(trainer, module, checkpoint)
+                hook_owner.on_load_checkpoint(trainer, module, checkpoint)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Give loaders the state of the end of an epoch, which the loop does not."""
+        """Set the loader states of a step that ended an epoch; Lightning does not."""
         loop = trainer.fit_loop
         states = getattr(loop, "_combined_loader_states_to_load", None)
         if states and not loop.restarting and loop._combined_loader is not None:
@@ -136,7 +141,7 @@ class LightningCheckpoint(LoopCheckpoint, Callback):  # type: ignore[misc]
         batch: CollectionProtocol,
         batch_idx: int,
     ) -> None:
-        """Set the random states of a step within an epoch, whose order is drawn already."""
+        """Set the random states of a step within an epoch: its order is already drawn."""
         self._set_random_states()
         self._measured_before = dict(trainer.callback_metrics)
 
@@ -150,7 +155,7 @@ class LightningCheckpoint(LoopCheckpoint, Callback):  # type: ignore[misc]
         batch: CollectionProtocol,
         batch_idx: int,
     ) -> None:
-        """Save a step if it is time; end the fit if the process was asked to end."""
+        """Save a step if it is due, and stop the fit if the process was asked to end."""
         step, loop = trainer.global_step, trainer.fit_loop.epoch_loop
         is_asked = self._is_asked(step)
         if is_asked:
@@ -169,7 +174,7 @@ class LightningCheckpoint(LoopCheckpoint, Callback):  # type: ignore[misc]
             self._save(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save the step that was evaluated."""
+        """Save the step that the validation measured."""
         if trainer.sanity_checking or trainer.fit_loop.epoch_loop.batch_idx < 0:
             return
         if self._awaited == "evaluation" or trainer.should_stop:
@@ -178,7 +183,7 @@ class LightningCheckpoint(LoopCheckpoint, Callback):  # type: ignore[misc]
             self._save(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note the place behind a whole epoch; other hooks of its end follow."""
+        """Note the loop states after a complete epoch, before other hooks change them."""
         if trainer.fit_loop.epoch_loop._num_ready_batches_reached():
             self._note(trainer, is_epoch_end=True)
 
@@ -195,14 +200,14 @@ class LightningCheckpoint(LoopCheckpoint, Callback):  # type: ignore[misc]
             self._save(trainer, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save the last step, and wait until all are there."""
+        """Save the last step, and wait until all steps are saved."""
         if trainer.global_step and trainer.global_step != self._last:
             self._last = trainer.global_step
             self._save(trainer, pl_module)
         self.checkpointer.wait()
 
     def _note(self, trainer: Trainer, *, is_epoch_end: bool) -> None:
-        """Note the place of the loops at this step: hooks that follow move it."""
+        """Keep the loop states of this step, since later hooks change them."""
         loops = trainer.fit_loop.state_dict()
         self._place = trainer.global_step, loops, is_epoch_end
 
@@ -210,7 +215,7 @@ class LightningCheckpoint(LoopCheckpoint, Callback):  # type: ignore[misc]
         self._awaited = None
         if self._place is None or self._place[0] != self._last:
             self._note(trainer, is_epoch_end=False)
-        assert self._place is not None  # noqa: S101 - it was noted
+        assert self._place is not None  # noqa: S101 - `_note` has set it
         _, loops, is_epoch_end = self._place
         metrics = {
             name: float(value)
@@ -241,21 +246,27 @@ def _numbers_of(trainer: Trainer) -> dict[str, Any]:
 def _states(
     trainer: Trainer, module: LightningModule, loops: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return what callbacks and datamodule have, and what hooks add to a checkpoint."""
-    callbacks = {each.state_key: each.state_dict() for each in trainer.callbacks}
+    """Return the states of callbacks and datamodule, and what the save hooks add."""
+    callbacks = {
+        callback.state_key: callback.state_dict() for callback in trainer.callbacks
+    }
     checkpoint = {
         **_numbers_of(trainer),
         "state_dict": module.state_dict(),
         "loops": {"fit_loop": loops},
         "callbacks": {key: state for key, state in callbacks.items() if state},
     }
-    known = set(checkpoint)
-    for each in trainer.callbacks:
-        each.on_save_checkpoint(trainer, module, checkpoint)
+    own_keys = set(checkpoint)
+    for callback in trainer.callbacks:
+        callback.on_save_checkpoint(trainer, module, checkpoint)
     module.on_save_checkpoint(checkpoint)
     states = {
         "callbacks": checkpoint["callbacks"],
-        "added": {key: each for key, each in checkpoint.items() if key not in known},
+        "added": {
+            key: value for key, value in checkpoint.items() if key not in own_keys
+        },
     }
-    found = None if trainer.datamodule is None else trainer.datamodule.state_dict()
-    return {**states, "datamodule": found} if found else states
+    datamodule_state = (
+        None if trainer.datamodule is None else trainer.datamodule.state_dict()
+    )
+    return {**states, "datamodule": datamodule_state} if datamodule_state else states

@@ -1,4 +1,4 @@
-"""A callback for the ``Trainer`` of Hugging Face, which saves steps that it goes on from."""
+"""A callback for the Hugging Face ``Trainer`` that saves steps and resumes from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ try:
     from transformers import TrainerCallback
     from transformers.trainer_callback import ExportableState
 except ImportError as _error:
-    msg = "The callback needs transformers: pip install tensordict-rs[transformers]"
+    msg = (
+        "TrainerCheckpoint needs transformers: pip install tensordict-rs[transformers]"
+    )
     raise ImportError(msg) from _error
 
 if TYPE_CHECKING:
@@ -30,27 +32,29 @@ __all__ = ["TrainerCheckpoint"]
 
 
 class TrainerCheckpoint(LoopCheckpoint, TrainerCallback):  # type: ignore[misc]
-    """Save model, optimizer, scheduler and the state of the trainer every so many steps.
+    """A callback that saves a step every ``every_n_steps`` optimizer steps.
 
-    A step is a folder that ``from_pretrained`` opens and the trainer goes on from::
+    A step contains model, optimizer, scheduler and the state of the trainer. Its folder
+    works with ``from_pretrained``, and the trainer resumes from it::
 
         callback = TrainerCheckpoint(Checkpointer("run"), every_n_steps=500)
         trainer = Trainer(..., callbacks=[callback])
         trainer.train(resume_from_checkpoint=callback.latest())
 
-    A step after which the trainer logs or evaluates, or which ends an epoch, is saved when
-    that is over. Its metrics are those that the trainer logged at this step. The states of
-    other callbacks, such as ``EarlyStoppingCallback``, are in ``trainer_state.json``: the
-    trainer takes them with ``restore_callback_states_from_checkpoint=True``.
+    If the trainer logs or evaluates after a step, or the step ends an epoch, the step
+    is saved afterwards. Its metrics are the numbers that the trainer logged at this
+    step. The states of other callbacks, such as ``EarlyStoppingCallback``, are in
+    ``trainer_state.json``. To restore them, pass
+    ``restore_callback_states_from_checkpoint=True`` to the trainer.
 
-    The trainer reads the model and its own state, and passes over the batches that were
-    seen; optimizer, scheduler and random states are restored here. Have it save nothing
-    itself: ``save_strategy="no"``.
+    On a resume, the trainer reads the model and its own state, and skips the batches
+    that it has seen. This callback restores optimizer, scheduler and random states.
+    Pass ``save_strategy="no"`` to the trainer, so that it does not save a second time.
 
     Args:
-        checkpointer: where steps are saved.
-        every_n_steps: after how many steps of the optimizer one is saved.
-        **items: what else is saved and restored.
+        checkpointer: the checkpointer that saves the steps.
+        every_n_steps: the number of optimizer steps between two saves.
+        **items: more items to save and restore, by name.
     """
 
     def __init__(
@@ -61,7 +65,7 @@ class TrainerCheckpoint(LoopCheckpoint, TrainerCallback):  # type: ignore[misc]
         self._handler: Any = None
 
     def latest(self) -> str | None:
-        """The folder of the latest step, for ``resume_from_checkpoint``."""
+        """Return the folder of the latest step, for ``resume_from_checkpoint``; or None."""
         step = self.checkpointer.latest()
         if step is None:
             return None
@@ -70,8 +74,8 @@ class TrainerCheckpoint(LoopCheckpoint, TrainerCallback):  # type: ignore[misc]
     def on_train_begin(
         self, args: object, state: Any, control: object, **given: object
     ) -> None:
-        """Restore what the trainer does not, where it goes on from a step."""
-        # The trainer tells nobody its callbacks; who calls this has them.
+        """Restore optimizer, scheduler and items, which the trainer does not restore."""
+        # The trainer does not pass its callback handler; the caller's frame has it.
         self._handler = sys._getframe(1).f_locals.get("self")
         step = state.global_step
         if step == 0 or step not in self.checkpointer.steps():
@@ -87,7 +91,7 @@ class TrainerCheckpoint(LoopCheckpoint, TrainerCallback):  # type: ignore[misc]
     def on_epoch_begin(
         self, args: object, state: Any, control: object, **given: object
     ) -> None:
-        """Set the random states of a step that ended an epoch: batches are drawn next."""
+        """Set the random states of a step that ended an epoch, before batches are drawn."""
         self._save_awaited(state, control, given)
         if state.epoch is None or float(state.epoch).is_integer():
             self._set_random_states()
@@ -100,10 +104,11 @@ class TrainerCheckpoint(LoopCheckpoint, TrainerCallback):  # type: ignore[misc]
         self._set_random_states()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: object) -> None:
-        """Save a step if it is time; end the training if the process was asked to."""
+        """Save a step if it is due; stop the training if the process was asked to end."""
         is_asked = self._is_asked(state.global_step)
         if self._is_time(state.global_step) or is_asked:
-            # Loaders are ahead when the next event comes.
+            # Keep the states of now: loaders have read further when the next event
+            # comes.
             self._awaited = {
                 name: _Stated(item) if _has_state(item) else item
                 for name, item in self.items.items()
@@ -118,12 +123,12 @@ class TrainerCheckpoint(LoopCheckpoint, TrainerCallback):  # type: ignore[misc]
     def on_train_end(
         self, args: object, state: object, control: object, **given: object
     ) -> None:
-        """Save the last step if it was to be evaluated, and wait until all are there."""
+        """Save a step that awaits its evaluation, and wait until all steps are saved."""
         self._save_awaited(state, control, given)
         self.checkpointer.wait()
 
     def _save_awaited(self, state: Any, control: object, given: dict[str, Any]) -> None:
-        """Save the step before, after which the trainer has logged and evaluated."""
+        """Save the awaited step; the trainer has logged and evaluated it by now."""
         items, self._awaited = self._awaited, None
         if items is None:
             return
@@ -152,21 +157,21 @@ class TrainerCheckpoint(LoopCheckpoint, TrainerCallback):  # type: ignore[misc]
 
 
 class _Stated:
-    """The state of an item as it was.
+    """A copy of an item's state.
 
     Args:
-        item: has the state.
+        item: the item whose ``state_dict()`` is copied.
     """
 
     def __init__(self, item: Stateful) -> None:
         self._state: object = copy.deepcopy(item.state_dict())
 
     def state_dict(self) -> Any:
-        """Return the state."""
+        """Return the copy."""
         return self._state
 
     def load_state_dict(self, state: object) -> None:
-        """Take another one."""
+        """Replace the copy by ``state``."""
         self._state = state
 
 
@@ -178,11 +183,11 @@ def _has_state(item: object) -> bool:
 
 
 def _states_of_callbacks(handler: object, control: object) -> dict[str, Any]:
-    """Return the states of callbacks as the trainer writes them, and of its control."""
+    """Return the states of the callbacks and of ``control``, in the trainer's format."""
     states: dict[str, Any] = {}
-    for each in (*getattr(handler, "callbacks", ()), control):
-        if isinstance(each, ExportableState):
-            states.setdefault(type(each).__name__, []).append(each.state())
+    for source in (*getattr(handler, "callbacks", ()), control):
+        if isinstance(source, ExportableState):
+            states.setdefault(type(source).__name__, []).append(source.state())
     return {
         name: found if len(found) > 1 else found[0] for name, found in states.items()
     }

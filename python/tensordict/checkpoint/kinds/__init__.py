@@ -1,4 +1,4 @@
-"""The kinds of items of a checkpoint: a class for each, behind one table."""
+"""The kinds of items of a checkpoint: one class each, listed in one table."""
 
 from tensordict.checkpoint.kinds.collection import CollectionKind
 from tensordict.checkpoint.kinds.file import File, FileKind

@@ -1,4 +1,4 @@
-"""Collections: tensordicts, lazy stacks, tensorclasses."""
+"""The kind of tensordicts, lazy stacks and tensorclasses."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ __all__ = ["CollectionKind"]
 
 
 class CollectionKind(Kind):
-    """Fills a collection in its memory where it has the keys."""
+    """A kind whose items are filled in place where they have the saved keys."""
 
     name = "collection"
     is_exact = False
 
     def matches(self, item: object) -> bool:
-        """Return whether an item is a collection."""
+        """Return whether an item is a tensordict of any class."""
         return isinstance(item, CollectionProtocol)
 
     def state(self, item: Item) -> Any:
-        """Return the collection itself."""
+        """Return the tensordict itself."""
         return item
 
     def prepare(
         self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
     ) -> None:
-        """Compare by filling, which is taken back where it fails."""
+        """Register the fill; if it fails, the old values are restored."""
         value = restoring.value(name, about)
         if about["kind"] != self.name:
             restoring.values[name] = value
@@ -43,7 +43,7 @@ class CollectionKind(Kind):
 
 
 def _fill(item: Any, value: Any) -> None:
-    """Give a collection the values of another, in its memory where it has the keys."""
+    """Copy the values of ``value`` into ``item``, in place where it has the keys."""
     if item.is_locked:
         item.update_(value)
     else:

@@ -1,4 +1,4 @@
-"""Files of plain text, which others look for in the directory of a step."""
+"""The kind of text files that other programs look for in the directory of a step."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["File", "FileKind"]
 
 
 class File:
-    """A file of a step.
+    """A text file of a step.
 
     Args:
-        name: its name.
-        content: its text.
+        name: the name of the file.
+        content: the text.
     """
 
     def __init__(self, name: str, content: str) -> None:
@@ -29,22 +29,22 @@ class File:
 
 
 class FileKind(Kind):
-    """Saves a file beside those of tensors; it is not restored."""
+    """A kind whose files are saved next to the tensors, and not restored."""
 
     name = "file"
     is_exact = False
 
     def matches(self, item: object) -> bool:
-        """Return whether an item is a file."""
+        """Return whether an item is a :class:`File`."""
         return isinstance(item, File)
 
     def describe(self, item: Item, saving: Saving) -> dict[str, Any]:
-        """Return the name of the file."""
+        """Add the file to the step; return its name."""
         saving.files.append((item.name, item.content.encode()))
         return {"value": item.name}
 
     def prepare(
         self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
     ) -> None:
-        """Return the name of the file with the plain data."""
+        """Return the name of the file among the plain data."""
         restoring.values[name] = restoring.value(name, about)

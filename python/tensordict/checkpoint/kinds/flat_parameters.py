@@ -1,8 +1,8 @@
-"""Refuse the flat pieces of parameters of ``FullyShardedDataParallel``, which have no place.
+"""Refuse the flat parameters of ``FullyShardedDataParallel`` (the older FSDP).
 
-That class, the one before ``fully_shard``, cuts all parameters of a module in a row, so a
-piece is no part of a parameter by its dims. It gives the state of a model whole, and that
-of an optimizer by a function of its own.
+That class concatenates all parameters of a module and divides the result over ranks, so
+a piece is no block of a parameter. It returns the state of a model undivided, and the
+state of an optimizer through its own function.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["refuse_flat_module", "refuse_flat_optimizer"]
 
 MSG_MODULE = (
-    "Cannot save or restore {!r}: FullyShardedDataParallel has its parameters in flat pieces. "
-    "Give what that class has made of the model, and not the model within."
+    "Cannot save or restore {!r}: FullyShardedDataParallel keeps its parameters in flat pieces. "
+    "Pass the FullyShardedDataParallel module, not the model inside it."
 )
 MSG_OPTIMIZER = (
-    "Cannot save or restore {!r}: it is of parameters that FullyShardedDataParallel has in flat "
-    "pieces. Shard the model with torch.distributed.fsdp.fully_shard; or give "
+    "Cannot save or restore {!r}: FullyShardedDataParallel keeps its parameters in flat pieces. "
+    "Shard the model with torch.distributed.fsdp.fully_shard; or pass "
     "FullyShardedDataParallel.optim_state_dict(model, optimizer) as the item, which is restored "
     "as plain data for optim_state_dict_to_load."
 )
@@ -32,26 +32,26 @@ def _is_flat(parameter: Any) -> bool:
 
 
 def refuse_flat_module(item: str, module: nn.Module) -> None:
-    """Refuse a module that is within one of ``FullyShardedDataParallel``.
+    """Refuse a module inside a ``FullyShardedDataParallel`` module.
 
     Raises:
-        TypeError: it is.
+        TypeError: the module has flat parameters of an outer module.
     """
-    flat = {id(each) for each in module.parameters() if _is_flat(each)}
+    flat = {id(parameter) for parameter in module.parameters() if _is_flat(parameter)}
     if not flat:
         return
-    for each in module.modules():
-        if type(each).__name__ == "FullyShardedDataParallel":
-            flat -= {id(parameter) for parameter in each.parameters()}
+    for submodule in module.modules():
+        if type(submodule).__name__ == "FullyShardedDataParallel":
+            flat -= {id(parameter) for parameter in submodule.parameters()}
     if flat:
         raise TypeError(MSG_MODULE.format(item))
 
 
 def refuse_flat_optimizer(item: str, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse an optimizer of parameters of ``FullyShardedDataParallel``.
+    """Refuse an optimizer with parameters of ``FullyShardedDataParallel``.
 
     Raises:
-        TypeError: it is one.
+        TypeError: a parameter is flat.
     """
     for group in optimizer.param_groups:
         if any(map(_is_flat, group["params"])):

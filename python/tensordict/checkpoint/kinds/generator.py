@@ -1,4 +1,4 @@
-"""Generators of random numbers."""
+"""The kind of random number generators."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["GeneratorKind"]
 
 
 class GeneratorKind(Kind):
-    """Saves the state of a generator as bytes."""
+    """A kind that saves the state of a ``torch.Generator`` as bytes."""
 
     name = "generator"
 
     def matches(self, item: object) -> bool:
-        """Return whether an item is a generator of torch."""
+        """Return whether an item is a ``torch.Generator``."""
         return isinstance(item, torch.Generator)
 
     def state(self, item: Item) -> Any:

@@ -1,4 +1,4 @@
-"""The interface of a kind of item, and the table of kinds."""
+"""The interface of a kind of item, and the table of all kinds."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 __all__ = ["Kind", "Saving", "kind_named", "kind_of", "loading_kind", "register_kind"]
 
 MSG_UNKNOWN = (
-    "Cannot restore {!r}: it was saved as a {!r}, a kind of item that is not registered "
-    "here. Call tensordict.checkpoint.register_kind first. Nothing was changed."
+    "Cannot restore {!r}: its kind {!r} is not registered in this program. Call "
+    "tensordict.checkpoint.register_kind first. Nothing was changed."
 )
 
 
 Item: TypeAlias = Any
-"""An object of the program: of one kind, which knows its class."""
+"""An object of the user's program, of the class that the kind handles."""
 
 State: TypeAlias = Any
-"""Tensors, collections and plain data, as a kind of item saves and restores them."""
+"""The saved form of an item: tensors, collections and plain data."""
 
 
 class Saving:
-    """An item that is being described, and what its kind may need to know.
+    """An item that is being described, with the facts that its kind may need.
 
     Args:
         name: the name of the item.
-        trainable_only: whether parameters that need no gradient are left out.
-        parameters: item and name of the parameters of all modules, by ``id``.
+        trainable_only: whether to leave out parameters with ``requires_grad=False``.
+        parameters: the item and name of the parameters of all modules, by ``id``.
     """
 
     def __init__(
@@ -48,19 +48,19 @@ class Saving:
         self.trainable_only = trainable_only
         self.parameters: Mapping[int, tuple[str, str]] = parameters or {}
         self.encoder: Encoder = Encoder(name)
-        """Makes JSON of values, and takes their tensors."""
+        """The encoder, which converts values to JSON and collects their tensors."""
         self.files: list[tuple[str, bytes]] = []
-        """Names and bytes of further files of the step."""
+        """Names and contents of further files of the step."""
         self.buffers: frozenset[str] = frozenset()
-        """The names of the buffers of a module."""
+        """The names of a module's buffers."""
 
 
 class Kind:
-    """A kind of item: how one is saved and restored.
+    """The base class for kinds of items: how to save and restore an object.
 
-    A class of your own says with :meth:`matches` which objects are of the kind, and with
-    :meth:`state` and :meth:`set_state` what is saved of one: tensors, collections and plain
-    data. :func:`register_kind` makes it known.
+    Write a subclass to save objects of your own. Its :meth:`matches` recognizes the
+    objects, :meth:`state` returns their tensors, collections and plain data, and
+    :meth:`set_state` restores these. Pass an instance to :func:`register_kind`.
 
     Examples:
         >>> import tempfile
@@ -90,64 +90,66 @@ class Kind:
     """
 
     name: str = ""
-    """The name that files have for the kind."""
+    """The name of the kind, which is saved with each item."""
 
     is_exact: bool = True
-    """True if an item is restored only from one of the same kind."""
+    """Whether an item can only be restored from an item of the same kind."""
 
     is_shared: bool = False
-    """True if all ranks have the item together, and each saves a part of it. Otherwise
-    each rank has an item of its own."""
+    """Whether all ranks own an item together, and each saves a part. If false, each
+    rank saves its own item."""
 
     def matches(self, item: object) -> bool:
         """Return whether an item is of this kind."""
         raise NotImplementedError
 
     def state(self, item: Item) -> Any:
-        """Return what is saved of an item: tensors, collections and plain data."""
+        """Return the state of an item: tensors, collections and plain data."""
         raise NotImplementedError
 
     def set_state(self, item: Item, state: State) -> None:
-        """Give an item the state that was saved of one."""
+        """Set the state of an item to a saved state."""
         raise NotImplementedError
 
     def describe(self, item: Item, saving: Saving) -> dict[str, Any]:
-        """Return what JSON says of an item, whose tensors ``saving.encoder`` takes.
+        """Return the JSON description of an item; ``saving.encoder`` collects its tensors.
 
         Raises:
-            TypeError: it holds something that a checkpoint cannot.
+            TypeError: the item contains an object that a checkpoint cannot store.
         """
         return {"value": saving.encoder.encode(self.state(item))}
 
     def prepare(
         self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
     ) -> None:
-        """Read and compare, and say how the item changes: nothing is changed yet.
+        """Read and compare the saved item, and register how the item changes.
+
+        Nothing is changed yet.
 
         Raises:
-            RuntimeError: the item differs from what was saved.
+            RuntimeError: the item differs from the saved one.
         """
-        own = self.state(item)
-        value = restoring.value(name, about, like=own)
-        before = copy.deepcopy(own)
+        current = self.state(item)
+        value = restoring.value(name, about, like=current)
+        before = copy.deepcopy(current)
         restoring.add(
             lambda: self.set_state(item, value), lambda: self.set_state(item, before)
         )
 
     def load(self, about: Mapping[str, Any], decoder: Decoder) -> Any:
-        """Return what was saved, where there is no item to restore."""
+        """Return the saved state, when there is no item to restore."""
         return decoder.decode(about["value"])
 
     def part_of_rank(self, about: dict[str, Any], rank: int) -> dict[str, Any]:
-        """Return what the description of a rank says: of what all share rank 0 says all."""
+        """Return a rank's description of an item; rank 0 describes shared items for all."""
         return {"kind": self.name} if self.is_shared and rank else dict(about)
 
     def merged(self, item: str, abouts: Mapping[int, Any]) -> dict[str, Any]:
-        """Join the descriptions of ranks whose parts of a shared item differ.
+        """Merge the descriptions of ranks whose parts of a shared item differ.
 
         Args:
             item: the name of the item.
-            abouts: descriptions by the rank.
+            abouts: the descriptions by rank.
         """
         return dict(abouts[min(abouts)])
 
@@ -157,38 +159,41 @@ _ORDER: list[Kind] = []
 
 
 def register_kind(kind: Kind, *, is_last: bool = False) -> None:
-    """Make a kind of item known; it is asked before those that are known.
+    """Register a kind of item; it is tried before the kinds that are registered already.
 
     Args:
-        kind: the kind, in the place of one with its name.
-        is_last: whether it is asked after those that are known.
+        kind: the kind; it replaces a kind of the same name.
+        is_last: whether it is tried after the registered kinds instead.
+
+    Raises:
+        ValueError: the kind has no name.
     """
     if not kind.name:
         raise ValueError(
             f"{type(kind).__name__} has no name: set the attribute `name`."
         )
-    old = _KINDS.get(kind.name)
-    if old is not None:
-        _ORDER.remove(old)
+    existing = _KINDS.get(kind.name)
+    if existing is not None:
+        _ORDER.remove(existing)
     _KINDS[kind.name] = kind
     _ORDER.insert(len(_ORDER) if is_last else 0, kind)
 
 
 def kind_of(item: object) -> Kind:
-    """Return the kind of an item, which decides how it is saved and restored."""
+    """Return the kind of an item, which decides how the item is saved and restored."""
     return next(kind for kind in _ORDER if kind.matches(item))
 
 
 def loading_kind(name: str) -> Kind:
-    """Return the kind of an item that is loaded without an object to restore."""
+    """Return the kind for loading an item without an object to restore."""
     return _KINDS.get(name) or Kind()
 
 
 def kind_named(name: str, item: str) -> Kind:
-    """Return the kind of an item that was saved.
+    """Return the kind of a saved item.
 
     Raises:
-        RuntimeError: there is none of that name.
+        RuntimeError: no kind of this name is registered.
     """
     try:
         return _KINDS[name]

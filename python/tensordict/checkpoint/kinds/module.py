@@ -1,4 +1,4 @@
-"""Modules: their tensors by name, which are tied, and filling them again in their place."""
+"""The kind of modules: save their tensors by name, and fill them in place."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ __all__ = ["ModuleKind", "describe_state", "saved_state"]
 MSG_MODULE = "Cannot restore {item}: the model and the checkpoint differ, and neither was changed.{lines}"
 MSG_META = (
     "Cannot restore {item!r}: {names} would stay on meta, since the checkpoint has no "
-    "values for them. Give them some first, as with module.to_empty(device=...). Nothing "
+    "values for them. Give them memory first, as with module.to_empty(device=...). Nothing "
     "was changed."
 )
 
 
 class ModuleKind(Kind):
-    """Saves the state of a module under its plain names."""
+    """A kind that saves the state of a module under its plain names."""
 
     name = "module"
     is_shared = True
@@ -48,7 +48,7 @@ class ModuleKind(Kind):
         return isinstance(item, nn.Module)
 
     def describe(self, item: Item, saving: Saving) -> dict[str, Any]:
-        """Take the tensors under their plain names, and say the rest of the state."""
+        """Collect the tensors under plain names, and describe the rest of the state."""
         refuse_flat_module(saving.name, item)
         frozen: set[str] = set()
         if saving.trainable_only:
@@ -68,7 +68,7 @@ class ModuleKind(Kind):
     def prepare(
         self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
     ) -> None:
-        """Compare names and shapes, and have the tensors read into their place."""
+        """Compare names and shapes, and register reads into the module's tensors."""
         refuse_flat_module(name, item)
         filling = _Filling(item, name, about, restoring)
         if filling.is_plain():
@@ -82,8 +82,8 @@ class ModuleKind(Kind):
 
     def merged(self, item: str, abouts: Mapping[int, Any]) -> dict[str, Any]:
         """Return the union of the names of all ranks."""
-        found: dict[str, Any] = {**abouts[min(abouts)]}
-        found["names"] = list(
+        union: dict[str, Any] = {**abouts[min(abouts)]}
+        union["names"] = list(
             dict.fromkeys(name for about in abouts.values() for name in about["names"])
         )
         for field in ("tied", "values"):
@@ -91,15 +91,15 @@ class ModuleKind(Kind):
             for about in abouts.values():
                 joined = {**about.get(field, {}), **joined}
             if joined:
-                found[field] = joined
+                union[field] = joined
         frozen = {name for about in abouts.values() for name in about.get("frozen", ())}
         if frozen:
-            found["frozen"] = sorted(frozen - set(found["names"]))
-        return found
+            union["frozen"] = sorted(frozen - set(union["names"]))
+        return union
 
 
 def _config_of(module: object) -> list[tuple[str, bytes]]:
-    """The configuration without which ``transformers`` does not open a folder."""
+    """Return the ``config.json`` of a ``transformers`` model."""
     write = getattr(getattr(module, "config", None), "to_json_string", None)
     if not hasattr(module, "save_pretrained") or write is None:
         return []
@@ -114,14 +114,14 @@ def describe_state(
     bare: Mapping[str, str] | None = None,
     tied_to: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Take the tensors of the state of a module, but for those that are frozen.
+    """Collect the tensors of a module's state, and describe the state.
 
     Args:
         state: the state.
-        encoder: takes the tensors.
-        frozen: the names that are left out.
-        bare: the names under which they are saved, by those of the state.
-        tied_to: the first name of tensors that have several, by the others.
+        encoder: the encoder that collects the tensors.
+        frozen: the names to leave out.
+        bare: the names under which tensors are saved, by the names of the state.
+        tied_to: the first name of tied tensors, by their other names.
     """
     tied: dict[str, str] = {}
     values: dict[str, Any] = {}
@@ -131,10 +131,11 @@ def describe_state(
             continue
         name, first = renamed.get(key, key), firsts.get(key)
         if first is not None and is_sharded(value):
-            # Memory does not tell it: ranks may have an empty part.
-            known = values.get(renamed.get(first, first))
-            if known is not None:
-                values[name] = known
+            # Addresses do not show that these are tied, since a rank may have an empty
+            # shard.
+            saved_first = values.get(renamed.get(first, first))
+            if saved_first is not None:
+                values[name] = saved_first
                 continue
         is_plain = isinstance(value, torch.Tensor) and not is_sharded(value)
         if is_plain and special.is_strided(value):
@@ -144,7 +145,7 @@ def describe_state(
             elif fields["name"] != name:
                 tied[name] = fields["name"]
             continue
-        # Extra state, and what else a module has there.
+        # Extra state, and other values that are not tensors.
         values[name] = encoder.encode(value, (name,))
     about: dict[str, Any] = {
         "kind": "module",
@@ -164,22 +165,22 @@ def describe_state(
 
 
 def _tied(module: nn.Module) -> dict[str, str]:
-    """The first name of parameters and buffers that have several, by the others."""
+    """Return the first name of tied parameters and buffers, by their other names."""
     first: dict[int, str] = {}
-    found = {}
+    first_names = {}
     named = (
         *module.named_parameters(remove_duplicate=False),
         *module.named_buffers(remove_duplicate=False),
     )
     for name, value in named:
-        known = first.setdefault(id(value), name)
-        if known != name:
-            found[name] = known
-    return found
+        first_name = first.setdefault(id(value), name)
+        if first_name != name:
+            first_names[name] = first_name
+    return first_names
 
 
 def saved_state(about: Mapping[str, Any], decoder: Decoder) -> OrderedDict[str, Any]:
-    """The state of a module as it was saved, with tied tensors under all of their names."""
+    """Return the state of a module as it was saved, with tied tensors under all names."""
     tied, values = about.get("tied", {}), about.get("values", {})
     state: OrderedDict[str, Any] = OrderedDict()
     for name in about["names"]:
@@ -204,10 +205,10 @@ class Mismatch:
         self.wrong: list[str] = []
 
     def refuse(self, item: str, restoring: Restoring) -> None:
-        """Raise what is refused.
+        """Raise an error about the differences that are not allowed.
 
         Raises:
-            RuntimeError: shapes differ; or names, where that is strict.
+            RuntimeError: shapes differ, or the restore is strict and names differ.
         """
         strict = restoring.strict
         lines = list(self.wrong)
@@ -232,13 +233,13 @@ def _shown(names: list[str]) -> str:
 
 
 class _Filling:
-    """The restoring of one module.
+    """The restore of one module.
 
     Args:
         module: the module.
-        item: its name.
-        about: what the checkpoint says of it.
-        restoring: the restore that it is part of.
+        item: the name of the item.
+        about: the description of the item.
+        restoring: the restore to which it belongs.
     """
 
     def __init__(
@@ -254,16 +255,17 @@ class _Filling:
         self.restoring = restoring
         self.files: ItemFiles = restoring.files_of(item, about)
         self.is_known: bool = _is_plain(module)
-        # The parameters themselves, where no method of the module's own gives the state.
+        # The parameters themselves, unless the module overrides how its state is built.
         self.own: dict[str, Any] = (
             module.state_dict(keep_vars=True) if self.is_known else module.state_dict()
         )
         self.bare: dict[str, str] = bare_names(module, self.own)
         own_names = set(self.bare.values())
-        known = [*about["names"], *about.get("frozen", ())]
-        # The names of the checkpoint, by those of the bare model.
+        saved_names = [*about["names"], *about.get("frozen", ())]
+        # The names in the checkpoint, by the names in the bare model.
         self.saved: dict[str, str] = {
-            bare: name for name, bare in bare_wrapper_names(known, own_names).items()
+            bare: name
+            for name, bare in bare_wrapper_names(saved_names, own_names).items()
         }
         frozen = set(about.get("frozen", ()))
         self.frozen: set[str] = {
@@ -273,7 +275,7 @@ class _Filling:
             del self.saved[bare]
 
     def is_plain(self) -> bool:
-        """Return whether loading is copying tensors, and nothing else."""
+        """Return whether loading the module only copies tensors."""
         values = self.about.get("values", {}).values()
         return (
             self.is_known
@@ -289,7 +291,7 @@ class _Filling:
         )
 
     def _stored(self, bare: str) -> Stored | None:
-        """Return the tensor of the checkpoint under a name; None where it is no dense one."""
+        """Return the saved dense tensor with a name; None for another value."""
         name = self.saved[bare]
         value = self.about.get("values", {}).get(name)
         if value is None:
@@ -299,76 +301,81 @@ class _Filling:
         return None
 
     def _compare(self) -> dict[str, Stored]:
-        """Compare names and shapes; what is stored, by the names of the module."""
-        found = Mismatch()
+        """Compare names and shapes; return the saved tensors by the names of the module."""
+        mismatch = Mismatch()
         own = {bare: name for name, bare in self.bare.items()}
-        found.missing = [
+        mismatch.missing = [
             bare for bare in own if bare not in self.saved and bare not in self.frozen
         ]
-        found.unexpected = [bare for bare in self.saved if bare not in own]
+        mismatch.unexpected = [bare for bare in self.saved if bare not in own]
         stored: dict[str, Stored] = {}
         for bare, name in own.items():
             if bare not in self.saved:
                 continue
-            each = self._stored(bare)
+            saved_tensor = self._stored(bare)
             value = self.own[name]
-            if each is None or not isinstance(value, torch.Tensor):
+            if saved_tensor is None or not isinstance(value, torch.Tensor):
                 continue
-            stored[name] = each
+            stored[name] = saved_tensor
             is_lazy = nn.parameter.is_lazy(value)
-            if not is_lazy and list(value.shape) != list(each.shape):
-                found.wrong.append(
+            if not is_lazy and list(value.shape) != list(saved_tensor.shape):
+                mismatch.wrong.append(
                     f"size mismatch for {bare!r}: the model has {list(value.shape)} and "
-                    f"the checkpoint {list(each.shape)}"
+                    f"the checkpoint {list(saved_tensor.shape)}"
                 )
         restoring = self.restoring
-        found.refuse(self.item, restoring)
-        restoring.missing += [f"{self.item}.{each}" for each in found.missing]
+        mismatch.refuse(self.item, restoring)
+        restoring.missing += [f"{self.item}.{name}" for name in mismatch.missing]
         if not restoring.strict:
-            restoring.unexpected += [f"{self.item}.{each}" for each in found.unexpected]
+            restoring.unexpected += [
+                f"{self.item}.{name}" for name in mismatch.unexpected
+            ]
         return stored
 
     def fill(self) -> None:
-        """Have the tensors of a plain module read into their memory, or made."""
+        """Register reads into the tensors of a plain module; create those on ``meta``."""
         stored = self._compare()
         self._refuse_meta(stored)
-        made: list[tuple[torch.Tensor, torch.Tensor]] = []
+        replacements: list[tuple[torch.Tensor, torch.Tensor]] = []
         # Tied tensors are read once.
         read: set[tuple[int, str]] = set()
-        for name, each in stored.items():
-            own = self.own[name]
-            if (id(own), each.name) in read:
+        for name, saved_tensor in stored.items():
+            tensor = self.own[name]
+            if (id(tensor), saved_tensor.name) in read:
                 continue
-            read.add((id(own), each.name))
-            if own.is_meta:
-                if all(own is not other for other, _ in made):
-                    made.append((own, self._made(own, each)))
+            read.add((id(tensor), saved_tensor.name))
+            if tensor.is_meta:
+                if all(tensor is not other for other, _ in replacements):
+                    replacements.append(
+                        (tensor, self._new_tensor(tensor, saved_tensor))
+                    )
                 continue
-            self.restoring.read_into(each, own)
-        if made:
-            # States of optimizers go to the devices of parameters, which come first.
-            swap = partial(self._swap, made)
+            self.restoring.read_into(saved_tensor, tensor)
+        if replacements:
+            # Swap first: optimizers take the devices of their parameters.
+            swap = partial(self._swap, replacements)
             self.restoring.add(swap, swap, is_first=True)
 
-    def _made(self, own: torch.Tensor, each: Stored) -> torch.Tensor:
-        """The tensor that takes the place of one on ``meta``: only this rank's part."""
+    def _new_tensor(self, own: torch.Tensor, stored: Stored) -> torch.Tensor:
+        """Return a tensor that replaces one on ``meta``, with this rank's part only."""
         device = self.restoring.device
-        value = self.restoring.tensor(each, own, device, own.dtype)
+        value = self.restoring.tensor(stored, own, device, own.dtype)
         if isinstance(own, nn.Parameter):
             return nn.Parameter(value, requires_grad=own.requires_grad)
         return value
 
-    def _swap(self, made: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Give tensors on ``meta`` their values, or take them; they stay the same objects.
+    def _swap(self, replacements: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Swap ``meta`` tensors with their replacements, or back; their identities stay.
 
-        Optimizers, and other modules that share a parameter, go on with it.
+        Optimizers, and other modules that share a parameter, keep using the same
+        object.
         """
-        for own, value in made:
-            torch.utils.swap_tensors(own, value)
-        for each in self.module.modules():
-            for hook in each._load_state_dict_post_hooks.values():
-                # FSDP keeps a view of each parameter, which now is another.
-                hook(each, None)
+        for tensor, value in replacements:
+            torch.utils.swap_tensors(tensor, value)
+        for submodule in self.module.modules():
+            for hook in submodule._load_state_dict_post_hooks.values():
+                # FSDP keeps a view of each parameter, whose tensor has changed.
+                hook(submodule, None)
 
     def _refuse_meta(self, filled: Iterable[str]) -> None:
         names = set(filled)
@@ -386,22 +393,22 @@ class _Filling:
             raise RuntimeError(MSG_META.format(item=self.item, names=_shown(left)))
 
     def load_by_torch(self) -> None:
-        """Load a module with its own way, which may rename and convert what it gets."""
+        """Load a module with its own method, which may rename and convert values."""
         module, restoring = self.module, self.restoring
-        own_of = {bare: name for name, bare in self.bare.items()}
+        name_of = {bare: name for name, bare in self.bare.items()}
         likes = {
-            self.saved[bare]: self.own[own_of[bare]]
+            self.saved[bare]: self.own[name_of[bare]]
             for bare in self.saved
-            if bare in own_of
+            if bare in name_of
         }
         state = restoring.value(self.item, self.about, like=likes)
         for bare, name in self.saved.items():
-            key = own_of.get(bare, bare)
+            key = name_of.get(bare, bare)
             if key != name:
                 state[key] = state.pop(name)
         for bare in self.frozen:
-            if bare in own_of:
-                state[own_of[bare]] = self.own[own_of[bare]]
+            if bare in name_of:
+                state[name_of[bare]] = self.own[name_of[bare]]
         takes_strict = "strict" in inspect.signature(module.load_state_dict).parameters
         has_meta = any(
             isinstance(value, torch.Tensor) and value.is_meta
@@ -416,9 +423,9 @@ class _Filling:
                 options["assign"] = True
             result = module.load_state_dict(state, **options)
             if not strict and result is not None:
-                restoring.missing += [f"{item}.{each}" for each in result.missing_keys]
+                restoring.missing += [f"{item}.{key}" for key in result.missing_keys]
                 restoring.unexpected += [
-                    f"{item}.{each}" for each in result.unexpected_keys
+                    f"{item}.{key}" for key in result.unexpected_keys
                 ]
 
         def undo() -> None:
@@ -435,17 +442,17 @@ _PLAIN_LOADERS = {
 
 
 def _is_plain(module: nn.Module) -> bool:
-    """Return whether loading this module is copying its tensors, and nothing else."""
+    """Return whether loading this module only copies its tensors."""
     if type(module).load_state_dict is not nn.Module.load_state_dict:
         return False
-    for each in module.modules():
-        cls = type(each)
+    for submodule in module.modules():
+        cls = type(submodule)
         if (
             cls._load_from_state_dict not in _PLAIN_LOADERS
             or cls.set_extra_state is not nn.Module.set_extra_state
             or cls.state_dict is not nn.Module.state_dict
-            or each._state_dict_pre_hooks
-            or not all(map(_is_of_wrapper, _hooks_of(each)))
+            or submodule._state_dict_pre_hooks
+            or not all(map(_is_of_wrapper, _hooks_of(submodule)))
         ):
             return False
     return True
@@ -461,11 +468,11 @@ _WRAPPERS = (
     "torch.distributed.fsdp._fully_shard",
     "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
 )
-"""Modules of torch whose hooks note new parameters, or take a prefix of names away."""
+"""Modules of torch whose hooks only record new parameters or remove name prefixes."""
 
 
 def _is_of_wrapper(hook: object) -> bool:
-    """Return whether a hook changes no values: of ``fully_shard``, of activation checkpoints."""
+    """Return whether a hook changes no values, as in ``fully_shard``."""
     called = getattr(hook, "hook", hook)
     return str(getattr(called, "__module__", "")).startswith(_WRAPPERS)
 

@@ -1,4 +1,4 @@
-"""Optimizers: states that go by the names of parameters, whatever their order and groups."""
+"""The kind of optimizers, whose states are matched by the names of parameters."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ MSG_DIFFERS = (
     "Nothing was changed."
 )
 MSG_UNNAMED = (
-    "Cannot save {item!r}: the ranks {one} and {other} have other parameters, and their "
-    "names are not known. Save the model with the optimizer, or make that of "
+    "Cannot save {item!r}: the ranks {one} and {other} have different parameters of unknown "
+    "names. Save the model together with the optimizer, or create the optimizer from "
     "model.named_parameters()."
 )
 
 
 class OptimizerKind(Kind):
-    """Saves the state of an optimizer with the names and shapes of its parameters."""
+    """A kind that saves the state with the names and shapes of the parameters."""
 
     name = "optimizer"
     is_shared = True
@@ -46,14 +46,18 @@ class OptimizerKind(Kind):
         return isinstance(item, torch.optim.Optimizer)
 
     def describe(self, item: Item, saving: Saving) -> dict[str, Any]:
-        """Take the state of each parameter under its name."""
+        """Collect the state of each parameter under the parameter's name."""
         refuse_flat_optimizer(saving.name, item)
         encoder, state = saving.encoder, item.state_dict()
         if not _is_usual(state):
             return {"value": encoder.encode(state)}
         numbers = [n for group in state["param_groups"] for n in group["params"]]
-        own = Parameters.of(item, saving.parameters)
-        names = own.names if len(own.names) == len(numbers) else [None] * len(numbers)
+        parameters = Parameters.of(item, saving.parameters)
+        names = (
+            parameters.names
+            if len(parameters.names) == len(numbers)
+            else [None] * len(numbers)
+        )
         stems = {
             number: name or str(number)
             for number, name in zip(numbers, names, strict=True)
@@ -61,9 +65,9 @@ class OptimizerKind(Kind):
         pairs = [
             [
                 encoder.encode(key),
-                encoder.encode(each, ("state", stems.get(key, str(key)))),
+                encoder.encode(parameter_state, ("state", stems.get(key, str(key)))),
             ]
-            for key, each in state["state"].items()
+            for key, parameter_state in state["state"].items()
         ]
         others = {
             key: encoder.encode(value, (key,))
@@ -73,17 +77,17 @@ class OptimizerKind(Kind):
         about: dict[str, Any] = {
             "value": {"state": {"$": "dict", "items": pairs}, **others}
         }
-        if len(own.names) == len(numbers):
+        if len(parameters.names) == len(numbers):
             about["parameters"] = [
                 [name, list(parameter.shape) if _has_shape(parameter) else None]
-                for name, parameter in zip(names, own.parameters, strict=True)
+                for name, parameter in zip(names, parameters.parameters, strict=True)
             ]
         return about
 
     def prepare(
         self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
     ) -> None:
-        """Match the parameters, and compare groups and shapes."""
+        """Match the parameters, compare groups and shapes, and register the load."""
         refuse_flat_optimizer(name, item)
         value = about["value"]
         if not _is_usual(value) or not _is_usual(item.state_dict()):
@@ -105,7 +109,7 @@ class OptimizerKind(Kind):
         restoring.add(lambda: load_optimizer(item, state), undo)
 
     def merged(self, item: str, abouts: Mapping[int, Any]) -> dict[str, Any]:
-        """Return the union of the parameters of all ranks, which have new numbers."""
+        """Merge the parameters of all ranks, and number them anew."""
         ranks = sorted(abouts)
         first = abouts[ranks[0]]
         tables = {rank: abouts[rank].get("parameters") for rank in ranks}
@@ -125,40 +129,45 @@ class OptimizerKind(Kind):
                     numbers[name] = len(numbers)
                     parameters.append([name, shape])
             saved = SavedGroups(abouts[rank])
-            for number, each in saved.state.items():
-                state.setdefault(numbers[saved.names[number]], each)
+            for number, parameter_state in saved.state.items():
+                state.setdefault(numbers[saved.names[number]], parameter_state)
             for place, group in enumerate(saved.groups):
                 options = {
                     key: value
                     for key, value in group.items()
                     if key not in ("params", "param_names")
                 }
-                made = groups.setdefault(
+                merged_group = groups.setdefault(
                     (place, repr(options)), {**options, "params": []}
                 )
                 for number in group["params"]:
-                    own = numbers[saved.names[number]]
-                    if all(own not in each["params"] for each in groups.values()):
-                        made["params"].append(own)
-        # Numbers follow the groups, as those of torch do.
+                    merged_number = numbers[saved.names[number]]
+                    if all(
+                        merged_number not in merged["params"]
+                        for merged in groups.values()
+                    ):
+                        merged_group["params"].append(merged_number)
+        # Number the parameters in the order of the groups, as torch does.
         order = [number for group in groups.values() for number in group["params"]]
-        new = {old: number for number, old in enumerate(order)}
+        new_numbers = {old_number: number for number, old_number in enumerate(order)}
         merged_groups = [
-            {**group, "params": [new[each] for each in group["params"]]}
+            {**group, "params": [new_numbers[number] for number in group["params"]]}
             for group in groups.values()
         ]
-        pairs = [[new[number], state[number]] for number in order if number in state]
+        pairs = [
+            [new_numbers[number], state[number]] for number in order if number in state
+        ]
         value = {**first["value"], "state": {"$": "dict", "items": pairs}}
         value["param_groups"] = merged_groups
         return {
             **first,
             "value": value,
-            "parameters": [parameters[each] for each in order],
+            "parameters": [parameters[number] for number in order],
         }
 
 
 def _is_usual(state: object) -> bool:
-    """Return whether a state is one as torch's own optimizers have it."""
+    """Return whether a state has the form of torch's own optimizers."""
     return (
         isinstance(state, dict)
         and isinstance(state.get("state"), dict)
@@ -175,13 +184,13 @@ def _has_shape(parameter: torch.Tensor) -> bool:
 
 
 class _Matching:
-    """The restoring of one optimizer.
+    """The restore of one optimizer.
 
     Args:
         optimizer: the optimizer.
-        item: its name.
-        about: what the checkpoint says of it.
-        restoring: the restore that it is part of.
+        item: the name of the item.
+        about: the description of the item.
+        restoring: the restore to which it belongs.
     """
 
     def __init__(
@@ -200,7 +209,7 @@ class _Matching:
         self.lines: list[str] = []
 
     def state(self) -> dict[str, Any]:
-        """Read the state that the optimizer gets, with its own numbers.
+        """Read the state for the optimizer, under its own parameter numbers.
 
         Raises:
             RuntimeError: names, shapes or options differ.
@@ -252,69 +261,69 @@ class _Matching:
         return RuntimeError(MSG_DIFFERS.format(item=self.item, lines=joined))
 
     def _shapes(self, encoded: object) -> dict[str, tuple[int, ...]]:
-        """The shapes of the tensors in the state of a parameter."""
+        """Return the shapes of the tensors in the encoded state of a parameter."""
         if not isinstance(encoded, dict):
             return {}
-        found = {}
+        shapes = {}
         for key, value in encoded.items():
             if isinstance(value, dict) and value.get("$") in ("tensor", "sharded"):
-                found[key] = self.files.of_fields(value).shape
-        return found
+                shapes[key] = self.files.of_fields(value).shape
+        return shapes
 
     def _compare_shapes(self, number: int, saved: int) -> None:
         parameter = self.own.parameters[number]
         if not _has_shape(parameter):
             return
-        own = tuple(parameter.shape)
+        own_shape = tuple(parameter.shape)
         name = self.own.names[number] or self.saved.shown(saved)
-        known = self.saved.shapes[saved]
-        if known is not None:
-            if tuple(known) != own:
+        saved_shape = self.saved.shapes[saved]
+        if saved_shape is not None:
+            if tuple(saved_shape) != own_shape:
                 self.lines.append(
-                    f"size mismatch for {name!r}: the parameter has {list(own)}, and "
-                    f"had {list(known)}"
+                    f"size mismatch for {name!r}: the parameter has {list(own_shape)}, and "
+                    f"had {list(saved_shape)}"
                 )
             return
-        # A step of before has no shapes of parameters: states that all have one shape
-        # have that of theirs.
+        # Steps of older versions contain no parameter shapes. If all tensors of the
+        # state have one shape, it is the parameter's.
         shapes = self._shapes(self.saved.state.get(saved))
         large = {shape for shape in shapes.values() if math.prod(shape) > 1}
-        if len(large) == 1 and own not in large:
+        if len(large) == 1 and own_shape not in large:
             key = next(key for key, shape in shapes.items() if shape in large)
             self.lines.append(
-                f"size mismatch for {name!r}: the parameter has {list(own)}, and "
+                f"size mismatch for {name!r}: the parameter has {list(own_shape)}, and "
                 f"{key!r} in the checkpoint {list(large.pop())}"
             )
 
     def _groups(self, matched: Mapping[int, int]) -> list[dict[str, Any]]:
-        """The groups of the optimizer with the options that were saved of theirs."""
+        """Return the groups of the optimizer with their saved options."""
         encoded = [
             {key: value for key, value in group.items() if key != "params"}
             for group in self.saved.groups
         ]
-        names = [(each["name"], None) for each in fields_in(encoded, "tensor")]
-        sharded = [(each, None) for each in fields_in(encoded, "sharded")]
+        names = [(fields["name"], None) for fields in fields_in(encoded, "tensor")]
+        sharded = [(fields, None) for fields in fields_in(encoded, "sharded")]
         options = self.restoring.decoder(self.files, names, sharded).decode(encoded)
-        made = []
+        groups = []
         numbers = iter(range(len(self.own.parameters)))
         for place, group in enumerate(self.optimizer.param_groups):
-            own = [next(numbers) for _ in group["params"]]
-            places = {self.saved.place[matched[n]] for n in own if n in matched}
-            if not places and place < len(options) and not own:
+            own_numbers = [next(numbers) for _ in group["params"]]
+            places = {self.saved.place[matched[n]] for n in own_numbers if n in matched}
+            if not places and place < len(options) and not own_numbers:
                 places = {place}
-            taken = self._options(
-                place, group, [options[each] for each in sorted(places)]
+            options_of_group = self._options(
+                place, group, [options[saved_place] for saved_place in sorted(places)]
             )
-            made.append({**taken, "params": own})
-        return made
+            groups.append({**options_of_group, "params": own_numbers})
+        return groups
 
     def _options(
         self, place: int, group: Mapping[str, Any], saved: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        """The options of a group, of those of all groups that its parameters were in."""
-        own = {key: value for key, value in group.items() if key != "params"}
+        """Merge the saved options of all groups in which a group's parameters were."""
+        own_options = {key: value for key, value in group.items() if key != "params"}
         if not saved:
-            return own
+            return own_options
         joined = {**saved[0]}
         for other in saved[1:]:
             for key in joined.keys() & other.keys() - {"param_names"}:
@@ -324,22 +333,24 @@ class _Matching:
                             f"the parameters of group {place} had {key}={joined[key]!r} "
                             f"and {key}={other[key]!r}: split the group as it was"
                         )
-                    joined[key] = own.get(key, joined[key])
+                    joined[key] = own_options.get(key, joined[key])
         joined.pop("param_names", None)
         missing = [
-            key for key in own if key in self.optimizer.defaults and key not in joined
+            key
+            for key in own_options
+            if key in self.optimizer.defaults and key not in joined
         ]
         if missing:
-            known = _with_later_options(self.optimizer, joined)
-            missing = [key for key in missing if key not in known]
-            joined = {**known, **joined}
+            with_defaults = _with_later_options(self.optimizer, joined)
+            missing = [key for key in missing if key not in with_defaults]
+            joined = {**with_defaults, **joined}
         if missing and self.restoring.strict:
             shown = ", ".join(map(repr, missing))
             self.lines.append(f"group {place} of the checkpoint has no option {shown}")
-        return {**own, **joined}
+        return {**own_options, **joined}
 
     def _states(self, matched: Mapping[int, int]) -> dict[int, Any]:
-        """Read the states of matched parameters; others keep theirs."""
+        """Read the states of matched parameters; the others keep their states."""
         names, sharded, encoded = [], [], {}
         for number, saved in matched.items():
             if saved not in self.saved.state:
@@ -355,15 +366,18 @@ class _Matching:
                     like = self._like(fields, parameter, present.get(key))
                     sharded.append((fields, like))
         decoder = self.restoring.decoder(self.files, names, sharded)
-        found = {number: decoder.decode(each) for number, each in encoded.items()}
-        own = self.optimizer.state_dict()["state"]
+        states = {
+            number: decoder.decode(parameter_state)
+            for number, parameter_state in encoded.items()
+        }
+        own_states = self.optimizer.state_dict()["state"]
         for number in range(len(self.own.parameters)):
-            if number not in matched and number in own:
-                found[number] = copy.copy(own[number])
-        return found
+            if number not in matched and number in own_states:
+                states[number] = copy.copy(own_states[number])
+        return states
 
     def _like(self, fields: Mapping[str, Any], parameter: Any, present: Any) -> Any:
-        """The tensor whose placements a state gets; None for a plain one."""
+        """Return the ``DTensor`` whose placements a state gets; None for a plain tensor."""
         if not is_sharded(parameter) or ("dtype" in fields and fields["$"] == "tensor"):
             return None
         shape = self.files.of_fields(fields).shape
@@ -385,31 +399,31 @@ def _is_equal(first: object, second: object) -> bool:
 def _with_later_options(
     optimizer: torch.optim.Optimizer, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Add the options that newer versions of an optimizer fill into older states."""
+    """Add options that this version of an optimizer fills into states of older versions."""
     probe = object.__new__(type(optimizer))
     group = {**options, "params": []}
     try:
         probe.__setstate__(
             {"state": {}, "param_groups": [group], "defaults": dict(optimizer.defaults)}
         )
-    except Exception:  # noqa: BLE001 (a class of the user's: nothing is filled in)
+    except Exception:  # noqa: BLE001 (a user's class may not support it)
         return dict(options)
     return {key: value for key, value in group.items() if key != "params"}
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load the state of an optimizer, with the dtypes that were saved.
+    """Load the state of an optimizer, and keep the saved dtypes.
 
-    torch's own method imports Dynamo when it is first called, which takes over a second,
-    and rounds the state of parameters of half precision to theirs.
+    torch's own method imports Dynamo at its first call, which takes over a second. For
+    half-precision parameters it rounds the state to their dtype.
     """
     cls = type(optimizer)
     base = torch.optim.Optimizer
-    own = getattr(base.load_state_dict, "__wrapped__", None)
-    if cls.load_state_dict is not base.load_state_dict or own is None:
+    original_load = getattr(base.load_state_dict, "__wrapped__", None)
+    if cls.load_state_dict is not base.load_state_dict or original_load is None:
         optimizer.load_state_dict(state)
         return
-    own(optimizer, state)
+    original_load(optimizer, state)
     parameters = [
         parameter for group in optimizer.param_groups for parameter in group["params"]
     ]
@@ -419,13 +433,13 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
         if not loaded:
             continue
         for key, value in state["state"].get(number, {}).items():
-            found = loaded.get(key)
+            loaded_value = loaded.get(key)
             if (
                 isinstance(value, torch.Tensor)
-                and isinstance(found, torch.Tensor)
-                and found.dtype != value.dtype
+                and isinstance(loaded_value, torch.Tensor)
+                and loaded_value.dtype != value.dtype
             ):
-                loaded[key] = value.to(found.device)
+                loaded[key] = value.to(loaded_value.device)
 
 
 def _shown(names: list[Any]) -> str:

@@ -1,4 +1,4 @@
-"""The parameters of an optimizer and of a saved one, and which belong together."""
+"""Match the parameters of an optimizer with the parameters of a saved optimizer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Parameters(NamedTuple):
 
     parameters: list[Any]
     names: list[str | None]
-    """The names that they have without wrappers; None where nobody knows one."""
+    """The names of the parameters in the bare model; None if unknown."""
     lengths: list[int]
     """The number of parameters of each group."""
 
@@ -27,43 +27,44 @@ class Parameters(NamedTuple):
     def of(
         cls, optimizer: Optimizer, known: Mapping[int, tuple[str, str]]
     ) -> Parameters:
-        """Return those of an optimizer.
+        """Return the parameters of an optimizer.
 
         Args:
             optimizer: the optimizer.
-            known: item and name of the parameters of modules, by ``id``.
+            known: the item and name of the parameters of modules, by ``id``.
         """
         groups = optimizer.param_groups
-        parameters = [each for group in groups for each in group["params"]]
-        given: list[Any] = [
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        given_names: list[Any] = [
             name
             for group in groups
             for name in group.get("param_names") or [None] * len(group["params"])
         ]
-        found = [known.get(id(each)) for each in parameters]
-        if all(found):
-            pairs = [pair for pair in found if pair is not None]
+        items_and_names = [known.get(id(parameter)) for parameter in parameters]
+        if all(items_and_names):
+            pairs = [pair for pair in items_and_names if pair is not None]
             names: list[str | None] = [name for _, name in pairs]
             if len(set(names)) < len(names):
-                # The item tells apart what several modules call alike.
+                # Several modules have a parameter of this name, so the item
+                # distinguishes them.
                 names = [f"{item}.{name}" for item, name in pairs]
-        elif len(given) == len(parameters) and None not in given:
-            bare = bare_wrapper_names(given, ())
-            names = [bare[name] for name in given]
+        elif len(given_names) == len(parameters) and None not in given_names:
+            bare = bare_wrapper_names(given_names, ())
+            names = [bare[name] for name in given_names]
         else:
             names = [None] * len(parameters)
         return cls(parameters, names, [len(group["params"]) for group in groups])
 
     def shown(self, number: int) -> str:
-        """The name of a parameter in messages."""
+        """Return the name of a parameter for messages."""
         return self.names[number] or f"parameter {number}"
 
 
 class SavedGroups:
-    """The groups and states of an optimizer in a step, still as JSON.
+    """The groups and states of an optimizer in a step, not yet decoded.
 
     Args:
-        about: what the step says of the optimizer.
+        about: the description of the optimizer.
     """
 
     def __init__(self, about: Mapping[str, Any]) -> None:
@@ -80,18 +81,18 @@ class SavedGroups:
         }
         table = about.get("parameters")
         if table is None:
-            given = [
+            given_names = [
                 name
                 for group in self.groups
                 for name in group.get("param_names") or [None] * len(group["params"])
             ]
-            table = [[name and bare_text(name), None] for name in given]
+            table = [[name and bare_text(name), None] for name in given_names]
         names, shapes = zip(*table, strict=True) if table else ((), ())
         self.names: dict[int, Any] = dict(zip(self.numbers, names, strict=True))
         self.shapes: dict[int, Any] = dict(zip(self.numbers, shapes, strict=True))
 
     def shown(self, number: int) -> str:
-        """The name of a parameter in messages."""
+        """Return the name of a parameter for messages."""
         return self.names[number] or f"parameter {number}"
 
     @property
@@ -99,29 +100,33 @@ class SavedGroups:
         """The number of parameters of each group."""
         return [len(group["params"]) for group in self.groups]
 
-    def matched(self, own: Parameters, lines: list[str]) -> dict[int, int]:
-        """Return the numbers in the step of the parameters of an optimizer, by theirs.
+    def matched(self, parameters: Parameters, lines: list[str]) -> dict[int, int]:
+        """Map the parameters of an optimizer to their numbers in the step.
 
-        They go by name. Where names are not known they go by their order, and groups
-        have to be as long as they were.
+        Parameters are matched by name. If names are unknown, they are matched by order,
+        and the groups must have the saved lengths.
 
         Args:
-            own: the parameters of the optimizer.
-            lines: takes what is wrong.
+            parameters: the parameters of the optimizer.
+            lines: the list that receives descriptions of errors.
         """
         saved = [self.names[number] for number in self.numbers]
-        if None not in saved and None not in own.names:
-            bare = bare_wrapper_names(saved, [name for name in own.names if name])
+        if None not in saved and None not in parameters.names:
+            bare = bare_wrapper_names(
+                saved, [name for name in parameters.names if name]
+            )
             by_name = {bare[self.names[number]]: number for number in self.numbers}
             return {
                 number: by_name[name]
-                for number, name in enumerate(own.names)
+                for number, name in enumerate(parameters.names)
                 if name in by_name
             }
-        if own.lengths != self.lengths:
+        if parameters.lengths != self.lengths:
             lines.append(
-                "names are not known: parameters go by them where the model is saved and "
-                "restored with the optimizer"
+                "the names of the parameters are unknown, so they cannot be matched: save "
+                "and restore the model together with the optimizer"
             )
-            return dict(zip(range(len(own.parameters)), self.numbers, strict=False))
+            return dict(
+                zip(range(len(parameters.parameters)), self.numbers, strict=False)
+            )
         return dict(enumerate(self.numbers))

@@ -1,4 +1,4 @@
-"""Objects with a state: schedulers, loaders, scalers."""
+"""The kind of objects with ``state_dict()``: schedulers, loaders, scalers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["StatefulKind"]
 
 
 class StatefulKind(Kind):
-    """Saves ``state_dict()`` and restores with ``load_state_dict``."""
+    """A kind that saves ``state_dict()`` and restores with ``load_state_dict``."""
 
     name = "stateful"
 
     def matches(self, item: object) -> bool:
-        """Return whether an item has a state and takes one."""
+        """Return whether an item has both methods."""
         return hasattr(item, "state_dict") and hasattr(item, "load_state_dict")
 
     def state(self, item: Item) -> Any:
@@ -26,5 +26,5 @@ class StatefulKind(Kind):
         return item.state_dict()
 
     def set_state(self, item: Item, state: State) -> None:
-        """Have the item load a state."""
+        """Load a state into the item."""
         item.load_state_dict(state)

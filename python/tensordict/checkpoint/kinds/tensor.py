@@ -1,4 +1,4 @@
-"""Tensors that are items of their own."""
+"""The kind of tensors that are items themselves."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["TensorKind"]
 
 MSG_SHAPE = (
-    "Cannot restore {!r}: a tensor of the shape {} was saved, and it has {}. Nothing was "
-    "changed."
+    "Cannot restore {!r}: a tensor of shape {} was saved, but the given tensor has shape {}. "
+    "Nothing was changed."
 )
 
 
 class TensorKind(Kind):
-    """Copies the values into a tensor."""
+    """A kind that copies the saved values into the given tensor."""
 
     name = "tensor"
     is_exact = False
@@ -39,7 +39,7 @@ class TensorKind(Kind):
     def prepare(
         self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
     ) -> None:
-        """Compare the shapes."""
+        """Compare the shapes, and register the copy."""
         is_tensor = about["kind"] == self.name
         value = restoring.value(name, about, like=item if is_tensor else None)
         if not is_tensor:

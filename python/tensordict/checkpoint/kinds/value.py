@@ -1,4 +1,4 @@
-"""Plain data, and whatever else is no object to restore in its place."""
+"""The kind of plain data, and of all items that cannot be restored in place."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["ValueKind"]
 
 
 class ValueKind(Kind):
-    """Returns what was saved, with parts of ranks where the item given has such."""
+    """A kind whose value is returned; a given item only provides ``DTensor`` layouts."""
 
     name = "value"
     is_exact = False
 
     def matches(self, item: object) -> bool:
-        """Return True: this kind is asked last."""
+        """Return True: this kind is tried last."""
         return True
 
     def state(self, item: Item) -> Any:
@@ -32,5 +32,5 @@ class ValueKind(Kind):
     def prepare(
         self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
     ) -> None:
-        """Return the value with the plain data."""
+        """Return the value among the plain data."""
         restoring.values[name] = restoring.value(name, about, like=item)
