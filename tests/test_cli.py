@@ -219,13 +219,13 @@ def test_demo_leaves_a_folder_with_other_files_alone(tmp_path, capsys):
     mine.parent.mkdir()
     mine.write_text("years of work")
     assert cli.main(["demo", str(tmp_path), *TINY]) == 1
-    assert "not of an earlier demo" in capsys.readouterr().err
+    assert "no earlier demo wrote" in capsys.readouterr().err
     assert mine.read_text() == "years of work"
 
 
 def test_demo_says_when_the_disk_is_too_small(tmp_path, capsys):
     assert cli.main(["demo", str(tmp_path), *TINY, "--images", "9" * 15]) == 1
-    assert "give another PATH or smaller sizes" in capsys.readouterr().err
+    assert "pass another PATH or smaller sizes" in capsys.readouterr().err
 
 
 def test_demo_fails_when_a_check_fails(tmp_path, capsys, monkeypatch):

@@ -266,10 +266,10 @@ def test_a_path_without_a_dataset_is_an_error_at_once(tmp_path):
     written(tmp_path / "digits", [{"a": 1}])
     with pytest.raises(FileNotFoundError, match=r"one named 'digits'.*wait=True"):
         DatasetReader(tmp_path / "digit")
-    with pytest.raises(FileNotFoundError, match="there is nothing of one in it"):
+    with pytest.raises(FileNotFoundError, match="the directory contains no dataset"):
         DatasetReader(tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(FileNotFoundError, match="there is a file"):
+    with pytest.raises(FileNotFoundError, match="it is a file"):
         DatasetReader(tmp_path / "file")
     with pytest.raises(TimeoutError, match="no rows after 0.0 s"):
         DatasetReader(tmp_path / "digit", wait=0)

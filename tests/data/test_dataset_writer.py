@@ -174,7 +174,7 @@ def test_a_tensorclass(tmp_path):
             ValueError,
             "a",
         ),
-        (lambda: torch.zeros(3), TypeError, "A row is a collection"),
+        (lambda: torch.zeros(3), TypeError, "A row must be a collection"),
         (lambda: row(0).set("n", torch.zeros(3)), ValueError, "'n'"),
         (lambda: row(0).expand(2), ValueError, "batch size"),
         (lambda: row(0).set("a", "text"), ValueError, "no tensors"),

@@ -384,7 +384,7 @@ def test_windows_in_larger_ones_and_their_mask():
         gather_slices(source, [0, 1], 6, out=out, keys=["x"])
     with pytest.raises(KeyError, match="y"):
         gather_slices(source, [0, 1], 5, out=out)
-    with pytest.raises(ValueError, match="no out"):
+    with pytest.raises(ValueError, match="leave out out="):
         gather_slices(source, [0, 1], 5, out=out, layout="jagged")
 
 

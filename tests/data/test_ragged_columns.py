@@ -374,9 +374,9 @@ def test_gather_gives_ragged_rows_as_asked(is_saved, index, stack):
 
 
 def test_what_gather_has_no_ragged_rows_of(stack):
-    with pytest.raises(ValueError, match="no out"):
+    with pytest.raises(ValueError, match="leave out out="):
         gather(stack, [0], out=stack[[0]], ragged="padded")
-    with pytest.raises(ValueError, match="not 'rows'"):
+    with pytest.raises(ValueError, match="got 'rows'"):
         gather(stack, [0], ragged="rows")
     across = lazy_stack([TensorDict(a=torch.ones(2), batch_size=[2])] * 3, 1)
     with pytest.raises(ValueError, match="a lazy stack along dim 1"):

@@ -422,11 +422,11 @@ def test_the_dims_of_a_mask_do_not_depend_on_the_batch(two):
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"mask_key": "m"}, ValueError, "needs ragged='padded'"),
-        ({"mask_key": "m", "ragged": "jagged"}, ValueError, "needs ragged='padded'"),
+        ({"mask_key": "m"}, ValueError, "pass ragged='padded'"),
+        ({"mask_key": "m", "ragged": "jagged"}, ValueError, "pass ragged='padded'"),
         ({**PADDED, "mask_key": "tokens"}, ValueError, "'tokens' already"),
         ({**PADDED, "mask_key": ("tokens", "m")}, ValueError, "'tokens' already"),
-        ({**PADDED, "mask_key": {"label": "m"}}, ValueError, "single numbers"),
+        ({**PADDED, "mask_key": {"label": "m"}}, ValueError, "scalars"),
         ({**PADDED, "mask_key": {"missing": "m"}}, KeyError, "'missing'"),
         ({**PADDED, "mask_key": {"text": "m"}}, KeyError, "'text'"),
         ({**PADDED, "mask_key": 3}, ValueError, "got 3"),

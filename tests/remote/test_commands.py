@@ -194,7 +194,7 @@ def test_what_a_killed_writer_left_is_found_and_removed(
     left = names(remote) - before
     assert left
     # This process still runs: its objects stay until they are old.
-    assert "nothing is left over" in command("clean", remote)
+    assert "no leftovers" in command("clean", remote)
     assert "not finished" in command("clean", remote, "--older-than", -1, "--dry-run")
     assert names(remote) == before | left
     command("clean", remote, "--older-than", -1)
@@ -216,7 +216,7 @@ def test_clean_takes_nothing_that_a_save_needs(remote, command, tmp_path):
         for step in range(3):
             checkpointer.save(step, frozen=frozen, epoch=step)
     before = names(remote)
-    assert "nothing is left over" in command("clean", remote, "--older-than", -1)
+    assert "no leftovers" in command("clean", remote, "--older-than", -1)
     assert names(remote) == before
 
 

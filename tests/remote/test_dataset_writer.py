@@ -229,7 +229,7 @@ def test_what_is_something_else_is_left_alone(remote):
         DatasetWriter(f"{remote}-2", rows_hint=10)
     with pytest.raises(ValueError, match="name of a part"):
         DatasetWriter(f"{remote}-2", part="../x")
-    with pytest.raises(FileNotFoundError, match="has no dataset"):
+    with pytest.raises(FileNotFoundError, match="There is no dataset at"):
         DatasetReader(f"{remote}-2")
     with pytest.raises(TimeoutError, match="no rows"):
         DatasetReader(f"{remote}-2", wait=0.0)
@@ -464,7 +464,7 @@ def test_commands_take_datasets(remote, tmp_path, capsys):
     assert read_manifest(place_of(f"{remote}-3").get(SWITCH)) is None
     assert load(f"{remote}-3")["n", "b"].tolist() == list(range(4))
     assert main(["clean", remote]) == 0
-    assert "nothing is left over" in capsys.readouterr().out
+    assert "no leftovers" in capsys.readouterr().out
 
 
 def test_sources_write_to_urls(remote):

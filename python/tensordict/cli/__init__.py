@@ -1,13 +1,16 @@
-"""The command line, ``tensordict`` or ``python -m tensordict``: a module a subcommand.
+"""The command line, ``tensordict`` or ``python -m tensordict``: a module a command.
 
-A module of a subcommand has ``add_arguments(parser)`` and ``run(arguments)``, which
-returns the exit status. Nothing here runs at ``import tensordict``.
+The module of a command contains ``add_arguments(parser)`` and ``run(arguments)``, which
+returns the exit status. ``import tensordict`` imports none of these modules.
 
-Exit statuses that scripts can rely on: 0 where all is well, 1 where what was looked for
-is not (damage, a difference, a conflict), 2 where the command could not do its work
-(wrong arguments, no such file, no such class), 3 where ``verify`` finds files that were
-modified since they were saved, 130 where it was interrupted: then nothing has changed,
-141 where nobody reads its output on, as in ``tensordict inspect save | head``.
+Scripts can rely on the exit statuses:
+
+- 0: success;
+- 1: a negative result: damage, a difference, a conflict;
+- 2: the command could not run: wrong arguments, a missing file, an unknown class;
+- 3: ``verify`` found files that were modified after the save;
+- 130: the command was interrupted, and has changed nothing;
+- 141: the reader of the output has closed it, as in ``tensordict inspect save | head``.
 """
 
 from __future__ import annotations
@@ -25,30 +28,33 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "main", "parser"]
 
-# The exit status that shells report of a program that SIGINT has ended.
+# The exit status that shells report for a program that SIGINT ended.
 INTERRUPTED: Final = 130
-# And of one that SIGPIPE has ended.
+# The exit status for a program that SIGPIPE ended.
 CLOSED_PIPE: Final = 141
 
-# Each command with its module and what it does.
+# The module and the summary of each command.
 COMMANDS: Final = {
-    "inspect": ("cli.inspect", "list what a save holds, without reading its tensors"),
+    "inspect": (
+        "cli.inspect",
+        "list the content of a save, without reading its tensors",
+    ),
     "show": ("cli.show", "open a save in a browser, as a tree with small previews"),
     "verify": (
         "cli.verify",
-        "check a save: compare its bytes with the checksums it keeps",
+        "check a save: compare its bytes with its checksums",
     ),
-    "seal": ("cli.seal", "take the checksums of a finished dataset, for verify"),
+    "seal": ("cli.seal", "add checksums to a finished dataset, for verify"),
     "convert": ("cli.convert", "save again in another layout"),
     "diff": ("cli.diff", "compare two saves: keys, metadata, values"),
     "cp": ("cli.cp", "copy a save or a folder of steps between two places"),
     "clean": (
         "cli.clean",
-        "remove what writers that were killed have left in an object store",
+        "remove objects that killed writers left in an object store",
     ),
     "doctor": (
         "cli.doctor",
-        "show versions, limits of the machine, and whether this package is whole",
+        "show versions, limits of the machine, and whether the installation is intact",
     ),
     "demo": (
         "cli.demo",
@@ -60,8 +66,8 @@ COMMANDS: Final = {
 def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """Build the parser, with the arguments of the command ``chosen``.
 
-    Only the module of that command is imported, so that ``doctor`` answers where the
-    others cannot be imported.
+    Only the module of this command is imported, so that ``doctor`` works even if other
+    modules cannot be imported.
     """
     result = argparse.ArgumentParser(prog="tensordict")
     version = f"%(prog)s {tensordict.__version__}"
@@ -89,16 +95,17 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line ``argv`` and return its exit status.
+    """Run the command line ``argv``, and return its exit status.
 
     Args:
-        argv: the arguments after the program's name; those of the process by default.
+        argv: the arguments after the program's name. Default: the arguments of this
+            process.
 
     Raises:
-        SystemExit: the arguments are wrong, or help was asked for.
+        SystemExit: the arguments are wrong, or ask for help.
     """
     argv = sys.argv[1:] if argv is None else argv
-    # The options of the program itself end it, so otherwise a command comes first.
+    # Options of the program itself exit, so the first argument is a command otherwise.
     arguments = parser(argv[0] if argv else None).parse_args(argv)
     try:
         status = _run(arguments)
@@ -107,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"tensordict {arguments.command}: interrupted\n")
         return INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes the output once more when it ends.
+        # The interpreter flushes the output again at exit, which must not fail.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)

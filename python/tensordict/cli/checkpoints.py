@@ -1,4 +1,4 @@
-"""The commands on checkpoints: what steps there are, which are good, and those of others."""
+"""The commands on checkpoints: list, verify, and convert steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAMAGED = 1
 
 
 def inspect(arguments: argparse.Namespace) -> int:
-    """List steps in the order of saving, or what a step holds."""
+    """List the steps in the order of their saves, or the items of one step."""
     from tensordict.checkpoint import tools
 
     steps = tools.steps_at(arguments.path)
@@ -31,11 +31,11 @@ def inspect(arguments: argparse.Namespace) -> int:
     elif is_one:
         _show_step(found[0])
     else:
-        size = readable(sum(each["num_bytes"] for each in found))
+        size = readable(sum(summary["num_bytes"] for summary in found))
         print(f"{arguments.path}: checkpoints, {len(found)} steps, {size}")
-        for (_, number), each in zip(steps, found, strict=True):
-            print(f"  {_line(number, each)}")
-    return DAMAGED if any("problem" in each for each in found) else 0
+        for (_, number), summary in zip(steps, found, strict=True):
+            print(f"  {_line(number, summary)}")
+    return DAMAGED if any("problem" in summary for summary in found) else 0
 
 
 def _line(number: int, found: dict[str, Any]) -> str:
@@ -78,7 +78,7 @@ def _elsewhere(found: dict[str, Any]) -> str:
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Compare the files of all steps with their checksums; status 1 for damage."""
+    """Compare the files of all steps with their checksums; return 1 for damage."""
     from tensordict.checkpoint import tools
 
     problems = {
@@ -94,7 +94,7 @@ def show_problems(
     problems: Mapping[str, list[str]],
     elsewhere: Mapping[str, Any],
 ) -> int:
-    """Print the damage of steps, by their paths; status 1 if there is any."""
+    """Print the damage of steps, by their paths; return 1 if there is any."""
     if arguments.json:
         common.print_json({"path": arguments.path, "steps": problems})
     else:
@@ -108,10 +108,10 @@ def show_problems(
 
 
 def refuse_damaged(arguments: argparse.Namespace) -> None:
-    """Refuse to convert a step that is damaged.
+    """Refuse to convert a damaged step.
 
     Raises:
-        RuntimeError: it is.
+        RuntimeError: the step is damaged.
     """
     from tensordict.checkpoint import tools
 
@@ -122,7 +122,7 @@ def refuse_damaged(arguments: argparse.Namespace) -> None:
 
 
 def convert(arguments: argparse.Namespace) -> int:
-    """Write a checkpoint of others as a step."""
+    """Write a checkpoint of another program as a step."""
     from tensordict.checkpoint import tools
 
     if os.path.exists(arguments.target) and not arguments.force:

@@ -1,4 +1,4 @@
-"""Remove what writers that were killed have left in an object store."""
+"""Remove objects that killed writers left in an object store."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from tensordict.ops.display import readable
 if TYPE_CHECKING:
     import argparse
 
-MSG_HERE = (
-    "{} is on this machine, where the next save to it removes what others have left."
-)
+MSG_HERE = "{} is on this machine, where the next save to it removes leftovers: clean is for URLs."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOURS",
         type=float,
         default=24.0,
-        help="take a writer of another machine for gone after so many hours; default: 24",
+        help="hours after which a writer on another machine counts as ended; default: 24",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would be removed"
@@ -33,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
-    """Remove the leftovers of saves that are not there, and say which they were."""
+    """Remove the leftovers of unfinished saves, and list them."""
     from pathlib import Path
 
     from tensordict.storage.remote.leftovers import find_leftovers, remove_leftovers
@@ -45,15 +43,15 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.dry_run:
         remove_leftovers(place, found)
     if arguments.json:
-        shown = [each._asdict() for each in found]
+        shown = [leftover._asdict() for leftover in found]
         common.print_json({"removed": not arguments.dry_run, "leftovers": shown})
         return 0
-    for each in found:
-        count = len(each.objects)
-        size = readable(each.num_bytes)
-        print(f"{place / each.name}: {each.reason}, {count} objects, {size}")
+    for leftover in found:
+        count = len(leftover.objects)
+        size = readable(leftover.num_bytes)
+        print(f"{place / leftover.name}: {leftover.reason}, {count} objects, {size}")
     if not found:
-        print(f"{place}: nothing is left over")
+        print(f"{place}: no leftovers")
     elif arguments.dry_run:
-        print("Nothing was removed: run it without --dry-run.")
+        print("Nothing was removed: run again without --dry-run.")
     return 0

@@ -1,4 +1,4 @@
-"""Share what the commands on saves have in common."""
+"""Functions that several commands share."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = [
 
 FAILED = 2
 PATH = (
-    "a save of any layout, a checkpoint, anybody's safetensors or a folder of them, HDF5, "
-    "Zarr, Parquet, CSV, JSON, or a dataset of Hugging Face or MosaicML"
+    "a save of any layout, a checkpoint, a safetensors file or a folder of them, HDF5, "
+    "Zarr, Parquet, CSV, JSON, or a Hugging Face or MosaicML dataset"
 )
 MSG_THERE = "It exists already; --force replaces it"
 MSG_IMPORT = "--import MODULE imports the module that defines it."
@@ -33,16 +33,16 @@ MSG_IMPORT = "--import MODULE imports the module that defines it."
 def reporting_errors(
     run: Callable[[argparse.Namespace], int],
 ) -> Callable[[argparse.Namespace], int]:
-    """Let a command print what went wrong as a line, and give the status for it.
+    """Make a command print an error as one line, and return the exit status for it.
 
-    With ``--json`` the output is an object with the text as ``error``.
+    With ``--json``, the output is an object with the text as ``error``.
     """
 
     @functools.wraps(run)
     def reported(arguments: argparse.Namespace) -> int:
         try:
             return run(arguments)
-        except BrokenPipeError:  # Nobody reads on: no failure of the command.
+        except BrokenPipeError:  # The reader closed the output; `main` handles it.
             raise
         except (
             OSError,
@@ -79,25 +79,25 @@ def add_loading(parser: argparse.ArgumentParser) -> None:
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of commands that read or write all of a save."""
+    """Declare the options of commands that read or write a whole save."""
     parser.add_argument(
         "--threads",
         type=int,
         default=0,
-        help="native threads; default: the cores, to 8",
+        help="native threads; default: the number of cores, at most 8",
     )
     parser.add_argument("--quiet", action="store_true", help="show no progress bar")
 
 
 def has_bar(arguments: argparse.Namespace) -> bool:
-    """Return whether somebody is there who sees a progress bar."""
+    """Return whether to show a progress bar: on a terminal, without ``--quiet``."""
     return not arguments.quiet and sys.stderr.isatty()
 
 
 def load_save(path: str, arguments: argparse.Namespace) -> Any:
-    """Load a save of any layout, or what the library reads besides.
+    """Load a save of any layout, a checkpoint, or another format that the library reads.
 
-    Files of saves are mapped, and never written to.
+    Files of saves are memory-mapped read-only.
     """
     from tensordict import load
 
@@ -116,7 +116,7 @@ def load_save(path: str, arguments: argparse.Namespace) -> Any:
     try:
         return load(path, mode="r", allow_pickle=arguments.allow_pickle)
     except RuntimeError as error:
-        # The remedy is an option of the command.
+        # On the command line, the remedy is an option.
         if "Could not find the class" in str(error):
             stable, _, _ = str(error).partition(" Import the module")
             raise RuntimeError(f"{stable} {MSG_IMPORT}") from error

@@ -1,4 +1,4 @@
-"""Save again in another layout. Tensors are streamed from the files of the source."""
+"""Save again in another layout; tensors are streamed from the source's files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 EXPORTS = ("huggingface", "dcp")
-"""The formats of others that steps are written in, beside the layouts of saves."""
+"""The formats of other programs in which steps can be written."""
 
-MSG_ITEM = "--item is for --layout huggingface and --layout dcp."
+MSG_ITEM = "--item needs --layout huggingface or --layout dcp."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,35 +32,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "target",
-        help="where to; the suffix chooses the layout, and a name such as step-100 makes "
+        help="the path to write; its suffix chooses the layout, and a name such as step-100 makes "
         "a step of a checkpointer",
     )
     parser.add_argument(
         "--layout",
         choices=[*(layout.name for layout in layouts.LAYOUTS), *EXPORTS],
         help="default: .safetensors and .tdz by suffix, else a directory; huggingface "
-        "and dcp make a directory of a step of a checkpointer",
+        "and dcp write a step of a checkpointer as a directory",
     )
     export.add_arguments(parser)
-    parser.add_argument("--force", action="store_true", help="replace what is there")
+    parser.add_argument(
+        "--force", action="store_true", help="replace an existing target"
+    )
     parser.add_argument(
         "--max-shard-size",
-        help="safetensors in files of, say, 5GB; replaces a single file",
+        help="divide safetensors into files of at most this size, such as 5GB",
     )
     parser.add_argument(
         "--shards",
         type=int,
-        help="safetensors in so many files; replaces a single file",
+        help="divide safetensors into this number of files",
     )
     common.add_threads(parser)
     parser.add_argument(
-        "--durable", action="store_true", help="wait until it is on the disk"
+        "--durable", action="store_true", help="wait until the files are on the disk"
     )
-    parser.add_argument("--no-checks", action="store_true", help="keep no checksums")
+    parser.add_argument("--no-checks", action="store_true", help="write no checksums")
     parser.add_argument(
         "--no-verify",
         action="store_true",
-        help="do not compare the source with its checksums before: a damage is copied",
+        help="do not check the source first: damage would be copied",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     common.add_loading(parser)
@@ -68,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
-    """Load and verify the source, save it, and say what was written."""
+    """Load and verify the source, save it, and print a summary."""
     from tensordict.checkpoint.steps import step_number
     from tensordict.cli import checkpoints
     from tensordict.storage.layouts.safetensors import index_of, is_index_name
@@ -88,12 +90,12 @@ def run(arguments: argparse.Namespace) -> int:
     is_safetensors = layout is layouts.SAFETENSORS
     is_sharded = arguments.max_shard_size is not None or arguments.shards is not None
     if is_index_name(target) and not is_safetensors:
-        msg = f"{target} is a name of safetensors files, not of a {layout.name}."
+        msg = f"{target} is a name for safetensors files, not for a {layout.name}."
         raise ValueError(msg)
     if is_sharded and not is_safetensors:
-        msg = f"only safetensors have shards, and {target} is a {layout.name}."
+        msg = f"--shards and --max-shard-size need safetensors, but {target} is a {layout.name}."
         raise ValueError(msg)
-    # The save at `model.safetensors` may be shards, whose index is one more file.
+    # A sharded save at `model.safetensors` also has an index file.
     there = [
         name for name in (target, index_of(target)) if name and os.path.exists(name)
     ]
@@ -116,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _convert(target: str, layout: Layout, arguments: argparse.Namespace) -> Survey:
-    """Save the source in the place of the target, and return what was written."""
+    """Save the source at the target, and return a survey of the new save."""
     from tensordict.checkpoint import tools
     from tensordict.checkpoint.foreign import is_foreign
     from tensordict.cli import checkpoints
@@ -134,7 +136,7 @@ def _convert(target: str, layout: Layout, arguments: argparse.Namespace) -> Surv
     if tools.is_checkpoint(path) and not arguments.no_verify:
         checkpoints.refuse_damaged(arguments)
     elif not (arguments.no_verify or source_is_foreign or is_of_others(path)):
-        # The checksums of the target would say of damaged bytes that they are good.
+        # Otherwise the target's checksums would declare damaged bytes as good.
         damages = verify(path, arguments.threads).lines(DAMAGED)
         if damages:
             raise RuntimeError("\n".join(damages))

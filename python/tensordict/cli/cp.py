@@ -10,21 +10,23 @@ from tensordict.ops.display import readable
 if TYPE_CHECKING:
     import argparse
 
-MSG_THERE = "There is something at {} already; --force replaces it."
+MSG_THERE = "{} exists already; --force replaces it."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``tensordict cp``."""
     parser.add_argument("source", help="a path, or a URL of an object store")
-    parser.add_argument("target", help="the same: what the copy becomes")
-    parser.add_argument("--force", action="store_true", help="replace what is there")
+    parser.add_argument("target", help="a path or URL for the copy")
+    parser.add_argument(
+        "--force", action="store_true", help="replace an existing target"
+    )
     parser.add_argument("--quiet", action="store_true", help="show no progress bar")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
-    """Copy, and say how much was."""
+    """Copy the source, and print the number of bytes."""
     from tensordict.storage.future import with_bar
     from tensordict.storage.remote import copying
     from tensordict.storage.remote.publishing import Uploads

@@ -1,9 +1,9 @@
 """Save, load and check a real model, then fill and read a dataset on disk.
 
-The main job of this package, end to end: the parameters of a ``torch.nn.Transformer``
-go to disk and, through memory maps, into a second model, whose output must be the same
-to the last bit; a dataset larger than one wants to hold in memory is allocated on disk,
-filled, and read back in random batches, each compared with what was written.
+The demo saves the parameters of a ``torch.nn.Transformer`` and loads them,
+memory-mapped, into a second model, whose output must be equal bit for bit. Then it
+allocates a dataset on disk, fills it, and reads random batches, each compared with the
+written values.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tensordict import MemoryMappedTensor, TensorDict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# Rows written at once while the dataset is filled: a few MB, so that the bar moves.
+# The rows that are written at a time: a few MB, so that the progress bar moves.
 CHUNK_ROWS = 1024
-# Odd, so that neighbouring images differ in every byte.
+# An odd number, so that neighbouring images differ in every byte.
 SHADE_STEP = 7
 HEADS = 4
 RATES = """
-The rates are those of the page cache: the kernel keeps what was written in memory, and
-writes it to the disk later. `memmap(path, durable=True)` waits for the disk."""
-# A folder that holds this file belongs to the demo, which may empty it.
+These are rates of the page cache: the kernel keeps written data in memory, and writes it
+to the disk later. `memmap(path, durable=True)` waits for the disk."""
+# The demo created a folder with this file, and may empty it.
 MARKER = ".tensordict-demo"
 
 
@@ -49,7 +49,7 @@ def _cores() -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The amount of work of the demo; the defaults are a few hundred MB and 1.2 GB."""
+    """The amount of work; the defaults are a model of 400 MB and a dataset of 1.2 GB."""
 
     d_model: int = 768
     layers: int = 6
@@ -60,11 +60,11 @@ class Sizes:
     threads: int = min(_cores(), 8)
 
     def model_bytes(self) -> int:
-        """Roughly the bytes of the model: 12 and 16 d_model² weights a layer."""
+        """Return roughly the bytes of the model: 12 + 16 d_model² weights a layer."""
         return 4 * 28 * self.layers * self.d_model**2
 
     def dataset_bytes(self) -> int:
-        """The bytes of the images and of their labels."""
+        """Return the bytes of the images and of their labels."""
         return self.images * (self.side * self.side * 3 + 8)
 
 
@@ -72,7 +72,7 @@ class Progress(Protocol):
     """The part of a progress bar that the demo uses."""
 
     def update(self, n: float = 1) -> object:
-        """Move the bar by ``n``."""
+        """Advance the bar by ``n``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,8 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=Path,
         metavar="PATH",
-        help="new or empty folder to work in, which is kept, or that of an earlier "
-        "demo; by default a temporary one",
+        help="new or empty folder, or the folder of an earlier demo, to work in and keep; "
+        "default: a temporary folder",
     )
     helps = {
         "d_model": "width of the transformer",
@@ -105,25 +105,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the demo; the status is 0 only if all checks held."""
+    """Run the demo; return 0 only if all checks succeeded."""
     names = [field.name for field in dataclasses.fields(Sizes)]
     sizes = Sizes(**{name: getattr(arguments, name) for name in names})
     checks = Checks()
     if arguments.path is not None and not _is_ours(arguments.path):
         print(
-            f"{arguments.path} holds files that are not of an earlier demo: give a "
-            "folder that is new or empty.",
+            f"{arguments.path} contains files that no earlier demo wrote: pass a new or "
+            "empty folder.",
             file=sys.stderr,
         )
         return 1
     with _working_folder(arguments.path) as folder:
-        # The model is there twice while torch.save is compared with.
+        # During the comparison with torch.save, the model is on the disk twice.
         needed = 2 * sizes.model_bytes() + sizes.dataset_bytes()
         free = shutil.disk_usage(folder).free
         if free < needed:
             print(
-                f"{folder} has {_size(free)} free and the demo needs about "
-                f"{_size(needed)}: give another PATH or smaller sizes (see --help).",
+                f"{folder} has {_size(free)} free, but the demo needs about "
+                f"{_size(needed)}: pass another PATH or smaller sizes (see --help).",
                 file=sys.stderr,
             )
             return 1
@@ -135,22 +135,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class Checks:
-    """Says of each check whether it held, and remembers those that did not."""
+    """The checks of the demo, with their results."""
 
     def __init__(self) -> None:
         self.num_held: int = 0
         self.failed: list[str] = []
 
-    def hold(self, what: str, held: bool) -> None:
-        """Record and print whether ``what`` held."""
-        print(f"  {'ok' if held else 'FAILED':<7} {what}", flush=True)
-        if held:
+    def hold(self, check: str, is_true: bool) -> None:
+        """Record and print whether a check succeeded."""
+        print(f"  {'ok' if is_true else 'FAILED':<7} {check}", flush=True)
+        if is_true:
             self.num_held += 1
         else:
-            self.failed.append(what)
+            self.failed.append(check)
 
     def conclude(self) -> int:
-        """Print the verdict and return the exit status."""
+        """Print the overall result, and return the exit status."""
         if self.failed:
             print(f"{len(self.failed)} checks FAILED: {'; '.join(self.failed)}")
             return 1
@@ -158,7 +158,7 @@ class Checks:
         return 0
 
 
-# The steps that the demo shows: what is printed is the body of the function that runs.
+# The steps that the demo shows: it prints the body of the function that it runs.
 
 
 def _save(model: torch.nn.Module, path: Path, threads: int) -> TensorDict:
@@ -175,8 +175,8 @@ def _use(loaded: TensorDict, other: torch.nn.Module) -> object:
 
 
 def _allocate(path: Path, image: torch.Tensor, count: int) -> TensorDict:
-    one = TensorDict(images=image, labels=torch.tensor(0))
-    return one.expand(count).memmap_like(path)
+    row = TensorDict(images=image, labels=torch.tensor(0))
+    return row.expand(count).memmap_like(path)
 
 
 def _fill(dataset: TensorDict, rows: slice, batch: TensorDict) -> None:
@@ -188,7 +188,7 @@ def _read(dataset: TensorDict, rows: torch.Tensor) -> TensorDict:
 
 
 def checkpoint_of_a_model(path: Path, sizes: Sizes, checks: Checks) -> None:
-    """Save a transformer at ``path``, load it lazily, run a second one with it."""
+    """Save a transformer at ``path``, load it lazily, and run a second one with it."""
     source, target = _transformer(sizes, seed=0), _transformer(sizes, seed=1)
     params = TensorDict.from_module(source)
     num_bytes = _num_bytes(params)
@@ -254,14 +254,14 @@ def _compare_with_torch(
 
 
 def dataset_on_disk(path: Path, sizes: Sizes, checks: Checks) -> None:
-    """Allocate a dataset at ``path``, fill it, and read random batches of it."""
+    """Allocate a dataset at ``path``, fill it, and read random batches."""
     num_bytes = sizes.dataset_bytes()
     side = sizes.side
     print()
     print(f"dataset: {sizes.images:,} images of {side}x{side}x3, {_size(num_bytes)}")
     image = torch.zeros(side, side, 3, dtype=torch.uint8)
-    # Neither line takes memory: an expanded tensor is a view of one image, and the
-    # files of memmap_like are holes until they are written.
+    # Neither call needs memory: an expanded tensor is a view of one image, and the
+    # files of memmap_like are sparse until they are written.
     _show(_allocate, "dataset")
     dataset = _allocate(path, image, sizes.images)
     _show_repr("dataset", dataset)
@@ -300,7 +300,7 @@ def dataset_on_disk(path: Path, sizes: Sizes, checks: Checks) -> None:
 
 
 def _images(rows: torch.Tensor, pattern: torch.Tensor) -> TensorDict:
-    """Make the images ``rows`` anew: the pattern, shaded by the row; the label is it."""
+    """Return the images ``rows``: the pattern, shaded by the row; the label is the row."""
     shade = (rows * SHADE_STEP).to(torch.uint8)
     return TensorDict(
         {"images": pattern + shade[:, None, None, None], "labels": rows},
@@ -324,10 +324,10 @@ def _transformer(sizes: Sizes, *, seed: int) -> torch.nn.Transformer:
 
 @contextlib.contextmanager
 def _one_attention_path() -> Iterator[None]:
-    """Keep torch from its fused attention.
+    """Turn off torch's fused attention.
 
-    It takes that for parameters of class ``Parameter`` only, and rounds differently
-    there: two models with equal weights would differ in the last bits.
+    It is used only for parameters of class ``Parameter``, and rounds differently:
+    outputs of two models with equal weights would differ in the last bits.
     """
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -338,7 +338,7 @@ def _one_attention_path() -> Iterator[None]:
 
 
 def _is_ours(path: Path) -> bool:
-    """Return whether ``path`` may be emptied: absent, empty, or of an earlier demo."""
+    """Return whether ``path`` may be emptied: missing, empty, or of an earlier demo."""
     if not path.exists():
         return True
     return path.is_dir() and ((path / MARKER).exists() or not any(path.iterdir()))
@@ -358,7 +358,7 @@ def _working_folder(path: Path | None) -> Iterator[Path]:
 
 
 def _show(step: Callable[..., object], name: str = "") -> None:
-    """Print the body of the function ``step``, its result as ``name``."""
+    """Print the body of the function ``step``; its result gets the name ``name``."""
     source = textwrap.dedent(inspect.getsource(step))
     function = cast("ast.FunctionDef", ast.parse(source).body[0])
     print()

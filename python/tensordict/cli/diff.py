@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DIFFERENT = 1
 PIECE_ITEMS = 1 << 22
-"""Items of a tensor that are compared at a time."""
+"""The number of elements of a tensor that are compared at a time."""
 
 
 class Difference(NamedTuple):
@@ -27,7 +27,7 @@ class Difference(NamedTuple):
     """``only in first``, ``only in second``, ``metadata`` or ``values``."""
     detail: str
     deviation: float | None = None
-    """The largest absolute deviation; None where that makes no sense."""
+    """The largest absolute deviation; None if it is undefined."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first")
     parser.add_argument("second")
     parser.add_argument(
-        "--metadata", action="store_true", help="compare no values: read no tensor"
+        "--metadata", action="store_true", help="compare no values, and read no tensor"
     )
     parser.add_argument("--rtol", type=float, default=0.0, help="relative tolerance")
     parser.add_argument("--atol", type=float, default=0.0, help="absolute tolerance")
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
-    """Print the differences; the status is 1 where there are any."""
+    """Print the differences; return 1 if there are any."""
     first = dict(_flat(common.load_save(arguments.first, arguments), ()))
     second = dict(_flat(common.load_save(arguments.second, arguments), ()))
     found = list(_differences(first, second, arguments))
@@ -56,12 +56,14 @@ def run(arguments: argparse.Namespace) -> int:
                 "first": arguments.first,
                 "second": arguments.second,
                 "entries": len(first.keys() | second.keys()),
-                "differences": [each._asdict() for each in found],
+                "differences": [difference._asdict() for difference in found],
             }
         )
     else:
-        for each in found:
-            print(f"{'.'.join(each.key) or '.'}: {each.what}: {each.detail}")
+        for difference in found:
+            print(
+                f"{'.'.join(difference.key) or '.'}: {difference.what}: {difference.detail}"
+            )
         count = len(first.keys() | second.keys())
         print(
             f"{len(found)} of {count} entries differ"
@@ -74,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _flat(
     td: CollectionProtocol, key: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every collection and entry by key; of a lazy stack those of its members."""
+    """Yield every collection and entry with its key; a lazy stack yields its members."""
     from tensordict.primitives.protocol import CollectionProtocol
 
     yield key, td
@@ -155,7 +157,7 @@ def _compare(
 def _deviation(
     left: torch.Tensor, right: torch.Tensor, rtol: float, atol: float
 ) -> tuple[float | None, int]:
-    """The largest deviation, and how many items differ by more than the tolerances."""
+    """Return the largest deviation, and the number of elements beyond the tolerances."""
     import torch
 
     from tensordict.primitives import special
@@ -171,10 +173,10 @@ def _deviation(
         return largest, sum(count for _, count in parts)
     largest_found: float | None = None
     count = 0
-    one, other = _flat_items(left), _flat_items(right)
-    for start in range(0, one.numel(), PIECE_ITEMS):
-        a = one[start : start + PIECE_ITEMS].as_subclass(torch.Tensor)
-        b = other[start : start + PIECE_ITEMS].as_subclass(torch.Tensor)
+    left_items, right_items = _flat_items(left), _flat_items(right)
+    for start in range(0, left_items.numel(), PIECE_ITEMS):
+        a = left_items[start : start + PIECE_ITEMS].as_subclass(torch.Tensor)
+        b = right_items[start : start + PIECE_ITEMS].as_subclass(torch.Tensor)
         if torch.equal(
             a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8)
         ):
@@ -193,7 +195,7 @@ def _deviation(
 
 
 def _flat_items(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the items of a tensor along one dim; those in a store stay there."""
+    """Return the elements of a tensor along one dim; a remote tensor stays remote."""
     from tensordict.storage.remote.tensor import RemoteTensor
 
     if isinstance(tensor, RemoteTensor):

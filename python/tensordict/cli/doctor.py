@@ -1,9 +1,9 @@
-"""Show versions, limits of the machine, and whether this package is whole.
+"""Show versions, limits of the machine, and whether the installation is intact.
 
-The published package has the same import name as this one. Where both are
-installed, the files of one lie over those of the other: what runs is then neither.
-Everything here works in that state too, so it asks ``sys.modules`` and the records of
-the installer and trusts no name of the package itself.
+The published package has the same import name as this one. If both are installed, the
+files of one overwrite files of the other, and the import is a mixture. This module must
+work in that state too, so it uses ``sys.modules`` and the installer's records, and
+imports no other module of the package at its start.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ IMPORT_NAME: Final = "tensordict"
 DISTRIBUTION: Final = "tensordict-rs"
 
 TRIED: Final = {"python": ("3.11", "3.15"), "torch": ("2.11", "2.15")}
-"""The oldest and the newest version on which the tests of this release ran.
+"""The oldest and newest versions with which the tests of this release ran.
 
-Others are not refused: it is only not known how they do.
+Other versions are accepted, but untested.
 """
 
 IO_URING_SETUP: Final = 425
@@ -53,8 +53,8 @@ OPTIONAL: Final = (
 )
 
 REMEDY: Final = """\
-Another distribution has files under the import name 'tensordict'. What is imported may
-be a mixture of the two. Remove both, then install this one without its rival:
+Another distribution has files under the import name 'tensordict', so the import may be a
+mixture of the two. Remove both, then install this one alone:
 
     pip uninstall -y {others} tensordict-rs
     pip install tensordict-rs    # or `pip install .` in the folder of its source
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the report; the status is 1 where the installation is a mixture."""
+    """Print the report; return 1 if the installation is a mixture."""
     found = report()
     if arguments.json:
         print(json.dumps(found, indent=2))
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def report() -> dict[str, Any]:
-    """Collect everything that ``doctor`` prints, as plain data."""
+    """Return everything that ``doctor`` prints, as plain data."""
     return {
         "versions": versions(),
         "tried": {name: is_tried(name) for name in TRIED},
@@ -100,7 +100,7 @@ def report() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of the interpreter, of torch and of each part of this."""
+    """Return the versions of the interpreter, of torch and of each part of the package."""
     native = _module("tensordict._rust")
     return {
         "python": platform.python_version(),
@@ -114,13 +114,13 @@ def versions() -> dict[str, str | None]:
 
 
 def is_tried(name: str) -> bool:
-    """Return whether the tests ran on this minor version of Python or of torch."""
+    """Return whether the tests ran with this minor version of Python or torch."""
     oldest, newest = (_minor(version) for version in TRIED[name])
     return oldest <= _minor(versions()[name] or "") <= newest
 
 
 def build() -> dict[str, str | None]:
-    """Return what is imported from where, and how the extension was built."""
+    """Return the paths of the imported package, and how its extension was built."""
     native = _module("tensordict._rust")
     package = sys.modules.get(IMPORT_NAME)
     profile = None
@@ -135,17 +135,18 @@ def build() -> dict[str, str | None]:
 
 
 def shortcuts() -> dict[str, bool]:
-    """Return which shortcuts into CPython and torch are taken.
+    """Return which shortcuts into CPython and torch are in use.
 
     ``TENSORDICT_SHORTCUTS=0`` in the environment turns all of them off.
     """
-    # An extension of another build may not have it: a mixture is what this is to show.
+    # In a mixed installation, the extension may be of another build without this
+    # function.
     ask = getattr(_module("tensordict._rust"), "shortcuts", None)
     return {} if ask is None else dict(ask())
 
 
 def cores() -> dict[str, float | None]:
-    """Return how many cores the machine has and how many this process may use."""
+    """Return the number of cores of the machine, and how many this process may use."""
     torch = _module("torch")
     return {
         "machine": os.cpu_count(),
@@ -156,7 +157,7 @@ def cores() -> dict[str, float | None]:
 
 
 def accelerators() -> dict[str, str | None]:
-    """Return the toolkit that torch was built for, and each device that it finds."""
+    """Return the toolkit for which torch was built, and each device that torch finds."""
     torch = _module("torch")
     if torch is None:
         return {}
@@ -172,9 +173,9 @@ def accelerators() -> dict[str, str | None]:
 
 
 def io_uring() -> str | None:
-    """Return whether this process may use ``io_uring``, None where there is no Linux.
+    """Return whether this process may use ``io_uring``; None on other systems than Linux.
 
-    The kernel is asked for a ring without entries, which it refuses in any case.
+    The test asks the kernel for a ring without entries, which it always refuses.
     """
     if sys.platform != "linux":
         return None
@@ -187,9 +188,9 @@ def io_uring() -> str | None:
 
 
 def limits() -> dict[str, int | str | None]:
-    """Return the limits of the kernel that a large collection meets first."""
+    """Return the kernel limits that a large tensordict reaches first."""
     result: dict[str, int | str | None] = {
-        # One mapping per leaf that was loaded from a directory.
+        # Each leaf that is loaded from a directory needs one mapping.
         "vm.max_map_count": _number("/proc/sys/vm/max_map_count"),
         "mappings now": _count_lines("/proc/self/maps"),
         "vm.overcommit_memory": _number("/proc/sys/vm/overcommit_memory"),
@@ -215,9 +216,9 @@ def limits() -> dict[str, int | str | None]:
 
 
 def filesystem(path: Path) -> dict[str, Any] | None:
-    """Return the file system that ``path`` is on and its space, or None.
+    """Return the file system of ``path`` and its space; None if there is no such path.
 
-    ``type`` and ``mount`` are None where the kernel does not tell.
+    ``type`` and ``mount`` are None if the kernel does not report them.
     """
     try:
         usage = shutil.disk_usage(path)
@@ -234,7 +235,7 @@ def filesystem(path: Path) -> dict[str, Any] | None:
 
 
 def conflicts() -> list[dict[str, str]]:
-    """Return what else claims the import name, an empty list where nothing does.
+    """Return the other distributions with files under the import name; usually none.
 
     Each has ``distribution``, ``version``, ``location`` and ``problem``.
     """
@@ -275,8 +276,8 @@ def _conflict(
 
 
 def _owns_import_name(distribution: importlib.metadata.Distribution) -> bool:
-    # A broken installation may have no record; its list of top-level names is older
-    # than records and still written by setuptools.
+    # A broken installation may have no record. Setuptools still writes the older list
+    # of top-level names.
     if distribution.read_text("RECORD") is not None:
         return any(path.parts[0] == IMPORT_NAME for path, _ in _recorded(distribution))
     names = distribution.read_text("top_level.txt") or ""
@@ -284,7 +285,7 @@ def _owns_import_name(distribution: importlib.metadata.Distribution) -> bool:
 
 
 def _overwritten(distribution: importlib.metadata.Distribution) -> Iterator[str]:
-    """Yield our files whose bytes are not those that the installer recorded."""
+    """Yield our files whose bytes differ from the installer's record."""
     for file, recorded in _recorded(distribution):
         if file.parts[0] != IMPORT_NAME or not recorded:
             continue
@@ -302,14 +303,14 @@ def _overwritten(distribution: importlib.metadata.Distribution) -> Iterator[str]
 def _recorded(
     distribution: importlib.metadata.Distribution,
 ) -> Iterator[tuple[PurePosixPath, str]]:
-    """Yield each file that the installer recorded, and the hash it wrote beside it.
+    """Yield each file of the installer's record, with its hash.
 
-    ``distribution.files`` leaves out files that are missing, from Python 3.12 on.
+    From Python 3.12 on, ``distribution.files`` leaves out missing files.
     """
     for row in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
         if not row:
             continue
-        # Some tools write names alone.
+        # Some tools record names without hashes.
         yield PurePosixPath(row[0]), row[1] if len(row) > 1 else ""
 
 
@@ -348,7 +349,7 @@ def _affinity() -> int | None:
 
 
 def _cgroup_cores() -> float | None:
-    """Return the cores' worth of time that the container engine grants, if it limits."""
+    """Return the cores that the cgroup of a container grants; None without a limit."""
     quota, _, period = _text("/sys/fs/cgroup/cpu.max").partition(" ")
     if not quota or quota == "max":
         return None
@@ -356,7 +357,7 @@ def _cgroup_cores() -> float | None:
 
 
 def _mount_of(path: Path) -> tuple[str | None, str | None]:
-    """Return the mount point and the type of the file system that holds ``path``."""
+    """Return the mount point and the type of the file system of ``path``."""
     mount: str | None = None
     kind: str | None = None
     for line in _text("/proc/self/mountinfo").splitlines():
@@ -388,12 +389,12 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     for title in ("versions", "optional", "build", "cores", "accelerators", "limits"):
         yield title
         for name, value in found[title].items():
-            said = "-" if value is None else value
+            shown = "-" if value is None else value
             if title == "versions" and name in TRIED:
                 oldest, newest = TRIED[name]
                 among = "" if found["tried"][name] else "not among the "
-                said = f"{said} ({among}tried: {oldest} to {newest})"
-            yield f"  {name:<26} {said}"
+                shown = f"{shown} ({among}tried: {oldest} to {newest})"
+            yield f"  {name:<26} {shown}"
     yield "shortcuts (TENSORDICT_SHORTCUTS=0 turns them off)"
     for name, is_taken in found["shortcuts"].items():
         yield f"  {name:<26} {'taken' if is_taken else 'not taken'}"

@@ -1,4 +1,4 @@
-"""Write a step, or a checkpoint of others, as a directory that other programs read."""
+"""Write a step, or another program's checkpoint, as a directory for other programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "convert"]
 
-MSG_SHARDS = "--shards is for safetensors files: give --max-shard-size."
+MSG_SHARDS = "--shards is for safetensors files: use --max-shard-size."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,16 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--item",
         action="append",
-        help="of a checkpoint, for the layouts huggingface and dcp: the item that is "
-        "written (default: model); repeatable for dcp, which has each under its name",
+        help="for the layouts huggingface and dcp: the item of the checkpoint to write "
+        "(default: model); repeatable for dcp, which keeps each item under its name",
     )
 
 
 def convert(arguments: argparse.Namespace) -> int:
-    """Write the directory, and say what was written.
+    """Write the directory, and print a summary.
 
     Raises:
-        ValueError: the source or a wish does not fit.
+        ValueError: the source or an option does not fit.
     """
     from tensordict.checkpoint import tools
     from tensordict.checkpoint.export import Export

@@ -1,4 +1,4 @@
-"""List what a save holds: keys, shapes, dtypes, bytes, layout. Reads no tensor."""
+"""List the content of a save: keys, shapes, dtypes, bytes, layout. Reads no tensor."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bars",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="draw the share of each tensor; default: on a terminal",
+        help="draw each tensor's share of the bytes; default: on a terminal",
     )
 
 
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
-    """Print the list; the status is 1 where an entry is damaged."""
+    """Print the list; return 1 if an entry is damaged."""
     from tensordict.checkpoint.tools import is_checkpoint
     from tensordict.cli import sources
     from tensordict.storage.inspect import survey
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def as_data(found: Survey) -> dict[str, Any]:
-    """The list as plain data."""
+    """Return the list as plain data."""
     return {
         "path": found.path,
         "layout": found.layout,
@@ -68,11 +68,11 @@ def as_data(found: Survey) -> dict[str, Any]:
 
 
 def lines(found: Survey, *, bars: bool = False) -> list[str]:
-    """Return the list as a tree of lines.
+    """Return the list as lines of a tree.
 
     Args:
         found: the content of the save.
-        bars: draw the share that each tensor has of all bytes behind its size.
+        bars: whether to draw each tensor's share of all bytes after its size.
     """
     tensors = sum(entry.kind == "tensor" for entry in found.entries)
     size = readable(found.num_bytes)
@@ -82,7 +82,7 @@ def lines(found: Survey, *, bars: bool = False) -> list[str]:
 
 
 def _bar(share: float) -> str:
-    """Draw a share between 0 and 1 in eighths of a character."""
+    """Return a bar for a share between 0 and 1, in eighths of a character."""
     eighths = round(8 * BAR_WIDTH * share)
     rest = BAR_PARTS[eighths % 8] if eighths % 8 else ""
     return f" {BAR_PARTS[8] * (eighths // 8)}{rest}" if eighths else ""

@@ -1,4 +1,4 @@
-"""Commands on places in object stores: what is there is brought here for them."""
+"""Run commands on URLs of object stores: objects are downloaded for the command."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["add_options", "options_of", "place_or_path", "run_here"]
 
 SOURCES = ("path", "source", "first", "second")
-"""The arguments of commands that are read; ``target`` is written."""
+"""The arguments that commands read; they write to ``target``."""
 
 HEADS = ("inspect",)
 """The commands that need no values of tensors."""
 
 IN_PLACE = ("diff",)
-"""The commands that read saves of dense tensordicts in the store, a piece at a time."""
+"""The commands that read saves of dense tensordicts directly in the store."""
 
-MSG_OPTION = "--option is key=value, such as aws_region=eu-central-1, got {!r}."
-MSG_SEAL = "seal writes checksums into a save, and objects are not written to: seal it here and copy it."
-MSG_THERE = "There is something at {} already; --force replaces it."
+MSG_OPTION = "--option must be key=value, such as aws_region=eu-central-1, got {!r}."
+MSG_SEAL = "seal writes checksums into a save, but objects cannot be changed: seal it here and copy it."
+MSG_THERE = "{} exists already; --force replaces it."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="an option of the object store of a URL, such as aws_region=eu-central-1 "
-        "(repeatable); the environment has the others",
+        "(repeatable); other options come from the environment",
     )
 
 
@@ -47,7 +47,7 @@ def options_of(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the options of the object store.
 
     Raises:
-        ValueError: one is not ``key=value``.
+        ValueError: an option is not ``key=value``.
     """
     found = {}
     for option in arguments.option:
@@ -59,7 +59,7 @@ def options_of(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def place_or_path(path: str, arguments: argparse.Namespace) -> Any:
-    """Return the place of a URL, and the path of anything else."""
+    """Return the place of a URL, or the path of anything else."""
     from tensordict.storage.locations import local
     from tensordict.storage.remote import is_remote, place_of
 
@@ -69,7 +69,7 @@ def place_or_path(path: str, arguments: argparse.Namespace) -> Any:
 
 
 def run_here(arguments: argparse.Namespace) -> int:
-    """Run a command whose arguments may be URLs, on what they lead to."""
+    """Run a command; if arguments are URLs, run it on downloaded copies."""
     from tensordict.storage.remote import is_remote
 
     given = {
@@ -119,14 +119,14 @@ def _run_on_copies(arguments: argparse.Namespace) -> int:
             names[str(path)] = given[name]
             setattr(arguments, name, str(path))
         if target is not None:
-            made = Path(folder) / "target" / target.name
-            made.parent.mkdir()
-            names[str(made)] = given["target"]
-            arguments.target = str(made)
+            local_target = Path(folder) / "target" / target.name
+            local_target.parent.mkdir()
+            names[str(local_target)] = given["target"]
+            arguments.target = str(local_target)
         with _renamed(names):
             status: int = arguments.run(arguments)
         if target is not None and status == 0:
-            copying.send_all(made, target)
+            copying.send_all(local_target, target)
     return status
 
 
@@ -134,7 +134,8 @@ def _open(place: Any, arguments: argparse.Namespace) -> Any:
     """Return the save at a place as a collection of remote tensors.
 
     Returns:
-        None if it is no save of dense tensordicts, or cannot be loaded: a copy says why.
+        None if it is not a save of dense tensordicts, or cannot be loaded. The command
+        then runs on a copy, and reports the error.
     """
     from tensordict import load
     from tensordict.containers.remote.collection import is_dense
@@ -147,7 +148,7 @@ def _open(place: Any, arguments: argparse.Namespace) -> Any:
 
 
 class _Renaming(io.TextIOBase):
-    """Writes text on, with URLs in the place of the paths of what was brought here."""
+    """A text stream that replaces the paths of downloaded copies by their URLs."""
 
     def __init__(self, stream: Any, names: dict[str, str]) -> None:
         self._stream = stream
@@ -161,11 +162,11 @@ class _Renaming(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Have all of it written."""
+        """Flush the stream."""
         self._stream.flush()
 
     def isatty(self) -> bool:
-        """Return whether somebody sees it."""
+        """Return whether the stream is a terminal."""
         return bool(self._stream.isatty())
 
 

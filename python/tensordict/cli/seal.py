@@ -1,4 +1,4 @@
-"""Take the checksums of a finished dataset, so that ``verify`` can compare with them."""
+"""Add checksums to a finished dataset, so that ``verify`` can check its bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
-    """Take the checksums and say how many."""
+    """Add the checksums, and print their number."""
     from tensordict.storage import checksums
 
     count = checksums.seal(
@@ -28,5 +28,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         common.print_json({"path": arguments.path, "files": count})
     else:
-        print(f"{arguments.path}: checksums of {count} files taken")
+        print(f"{arguments.path}: added checksums of {count} files")
     return 0

@@ -17,10 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``tensordict show``."""
     parser.add_argument("path", help=common.PATH)
     parser.add_argument(
-        "--output", metavar="FILE", help="write the page here, and open no browser"
+        "--output",
+        metavar="FILE",
+        help="write the page to this file, and open no browser",
     )
     parser.add_argument(
-        "--histograms", action="store_true", help="draw how values are distributed"
+        "--histograms", action="store_true", help="draw histograms of values"
     )
     parser.add_argument(
         "--no-images", action="store_true", help="draw no previews of images"
@@ -30,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
-    """Write the page, and open it in a browser unless it has a file of its own."""
+    """Write the page, and open it in a browser unless ``--output`` is given."""
     from tensordict.ops.notebook import html_page
 
     text = html_page(

@@ -1,4 +1,4 @@
-"""Read what is no save of this package, with the reader that the library has for it."""
+"""Read files that are not saves of this package, with the library's readers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ READERS: Final[dict[str, Callable[[str], Any]]] = {
     "dcp": _checkpoint,
     "torch": _checkpoint,
 }
-"""The function that makes a collection of a file or directory, by its kind."""
+"""The reader of each kind of file or directory; it returns a tensordict."""
 
 
 READING_FAILS: Final = (
@@ -65,7 +65,7 @@ READING_FAILS: Final = (
 
 
 def kind_of_others(path: str) -> str | None:
-    """Return the kind of what a reader is for; None for a save and for anything else."""
+    """Return the kind of a file that a reader supports; None for saves and others."""
     layout = layouts.find(path)
     if layout not in (None, layouts.DIRECTORY, layouts.ARCHIVE):
         return None
@@ -74,12 +74,12 @@ def kind_of_others(path: str) -> str | None:
 
 
 def is_of_others(path: str) -> bool:
-    """Return whether a path is no save, and :func:`read` reads it."""
+    """Return whether a path is not a save, and :func:`read` can read it."""
     return kind_of_others(path) is not None
 
 
 def read(path: str) -> Any:
-    """Make a collection of a file or directory for which :func:`is_of_others` is true.
+    """Read a file or directory for which :func:`is_of_others` is true, as a tensordict.
 
     Raises:
         ValueError: it cannot be read.
@@ -88,13 +88,13 @@ def read(path: str) -> Any:
     try:
         return READERS[kind_of_others(path) or ""](path)
     except READING_FAILS as error:
-        msg = f"{path} is not a save. {explain(path)} That fails: {error}"
+        msg = f"{path} is not a save. {explain(path)} Reading it failed: {error}"
         kind = ImportError if isinstance(error, ImportError) else ValueError
         raise kind(msg) from error
 
 
 def survey(path: str) -> Survey:
-    """List what such a file holds. Tables are read; of HDF5 and Zarr the metadata is."""
+    """Return the entries of a file. HDF5 and Zarr need only metadata, tables are read."""
     kind = kind_of_others(path) or ""
     return Survey(path, kind, list(_entries(read(path), ())))
 
@@ -108,7 +108,7 @@ def _entries(td: Any, key: tuple[str, ...]) -> Iterator[Entry]:
 def _entry(td: Any, name: str, key: tuple[str, ...]) -> Iterator[Entry]:
     import torch
 
-    # The shape and the dtype alone: the values of a file are not read.
+    # Only the shape and the dtype are needed, so values are not read.
     value = td._sample_entry(name)
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")

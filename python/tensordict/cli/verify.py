@@ -1,4 +1,4 @@
-"""Check a save: that its files are there, whole, and as they were saved."""
+"""Check a save: whether its files are complete, and as they were saved."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MODIFIED = 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``tensordict verify``."""
-    parser.add_argument("path", help="a save of any layout")
+    parser.add_argument("path", help="a save of any layout, or a checkpoint")
     parser.add_argument(
         "--deep",
         action="store_true",
-        help="look at what no checksum covers, too: read files of others to their end, check "
+        help="also check data without checksums: read files of other programs to their end, check "
         "the CRC-32 of archives and the form of pickles",
     )
     common.add_threads(parser)
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @common.reporting_errors
 def run(arguments: argparse.Namespace) -> int:
-    """Print what is wrong: status 1 for damage, 3 for changes since the save, else 0."""
+    """Print the problems; return 1 for damage, 3 for changes since the save, else 0."""
     from tensordict.checkpoint.tools import is_checkpoint
     from tensordict.storage import checksums
     from tensordict.storage.inspect import survey
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     problems = list(found.problems)
     modified: list[str] = []
     outcomes: Counter[str] = Counter()
-    # A save that cannot be read whole is not compared with checksums.
+    # If the save cannot be read completely, its bytes are not compared.
     if not problems:
         report = checksums.verify(
             arguments.path,

@@ -1,11 +1,12 @@
-"""Data for training: batches of rows, datasets in files, and streams that arrive.
+"""Data for training: batches of rows, datasets in files, and streams of values.
 
-``loader/`` has the loader of batches of rows, ``rows.py`` takes rows and windows out of a
-collection, ``writer/`` writes datasets. ``streams/`` has the loader whose batches have one
-stream in each row, ``ray_data.py`` reads rows in tasks of Ray Data.
-:class:`StreamCollector` gathers values that arrive into windows of
-time: ``collector.py`` waits for windows and makes collections of them, ``buffers.py`` keeps
-the values of one stream until then, ``buckets.py`` is the lazy stack of the windows.
+``loader/`` contains the loader of batches, ``rows.py`` copies rows and windows of a
+tensordict, ``writer/`` writes datasets. ``streams/`` contains the loader whose batches
+hold one stream in each row, ``ray_data.py`` reads rows in tasks of Ray Data.
+
+:class:`StreamCollector` gathers arriving values into windows of time: ``collector.py``
+waits for windows and makes tensordicts of them, ``buffers.py`` keeps the values of one
+stream until then, ``buckets.py`` is the lazy stack of the windows.
 """
 
 from tensordict.data.buckets import BucketStack

@@ -1,4 +1,4 @@
-"""The lazy stack of the windows of a collector, which need not be copied to densify."""
+"""The lazy stack of a collector's windows, which densifies without a copy."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class Column:
     """The values of one stream over several windows.
 
     Attributes:
-        values: ``[N, *F]``, the values of all windows one after the other.
-        sizes: how many of them each window has; they sum to ``N``.
+        values: ``[N, *F]``, the values of all windows, concatenated.
+        sizes: the number of values of each window; the sum is ``N``.
     """
 
     values: Tensor
     sizes: list[int]
 
     def split(self) -> tuple[Tensor, ...]:
-        """The values of each window, as views."""
+        """Return the values of each window, as views."""
         return self.values.split(self.sizes)
 
     def to_nested(self, layout: torch.layout) -> Tensor:
-        """A nested tensor of the windows over the same memory."""
+        """Return a nested tensor of the windows that shares their memory."""
         sizes = torch.tensor(self.sizes, dtype=torch.int64)
         offsets = torch.zeros(len(self.sizes) + 1, dtype=torch.int64)
         torch.cumsum(sizes, 0, out=offsets[1:])
@@ -52,7 +52,7 @@ class Column:
         features = torch.tensor(self.values.shape[1:], dtype=torch.int64)
         shapes = torch.cat([sizes[:, None], features.expand(len(sizes), -1)], 1)
         strides = torch.tensor(self.values.stride()).expand_as(shapes).contiguous()
-        # torch has no public function that makes a strided nested tensor without a copy.
+        # torch has no public function for a strided nested tensor without a copy.
         return torch._nested_view_from_buffer(
             self.values.flatten(),
             shapes,
@@ -62,18 +62,18 @@ class Column:
 
 
 class BucketStack(LazyStackedTensorDict):
-    """Windows of streams as a lazy stack: one member a window, views of shared columns.
+    """A lazy stack of windows: one member for each window, with views of shared columns.
 
-    It is a :class:`LazyStackedTensorDict` in every way. As long as its members are those
-    that it was made with, :meth:`densify` gives nested tensors over the same memory and
-    copies nothing: what is written to one shows in the other.
+    It behaves like any :class:`LazyStackedTensorDict`. As long as its members are
+    unchanged, :meth:`densify` returns nested tensors that share their memory: a write
+    to one is visible in the other.
     """
 
     _columns: dict[NestedKey, tuple[Column, tuple[Tensor, ...]]] | None = None
 
     @classmethod
     def from_columns(cls, columns: Iterable[tuple[NestedKey, Column]]) -> Self:
-        """A stack along dim 0 with one member a window."""
+        """Return a stack along dim 0 with one member for each window."""
         parts = {key: (column, column.split()) for key, column in columns}
         members = [
             TensorDict(dict(zip(parts, leaves, strict=True)))
@@ -84,7 +84,7 @@ class BucketStack(LazyStackedTensorDict):
         return stack
 
     def densify(self, layout: torch.layout = torch.strided) -> Any:
-        """Every stream as one nested tensor, without a copy where nothing was changed.
+        """Return each stream as one nested tensor, without a copy if members are unchanged.
 
         Args:
             layout: ``torch.strided`` or ``torch.jagged``.
@@ -113,12 +113,12 @@ class BucketStack(LazyStackedTensorDict):
 def dense_columns(
     columns: Iterable[tuple[NestedKey, Column]], layout: torch.layout
 ) -> TensorDict:
-    """A collection with one nested tensor a column; its batch size is the windows'."""
+    """Return a tensordict of one nested tensor for each column, of batch size ``[W]``."""
     by_key = dict(columns)
     num_windows = len(next(iter(by_key.values())).sizes) if by_key else 0
     dense = TensorDict(batch_size=[num_windows])
     for key, column in by_key.items():
-        # The windows are as many as the batch has: looking at each again takes longer
+        # The number of windows is known to match: checking each entry would take longer
         # than all the rest.
         dense._set_tuple(
             unravel_key_to_tuple(key),

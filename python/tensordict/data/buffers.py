@@ -1,4 +1,4 @@
-"""The values of one stream that nobody has taken yet, and where each window ends."""
+"""The untaken values of one stream, and the end of each window among them."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ _ARRAYS = Tensor | np.ndarray | np.generic
 WhenFull = Literal["block", "drop_oldest", "drop_newest"]
 
 MSG_VALUE = (
-    "stream {stream!r} got a value of type {kind}: a stream takes numbers, tensors and "
-    "NumPy arrays"
+    "stream {stream!r} got a value of type {kind}: push a number, a tensor or a NumPy "
+    "array"
 )
 MSG_SHAPE = (
     "the values of stream {stream!r} have different shapes, {first} and {other}: give "
     "each length its own stream, or pad the values before they are pushed"
 )
 MSG_FULL = (
-    "stream {stream!r} holds {capacity} values that nobody has taken, and no room came "
-    "within {timeout_s} s"
+    "stream {stream!r} already holds {capacity} values, and none was taken within "
+    "{timeout_s} s"
 )
 MSG_CLOSED = "stream {stream!r} is closed: its collector takes no more values"
 MSG_BLOCKED_LOOP = (
     "push() to the full stream {stream!r} would block the event loop that takes its "
-    "values: await put() there"
+    "values: use `await put()` on the event loop"
 )
 
 
 class StreamBuffer:
-    """The queue that a stream's producer writes into, like an ``asyncio.Queue``.
+    """The queue to which a stream's producer writes, like an ``asyncio.Queue``.
 
-    A value belongs to the window in which it arrives: windows are told apart when it is
-    put, by the clock, and not when somebody comes to take them.
+    A value belongs to the window in which it arrives, by the clock, no matter when the
+    window is taken.
 
-    A producer that runs on the event loop awaits :meth:`put`; one in another thread calls
-    :meth:`push`. Buffers are made by their collector.
+    A producer on the event loop awaits :meth:`put`; a producer in another thread calls
+    :meth:`push`. The collector creates the buffers.
     """
 
     def __init__(
@@ -69,31 +69,31 @@ class StreamBuffer:
         self._make_room = make_room
         self._column = _Column(stream, dtype)
         self._values: collections.deque[Any] = collections.deque()
-        self._num_put = 0  # of all values that were kept, also those taken since
-        self._num_gone = 0  # of those, how many were taken or dropped
-        self._window = 0  # the first one that was not taken
+        self._num_put = 0  # the number of values ever kept, including taken ones
+        self._num_gone = 0  # the number of those that were taken or dropped
+        self._window = 0  # the first window that was not taken
         self._ends: collections.deque[int] = collections.deque()
         self._room = threading.Condition(threading.Lock())
         self._waiting: collections.deque[asyncio.Future[None]] = collections.deque()
         self._loop_thread: int | None = None
         self._closed = False
 
-    # --- What producers call --------------------------------------------------------
+    # --- For producers ----------------------------------------------------------------
 
     def qsize(self) -> int:
-        """Count the values that wait to be taken."""
+        """Return the number of values that wait to be taken."""
         return len(self._values)
 
     def empty(self) -> bool:
-        """Tell whether no value waits to be taken."""
+        """Return whether no value waits to be taken."""
         return not self._values
 
     def full(self) -> bool:
-        """Tell whether as many values wait as the buffer holds."""
+        """Return whether the buffer holds as many values as it may."""
         return len(self._values) >= self.capacity
 
     async def put(self, value: object) -> None:
-        """Add a value; wait for room where the buffer is full and is to block."""
+        """Add a value; if the buffer is full and ``when_full="block"``, wait for room."""
         while not self._try_put(value):
             future = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
@@ -104,25 +104,25 @@ class StreamBuffer:
                     self._waiting.remove(future)
 
     def put_nowait(self, value: object) -> None:
-        """Add a value at once.
+        """Add a value without waiting.
 
         Raises:
-            asyncio.QueueFull: the buffer is full and is to block.
+            asyncio.QueueFull: the buffer is full and ``when_full="block"``.
         """
         if not self._try_put(value):
             raise asyncio.QueueFull
 
     def push(self, value: object, timeout_s: float | None = None) -> None:
-        """Add a value from any thread; block for room where the buffer is to block.
+        """Add a value from any thread; if full and ``when_full="block"``, wait for room.
 
         Args:
             value: a number, a tensor or an array.
-            timeout_s: how long to wait for room; None waits for ever.
+            timeout_s: the most seconds to wait for room; None waits without a limit.
 
         Raises:
-            TimeoutError: no room came in time.
-            RuntimeError: the collector is closed, or waiting here would keep the event
-                loop from taking the values that are in the way.
+            TimeoutError: there was no room in time.
+            RuntimeError: the collector is closed, or this is the thread of the event
+                loop, which would have to take values to make room.
         """
         while not self._try_put(value):
             if threading.get_ident() == self._loop_thread:
@@ -159,48 +159,48 @@ class StreamBuffer:
             self._num_put += 1
         return True
 
-    # --- What the collector calls -----------------------------------------------------
+    # --- For the collector --------------------------------------------------------------
 
     def num_windows(self) -> int:
-        """The window of the last value put, plus one."""
+        """Return the number of windows up to the last value."""
         with self._room:
             return self._window + len(self._ends) + bool(self._num_in_last_window())
 
     def take_before(self, window: int) -> tuple[list[Any], list[int]]:
-        """The values of the windows before this one, and how many each window has."""
+        """Return the values of the windows before ``window``, and each window's count."""
         with self._room:
             self._close_windows_before(window)
             num_windows = max(0, window - self._window)
-            # A window may have ended before values of it were dropped.
-            ends = np.maximum(_taken(self._ends, num_windows), self._num_gone)
+            # Values of a window may have been dropped after the window ended.
+            ends = np.maximum(_popleft_many(self._ends, num_windows), self._num_gone)
             end = int(ends[-1]) if num_windows else self._num_gone
             sizes = np.diff(ends, prepend=self._num_gone).tolist()
-            values = _taken(self._values, end - self._num_gone)
+            values = _popleft_many(self._values, end - self._num_gone)
             self._num_gone = end
             self._window = max(self._window, window)
             self._room.notify_all()
         return values, sizes
 
     def note_loop_thread(self) -> None:
-        """The calling thread takes the values: it must not block in :meth:`push`."""
+        """Record the calling thread as the taker of values, which must not block."""
         self._loop_thread = threading.get_ident()
 
     def wake(self) -> None:
-        """Let producers on the event loop try again; called on its thread."""
+        """Let waiting producers on the event loop retry; call it on the loop's thread."""
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
                 future.set_result(None)
 
     def close(self) -> None:
-        """Refuse further values and let go of whoever waits for room."""
+        """Refuse further values, and wake all waiting producers."""
         with self._room:
             self._closed = True
             self._room.notify_all()
         self.wake()
 
     def to_tensor(self, values: list[Any]) -> Tensor:
-        """The values as one tensor of the stream's dtype, ``[len(values), *F]``."""
+        """Return the values as one tensor of the stream's dtype, ``[len(values), *F]``."""
         return self._column.to_tensor(values)
 
     def _num_in_last_window(self) -> int:
@@ -212,8 +212,8 @@ class StreamBuffer:
             self._ends.extend(itertools.repeat(self._num_put, missing))
 
 
-def _taken(queue: collections.deque[Any], count: int) -> list[Any]:
-    """Take the first values out of a queue."""
+def _popleft_many(queue: collections.deque[Any], count: int) -> list[Any]:
+    """Remove and return the first ``count`` values of a queue."""
     if count < len(queue):
         return [queue.popleft() for _ in range(count)]
     values = list(queue)
@@ -222,16 +222,16 @@ def _taken(queue: collections.deque[Any], count: int) -> list[Any]:
 
 
 class _Column:
-    """Turns values into tensors.
+    """A converter of values to tensors.
 
-    Remembers their dtype and shape for windows in which nothing came.
+    It remembers their dtype and shape for windows without values.
     """
 
     def __init__(self, stream: object, dtype: torch.dtype | None) -> None:
         self.stream = stream
         self.declared = dtype
         self.empty = torch.empty(0, dtype=dtype)
-        self.known = False
+        self.has_dtype = False
 
     def to_tensor(self, values: list[Any]) -> Tensor:
         if not values:
@@ -252,28 +252,30 @@ class _Column:
             column = torch.stack(tensors)
         column = column.to(self._dtype_with(column.dtype))
         self.empty = column.new_empty((0, *column.shape[1:]))
-        self.known = True
+        self.has_dtype = True
         return column
 
     def _dtype_with(self, dtype: torch.dtype) -> torch.dtype:
-        # A stream of whole numbers that meets a fraction becomes one of fractions:
-        # casting it to the dtype of the first window would lose it.
+        # If a stream of integers gets a float, it becomes a stream of floats: a cast to
+        # the dtype of the first window would lose the fraction.
         if self.declared is not None:
             return self.declared
-        return torch.promote_types(self.empty.dtype, dtype) if self.known else dtype
+        return torch.promote_types(self.empty.dtype, dtype) if self.has_dtype else dtype
 
 
 def _numbers_to_tensor(values: list[Any], kinds: set[type]) -> Tensor:
-    """Make the tensor that ``torch.tensor`` makes of such numbers, ten times faster."""
+    """Return the tensor of ``torch.tensor(values)``, faster, through NumPy."""
     try:
-        # With one type, NumPy need not look for one that has room for all.
+        # With one type, NumPy need not search for a common type.
         kind = kinds.pop() if len(kinds) == 1 else None
         is_known = kind is int or kind is float
         array = np.fromiter(values, kind, len(values)) if is_known else np.array(values)
     except OverflowError:
         array = np.array(values)
     if array.dtype.kind not in "bifc":
-        return torch.tensor(values)  # whole numbers too large, and its error
+        return torch.tensor(
+            values
+        )  # raises torch's error for integers that are too large
     column = torch.from_numpy(array)
     if array.dtype.kind == "f":
         return column.to(torch.get_default_dtype())

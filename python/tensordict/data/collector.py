@@ -1,4 +1,4 @@
-"""Windows of time over several streams."""
+"""Windows of time over several streams of values."""
 
 from __future__ import annotations
 
@@ -31,46 +31,49 @@ POLICIES = ("block", "drop_oldest", "drop_newest")
 MSG_WINDOW = "window_s must be a positive number of seconds, got {window_s!r}"
 MSG_CAPACITY = "capacity must be a positive number of values, got {capacity!r}"
 MSG_WHEN_FULL = "when_full must be one of {policies}, got {when_full!r}"
-MSG_NO_STREAM = "a collector needs at least one stream"
+MSG_NO_STREAM = (
+    "a collector needs at least one stream, such as streams={'name': producer}"
+)
 MSG_NO_SUCH = "there is no stream {stream!r}; the streams are {streams}"
 MSG_PRODUCER = (
-    "stream {stream!r} is given as {kind}: it must be a coroutine function that takes "
-    "the queue to write to, an async iterable, or None for a stream that is pushed to"
+    "the producer of stream {stream!r} is {kind}: pass a coroutine function that takes the "
+    "queue to write to, an async iterable, or None for a stream that is pushed to"
 )
 MSG_FAILED = "the producer of stream {stream!r} failed"
 MSG_CLOSED = "this collector is closed: make a new one"
-MSG_BUSY = "another task is waiting for the windows of this collector"
+MSG_BUSY = "another task already waits for the windows of this collector: use one task"
 
 
 class StreamCollector:
-    """Gathers what several streams deliver into windows of equal length.
+    """A collector that gathers the values of several streams into windows of equal length.
 
-    Windows lie on an absolute clock: window ``k`` ends ``(k + 1) * window_s`` after the
-    start, however late anybody looks, so they do not drift, and a value belongs to the
-    window in which it arrived. A window in which a stream delivered nothing has an empty
-    tensor of that stream's dtype and shape.
+    Windows follow an absolute clock: window ``k`` ends ``(k + 1) * window_s`` seconds
+    after the start, so windows do not drift. A value belongs to the window in which it
+    arrives, no matter when the window is taken. A window without values of a stream has
+    an empty tensor of the stream's dtype and feature shape.
 
-    Iterate over it for one collection a window, or :meth:`collect` several at once.
-    Leaving the ``async with`` block cancels the producers and waits until they have ended.
+    Iterate over the collector for one tensordict a window, or call :meth:`collect` for
+    several windows. The end of the ``async with`` block cancels the producers and waits
+    for their end.
 
     Args:
-        streams: for each key what writes to it: a coroutine function that takes the
-            queue (a :class:`StreamBuffer`, with ``await queue.put(value)``), an async
-            iterable, or None for a stream that other code pushes to.
-        window_s: length of a window in seconds of the event loop's clock.
-        capacity: how many values a stream may hold that nobody has taken.
-        when_full: what a full stream does with the next value: ``"block"`` its producer
-            until windows are taken, ``"drop_oldest"`` or ``"drop_newest"``. What was
-            dropped is counted in :attr:`num_dropped`.
-        dtypes: the dtype of streams for which the first values do not tell it.
+        streams: the producer of each key: a coroutine function that takes the queue (a
+            :class:`StreamBuffer`) and calls ``await queue.put(value)``, an async
+            iterable, or None for a stream to which other code pushes.
+        window_s: the length of a window in seconds of the event loop's clock.
+        capacity: the most values of a stream that wait to be taken.
+        when_full: what a full stream does with another value: ``"block"`` its producer
+            until windows are taken, ``"drop_oldest"`` or ``"drop_newest"``.
+            :attr:`num_dropped` counts dropped values.
+        dtypes: the dtypes of streams whose first values do not determine it.
 
-    A stream's values are numbers, or tensors or arrays of one shape ``[*F]``; a window's
-    leaf is then of shape ``[n, *F]`` for the ``n`` values that came. The dtype is that of
-    the values; whole numbers followed by fractions become ``float32``.
+    The values of a stream are numbers, or tensors or arrays of one shape ``[*F]``. The
+    leaf of a window has the shape ``[n, *F]`` for ``n`` values, and the dtype of the
+    values. If floats follow integers, the dtype becomes ``float32``.
 
     Raises:
-        RuntimeError: from iteration and :meth:`collect`, where a producer failed; the
-            message names the stream and the cause is the producer's own error.
+        RuntimeError: iteration and :meth:`collect` raise it after a producer failed.
+            The message names the stream; the cause is the producer's error.
 
     Examples:
         >>> import asyncio
@@ -103,20 +106,26 @@ class StreamCollector:
         if not streams:
             raise ValueError(MSG_NO_STREAM)
         self.window_s = window_s
-        self._producers = {unravel_key(key): what for key, what in streams.items()}
-        for stream, what in self._producers.items():
-            if not (what is None or callable(what) or hasattr(what, "__aiter__")):
-                kind = type(what).__name__
+        self._producers = {
+            unravel_key(key): producer for key, producer in streams.items()
+        }
+        for stream, producer in self._producers.items():
+            if not (
+                producer is None or callable(producer) or hasattr(producer, "__aiter__")
+            ):
+                kind = type(producer).__name__
                 raise TypeError(MSG_PRODUCER.format(stream=stream, kind=kind))
-        of_stream = {unravel_key(key): dtype for key, dtype in (dtypes or {}).items()}
-        for stream in of_stream:
+        dtype_of_stream = {
+            unravel_key(key): dtype for key, dtype in (dtypes or {}).items()
+        }
+        for stream in dtype_of_stream:
             self._check_stream(stream)
         self._buffers = {
             stream: StreamBuffer(
                 stream,
                 capacity,
                 when_full,
-                of_stream.get(stream),
+                dtype_of_stream.get(stream),
                 self._window_now,
                 self._make_room,
             )
@@ -128,7 +137,7 @@ class StreamCollector:
         self._tasks: dict[NestedKey, asyncio.Task[Any]] = {}
         self._finished: set[NestedKey] = set()
         self._closed = False
-        self._wanted: int | None = None  # the window that a consumer waits for
+        self._wanted: int | None = None  # the window for which a consumer waits
         self._alarm: asyncio.Future[None] | None = None
         self._is_crowded = False  # whether a producer waits for room
         self._ended = self._nothing_ended()
@@ -141,23 +150,24 @@ class StreamCollector:
     ) -> None:
         """Add a value to a stream from any thread; see :meth:`StreamBuffer.push`.
 
-        What is pushed before the collector has started belongs to its first window.
+        Values that are pushed before the start belong to the first window.
 
         Raises:
             KeyError: there is no such stream.
-            TimeoutError: the stream is full, is to block, and no room came in time.
+            TimeoutError: the stream is full, ``when_full="block"``, and there was no
+                room in time.
         """
         self._buffers[self._check_stream(stream)].push(value, timeout_s)
 
     @property
     def num_dropped(self) -> dict[NestedKey, int]:
-        """Count the values of each stream that were dropped because it was full."""
+        """The number of dropped values of each stream."""
         return {stream: buffer.num_dropped for stream, buffer in self._buffers.items()}
 
     # --- Reading ----------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the clock and the producers; entering and iterating do it, too."""
+        """Start the clock and the producers; ``async with`` and iteration call this."""
         if self._closed:
             raise RuntimeError(MSG_CLOSED)
         if self._loop is not None:
@@ -167,9 +177,9 @@ class StreamCollector:
         self._loop = loop
         for stream, buffer in self._buffers.items():
             buffer.note_loop_thread()
-            what = self._producers[stream]
-            if what is not None:
-                task = loop.create_task(_produce(what, buffer))
+            producer = self._producers[stream]
+            if producer is not None:
+                task = loop.create_task(_produce(producer, buffer))
                 task.add_done_callback(functools.partial(self._note_end, stream))
                 self._tasks[stream] = task
 
@@ -177,10 +187,10 @@ class StreamCollector:
         return self
 
     async def __anext__(self) -> TensorDict:
-        """The next window, when it has ended.
+        """Return the next window, after it has ended.
 
-        Iteration ends after the last value where every stream has a producer and all of
-        them have finished.
+        If every stream has a producer and all of them have finished, iteration ends
+        after the last value.
         """
         windows = await self._take(1)
         if windows is None:
@@ -199,13 +209,14 @@ class StreamCollector:
         densify: bool = True,
         layout: torch.layout = torch.strided,
     ) -> TensorDictBase:
-        """The next windows together, batch size ``[num_windows]``.
+        """Return the next windows together, with batch size ``[num_windows]``.
 
         Args:
-            num_windows: how many; fewer come where all producers finish before.
-            densify: whether to give one nested tensor for each stream. If false, the
+            num_windows: the number of windows; fewer are returned if all producers
+                finish earlier.
+            densify: whether to return one nested tensor for each stream. If false, the
                 result is a :class:`BucketStack` with one member for each window.
-            layout: of the nested tensors, ``torch.strided`` or ``torch.jagged``.
+            layout: the layout of nested tensors: ``torch.strided`` or ``torch.jagged``.
         """
         windows = await self._take(num_windows)
         if windows is None:
@@ -219,10 +230,10 @@ class StreamCollector:
         return BucketStack.from_columns(columns)
 
     async def aclose(self) -> None:
-        """Cancel the producers, wait until they have ended, and refuse further values.
+        """Cancel the producers, wait for their end, and refuse further values.
 
         Raises:
-            RuntimeError: a producer had failed and nobody was told yet.
+            RuntimeError: a producer failed, and no earlier call has raised its error.
         """
         self._closed = True
         for buffer in self._buffers.values():
@@ -255,11 +266,11 @@ class StreamCollector:
     async def _take(
         self, num_windows: int
     ) -> dict[NestedKey, tuple[list[Any], list[int]]] | None:
-        """Values and sizes of the next windows; None where the streams have ended.
+        """Return values and sizes of the next windows; None if the streams have ended.
 
-        It is enough to look when the last of them has ended, since the buffers tell
-        windows apart. Buffers that fill up before are emptied of the windows that have
-        ended, into ``_ended``: their capacity limits one window and not all of them.
+        The buffers assign values to windows, so one look after the last window has
+        ended is enough. If a buffer fills up earlier, its ended windows are moved to
+        ``_ended``: the capacity limits one window, not all windows of the call.
         """
         self.start()
         if self._wanted is not None:
@@ -283,7 +294,8 @@ class StreamCollector:
     async def _wait_for(self, wanted: int) -> int:
         """Wait until all windows before ``wanted`` have ended.
 
-        Returns ``wanted``, or less where the streams have ended before.
+        Returns:
+            ``wanted``, or less if the streams end earlier.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -314,12 +326,12 @@ class StreamCollector:
                 buffer.wake()
 
     def _ring(self) -> None:
-        """Have the waiting consumer look again; on the loop's thread."""
+        """Wake the waiting consumer; call it on the loop's thread."""
         if self._alarm is not None and not self._alarm.done():
             self._alarm.set_result(None)
 
     def _make_room(self, buffer: StreamBuffer) -> None:
-        """Called by a producer, on any thread, that finds its buffer full."""
+        """Free room in a full buffer; its producer calls this on any thread."""
         wanted, loop = self._wanted, self._loop
         if wanted is None or loop is None:
             return
@@ -347,7 +359,7 @@ class StreamCollector:
             return 0
         now_s = self._loop.time() - self._start_s
         window = int(now_s / self.window_s)
-        # Division and multiplication round differently: timers use the product.
+        # Division and multiplication round differently, and timers use the product.
         if now_s >= (window + 1) * self.window_s:
             window += 1
         elif now_s < window * self.window_s:
@@ -364,7 +376,8 @@ class StreamCollector:
         self._ring()
 
     def _raise_failures(self) -> None:
-        # Once for each: what the others deliver can be taken after that.
+        # Each error is raised once; the values of other streams can be taken after
+        # that.
         for stream in [name for name in self._finished if name in self._tasks]:
             _raise_failure(stream, self._tasks.pop(stream))
 
@@ -384,12 +397,12 @@ def _raise_failure(stream: NestedKey, task: asyncio.Task[Any]) -> None:
 def _cut(
     values: list[Any], sizes: list[int], num_windows: int
 ) -> tuple[list[Any], list[int]]:
-    """Take the first windows out of the two lists."""
+    """Remove and return the first windows of the two lists."""
     num_values = sum(sizes[:num_windows])
-    first = values[:num_values], sizes[:num_windows]
+    taken = values[:num_values], sizes[:num_windows]
     del values[:num_values]
     del sizes[:num_windows]
-    return first
+    return taken
 
 
 async def _produce(producer: Any, buffer: StreamBuffer) -> None:

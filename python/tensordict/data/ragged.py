@@ -1,4 +1,4 @@
-"""The form of batches whose rows differ in shape."""
+"""The forms of batches whose rows differ in shape."""
 
 from __future__ import annotations
 
@@ -31,35 +31,32 @@ __all__ = ["Ragged", "RaggedForm"]
 
 Ragged = Literal["stack", "padded", "jagged"]
 
-MSG_FORM = "ragged is 'stack', 'padded' or 'jagged', not {!r}."
-MSG_PADDING = "padding_value is a number, got {!r}."
-MSG_UNPADDED = (
-    "mask_key= says where masks of padded entries go, and ragged is {!r}: it needs "
-    "ragged='padded'."
-)
+MSG_FORM = "ragged must be 'stack', 'padded' or 'jagged', got {!r}."
+MSG_PADDING = "padding_value must be a number, got {!r}."
+MSG_UNPADDED = "mask_key= is for masks of padded entries, and ragged is {!r}: pass ragged='padded'."
 MSG_NO_RAGGED = (
     "mask_key={!r} is for the entry whose rows differ in shape, and there is none. Name "
-    "the entry that the mask is of: mask_key={{entry: {!r}}}."
+    "the entry of the mask: mask_key={{entry: {!r}}}."
 )
 MSG_TAKEN = "There is an entry {!r} already: choose another mask_key."
 MSG_TWICE = "Two masks would get the key {!r}: give each entry another one."
 MSG_FIELD = (
     "A mask would become the entry {!r}, and {} has no field {!r}. Declare the field, as "
-    "'{}: torch.Tensor | None = None', or give mask_key= that of a field."
+    "'{}: torch.Tensor | None = None', or pass the key of another field as mask_key=."
 )
 MSG_INDEX_DIMS = (
-    "Jagged rows have one batch dim, and the index is of shape {}: flatten it, or ask for "
+    "Jagged rows have one batch dim, but the index has the shape {}: flatten it, or pass "
     "ragged='padded'."
 )
 MSG_NO_DIMS = (
-    "The rows of {!r} are single numbers, which are never padded: they have no mask."
+    "The rows of {!r} are scalars, which are never padded, so they have no mask."
 )
 
 Path = tuple[str, ...]
 
 
 class _Mask(NamedTuple):
-    """The mask of a padded entry: where it goes, and how many dims of a row it has."""
+    """The mask of a padded entry: its key, and its number of dimensions in a row."""
 
     entry: Path
     key: Path
@@ -67,19 +64,19 @@ class _Mask(NamedTuple):
 
 
 class RaggedForm:
-    """The form of rows that differ in shape: a lazy stack, or padded or jagged tensors.
+    """A form of rows that differ in shape: a lazy stack, or padded or jagged tensors.
 
     Args:
-        sources: the collections of whose rows batches are made.
-        ragged: the form, one of :func:`~tensordict.data.gather`.
-        padding_value: what ``"padded"`` fills up with.
-        mask_key: where the masks of padded entries go.
+        sources: the collections with the rows of batches.
+        ragged: the form, as in :func:`~tensordict.data.gather`.
+        padding_value: the value of padding, for ``"padded"``.
+        mask_key: the key for masks of padded entries.
 
     Raises:
-        ValueError: there is no such form, a collection is a lazy stack along another dim
-            than the first, or a mask has no place.
-        TypeError: the padding is no number.
-        KeyError: there is no entry that a mask is asked for.
+        ValueError: there is no such form, a collection is a lazy stack along another
+            dim than the first, or the key of a mask cannot be set.
+        TypeError: the padding value is not a number.
+        KeyError: there is no entry for a mask.
     """
 
     def __init__(
@@ -107,7 +104,7 @@ class RaggedForm:
 
     @functools.cached_property
     def _entries(self) -> dict[Path, int]:
-        """The entries whose rows differ, and the last dim of a row in which they do."""
+        """The ragged entries, each with the last differing dimension of a row."""
         found: dict[Path, int] = {}
         for source in self._sources:
             for entry, num_dims in ragged_entries(source).items():
@@ -115,10 +112,10 @@ class RaggedForm:
         return found
 
     def taken(self, source: CollectionProtocol, indices: object) -> Any:
-        """Copy some rows to a batch.
+        """Copy rows to a batch in this form.
 
         Raises:
-            ValueError: an index has several dims, which jagged rows do not have.
+            ValueError: the index has several dimensions, and the form is ``"jagged"``.
         """
         if isinstance(indices, (torch.Tensor, np.ndarray)) and indices.ndim > 1:
             return self._taken_in_dims(source, torch.as_tensor(indices))
@@ -133,7 +130,7 @@ class RaggedForm:
         return batch
 
     def _taken_in_dims(self, source: CollectionProtocol, indices: torch.Tensor) -> Any:
-        """Copy the rows of an index of several dims."""
+        """Copy the rows of an index with several dimensions."""
         if self.ragged == "jagged":
             raise ValueError(MSG_INDEX_DIMS.format(tuple(indices.shape)))
         if self.ragged == "stack":
@@ -143,7 +140,7 @@ class RaggedForm:
     def _taken(self, source: CollectionProtocol, indices: object) -> Any:
         inner = inside(source)
         if is_remote(source):
-            # All rows are read at once, and what is in memory gets the form.
+            # The rows are downloaded together, and then formed in memory.
             index: Any = indices
             places = torch.arange(source.batch_size[0])[index]
             inner = cast("Any", inner)._picked(places.numpy())
@@ -162,7 +159,7 @@ class RaggedForm:
         return self._all_jagged(rows) if self.ragged == "jagged" else rows
 
     def _all_jagged(self, batch: TensorCollection) -> Any:
-        """Make entries jagged whose rows differ, also where those of the batch do not."""
+        """Make all ragged entries jagged, also if the rows of this batch have one shape."""
         is_alike = any(
             isinstance(leaf, torch.Tensor) and not leaf.is_nested and leaf.ndim > 1
             for leaf in batch.values(True, True)
@@ -181,7 +178,7 @@ def is_remote(source: CollectionProtocol) -> bool:
 
 
 def _described(source: CollectionProtocol) -> Any:
-    """Return what says the shapes of rows: the collection, or the one of a store."""
+    """Return a collection that knows the shapes of rows; for a store, its template."""
     inner = inside(source)
     template = inner._row_template()
     if template is inner:
@@ -194,7 +191,7 @@ def _described(source: CollectionProtocol) -> Any:
 
 
 def _mask(shapes: torch.Tensor, num_dims: int) -> torch.Tensor:
-    """Make the mask of rows that are padded to the largest: True where one has an item."""
+    """Return the mask of padded rows: True where a row has an element."""
     count = len(shapes)
     if not count:
         return torch.zeros(0, *[0] * num_dims, dtype=torch.bool)
@@ -212,7 +209,7 @@ def _mask(shapes: torch.Tensor, num_dims: int) -> torch.Tensor:
 def _planned_masks(
     sources: Sequence[CollectionProtocol], found: dict[Path, int], mask_key: object
 ) -> list[_Mask]:
-    """Decide which entries have masks, where these go, and their numbers of dims."""
+    """Return the masks: their entries, their keys and their numbers of dimensions."""
     if isinstance(mask_key, Mapping):
         wanted = {_path(entry): _path(key) for entry, key in mask_key.items()}
     elif len(found) == 1:
@@ -235,10 +232,10 @@ def _planned_masks(
 
 
 def _check_place(td: CollectionProtocol, key: Path) -> None:
-    """Refuse a key that is taken, or that a tensorclass has no field for.
+    """Refuse a key that exists, or for which a tensorclass has no field.
 
     Raises:
-        ValueError: it is one of these.
+        ValueError: the key cannot be set.
     """
     for at, part in enumerate(key):
         cls: Any = type(td)
@@ -256,7 +253,7 @@ def _check_place(td: CollectionProtocol, key: Path) -> None:
 def _path(key: object) -> Path:
     path = _rust.unravel_key_to_tuple(key)
     if not path:
-        msg = f"A key is a text or a tuple of texts, got {key!r}."
+        msg = f"A key must be a string or a tuple of strings, got {key!r}."
         raise ValueError(msg)
     return tuple(path)
 

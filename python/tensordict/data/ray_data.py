@@ -29,27 +29,27 @@ def read_ray(
 ) -> Dataset:
     """Read a save as a dataset of Ray Data, in parallel by rows.
 
-    The calling process reads only metadata. Each task of the dataset reads a range of rows
-    and yields blocks of at most ``DataContext.target_max_block_size`` bytes. Columns are
-    the columns of :meth:`TensorDict.to_ray_dataset`. The schema is known without reading,
-    unless a column has Python values that are stored as JSON.
+    The calling process reads only metadata. Each task of the dataset reads a range of
+    rows and yields blocks of at most ``DataContext.target_max_block_size`` bytes. The
+    columns are the columns of :meth:`TensorDict.to_ray_dataset`. The schema is known
+    without reading, unless a column contains Python values that are stored as JSON.
 
     Ray Data yields blocks in the order in which tasks end, unless
     ``DataContext.get_current().execution_options.preserve_order`` is true.
 
     Args:
-        path: the path or the URL of a save, as for :meth:`TensorDict.load_memmap`. A path
-            has to be on a file system that all machines share.
+        path: the path or the URL of a save, as for :meth:`TensorDict.load_memmap`. A
+            path must be on a file system that all machines share.
         keys: the entries to read; a tuple is the key of a nested entry. Default: all.
-        separator: joins nested keys to names of columns.
-        storage_options: for a URL, the keys of ``obstore``. Ray sends the options to the
-            workers; no log contains them. Other settings come from the environment of the
-            calling process and of each worker.
+        separator: the string that joins nested keys to column names.
+        storage_options: for a URL, the options of ``obstore``. Ray sends the options to
+            the workers; no log contains them. Other settings come from the environment
+            of the calling process and of each worker.
         cache_dir: for a URL, a directory on each machine that caches blocks of objects.
-        cache_limit: the maximum number of bytes in that directory.
-        override_num_blocks: the number of read tasks. Default: Ray Data derives the number
-            from the bytes of the rows and the processors of the cluster.
-        **options: for :func:`ray.data.read_datasource`, such as ``concurrency``.
+        cache_limit: the most bytes in that directory.
+        override_num_blocks: the number of read tasks. Default: Ray Data derives the
+            number from the bytes of the rows and the processors of the cluster.
+        **options: options of :func:`ray.data.read_datasource`, such as ``concurrency``.
 
     Returns:
         A lazy dataset: the tasks run when the dataset is consumed.
@@ -63,12 +63,13 @@ def read_ray(
 
     Examples::
 
-        ds = read_ray("s3://bucket/data", storage_options={"aws_region": "eu-central-1"})
-        for batch in ds.random_shuffle().iter_torch_batches(batch_size=256):
+        ds = read_ray("s3://bucket/data", storage_options={"aws_region":
+        "eu-central-1"}) for batch in
+        ds.random_shuffle().iter_torch_batches(batch_size=256):
             loss = step(batch["image"], batch["label"])
     """
     engine = importlib.import_module("tensordict.interop.ray_data.datasets")
-    made: Dataset = engine.read_ray(
+    dataset: Dataset = engine.read_ray(
         path,
         keys=keys,
         separator=separator,
@@ -78,4 +79,4 @@ def read_ray(
         override_num_blocks=override_num_blocks,
         options=options,
     )
-    return made
+    return dataset

@@ -1,7 +1,8 @@
-"""Copy rows and windows of a collection in one call.
+"""Copy rows and windows of a tensordict in one call.
 
-:func:`gather` takes the rows at an index, and :func:`gather_slices` windows of
-neighbouring rows. Both copy; both can write into memory that is used again and again.
+:func:`gather` copies the rows at an index, :func:`gather_slices` windows of
+neighbouring rows. Both can write into existing memory, which is then reused for every
+batch.
 """
 
 from __future__ import annotations
@@ -41,43 +42,44 @@ def gather(
 ) -> Collection:
     """Copy the rows of ``td`` at ``indices``: ``td[indices]``, into ``out`` if given.
 
-    Rows of memory-mapped leaves that are not in memory are read from the file, each
-    once and not more than it; the time grows with the number of rows and not with the
-    size of the files.
+    Rows of memory-mapped leaves that are not in memory are read from the file, each row
+    once and nothing else. The time grows with the number of rows, not with the size of
+    the files.
 
     Args:
-        td: a collection with a batch dim at least.
-        indices: what indexes the first batch dim: integers (a tensor of any shape, a
-            list, a range, an array), a mask, or a slice.
-        out: what the rows are written into: a collection of the batch size of
-            ``td[indices]`` that has all entries of ``td`` (or of ``keys``); others stay
-            as they are. It can be used again for every batch, its tensors can be pinned
-            or shared with other processes, and where they have another dtype or device
-            values are converted as by :meth:`~tensordict.TensorDictBase.update_`.
-        keys: the entries to take. Default: all.
-        ragged: the form of rows that differ in shape, those of a lazy stack or of nested
-            tensors: ``"stack"`` for a lazy stack of the rows, ``"padded"`` for tensors
-            filled up to the largest of them, ``"jagged"`` for nested tensors of the layout
-            :attr:`torch.jagged`. Entries whose rows have one shape are tensors in the last
-            two. Default: what an index gives, a lazy stack.
-        padding_value: what ``"padded"`` fills up with.
-        mask_key: where the mask of a padded entry goes: bool, ``[N, L]``, True where the
-            row has an item and False where it was filled up. Where a further dim differs,
-            too, the mask has all dims up to that one. With a key: the mask of the entry
-            whose rows in ``td`` differ in shape; of several, a collection of masks, each
-            at the key of its entry. With a dict of keys by entries: the masks of these
-            entries. A tensorclass needs a field for it. Default: no mask.
+        td: a tensordict of any class, with at least one batch dimension.
+        indices: an index of the first batch dimension: integers (a tensor of any shape,
+            a list, a range, an array), a mask, or a slice.
+        out: a tensordict into which the rows are written. It has the batch size of
+            ``td[indices]`` and all entries of ``td`` (or of ``keys``); its other
+            entries are unchanged. Reuse it for every batch; its tensors may be pinned
+            or shared with other processes. If an entry has another dtype or device,
+            values are converted as in :meth:`~tensordict.TensorDictBase.update_`.
+        keys: the entries to copy. Default: all.
+        ragged: the form of rows that differ in shape, as in a lazy stack or a nested
+            tensor. ``"stack"``: a lazy stack of the rows. ``"padded"``: tensors padded
+            to the largest row. ``"jagged"``: nested tensors of layout
+            :attr:`torch.jagged`. In the last two, entries whose rows have one shape are
+            plain tensors. Default: the result of an index, a lazy stack.
+        padding_value: the value of padding.
+        mask_key: the key for the mask of a padded entry: bool, ``[N, L]``, True where
+            the row has an element, False where it is padded. If a further dimension
+            differs as well, the mask has all dimensions up to that one. A key: the mask
+            of the one entry whose rows differ in shape; if there are several, a
+            tensordict of masks, each under the key of its entry. A dict of keys by
+            entry: the masks of these entries. A tensorclass needs a field for the mask.
+            Default: no mask.
 
     Returns:
-        ``out``, or a new collection that shares no memory with ``td``. Rows of a tensorclass
-        are of that class.
+        ``out``, or a new tensordict that shares no memory with ``td``. Rows of a
+        tensorclass have this class.
 
     Raises:
         IndexError: an index is out of range.
         KeyError: ``td`` or ``out`` lacks an entry.
-        RuntimeError: ``out`` has another batch size or an entry of another shape.
-        ValueError: ``ragged`` is none of these, or has no out; a mask has no place, or is
-            not of padded entries.
+        RuntimeError: ``out`` has another batch size, or an entry of another shape.
+        ValueError: there is no such form, or ``out`` is given with ``ragged``; or a
+            mask's key cannot be set, or its entry is not padded.
 
     Examples:
         >>> import torch
@@ -103,14 +105,14 @@ def gather(
     source = td if keys is None else td.select(*keys)
     if ragged is not None or mask_key is not None:
         if out is not None:
-            msg = "The shapes of ragged rows are not known before: they have no out."
+            msg = "The shapes of ragged rows are not known before the copy: leave out out= or ragged=."
             raise ValueError(msg)
         form = RaggedForm([source], ragged, padding_value, mask_key)
         return form.taken(source, indices)
     if out is None:
         rows = source[indices]
         is_copy = not isinstance(indices, slice) and isinstance(source, TensorDict)
-        # Rows of a store are in memory of their own.
+        # Rows from an object store are in new memory already.
         is_copy |= is_remote(source)
         return rows if is_copy else rows.clone()
     _rust.gather_into(source, _positions(indices), out)
@@ -130,34 +132,36 @@ def gather_slices(
 ) -> Collection:
     """Copy windows of neighbouring rows of ``td`` in one call.
 
-    Window ``i`` has the rows ``starts[i]`` to ``starts[i] + lengths[i]`` along the first
-    batch dim. Windows may overlap.
+    Window ``i`` contains the rows ``starts[i]`` to ``starts[i] + lengths[i]`` along the
+    first batch dimension. Windows may overlap.
 
     Args:
-        td: a collection with a batch dim at least.
-        starts: the first row of each window, W integers. Negative ones count from the
-            end.
-        lengths: how many rows each window has: W integers, or one for all of them.
-        out: what the windows are written into, as by :func:`gather`: a collection of the
-            batch size of the result. Padded windows may have more steps there than the
-            longest has rows. Jagged ones have no out.
-        layout: what is made of the windows. ``"padded"``: a batch size of
-            ``[W, longest, *rest]``, where a window that is shorter is filled up with
-            ``padding_value`` (non-tensor data with its last row, or row 0 of ``td``
-            where a window is empty). ``"stacked"``: the same of windows that all have
-            one length. ``"jagged"``: a batch size of ``[W]``, where each leaf is a
-            nested tensor of the layout :attr:`torch.jagged`.
-        padding_value: what short windows are filled up with.
-        mask: the key of a mask that is added, True where a row is one of ``td``, of
-            the shape ``[W, longest]``. Default: no mask. Padded windows only.
-        keys: the entries to take. Default: all.
+        td: a tensordict of any class, with at least one batch dimension.
+        starts: the first row of each window, W integers. Negative numbers count from
+            the end.
+        lengths: the number of rows of each window: W integers, or one for all windows.
+        out: a tensordict into which the windows are written, as in :func:`gather`. It
+            has the batch size of the result; with ``"padded"``, it may have more steps
+            than the longest window. Not for ``"jagged"``.
+        layout: the form of the windows. ``"padded"``: batch size ``[W, longest,
+            *rest]``; shorter windows are padded with ``padding_value`` (non-tensor data
+            with its last row, or with row 0 of ``td`` in an empty window).
+            ``"stacked"``: the same, for windows of one length. ``"jagged"``: batch size
+            ``[W]``; each leaf is a nested tensor of layout :attr:`torch.jagged`.
+        padding_value: the value of padding.
+        mask: the key of an added mask of shape ``[W, longest]``, True where a window
+            has a row. Only for ``"padded"``. Default: no mask.
+        keys: the entries to copy. Default: all.
+
+    Returns:
+        ``out``, or a new tensordict that shares no memory with ``td``.
 
     Raises:
-        IndexError: a window reaches beyond the first or the last row.
-        ValueError: windows are to be stacked that have different lengths; a length is
-            negative; there are not as many lengths as starts; ``layout`` is none of
-            these, or has no mask or no out; an entry of a jagged result is no tensor.
-        RuntimeError: ``out`` has another batch size or an entry of another shape.
+        IndexError: a window reaches before the first or behind the last row.
+        ValueError: ``"stacked"`` windows have different lengths; a length is negative;
+            the numbers of starts and lengths differ; there is no such layout, or it
+            takes no mask or no ``out``; or a jagged entry is not a tensor.
+        RuntimeError: ``out`` has another batch size, or an entry of another shape.
 
     Examples:
         >>> import torch
@@ -188,7 +192,7 @@ def gather_slices(
     rows, is_row = _rows_of_windows(starts, lengths, num_steps)
     if layout == "stacked" and not bool(is_row.all()):
         msg = (
-            "Windows of different lengths cannot be stacked: they can be 'padded' or "
+            "Windows of different lengths cannot be stacked: pass layout='padded' or "
             f"'jagged'. The lengths are {lengths.tolist()}."
         )
         raise ValueError(msg)
@@ -205,25 +209,27 @@ def gather_slices(
 
 
 def _check_layout(layout: str, mask: object, out: object) -> None:
-    """Refuse a layout that there is not, or that has no mask or no out."""
+    """Refuse an unknown layout, and a mask or ``out`` that it does not take."""
     if layout not in ("padded", "stacked", "jagged"):
-        msg = f"layout is 'padded', 'stacked' or 'jagged', not {layout!r}."
+        msg = f"layout must be 'padded', 'stacked' or 'jagged', got {layout!r}."
         raise ValueError(msg)
     if mask is not None and layout != "padded":
-        msg = f"Windows have a mask if they are padded, and not if they are {layout}."
+        msg = f"mask= is for layout='padded', got layout={layout!r}."
         raise ValueError(msg)
     if out is not None and layout == "jagged":
-        msg = "The sizes of jagged windows are not known before: they have no out."
+        msg = (
+            "The sizes of jagged windows are not known before the copy: leave out out=."
+        )
         raise ValueError(msg)
 
 
 def _rows_of_windows(
     starts: torch.Tensor, lengths: torch.Tensor, num_steps: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Number the rows of windows of so many steps, and mask those that windows have.
+    """Return the rows of windows, ``[W, num_steps]``, and the mask of their actual rows.
 
-    A window that is shorter repeats its last row, an empty one has row 0: it may begin
-    behind the last row.
+    A shorter window repeats its last row. An empty window has row 0, since it may begin
+    after the last row.
     """
     steps = torch.arange(num_steps)
     last = (lengths - 1).clamp(min=0).unsqueeze(1)
@@ -239,7 +245,7 @@ def _with_padding(
     padding_value: float,
     mask: Any,
 ) -> Any:
-    """Fill up short windows in place, those of the entries that were written."""
+    """Pad short windows of the written entries in place, and set the mask."""
     if bool(missing.any()):
         written = out.select(*source.keys(True, True))
         written.masked_fill_(missing.to(out.device or "cpu"), padding_value)
@@ -253,7 +259,7 @@ def _with_padding(
 
 
 def _positions(indices: object) -> Any:
-    """Convert a list or a range to the tensor that the native code takes."""
+    """Convert a list or a range to the tensor that native code takes."""
     if isinstance(indices, range):
         return torch.arange(indices.start, indices.stop, indices.step)
     if type(indices) is list and all(type(index) is int for index in indices):
@@ -264,23 +270,23 @@ def _positions(indices: object) -> Any:
 def _checked_windows(
     source: CollectionProtocol, starts: object, lengths: object
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Convert starts and lengths to tensors of int64, and refuse those outside."""
+    """Convert starts and lengths to int64 tensors, and refuse windows out of range."""
     if not source.batch_dims:
-        msg = "A collection without batch dims has no rows."
+        msg = "A collection without batch dims has no rows: add a batch dim with td.auto_batch_size_(1)."
         raise IndexError(msg)
     num_rows = source.batch_size[0]
     starts = torch.as_tensor(starts, dtype=torch.int64, device="cpu")
     lengths = torch.as_tensor(lengths, dtype=torch.int64, device="cpu")
     if starts.dim() != 1:
-        msg = f"starts has one dim, not the shape {tuple(starts.shape)}."
+        msg = f"starts must have one dim, got the shape {tuple(starts.shape)}."
         raise ValueError(msg)
     if not lengths.dim():
         lengths = lengths.expand(starts.shape)
     if lengths.shape != starts.shape:
-        msg = f"There are {len(starts)} starts and {len(lengths)} lengths."
+        msg = f"There are {len(starts)} starts but {len(lengths)} lengths."
         raise ValueError(msg)
     if bool((lengths < 0).any()):
-        msg = f"A window has no negative length: {lengths.tolist()}."
+        msg = f"Lengths of windows must not be negative, got {lengths.tolist()}."
         raise ValueError(msg)
     starts = starts.where(starts >= 0, starts + num_rows)
     outside = (starts < 0) | (starts + lengths > num_rows)
@@ -297,7 +303,7 @@ def _checked_windows(
 def _jagged(
     source: CollectionProtocol, starts: torch.Tensor, lengths: torch.Tensor
 ) -> Any:
-    """Copy windows to nested tensors, with one row of offsets for all of them."""
+    """Copy windows to nested tensors that share one tensor of offsets."""
     offsets = torch.zeros(len(starts) + 1, dtype=torch.int64)
     torch.cumsum(lengths, 0, out=offsets[1:])
     shift = (starts - offsets[:-1]).repeat_interleave(lengths)
@@ -305,9 +311,7 @@ def _jagged(
 
     for key, value in rows.items(True, True, is_leaf=is_leaf_nontensor):
         if not isinstance(value, torch.Tensor):
-            msg = (
-                f"The entry {key!r} has no tensor, and cannot be jagged: leave it out."
-            )
+            msg = f"The entry {key!r} is not a tensor, so it cannot be jagged: leave it out."
             raise ValueError(msg)
     return rows.apply(
         lambda leaf: torch.nested.nested_tensor_from_jagged(leaf, offsets),
@@ -317,6 +321,6 @@ def _jagged(
 
 
 def _like_batch(is_row: torch.Tensor, windows: Any) -> torch.Tensor:
-    """Expand a mask of two dims for a collection that may have more."""
+    """Expand a mask of two dimensions to the batch size of ``windows``."""
     shape = [*is_row.shape, *[1] * (windows.batch_dims - 2)]
     return is_row.view(shape).expand(windows.batch_size).clone()

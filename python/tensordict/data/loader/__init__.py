@@ -1,10 +1,10 @@
-"""Batches of collections that may be larger than memory.
+"""Batches of tensordicts that may be larger than memory.
 
-``loader.py`` has :class:`BatchLoader`, and is the place to start; ``epoch.py`` its
-iterator. ``order.py`` says which rows are in which batch, ``samplers.py`` does for rows
-that are drawn, ``mixture.py`` for several collections. ``pipelines.py`` and
-``processes.py`` have who copies them meanwhile, ``buffers.py`` the memory they are copied
-into, ``source.py`` what they are copied from.
+``loader.py`` contains :class:`BatchLoader` and is the place to start, ``epoch.py`` its
+iterator. ``order.py`` decides which rows are in which batch; ``samplers.py`` does so
+for drawn rows, ``mixture.py`` for several tensordicts. ``pipelines.py`` and
+``processes.py`` copy rows in the background, ``buffers.py`` recycles the memory of
+batches, ``source.py`` reads the rows.
 """
 
 from tensordict.data.loader.loader import BatchLoader

@@ -1,4 +1,4 @@
-"""Check the arguments of a loader, and name ours for those of ``DataLoader``."""
+"""Check the arguments of a loader, and suggest ours for arguments of ``DataLoader``."""
 
 from __future__ import annotations
 
@@ -33,42 +33,38 @@ P = ParamSpec("P")
 _BLOCK_SIZE = 64
 
 MSG_SHARES = (
-    "The loader is asked for the part of rank={} of world_size={}, and its sampler gives "
-    "that of rank={} of {}: leave rank= and world_size= out, or the parts of the sampler."
+    "The loader got rank={} and world_size={}, but its sampler already yields the part of "
+    "rank={} of {}: leave out rank= and world_size=, or the sampler's own division."
 )
 
-MSG_MESH = (
-    "The loader is asked for the part of this rank of a mesh, and {}: leave mesh= out, or "
-    "the other."
-)
+MSG_MESH = "mesh= selects this rank's part, and {}: leave out one of the two."
 
 NAMES_OF_DATA_LOADER = {
     "dataset": "the collection is the first argument",
-    "num_workers": "the name here is `workers=`; rows are copied without any, and workers "
-    "call `transform=`",
+    "num_workers": "use `workers=`. It is only needed for `transform=`; threads copy "
+    "the rows without it",
     "collate_fn": "rows need no collating; `transform=` is called with each batch",
-    "batch_sampler": "`sampler=` gives the rows, and `batch_size` says how many are a batch",
-    "prefetch_factor": "the name here is `prefetch=`, in batches of the loader",
-    "multiprocessing_context": "the name here is `mp_start_method=`, with "
-    '`backend="processes"`',
-    "pin_memory_device": "`device=` says where batches go",
-    "persistent_workers": "leave it out: processes that are not forked stay anyway",
-    "worker_init_fn": "leave it out: each batch has a seed of its own in processes",
-    "timeout": "leave it out: an error ends the wait for a worker",
+    "batch_sampler": "pass `sampler=` for the rows, and `batch_size` for a batch's size",
+    "prefetch_factor": "use `prefetch=`, the number of batches of the whole loader",
+    "multiprocessing_context": 'use `mp_start_method=`, with `backend="processes"`',
+    "pin_memory_device": "`device=` is the device of the batches",
+    "persistent_workers": "leave it out: processes persist unless they are forked",
+    "worker_init_fn": "leave it out: each batch has its own seed in processes",
+    "timeout": "leave it out: if a worker ends, an error ends the wait",
     "in_order": "leave it out: batches come in order",
 }
-"""The names that ``torch.utils.data.DataLoader`` has, and what is said here instead."""
+"""The arguments of ``torch.utils.data.DataLoader``, and what to use here instead."""
 
 
 def names_ours(init: Callable[P, None]) -> Callable[P, None]:
-    """Let a constructor say what is said here instead of an argument of ``DataLoader``."""
+    """Make a constructor suggest our argument for an argument of ``DataLoader``."""
 
     @functools.wraps(init)
     def checked(*args: P.args, **kwargs: P.kwargs) -> None:
         for name in kwargs:
             if name in NAMES_OF_DATA_LOADER:
                 msg = (
-                    f"{name}= is an argument of DataLoader, and not of BatchLoader: "
+                    f"{name}= is an argument of DataLoader, not of BatchLoader: "
                     f"{NAMES_OF_DATA_LOADER[name]}."
                 )
                 raise TypeError(msg)
@@ -78,10 +74,11 @@ def names_ours(init: Callable[P, None]) -> Callable[P, None]:
 
 
 def checked_options(transform: object, backend: object) -> None:
-    """Check arguments that have no other place.
+    """Check the ``transform`` and ``backend`` arguments.
 
     Raises:
-        TypeError, ValueError: one is none that is described.
+        TypeError: ``transform`` cannot be called.
+        ValueError: there is no such backend.
     """
     if transform is not None and not callable(transform):
         msg = f"transform must be callable, got {type(transform).__name__}."
@@ -114,10 +111,10 @@ def dealing_of(
     shares: Shares | None,
     mesh: DeviceMesh | None = None,
 ) -> Dealing:
-    """Return who has which rows of a step.
+    """Return the division of rows over ranks.
 
     Raises:
-        TypeError, ValueError: the arguments contradict themselves, or the sampler.
+        TypeError, ValueError: the arguments contradict each other, or the sampler.
     """
     if uneven not in ("pad", "drop"):
         msg = f"uneven must be 'pad' or 'drop', got {uneven!r}."
@@ -127,11 +124,11 @@ def dealing_of(
         raise ValueError(msg)
     if mesh is not None:
         if rank is not None:
-            said = f"for that of rank={rank} of world_size={world_size}"
-            raise ValueError(MSG_MESH.format(said))
+            reason = f"rank={rank} with world_size={world_size} does so as well"
+            raise ValueError(MSG_MESH.format(reason))
         if shares is not None:
-            said = f"its sampler gives that of rank={shares[1]} of {shares[0]}"
-            raise ValueError(MSG_MESH.format(said))
+            reason = f"the sampler yields the part of rank={shares[1]} of {shares[0]}"
+            raise ValueError(MSG_MESH.format(reason))
         rank, world_size = share_of_mesh(mesh)
     if shares is not None:
         if rank is not None and (world_size, rank) != shares:
@@ -154,20 +151,20 @@ def dealing_of(
 def checked_block_size(
     shuffle: object, block_size: int | None, sampler: object
 ) -> int | None:
-    """Return how many neighbours a shuffle keeps together.
+    """Return the number of neighbouring rows that a shuffle keeps together.
 
     Raises:
-        TypeError, ValueError: the arguments contradict themselves.
+        TypeError, ValueError: the arguments contradict each other.
     """
     if shuffle not in (True, False, "blocks"):
         msg = f"shuffle must be True, False or 'blocks', got {shuffle!r}."
         raise ValueError(msg)
     if sampler is not None and shuffle:
-        msg = "A sampler decides the order: it excludes shuffle."
+        msg = "A sampler decides the order: leave out shuffle= or sampler=."
         raise ValueError(msg)
     if block_size is None:
         return _BLOCK_SIZE if shuffle == "blocks" else None
     if not shuffle:
-        msg = "block_size= is of a shuffled epoch: it needs shuffle='blocks'."
+        msg = "block_size= needs shuffle='blocks'."
         raise ValueError(msg)
     return checked_number("block_size", block_size, 1)

@@ -1,4 +1,4 @@
-"""Recycle the memory of batches that nobody has any more."""
+"""Recycle the memory of batches that are no longer used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 __all__ = ["Buffer", "Buffers"]
 
 _NUM_KEPT = 2
-"""So many batches are waited for; memory that is held longer is given away."""
+"""The most batches in use that are remembered; memory held longer is not recycled."""
 
 _use_count = torch._C._storage_Use_Count
 
@@ -18,14 +18,15 @@ _use_count = torch._C._storage_Use_Count
 class Buffer:
     """The memory of a batch.
 
-    A consumer never sees its tensors, but others over the same memory: while one of them,
-    a view of one, or a graph that needs one is alive, the storage counts more users.
+    A consumer never gets these tensors, but other tensors over the same memory. While
+    one of them, a view of one, or a graph that needs one is alive, the use count of the
+    storage is higher.
     """
 
     def __init__(self, td: Any) -> None:
         self.td = td
         self.copied: Any = None
-        """An event that a copy to another device has read it, or None."""
+        """The CUDA event after which a copy to a device has read the buffer, or None."""
         self._uses: list[tuple[torch.Tensor, int, int, int]] = []
         for leaf in td.values(include_nested=True, leaves_only=True):
             storage = leaf.untyped_storage()._cdata
@@ -33,37 +34,37 @@ class Buffer:
             self._uses.append((leaf, place, storage, _use_count(storage)))
 
     def is_free(self) -> bool:
-        """Tell whether nobody but this buffer has its memory."""
-        # Tensors that were sent to another process have moved to memory that both see.
+        """Return whether no tensor outside of this buffer uses its memory."""
+        # A tensor that was sent to another process has moved to shared memory.
         return all(
             leaf.data_ptr() == place and _use_count(storage) <= count
             for leaf, place, storage, count in self._uses
         )
 
     def wait(self) -> None:
-        """Wait until a copy to another device has read it."""
+        """Wait until a copy to a device has read the memory."""
         if self.copied is not None:
             self.copied.synchronize()
             self.copied = None
 
     def place(self, count: int) -> Any:
-        """Return the memory of its first rows, to be written to."""
+        """Return the first ``count`` rows, to write to."""
         return self.td if count == self.td.batch_size[0] else self.td[:count]
 
     def part(self, count: int) -> Any:
-        """Return its first rows, as a collection of tensors of its own."""
+        """Return the first ``count`` rows as new tensors over the same memory."""
         size = self.td.batch_size[0]
         return self.td.detach() if count == size else self.td[:count]
 
 
 class Buffers:
-    """Make buffers, and find those that can be used again.
+    """The buffers of an epoch: creates them, and finds unused ones.
 
     Args:
-        row: a collection with one row, of which the buffers have many.
-        batch_size: how many.
-        is_recycled: whether buffers are used again.
-        is_pinned: whether they lie in memory from which devices copy without waiting.
+        row: a tensordict of one row, as a template.
+        batch_size: the number of rows of a buffer.
+        is_recycled: whether to reuse buffers.
+        is_pinned: whether to allocate pinned memory.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Buffers:
         self._given: deque[Buffer] = deque()
 
     def take(self) -> Buffer:
-        """Return a buffer that nobody uses."""
+        """Return an unused buffer."""
         for buffer in self._given:
             if buffer.is_free():
                 self._given.remove(buffer)
@@ -87,7 +88,7 @@ class Buffers:
         return self._made()
 
     def give(self, buffer: Buffer) -> None:
-        """Note that a consumer has the memory of a buffer, and may let it go."""
+        """Remember a buffer that a consumer uses now, to reuse it later."""
         if self._is_recycled:
             self._given.append(buffer)
 

@@ -1,4 +1,4 @@
-"""Draw the rows of an epoch, a step at a time: a class for each kind of order."""
+"""Draw the rows of an epoch, one step at a time: a class for each kind of order."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["Drawing", "Drawn", "EpochState", "drawing_for"]
 
 @dataclass(frozen=True)
 class EpochState:
-    """The place in an epoch.
+    """A position in an epoch.
 
     Args:
-        epoch: its number.
-        position: how many rows all ranks have taken.
-        sampler: what else decides the rows that follow; None for what the loader and its
-            sampler say themselves.
+        epoch: the number of the epoch.
+        position: the number of rows that all ranks together have taken.
+        sampler: the state from which the following rows are derived; None if the loader
+            and its sampler suffice.
     """
 
     epoch: int
@@ -39,9 +39,9 @@ class Drawn(NamedTuple):
     """The rows of one batch.
 
     Args:
-        rows: their numbers.
-        position: the one behind them, in the rows of all ranks.
-        of_all: the rows of all ranks, where a state has to repeat them.
+        rows: their indices.
+        position: the position after them, counted in rows of all ranks.
+        of_all: the rows of all ranks, if a state must repeat them.
     """
 
     rows: torch.Tensor
@@ -50,13 +50,13 @@ class Drawn(NamedTuple):
 
 
 class Drawing(ABC):
-    """The rows of one epoch in an order, from some place on.
+    """The rows of one epoch in some order, from a position on.
 
-    A new kind of order is a class with these methods, and a line in :func:`drawing_for`.
+    To add a kind of order, write a subclass and add a line to :func:`drawing_for`.
 
     Args:
-        loader: whose epoch it is.
-        start: where it begins, or goes on behind the rows that were taken.
+        loader: the loader of the epoch.
+        start: the position to start at.
     """
 
     @abstractmethod
@@ -64,33 +64,33 @@ class Drawing(ABC):
 
     @abstractmethod
     def next(self) -> Drawn | None:
-        """Return the rows of the next batch of this rank; None behind the last one."""
+        """Return the rows of this rank's next batch; None after the last batch."""
 
     @abstractmethod
     def state(self, begun: Sequence[Drawn]) -> dict[str, Any] | None:
-        """Return what a state has besides the position.
+        """Return the part of a loader's state besides the position.
 
         Args:
-            begun: the batches that were drawn and not given to the consumer.
+            begun: the batches that were drawn and not yet returned to the consumer.
         """
 
     def num_batches(self) -> int | None:
-        """Count the batches from the place on where this began; None if nobody knows."""
+        """Return the number of batches from the start position on; None if unknown."""
         return None
 
     @classmethod
     def between(cls, loader: BatchLoader) -> dict[str, Any] | None:
-        """Return what the state of a loader between two epochs has besides the number."""
+        """Return a loader's state between two epochs, besides the number of the epoch."""
         return None
 
     @classmethod
     def pass_over(cls, loader: BatchLoader, epochs: range) -> None:
-        """Bring the sampler to where it is behind some epochs that nobody has drawn."""
+        """Advance the sampler over epochs that were not drawn."""
         return
 
 
 class ByPosition(Drawing):
-    """An order whose rows are found at any position: in turn, shuffled, mixed."""
+    """An order with random access by position: sequential, shuffled or mixed."""
 
     def __init__(self, loader: BatchLoader, start: EpochState) -> None:
         self._dealing = loader.dealing
@@ -101,26 +101,26 @@ class ByPosition(Drawing):
 
     def next(self) -> Drawn | None:
         """Return the rows of the next batch."""
-        found = self._dealing.next_of(self._rows, self._position)
-        if found is None:
+        rows_and_position = self._dealing.next_of(self._rows, self._position)
+        if rows_and_position is None:
             return None
-        self._position = found[1]
-        return Drawn(*found)
+        self._position = rows_and_position[1]
+        return Drawn(*rows_and_position)
 
     def state(self, begun: Sequence[Drawn]) -> dict[str, Any] | None:
-        """Return the shares of a mixture in this epoch."""
+        """Return the weights of a mixture in this epoch."""
         return self._rows.state
 
     def num_batches(self) -> int | None:
-        """Count the batches from the place on where this began."""
+        """Return the number of batches from the start position on."""
         return self._num_batches
 
 
 class BySampler(Drawing):
-    """The order of a sampler of torch, or of anything iterable over numbers of rows.
+    """The order of a torch sampler, or of another iterable over row indices.
 
-    A state has the sampler as it was when the epoch began, and who goes on in the middle
-    draws again what was dealt.
+    A state contains the sampler's state at the start of the epoch. A resume in the
+    middle of an epoch draws the earlier rows again.
     """
 
     def __init__(self, loader: BatchLoader, start: EpochState) -> None:
@@ -137,7 +137,7 @@ class BySampler(Drawing):
         )
         skipped = start.position
         if self._shares is not None:
-            # A few rows twice, where another number of ranks cannot go on exactly.
+            # After a change of the number of ranks, some rows may come twice.
             skipped //= self._shares.num_replicas
         self._rows.skip(skipped)
 
@@ -160,17 +160,17 @@ class BySampler(Drawing):
         return Drawn(rows, self._position)
 
     def state(self, begun: Sequence[Drawn]) -> dict[str, Any] | None:
-        """Return the state of the sampler when the epoch began."""
+        """Return the state of the sampler at the start of the epoch."""
         return self._rows.state
 
     @classmethod
     def between(cls, loader: BatchLoader) -> dict[str, Any] | None:
-        """Return the state of the sampler as it is."""
+        """Return the present state of the sampler."""
         return state_of(loader.sampler)
 
     @classmethod
     def pass_over(cls, loader: BatchLoader, epochs: range) -> None:
-        """Draw these epochs, if the order of the next one follows from them."""
+        """Draw these epochs, if the next epoch's order depends on them."""
         if state_of(loader.sampler) is None or follows_epochs(loader.sampler):
             return
         for epoch in epochs:
@@ -178,10 +178,10 @@ class BySampler(Drawing):
 
 
 class ByPositionDrawn(Drawing):
-    """The rows that a sampler with ``draw`` chooses for some positions when they are due.
+    """Rows that a sampler with a ``draw`` method chooses by position, when they are needed.
 
-    What was drawn and not given is part of a state, since it is not drawn again: weights
-    may be others by then.
+    A state contains the rows that were drawn and not yet returned. They are not drawn
+    again, since the weights may have changed.
     """
 
     _NOTHING: ClassVar[torch.Tensor] = torch.empty(0, dtype=torch.int64)
@@ -211,19 +211,19 @@ class ByPositionDrawn(Drawing):
         return Drawn(rows, self._position, drawn)
 
     def state(self, begun: Sequence[Drawn]) -> dict[str, Any] | None:
-        """Return the sampler as it is, and what was drawn."""
-        drawn = [one.of_all for one in begun if one.of_all is not None]
+        """Return the state of the sampler, and the rows that were drawn."""
+        drawn = [batch.of_all for batch in begun if batch.of_all is not None]
         pending = torch.cat([*drawn, self._pending])
         return {"sampler": self._sampler.state_dict(), "pending": pending}
 
     @classmethod
     def between(cls, loader: BatchLoader) -> dict[str, Any] | None:
-        """Return the sampler as it is."""
+        """Return the state of the sampler."""
         return {"sampler": loader.sampler.state_dict(), "pending": cls._NOTHING}
 
 
 def drawing_for(sampler: object) -> type[Drawing]:
-    """Return the class of the order of a loader with this sampler, or with none."""
+    """Return the class of drawing for a sampler, or for no sampler."""
     if sampler is None:
         return ByPosition
     return ByPositionDrawn if hasattr(sampler, "draw") else BySampler

@@ -1,4 +1,4 @@
-"""Iterate over the batches of one epoch, and know the place of the consumer."""
+"""The iterator over the batches of one epoch, which knows the consumer's position."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 __all__ = ["Epoch"]
 
 _of_the_parent: list[Any] = []
-"""Pipelines that the parent of this process began. They are never freed: that could wait for
-a lock whose thread is not there."""
+"""Pipelines of the parent of this process. They are never freed, since that could wait for a
+lock of a thread that does not exist here."""
 
 
 class Epoch:
-    """The batches of one epoch, as :class:`BatchLoader` gives them.
+    """The batches of one epoch, as :class:`BatchLoader` yields them.
 
-    With its first batch it takes the place that comes next of the loader, which may be told
-    another epoch until then.
+    The epoch and the position are taken from the loader at the first batch, so the
+    loader may be set to another epoch until then.
 
     Attributes:
-        start: where it began.
-        is_finished: whether all batches were given.
+        start: the position at the first batch.
+        is_finished: whether all batches were returned.
     """
 
     def __init__(self, loader: BatchLoader) -> None:
@@ -68,7 +68,7 @@ class Epoch:
         return drawing_for(loader.sampler)(loader, start)
 
     def state(self) -> EpochState:
-        """Return the place of the consumer: behind the batch that was returned last."""
+        """Return the consumer's position: after the last returned batch."""
         if self._drawing is None:
             return self.start
         state = self._drawing.state(self._begun)
@@ -83,7 +83,8 @@ class Epoch:
         try:
             return self._next()
         except BaseException as error:
-            # After an error the state is that before the batch, which is tried again.
+            # After an error, the state is before the failed batch, which is tried
+            # again.
             self.is_finished = isinstance(error, StopIteration)
             if self.is_finished:
                 self._loader._ended(self)
@@ -92,12 +93,12 @@ class Epoch:
 
     def _next(self) -> Any:
         if self._owner != os.getpid():
-            self._begin_again()
+            self._restart_after_fork()
         self._fill()
         if not self._begun:
             raise StopIteration
         pipeline = self._pipeline
-        assert pipeline is not None  # noqa: S101 - a batch was begun
+        assert pipeline is not None  # noqa: S101 - `_fill` has created it
         batch = pipeline.get()
         loader = self._loader
         if loader.workers == 0 and loader.transform is not None:
@@ -108,7 +109,7 @@ class Epoch:
         return batch
 
     def _fill(self) -> None:
-        """Begin as many batches as are prefetched, and the one that is wanted."""
+        """Begin the batch that is wanted, and as many as are prefetched."""
         while len(self._begun) <= self._num_wanted() and self._failure is None:
             try:
                 if self._drawing is None:
@@ -117,10 +118,11 @@ class Epoch:
                 if drawn is None:
                     return
                 if self._pipeline is None:
-                    self._pipeline = self._made_pipeline()
+                    self._pipeline = self._new_pipeline()
                 self._pipeline.put(drawn.rows)
             except Exception as error:  # noqa: BLE001 # the sampler is the user's
-                # Batches that were begun before come first.
+                # Batches that were begun earlier are returned before the error is
+                # raised.
                 self._failure = error
                 break
             self._begun.append(drawn)
@@ -129,13 +131,13 @@ class Epoch:
             raise self._failure
 
     def _num_wanted(self) -> int:
-        """Return how many batches are begun before the one that is taken."""
+        """Return the number of batches to begin before the first is taken."""
         pipeline = self._pipeline
         if isinstance(pipeline, WaitingPipeline):
             return pipeline.depth
         return self._num_prefetched
 
-    def _made_pipeline(self) -> Pipeline:
+    def _new_pipeline(self) -> Pipeline:
         loader, num_prefetched = self._loader, self._num_prefetched
         if loader.workers and loader.backend == "processes":
             return self._in_processes()
@@ -166,7 +168,7 @@ class Epoch:
         from tensordict.data.loader.processes import ProcessesPipeline, backend_for
 
         loader = self._loader
-        # Another epoch that is not at its end may have the pool.
+        # Another unfinished epoch may be using the loader's pool.
         self._pool, loader.pool = loader.pool or backend_for(loader), None
         size = loader.dealing.step_rows
         num = None if self._drawing is None else self._drawing.num_batches()
@@ -186,21 +188,21 @@ class Epoch:
         transform = self._loader.transform
         return batch if transform is None else transform(batch)
 
-    def _begin_again(self) -> None:
-        """Go on in the child of a fork, where no thread works on what was begun."""
+    def _restart_after_fork(self) -> None:
+        """Restart in the child of a fork, in which the parent's threads do not exist."""
         _of_the_parent.append((self._pipeline, self._pool, self._loader.pool))
         self._owner = os.getpid()
         self._stream = self._pipeline = self._pool = self._loader.pool = None
         begun, put = list(self._begun), self._put
         if begun:
             self._put = self._taken
-            self._pipeline = self._made_pipeline()
-            for one in begun:
-                self._pipeline.put(one.rows)
+            self._pipeline = self._new_pipeline()
+            for drawn_batch in begun:
+                self._pipeline.put(drawn_batch.rows)
         self._put = put
 
     def _moved(self, batch: Any, buffer: Any) -> Any:
-        """Move a batch to the device of the loader, or pin it."""
+        """Move a batch to the loader's device, or pin it."""
         loader, device = self._loader, self._loader.device
         if not hasattr(batch, "to"):
             return batch
@@ -220,7 +222,7 @@ class Epoch:
         for leaf in moved.values(True, True):
             leaf.record_stream(current)
         if buffer is None:
-            # Nobody else keeps the memory that is being read.
+            # No buffer keeps the memory alive while the copy reads it.
             copied.synchronize()
         else:
             buffer.copied = copied
@@ -240,7 +242,7 @@ class Epoch:
             self._loader.pool, self._pool = self._pool, None
 
     def __del__(self) -> None:
-        # The constructor may have failed, and the interpreter may be ending.
+        # `__init__` may have failed, or the interpreter may be shutting down.
         with contextlib.suppress(Exception):
             if not self._is_closed:
                 self._end(lambda pipeline: pipeline.abandon())

@@ -1,4 +1,4 @@
-"""Iterate over a sampler of torch, or its like, and go on after a restart."""
+"""Iterate over a torch sampler, or another iterable, and resume after a restart."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ _DRAW_AT_ONCE = (
     torch.Tensor,
     tuple,
 )
-"""Their iterators take nothing from torch's own generator after the first number."""
+"""Samplers whose iterators use torch's generator only before the first number."""
 
 _COUNTS = ("num_replicas", "world_size", "num_processes", "num_shards")
 _RANKS = ("rank", "process_index", "shard_index", "shard_id")
 
 
 class Shares(NamedTuple):
-    """The part of the rows that a sampler gives.
+    """The part of the rows that a sampler yields.
 
     Args:
-        num_replicas: how many parts there are.
-        rank: which one it is.
+        num_replicas: the number of parts.
+        rank: the index of the part.
     """
 
     num_replicas: int
@@ -64,36 +64,36 @@ class Shares(NamedTuple):
 
 
 def checked_sampler(sampler: object) -> Any:
-    """Check what is given as a sampler.
+    """Check the ``sampler`` argument.
 
     Raises:
-        TypeError: it gives nothing.
+        TypeError: it cannot be iterated over.
     """
-    known = ("__iter__", "__getitem__", "draw")
-    if sampler is not None and not any(hasattr(sampler, name) for name in known):
+    methods = ("__iter__", "__getitem__", "draw")
+    if sampler is not None and not any(hasattr(sampler, name) for name in methods):
         msg = (
-            "sampler must be a sampler of torch, a WeightedSampler or another iterable "
-            f"over numbers of rows, got {type(sampler).__name__}."
+            "sampler must be a torch sampler, a WeightedSampler or another iterable "
+            f"over row indices, got {type(sampler).__name__}."
         )
         raise TypeError(msg)
     return sampler
 
 
 def _parts(sampler: object) -> list[Any]:
-    """Return a sampler and those that it wraps, from the outermost inwards."""
-    found = [sampler]
-    for part in found:
+    """Return a sampler and the samplers that it wraps, from the outermost inwards."""
+    samplers = [sampler]
+    for part in samplers:
         for name, value in getattr(part, "__dict__", {}).items():
             values = value if isinstance(value, (list, tuple)) else [value]
             for inner in values:
-                is_new = not any(inner is one for one in found)
+                is_new = not any(inner is sampler_found for sampler_found in samplers)
                 if is_new and _is_sampler(inner, name):
-                    found.append(inner)
-    return found
+                    samplers.append(inner)
+    return samplers
 
 
 def _is_sampler(value: object, name: str) -> bool:
-    """Return whether the attribute ``name`` of a sampler has another sampler."""
+    """Return whether the attribute ``name`` of a sampler holds another sampler."""
     if isinstance(value, Sampler) or "Sampler" in type(value).__name__:
         return True
     return "sampler" in name.lower() and hasattr(value, "__iter__")
@@ -108,7 +108,7 @@ def _int_of(part: object, names: tuple[str, ...]) -> int | None:
 
 
 def shares_of(sampler: object) -> Shares | None:
-    """Return the part that a sampler gives, if it shares the rows out to ranks itself."""
+    """Return the part that a sampler yields, if it divides the rows over ranks itself."""
     if sampler is None or hasattr(sampler, "draw"):
         return None
     for part in _parts(sampler):
@@ -119,10 +119,10 @@ def shares_of(sampler: object) -> Shares | None:
 
 
 def rows_of(sampler: Sized) -> int:
-    """Count the numbers that a sampler gives, also one that gives batches of them.
+    """Return the number of rows that a sampler yields, also one that yields batches.
 
     Raises:
-        TypeError: it does not say it.
+        TypeError: the sampler has no length.
     """
     size = getattr(sampler, "batch_size", None)
     if isinstance(sampler, BatchSampler) and isinstance(size, int):
@@ -131,28 +131,28 @@ def rows_of(sampler: Sized) -> int:
 
 
 def _part_with_epoch(sampler: object) -> Any:
-    found = [part for part in _parts(sampler) if hasattr(part, "set_epoch")]
-    return found[0] if found else None
+    parts = [part for part in _parts(sampler) if hasattr(part, "set_epoch")]
+    return parts[0] if parts else None
 
 
 def follows_epochs(sampler: object) -> bool:
-    """Return whether a sampler is told the epoch, which decides its order."""
+    """Return whether a sampler has ``set_epoch``, which decides its order."""
     return _part_with_epoch(sampler) is not None
 
 
 def told_epoch(sampler: object) -> int | None:
-    """Return the epoch that a sampler was told; None where it does not say it."""
+    """Return the epoch that was set on a sampler; None if it has no such attribute."""
     return _int_of(_part_with_epoch(sampler), ("epoch", "_epoch"))
 
 
 def set_epoch(sampler: object, epoch: int) -> None:
-    """Tell a sampler the epoch, if it wants to know it."""
+    """Set the epoch of a sampler, if it has ``set_epoch``."""
     part = _part_with_epoch(sampler)
     if part is not None:
         part.set_epoch(epoch)
 
 
-# The state of a sampler when an epoch begins ------------------------------------------
+# The state of a sampler at the start of an epoch --------------------------------------
 
 
 def _generators(sampler: object) -> list[Any]:
@@ -173,21 +173,21 @@ def _stateful(sampler: object) -> Any:
 
 
 def state_of(sampler: object) -> dict[str, Any] | None:
-    """Return what decides the next rows of a sampler: its state, and its generators."""
+    """Return the state that decides a sampler's next rows: its own and its generators'."""
     state: dict[str, Any] = {}
     part = _stateful(sampler)
     if part is not None:
         state["sampler"] = part.state_dict()
-    found: list[Any] = []
+    generator_states: list[Any] = []
     for generator in _generators(sampler):
         if isinstance(generator, torch.Generator):
-            found.append(generator.get_state())
+            generator_states.append(generator.get_state())
         elif isinstance(generator, random.Random):
-            found.append(generator.getstate())
+            generator_states.append(generator.getstate())
         else:
-            found.append(generator.bit_generator.state)
-    if found:
-        state["generators"] = found
+            generator_states.append(generator.bit_generator.state)
+    if generator_states:
+        state["generators"] = generator_states
     return state or None
 
 
@@ -199,7 +199,7 @@ def _load(sampler: object, state: dict[str, Any]) -> None:
 
 
 def _load_generators(sampler: object, state: dict[str, Any]) -> None:
-    # One that makes its generators when it begins has none yet.
+    # A sampler may create its generators only when it is iterated over.
     for generator, saved in zip(
         _generators(sampler), state.get("generators", ()), strict=False
     ):
@@ -213,38 +213,39 @@ def _load_generators(sampler: object, state: dict[str, Any]) -> None:
 
 
 class _OwnChance:
-    """The common generators of torch, Python and NumPy as a sampler finds them.
+    """The global generators of torch, Python and NumPy, as a sampler uses them.
 
-    They have a seed for the epoch, and are as they were for everybody else.
+    While the sampler runs, they are seeded for the epoch. Afterwards their states are
+    restored for the rest of the program.
 
     Args:
-        seed: that of the epoch.
-        is_once: whether the sampler takes from that of torch alone, and when it begins.
+        seed: the seed of the epoch.
+        is_once: whether the sampler uses only torch's generator, and only at its start.
     """
 
     def __init__(self, seed: int, is_once: bool) -> None:
         self._seed = seed
         self._is_once = is_once
-        self._own: tuple[Any, ...] | None = None
+        self._own_states: tuple[Any, ...] | None = None
 
     @contextlib.contextmanager
-    def taken(self) -> Generator[None, None, None]:
-        """Let the sampler take from them."""
-        if self._is_once and self._own is not None:
+    def active(self) -> Generator[None, None, None]:
+        """Activate the sampler's states of the generators."""
+        if self._is_once and self._own_states is not None:
             yield
             return
         before = self._states()
-        if self._own is None:
+        if self._own_states is None:
             torch.default_generator.manual_seed(self._seed)
             if not self._is_once:
                 random.seed(self._seed)
                 np.random.seed(self._seed % 2**32)  # noqa: NPY002
         else:
-            self._set(self._own)
+            self._set(self._own_states)
         try:
             yield
         finally:
-            self._own = self._states()
+            self._own_states = self._states()
             self._set(before)
 
     def _states(self) -> tuple[Any, ...]:
@@ -260,21 +261,21 @@ class _OwnChance:
 
 
 class SamplerRows:
-    """The rows of one epoch as a sampler of torch, or anything iterable, gives them.
+    """The rows of one epoch that a torch sampler, or another iterable, yields.
 
-    One that draws from the common generators gets a seed for the epoch, and these stay as
-    they were.
+    If the sampler draws from the global generators, these are seeded for the epoch, and
+    restored afterwards.
 
     Args:
-        sampler: gives numbers of rows.
-        seed: that of the epoch.
-        epoch: its number, for samplers that want it.
-        state: that of the sampler when the epoch began.
-        num_rows: of the source, which bounds the numbers.
-        takes_batches: whether it may give lists of numbers as well.
+        sampler: an iterable over row indices.
+        seed: the seed of the epoch.
+        epoch: the number of the epoch, for ``set_epoch``.
+        state: the state of the sampler at the start of the epoch.
+        num_rows: the number of rows of the source, which bounds the indices.
+        takes_batches: whether the sampler may yield lists of indices.
 
     Attributes:
-        state: of the sampler when the epoch began.
+        state: the state of the sampler at the start of the epoch.
     """
 
     def __init__(
@@ -294,11 +295,12 @@ class SamplerRows:
         set_epoch(sampler, epoch)
         self.state: dict[str, Any] | None = state_of(sampler)
         self._chance = _OwnChance(seed, type(sampler) in _DRAW_AT_ONCE)
-        with self._chance.taken():
+        with self._chance.active():
             rows: Iterator[Any] = iter(sampler)
             first = list(itertools.islice(rows, 1))
             if not first and state is not None and "sampler" in state:
-                # A state of the end of an epoch has nothing left, and the next has all.
+                # A state from the end of an epoch yields no rows; the next epoch yields
+                # all.
                 _load_generators(sampler, state)
                 rows = iter(sampler)
         self._rows = self._numbers(itertools.chain(first, rows))
@@ -307,31 +309,33 @@ class SamplerRows:
         if not self._takes_batches:
             return given
         return itertools.chain.from_iterable(
-            one if isinstance(one, (list, tuple)) else (one,) for one in given
+            item if isinstance(item, (list, tuple)) else (item,) for item in given
         )
 
     def skip(self, count: int | None) -> None:
-        """Draw rows that were dealt before; None for all."""
-        with self._chance.taken():
+        """Draw rows that were dealt before; None draws all."""
+        with self._chance.active():
             for _ in itertools.islice(self._rows, count):
                 pass
 
     def draw(self, count: int) -> torch.Tensor:
-        """Draw the next rows, fewer at the end.
+        """Draw the next rows; fewer than ``count`` at the end.
 
         Raises:
-            TypeError: the sampler gives something that is no number.
-            IndexError: it gives a row that is not there.
+            TypeError: the sampler yields something other than integers.
+            IndexError: a row index is out of range.
         """
-        with self._chance.taken():
+        with self._chance.active():
             numbers = list(itertools.islice(self._rows, count))
         try:
-            rows = torch.tensor([one.__index__() for one in numbers], dtype=torch.int64)
+            rows = torch.tensor(
+                [number.__index__() for number in numbers], dtype=torch.int64
+            )
         except (AttributeError, TypeError):
-            kinds = sorted({type(one).__name__ for one in numbers})
+            kinds = sorted({type(number).__name__ for number in numbers})
             msg = (
-                "A sampler gives numbers of rows, one at a time, and this one gives "
-                f"{', '.join(kinds)}. The loader makes the batches: no batch sampler."
+                "A sampler must yield row indices, one at a time, but this one yields "
+                f"{', '.join(kinds)}. The loader makes the batches: pass no batch sampler."
             )
             raise TypeError(msg) from None
         outside = (rows < -self._num_rows) | (rows >= self._num_rows)

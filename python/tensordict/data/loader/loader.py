@@ -1,4 +1,4 @@
-"""Load batches of a collection: prefetched, in an order that can be taken up."""
+"""The loader of batches: prefetched, shuffled, and resumable."""
 
 from __future__ import annotations
 
@@ -48,66 +48,74 @@ __all__ = ["BatchLoader"]
 _VERSION = 1
 
 MSG_FACT = (
-    "The state is of a loader with {key}={theirs!r}, and this one has {key}={own!r}: "
-    "another order of rows, which cannot go on in the middle."
+    "The state is of a loader with {key}={theirs!r}, but this loader has {key}={own!r}: "
+    "the orders of rows differ, so it cannot resume in the middle of an epoch."
 )
 
 
 class BatchLoader:
-    """Load batches of the rows of a collection while you work on an earlier one.
+    """A loader of batches of rows, which prefetches while you work on an earlier batch.
 
-    Each iteration is an epoch. A shuffled one has an order of its own, which seed and
-    number of the epoch decide, for ever and on every machine; it needs no memory and no
-    set-up, whatever the number of rows. Rows are copied by threads that need no Python.
+    Each iteration is one epoch. The order of a shuffled epoch depends only on the seed
+    and the number of the epoch, and is the same on every machine. A shuffle needs no
+    memory and no set-up, for any number of rows. Native threads copy the rows without
+    the GIL.
 
-    :meth:`state_dict` between two batches says where an epoch is. A loader that gets the
-    state goes on with the batch that comes next, also one of another batch size, prefetch
-    or number of ranks.
+    :meth:`state_dict` can be taken between any two batches. A loader that loads the
+    state resumes at the next batch, also with another batch size, prefetch or number of
+    ranks.
 
     Args:
-        td: what is read: a collection whose first batch dim has the rows, in memory or in
-            files, or a :class:`Mixture` of several. The URL of a save in an object store is
-            loaded with the credentials of the environment.
-        batch_size: how many rows a batch has.
+        td: the tensordict to read, in memory or memory-mapped; its first batch
+            dimension counts the rows. Also a :class:`Mixture` of several, or the URL of
+            a save in an object store, which is opened with the credentials of the
+            environment.
+        batch_size: the number of rows of a batch.
         shuffle: True for a new order of all rows in each epoch; ``"blocks"`` for a new
-            order of blocks of neighbours, for disks that seek.
-        sampler: chooses the rows instead: a sampler of torch, anything iterable over
-            numbers of rows, or a :class:`WeightedSampler`. It is asked in the thread that
-            takes batches, as many batches earlier as are prefetched. One with
-            ``num_replicas`` and ``rank``, or the like, gives the rows of its rank alone.
-        generator: draws the seed.
-        seed: decides the order. Default: drawn from torch's generator, or 0 where there
-            are several ranks.
-        drop_last: whether the last batch is left out if it is not whole.
-        prefetch: how many batches are prefetched; 0 reads each when it is asked for.
+            order of blocks of neighbouring rows, for disks with slow seeks.
+        sampler: an iterable that yields the row indices instead: a torch sampler, any
+            other iterable, or a :class:`WeightedSampler`. It is asked in the thread
+            that takes batches, ``prefetch`` batches ahead. A sampler with
+            ``num_replicas`` and ``rank``, or similar attributes, yields only the rows
+            of its rank.
+        generator: the generator from which the seed is drawn.
+        seed: the seed of the order. Default: drawn from torch's generator, or 0 if
+            there are several ranks.
+        drop_last: whether to leave out the last batch if it has fewer rows.
+        prefetch: the number of batches to prefetch; 0 reads each batch when it is
+            needed.
         keys: the entries to read. Default: all.
-        device: where batches go. Copies to a CUDA device overlap with its work.
-        pin_memory: whether batches lie in memory from which such copies need not wait;
-            ignored with a warning without CUDA. Default with a CUDA device: they do.
-        rank: which part of each step this loader has. Default: that of its sampler, of
-            ``torch.distributed`` if it is initialized, or 0.
-        world_size: how many parts there are.
-        mesh: deals by the data-parallel dims of a ``DeviceMesh`` instead: ranks that
-            differ along other dims (tensor, pipeline, context parallel) get the same rows.
-            The dims go by the names that libraries give them (``"dp"``, ``"fsdp"``,
-            ``"tp"``); a part of one dim, such as ``mesh["dp"]``, may have any name.
-        uneven: what becomes of the last rows, if ranks cannot have equally many: ``"pad"``
-            repeats rows of the epoch, ``"drop"`` leaves them out. Ranks always have
+        device: the device of the batches. Copies to a CUDA device overlap with its
+            work.
+        pin_memory: whether batches are in pinned memory, so that copies to a CUDA
+            device are asynchronous. Ignored with a warning without CUDA. Default: True
+            with a CUDA device.
+        rank: the part of each step that this loader yields. Default: the part of its
+            sampler, of ``torch.distributed`` if it is initialized, or 0.
+        world_size: the number of parts.
+        mesh: a ``DeviceMesh`` that replaces ``rank`` and ``world_size``. Rows are dealt
+            along its data-parallel dimensions; ranks that differ along other dimensions
+            (tensor, pipeline, context parallel) get the same rows. Dimensions are
+            recognized by their usual names (``"dp"``, ``"fsdp"``, ``"tp"``). A mesh of
+            one dimension, such as ``mesh["dp"]``, may have any name.
+        uneven: how to deal the last rows if ranks cannot get equally many: ``"pad"``
+            repeats rows of the epoch, ``"drop"`` leaves them out. All ranks always get
             equally many batches of equal sizes.
-        transform: is called with each batch, and gives what comes instead of it.
-        workers: how many threads or processes call it. With 0 it is called in the thread
-            that takes the batches.
-        backend: what the workers are: ``"threads"`` or ``"processes"``.
-        mp_start_method: how processes are started.
-        recycle: whether the memory of a batch is used again when nobody has the batch, a
-            part or a view of it any more.
-        block_size: how many neighbours stay together in a shuffled epoch.
-        ragged: what becomes of rows that differ in shape, as of :func:`gather`.
-        padding_value: what fills them up.
-        mask_key: where the masks of padded entries go, as of :func:`gather`.
+        transform: a function that is called with each batch; the loader yields its
+            result.
+        workers: the number of threads or processes that call ``transform``. With 0, the
+            thread that takes the batches calls it.
+        backend: the kind of workers: ``"threads"`` or ``"processes"``.
+        mp_start_method: the start method of processes.
+        recycle: whether to reuse the memory of a batch after the batch, its tensors and
+            their views are garbage-collected.
+        block_size: the number of neighbouring rows in a block of ``shuffle="blocks"``.
+        ragged: the form of rows that differ in shape, as in :func:`gather`.
+        padding_value: the value of padding.
+        mask_key: the key for masks of padded entries, as in :func:`gather`.
 
     Raises:
-        TypeError, ValueError: an argument is none that is described here.
+        TypeError, ValueError: an argument has a wrong type or value.
         KeyError: ``td`` lacks an entry of ``keys``.
 
     Examples:
@@ -177,7 +185,7 @@ class BatchLoader:
         else:
             self.source = td
             if form is not None:
-                # Its batches are of rows of several collections.
+                # A batch of a mixture may contain rows of several tensordicts.
                 transform = FormedBatch(form, transform)
         self.batch_size: int = checked_number("batch_size", batch_size, 1)
         self.prefetch: int = checked_number("prefetch", prefetch, 0)
@@ -197,7 +205,7 @@ class BatchLoader:
             self.batch_size, rank, world_size, drop_last, uneven, self.shares, mesh
         )
         is_random = bool(shuffle) or sampler is not None
-        # Ranks with the same rows have one order, also where there is one part alone.
+        # Ranks that get the same rows need one order, also if there is only one part.
         has_one_order = self.dealing.world_size > 1 or mesh is not None
         block_size = checked_block_size(shuffle, block_size, sampler)
         self.order: Order = Order(
@@ -214,7 +222,9 @@ class BatchLoader:
         self, seed: int | None, generator: torch.Generator | None, is_drawn: bool
     ) -> int:
         if seed is not None and generator is not None:
-            msg = "A loader takes a seed or a generator that draws it, and not both."
+            msg = (
+                "Pass either seed= or generator=, from which a seed is drawn, not both."
+            )
             raise ValueError(msg)
         if seed is not None:
             return checked_number("seed", seed, -(2**63))
@@ -224,17 +234,17 @@ class BatchLoader:
 
     @property
     def seed(self) -> int:
-        """The number that decides the order, together with the epoch."""
+        """The seed of the order. The order depends on it and on the epoch."""
         return self.order.seed
 
     @property
     def epoch(self) -> int:
-        """The epoch of the last batch, or the one that begins next."""
+        """The epoch of the last batch, or the next epoch between two epochs."""
         return self._where().epoch
 
     @property
     def progress(self) -> tuple[int, int | None]:
-        """The number of batches that were taken, and that of the epoch, if it is known."""
+        """The number of batches taken, and the number in the epoch, or None if unknown."""
         done = -(-self._where().position // self.dealing.step_rows)
         try:
             return done, len(self)
@@ -242,10 +252,10 @@ class BatchLoader:
             return done, None
 
     def num_rows(self) -> int:
-        """Count the rows of an epoch, of all ranks.
+        """Return the number of rows of an epoch, over all ranks.
 
         Raises:
-            TypeError: the sampler does not say it.
+            TypeError: the sampler has no length.
         """
         if self.shares is not None:
             return rows_of(self.sampler) * self.shares.num_replicas
@@ -256,23 +266,23 @@ class BatchLoader:
         return self.source.num_rows
 
     def __len__(self) -> int:
-        """Count the batches of a whole epoch.
+        """Return the number of batches of a whole epoch.
 
         Raises:
-            TypeError: the sampler does not say how many rows it gives.
+            TypeError: the sampler has no length.
         """
         if self.shares is not None:
-            # The sampler has made the parts equal, if it wants them so.
+            # The sampler divides the rows, so its length is this rank's.
             return replace(self.dealing, rank=0, world_size=1).num_batches(
                 rows_of(self.sampler)
             )
         return self.dealing.num_batches(self.num_rows())
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration is.
+        """Choose the epoch of the next iteration.
 
-        If a state of this epoch was loaded, it is gone on with. An iterator that has not
-        given a batch yet takes part.
+        If a state of this epoch was loaded, the iteration resumes from it. The call
+        also affects an iterator that has not yielded a batch yet.
         """
         epoch = checked_number("epoch", epoch, 0)
         start = self._next
@@ -280,20 +290,20 @@ class BatchLoader:
 
     @property
     def batch_sampler(self) -> EpochTold:
-        """By this the training loops of others tell the epoch, as to a ``DataLoader``."""
+        """An object on which training loops set the epoch, as on a ``DataLoader``."""
         return EpochTold(self)
 
     def _come(self, start: EpochState) -> None:
-        """Begin there with the next iteration."""
+        """Start the next iteration at a position."""
         self._next, self._current = start, None
         self._told = told_epoch(self.sampler)
 
     def _moved(self, start: EpochState, epoch: int) -> EpochState:
-        """Go from a place to the beginning of an epoch."""
+        """Return the start of another epoch, after moving the sampler there."""
         if start.position == 0:
             return replace(start, epoch=epoch)
         if start.sampler is not None:
-            # The sampler goes on from what it was, through what was taken.
+            # The sampler continues from its loaded state, after the rows taken before.
             drawing_for(self.sampler)(self, start).next()
         return EpochState(epoch)
 
@@ -305,15 +315,16 @@ class BatchLoader:
         return start.position > 0 and self.dealing.num_batches(max(0, left)) == 0
 
     def _tell(self, epoch: int) -> None:
-        """Begin an epoch of somebody's loop, unless a later one or a part of one is due.
+        """Start an epoch of a training loop, unless a later epoch or part of one is due.
 
-        A loop that knows the number of batches does not ask for more of them than there
-        are. So a state that it saved behind the last one has an iteration with nothing.
+        A loop that knows the number of batches does not ask for another one after the
+        last. So the state that it saved there is at the end of its epoch, and would
+        yield no batch.
         """
         start = self._next
         if start.epoch < epoch:
             if start.position == 0 and start.sampler is None:
-                # A loop that goes on at the end of an epoch may give no state back.
+                # A loop that resumes at the end of an epoch may not load a state.
                 epochs = range(start.epoch, epoch)
                 drawing_for(self.sampler).pass_over(self, epochs)
             start = self._moved(start, epoch)
@@ -322,12 +333,12 @@ class BatchLoader:
         self._come(start)
 
     def __iter__(self) -> Epoch:
-        """Begin the next epoch, or go on where a state was taken."""
+        """Begin the next epoch, or resume from a loaded state."""
         self._current = None
         return Epoch(self)
 
     def _beginning(self, epoch: Epoch) -> EpochState:
-        """Return where an iterator begins: in the epoch that the sampler was told."""
+        """Return the start of an iterator: in the epoch that was set on the sampler."""
         start, told = self._next, told_epoch(self.sampler)
         if told is not None and told not in (self._told, start.epoch):
             start = self._moved(start, told)
@@ -336,7 +347,7 @@ class BatchLoader:
         return start
 
     def _ended(self, epoch: Epoch) -> None:
-        """Tell the sampler the epoch that comes, so that another one is noticed."""
+        """Set the next epoch on the sampler, so that a call of ``set_epoch`` is noticed."""
         if self._told == epoch.start.epoch == told_epoch(self.sampler):
             self._told = epoch.start.epoch + 1
             set_epoch(self.sampler, self._told)
@@ -346,7 +357,7 @@ class BatchLoader:
         return self._next if epoch is None or epoch.is_finished else epoch.state()
 
     def _state(self) -> EpochState:
-        """Return where it is, with what decides the rows that follow."""
+        """Return the position, with the state that decides the following rows."""
         where = self._where()
         if where.sampler is not None or where.position > 0:
             return where
@@ -354,9 +365,9 @@ class BatchLoader:
         return replace(where, sampler=between)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place of the iteration: behind the batch that was returned last.
+        """Return the state of the iteration, after the last returned batch.
 
-        It has numbers, and tensors where a sampler has some.
+        The state contains numbers, and tensors if the sampler has some.
         """
         where = self._state()
         return {
@@ -369,17 +380,18 @@ class BatchLoader:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state was taken, with the next iteration. The seed is the state's.
+        """Resume from a state in the next iteration. The seed becomes the state's.
 
-        An iterator that has not given a batch yet takes part.
+        The call also affects an iterator that has not yielded a batch yet.
 
         Raises:
-            ValueError: the state is of another number of rows, or of another kind of order.
+            ValueError: the state is of another number of rows, or of another kind of
+                order.
         """
         if state.get("version") != _VERSION:
             msg = (
-                f"The state has the version {state.get('version')!r}, and this loader reads "
-                f"version {_VERSION}: it is of a newer package, or of something else."
+                f"The state has version {state.get('version')!r}, but this loader reads "
+                f"version {_VERSION}: a newer package saved it, or it is no loader's state."
             )
             raise ValueError(msg)
         own = self._facts()
@@ -403,7 +415,7 @@ class BatchLoader:
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for another process: threads and processes stay here."""
+        """Return the state for another process, without threads and processes."""
         state = {**vars(self), "pool": None}
         state["_next"], state["_current"] = self._state(), None
         return state
@@ -417,7 +429,7 @@ class BatchLoader:
 
 
 class EpochTold:
-    """The part of a loader that training loops look for, to tell the number of an epoch.
+    """A stand-in for the sampler of a ``DataLoader``, on which loops set the epoch.
 
     Args:
         loader: the loader.
@@ -428,7 +440,7 @@ class EpochTold:
 
     @property
     def sampler(self) -> EpochTold:
-        """This."""
+        """This object itself."""
         return self
 
     def set_epoch(self, epoch: int) -> None:

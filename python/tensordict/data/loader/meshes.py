@@ -1,4 +1,4 @@
-"""Find the part of a rank by the data-parallel dims of a device mesh."""
+"""Find a rank's part of the rows from the data-parallel dimensions of a device mesh."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DATA_DIMS = frozenset(
         "shard",
     }
 )
-"""The names of dims whose ranks have different rows, as training libraries give them."""
+"""Names of mesh dimensions whose ranks get different rows, as in training libraries."""
 
 MODEL_DIMS = frozenset(
     {
@@ -51,25 +51,25 @@ MODEL_DIMS = frozenset(
         "tp",
     }
 )
-"""The names of dims whose ranks work on the same rows."""
+"""Names of mesh dimensions whose ranks get the same rows."""
 
-MSG_NO_MESH = "mesh must be a DeviceMesh of torch, got {}{}."
+MSG_NO_MESH = "mesh must be a torch DeviceMesh, got {}{}."
 
 MSG_DIMS = (
-    "The mesh has the dims {}, and the names do not say whether ranks along {} get "
-    "different rows or the same ones. Pass the data-parallel part, as in "
-    'mesh=mesh["dp"]: over a mesh of one dim rows are dealt whatever its name is.'
+    "The mesh has the dims {}, and it is unknown whether ranks along {} get different rows "
+    "or the same rows. Pass the data-parallel part, as in "
+    'mesh=mesh["dp"]: along a mesh of one dim, ranks get different rows under any name.'
 )
 
 MSG_UNNAMED = (
-    "The mesh has {} dims without names, which do not say along which of them ranks get "
+    "The mesh has {} dims without names, so it is unknown along which dims ranks get "
     "different rows. Make it with mesh_dim_names=, as in init_device_mesh(..., "
     'mesh_dim_names=("dp", "tp")), or pass rank= and world_size=.'
 )
 
 MSG_OUTSIDE = (
-    "This rank is none of the mesh {}, so it has no part of its rows. Make the loader on "
-    "the ranks of the mesh alone, or pass rank= and world_size=."
+    "This rank is not in the mesh {}, so it has no part of the rows. Make the loader only on "
+    "the ranks of the mesh, or pass rank= and world_size=."
 )
 
 MSG_NO_DATA = (
@@ -80,16 +80,16 @@ MSG_NO_DATA = (
 
 
 def share_of_mesh(mesh: DeviceMesh) -> tuple[int, int]:
-    """Return which part of each step this rank has, and how many parts there are.
+    """Return this rank's part of each step, and the number of parts.
 
     Raises:
-        TypeError: it is no mesh.
-        ValueError: it does not say which of its dims are data-parallel, or has no place
-            for this rank.
+        TypeError: ``mesh`` is not a ``DeviceMesh``.
+        ValueError: the data-parallel dimensions are unknown, or this rank is not in the
+            mesh.
     """
     _check(mesh)
-    shape, place = tuple(mesh.shape), mesh.get_coordinate()
-    if place is None:
+    shape, coordinate = tuple(mesh.shape), mesh.get_coordinate()
+    if coordinate is None:
         raise ValueError(MSG_OUTSIDE.format(_told(mesh)))
     dims = _data_dims(mesh)
     world = torch.distributed.get_world_size()
@@ -97,24 +97,24 @@ def share_of_mesh(mesh: DeviceMesh) -> tuple[int, int]:
         raise ValueError(MSG_NO_DATA.format(_told(mesh), mesh.size(), world))
     rank, world_size = 0, 1
     for dim in dims:
-        rank, world_size = rank * shape[dim] + place[dim], world_size * shape[dim]
+        rank, world_size = rank * shape[dim] + coordinate[dim], world_size * shape[dim]
     return rank, world_size
 
 
 def _check(mesh: object) -> None:
-    found = None
+    hint = None
     if torch.distributed.is_available():
         from torch.distributed.device_mesh import DeviceMesh
 
         if isinstance(mesh, DeviceMesh):
             return
         if isinstance(mesh, str):
-            found = f' ({mesh!r}: pass the part of that name, as in mesh["dp"])'
-    raise TypeError(MSG_NO_MESH.format(type(mesh).__name__, found or ""))
+            hint = f' ({mesh!r}: pass the part of that name, as in mesh["dp"])'
+    raise TypeError(MSG_NO_MESH.format(type(mesh).__name__, hint or ""))
 
 
 def _data_dims(mesh: DeviceMesh) -> list[int]:
-    """Return the dims along which ranks have different rows."""
+    """Return the dimensions along which ranks get different rows."""
     names = mesh.mesh_dim_names
     if names is None:
         if mesh.ndim > 1:
@@ -127,7 +127,7 @@ def _data_dims(mesh: DeviceMesh) -> list[int]:
 
 
 def _told(mesh: DeviceMesh) -> str:
-    """Return names and sizes of the dims, for messages."""
+    """Return names and sizes of the dimensions, for messages."""
     names = mesh.mesh_dim_names or range(mesh.ndim)
     sizes = zip(names, mesh.shape, strict=True)
     return f"({', '.join(f'{name}={size}' for name, size in sizes)})"

@@ -1,4 +1,4 @@
-"""Mix several collections, each with its share of the rows."""
+"""A mixture of several tensordicts, each with a share of the rows."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 __all__ = ["Mixture"]
 
 _BLOCK = 1024
-"""In so many rows each source has its share, rounded to rows."""
+"""The number of rows in which each source has its exact share, rounded to rows."""
 
 
 class Mixture:
-    """Collections whose rows a :class:`BatchLoader` mixes, in proportions that are given.
+    """Several tensordicts whose rows a :class:`BatchLoader` mixes in given proportions.
 
-    Any thousand neighbouring rows of an epoch have the share of each collection, exactly
-    but for rounding, at random places; with the default weights each row comes once. Rows
-    of one collection come in its own order, and again in another order when all of them
-    have come. In a batch they stand together, in
-    the order of the collections.
+    Among any thousand neighbouring rows of an epoch, each tensordict has its share up
+    to rounding, at random positions. With the default weights, each row comes once. The
+    rows of one tensordict come in an order of their own; after all of them have come,
+    they come again in a new order. In a batch, rows of one tensordict stand together,
+    in the order of ``sources``.
 
     Args:
-        sources: collections with the same entries.
-        weights: their shares, in any unit. Default: the numbers of their rows.
-        num_rows: how many rows an epoch has. Default: as many as all collections.
+        sources: tensordicts with the same entries.
+        weights: the shares, in any unit. Default: the numbers of rows.
+        num_rows: the number of rows of an epoch. Default: the rows of all tensordicts.
 
     Raises:
-        ValueError: there is no collection, one is empty, or there are not as many weights
-            as collections, a negative one or none that is positive.
+        ValueError: there are no tensordicts, or one is empty; or the weights have
+            another number, a negative value, or no positive value.
 
     Examples:
         >>> import torch
@@ -68,7 +68,7 @@ class Mixture:
         self.sources: list[Any] = list(sources)
         lengths = [checked_rows(source) for source in self.sources]
         if not lengths or not all(lengths):
-            msg = f"A mixture is of collections with rows, got {lengths} rows."
+            msg = f"A mixture needs collections that are not empty, got {lengths} rows."
             raise ValueError(msg)
         self._lengths = lengths
         self._weights: Sequence[float] = []
@@ -78,27 +78,29 @@ class Mixture:
 
     @property
     def weights(self) -> list[float]:
-        """The shares of the collections, in any unit. New ones hold from the next epoch on."""
+        """The shares of the collections, in any unit. New ones apply to the next epoch."""
         return list(self._weights)
 
     @weights.setter
     def weights(self, weights: Sequence[float]) -> None:
-        numbers = [one if isinstance(one, int) else float(one) for one in weights]
+        numbers = [
+            weight if isinstance(weight, int) else float(weight) for weight in weights
+        ]
         is_right = len(numbers) == len(self.sources) and min(numbers) >= 0
         if not is_right or not 0 < sum(numbers) < float("inf"):
             msg = (
-                f"There are {len(self.sources)} collections, and each has a weight that "
-                f"is not negative, one a positive one: got {numbers}."
+                f"A mixture of {len(self.sources)} collections needs as many weights, none "
+                f"negative and at least one positive: got {numbers}."
             )
             raise ValueError(msg)
         self._weights = numbers
 
     def __len__(self) -> int:
-        """Count the rows of an epoch."""
+        """Return the number of rows of an epoch."""
         return self._epoch_rows
 
     def select(self, *keys: object) -> Mixture:
-        """Return the same mixture of some entries."""
+        """Return the same mixture with some of the entries."""
         chosen = [source.select(*keys) for source in self.sources]
         return Mixture(chosen, self._weights, num_rows=self._epoch_rows)
 
@@ -110,43 +112,43 @@ class Mixture:
     def of_epoch(
         self, order: Order, epoch: int, state: dict[str, Any] | None = None
     ) -> RandomAccess:
-        """Return the rows of one epoch, with the weights of one that began before."""
+        """Return the rows of one epoch, with the weights of ``state`` if that is given."""
         weights = (state or {}).get("weights", self._weights)
         return _MixedOrder(self._lengths, weights, self._epoch_rows, order, epoch)
 
     def take(self, rows: torch.Tensor) -> Any:
-        """Copy the rows with these numbers, counted through all collections."""
+        """Copy rows by their indices, which count through all collections."""
         from tensordict.data.rows import gather
 
-        found = self._split(self.sources, rows)
-        batches = [gather(source, own) for source, own in found]
+        pieces = self._split(self.sources, rows)
+        batches = [gather(source, own_rows) for source, own_rows in pieces]
         return batches[0] if len(batches) == 1 else torch.cat(batches, 0)
 
     def _split(
         self, parts: Sequence[Any], rows: torch.Tensor
     ) -> list[tuple[Any, torch.Tensor]]:
-        """Find the parts that some rows are in, and their numbers there."""
+        """Return the parts that contain the rows, each with the indices inside it."""
         numbers = torch.searchsorted(self._ends, rows, right=True)
-        found = []
+        pieces = []
         for number, part in enumerate(parts):
-            own = rows[numbers == number]
-            if len(own):
+            own_rows = rows[numbers == number]
+            if len(own_rows):
                 start = int(self._ends[number]) - self._lengths[number]
-                found.append((part, own - start))
-        return found
+                pieces.append((part, own_rows - start))
+        return pieces
 
     def dense(self) -> Dense | None:
-        """Return the tensors of collections of one class without non-tensor data."""
-        found = [Tensors(source) for source in self.sources]
+        """Return the tensors, if all collections have one class and no non-tensor data."""
+        tensors = [Tensors(source) for source in self.sources]
         parts = [
-            each.td
-            for each in found
-            if each.td is not None and not each.has_non_tensors
+            part.td
+            for part in tensors
+            if part.td is not None and not part.has_non_tensors
         ]
         is_one_class = len({type(source) for source in self.sources}) == 1
-        if len(parts) < len(found) or not is_one_class:
+        if len(parts) < len(tensors) or not is_one_class:
             return None
-        return _DenseMixture(self, parts, Template(self.sources[0], found[0]))
+        return _DenseMixture(self, parts, Template(self.sources[0], tensors[0]))
 
     def collections(self) -> list[Any]:
         """Return all collections."""
@@ -154,7 +156,7 @@ class Mixture:
 
 
 class _DenseMixture:
-    """The collections of a mixture, all of them dense."""
+    """A mixture of which all collections are dense."""
 
     def __init__(
         self, mixture: Mixture, parts: list[TensorDict], template: Template
@@ -164,20 +166,21 @@ class _DenseMixture:
         self._template = template
 
     def split(self, rows: torch.Tensor) -> list[tuple[TensorDict, torch.Tensor]]:
-        """Find the parts that some rows are in, and their numbers there."""
+        """Return the parts that contain the rows, each with the indices inside it."""
         return self._mixture._split(self.parts, rows)
 
     def completed(self, batch: CollectionProtocol, rows: torch.Tensor) -> Any:
-        """Make tensorclasses where the first collection has them."""
+        """Convert to tensorclasses if the first collection has them."""
         return self._template.completed(batch, None)
 
 
 class _MixedOrder:
-    """The rows of one epoch of a mixture, found at any position.
+    """The rows of one epoch of a mixture, with random access by position.
 
-    A collection has its share of the rows of the first ``n`` blocks, rounded down, and the
-    one with the largest weight has all others. So how many of its rows came before a block
-    needs no counting. Shares are fractions: rounded numbers would lose a row.
+    In the first ``n`` blocks, a collection has its share of the rows, rounded down; the
+    collection with the largest weight has the remaining rows. So the number of its rows
+    before a block follows without counting. Shares are fractions, since rounded numbers
+    could lose a row.
     """
 
     def __init__(
@@ -203,7 +206,7 @@ class _MixedOrder:
         return self._num_rows
 
     def rows(self, start: int, count: int) -> torch.Tensor:
-        """Return the rows at some positions; behind the last one the first follows."""
+        """Return the rows at ``count`` positions from ``start``, which wrap around."""
         pieces = []
         position = start % self._num_rows
         while count > 0:
@@ -216,7 +219,7 @@ class _MixedOrder:
         return torch.cat(pieces)
 
     def _counts(self, block: int) -> list[int]:
-        """Count the rows of each collection before a block."""
+        """Return the number of rows of each collection before a block."""
         before = min(block * self._size, self._num_rows)
         counts = [int(before * share) for share in self._shares]
         counts[self._largest] += before - sum(counts)
@@ -230,18 +233,18 @@ class _MixedOrder:
         )
         places = FixedOrder(len(numbers), [*self._key, block])
         numbers = numbers[places.rows(0, stop)]
-        found = torch.empty(stop - first, dtype=torch.int64)
+        rows = torch.empty(stop - first, dtype=torch.int64)
         for source in range(len(shares)):
-            is_own = numbers == source
-            own = is_own[first:]
-            count = int(own.sum())
+            is_of_source = numbers == source
+            places_in_result = is_of_source[first:]
+            count = int(places_in_result.sum())
             if count:
-                at = before[source] + int(is_own[:first].sum())
-                found[own] = self._of_source(source, at, count)
-        return found
+                at = before[source] + int(is_of_source[:first].sum())
+                rows[places_in_result] = self._of_source(source, at, count)
+        return rows
 
     def _of_source(self, source: int, position: int, count: int) -> torch.Tensor:
-        """Return rows of one collection, which begins again when it is at its end."""
+        """Return rows of one collection; after its end, it begins again in a new order."""
         length, pieces = self._lengths[source], []
         while count > 0:
             turn, at = divmod(position, length)

@@ -1,4 +1,4 @@
-"""Decide which rows are in which batch of an epoch, and of which rank."""
+"""Decide which rows are in which batch of an epoch, and on which rank."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ Uneven = Literal["pad", "drop"]
 
 
 class RandomAccess(Protocol):
-    """The rows of one epoch, found at any position.
+    """The rows of one epoch, with random access by position.
 
     Attributes:
-        state: what decides them besides seed and number of the epoch, in numbers.
+        state: numbers that decide the rows besides seed and epoch, or None.
     """
 
     state: dict[str, Any] | None
 
     def __len__(self) -> int:
-        """Count the rows."""
+        """Return the number of rows."""
         ...  # pragma: no cover
 
     def rows(self, start: int, count: int) -> torch.Tensor:
-        """Return the rows at some positions; behind the last one the first follows."""
+        """Return the rows at ``count`` positions from ``start``, which wrap around."""
         ...  # pragma: no cover
 
 
 @dataclass(frozen=True)
 class Order:
-    """The order of the rows of a source in an epoch.
+    """The order of the rows of a source.
 
     Args:
-        shuffle: whether rows, or blocks of them, are shuffled.
-        block_size: how many neighbours stay together; None shuffles single rows.
-        seed: decides the order, together with the number of the epoch.
+        shuffle: whether rows, or blocks of rows, are shuffled.
+        block_size: the number of neighbouring rows in a block; None shuffles single
+            rows.
+        seed: the seed; the order depends on it and on the epoch.
     """
 
     shuffle: bool
@@ -56,7 +57,7 @@ class Order:
 
 
 class FixedOrder:
-    """The order of the rows of one epoch: no memory, whatever their number."""
+    """The order of the rows of one epoch, which needs no memory for any number of rows."""
 
     def __init__(
         self, num_rows: int, key: Sequence[int] | None, block_size: int | None = None
@@ -68,26 +69,26 @@ class FixedOrder:
         return len(self._order)
 
     def rows(self, start: int, count: int) -> torch.Tensor:
-        """Return the rows at some positions; behind the last one the first follows."""
-        found = torch.empty(count, dtype=torch.int64)
-        self._order.fill(start, found)
-        return found
+        """Return the rows at ``count`` positions from ``start``, which wrap around."""
+        row_numbers = torch.empty(count, dtype=torch.int64)
+        self._order.fill(start, row_numbers)
+        return row_numbers
 
 
 @dataclass(frozen=True)
 class Dealing:
-    """Deal the rows of an epoch to ranks, batch by batch.
+    """The division of the rows of an epoch over ranks and batches.
 
-    A step takes the next ``world_size * batch_size`` rows of the order, and each rank has
-    ``batch_size`` of them. So what was dealt is always a beginning of the order, and
-    another number of ranks can go on behind it.
+    A step takes the next ``world_size * batch_size`` rows of the order, and each rank
+    gets ``batch_size`` of them. So the rows dealt are always a prefix of the order, and
+    a resume with another number of ranks can continue after it.
 
     Args:
-        batch_size: the rows of a batch of one rank.
-        rank: this one.
-        world_size: how many there are.
-        drop_last: whether the batch that is not whole is left out.
-        uneven: what becomes of rows that are left over when the last batch is dealt.
+        batch_size: the number of rows of one rank's batch.
+        rank: this rank.
+        world_size: the number of ranks.
+        drop_last: whether to leave out an incomplete last batch.
+        uneven: how to deal the rows of an incomplete last batch.
     """
 
     batch_size: int
@@ -98,16 +99,16 @@ class Dealing:
 
     @property
     def step_rows(self) -> int:
-        """The rows of a step of all ranks."""
+        """The number of rows of a step, over all ranks."""
         return self.batch_size * self.world_size
 
     def num_batches(self, num_rows: int) -> int:
-        """Count the batches of each rank."""
+        """Return the number of batches of each rank."""
         whole, rest = divmod(num_rows, self.step_rows)
         return whole + (self.last_size(rest) > 0)
 
     def last_size(self, rest: int) -> int:
-        """Count the rows of each rank in the batch that is not whole."""
+        """Return the number of rows of each rank in an incomplete last batch."""
         if self.drop_last:
             return 0
         if self.uneven == "drop":
@@ -117,7 +118,7 @@ class Dealing:
     def next_of(
         self, order: RandomAccess, position: int
     ) -> tuple[torch.Tensor, int] | None:
-        """Return the rows of the batch behind a position, and the position behind it."""
+        """Return the rows of the batch after a position, and the next position."""
         left = len(order) - position
         if left >= self.step_rows:
             start = position + self.rank * self.batch_size
@@ -128,7 +129,7 @@ class Dealing:
         return order.rows(position + self.rank * count, count), len(order)
 
     def share_of(self, drawn: torch.Tensor) -> torch.Tensor | None:
-        """Return the rows of this rank among those of a step, which may be the last one."""
+        """Return this rank's rows among the rows of a step; None if it gets none."""
         count = self.batch_size
         if len(drawn) < self.step_rows:
             count = self.last_size(len(drawn))
@@ -139,11 +140,11 @@ class Dealing:
 
 
 def checked_number(name: str, value: object, least: int) -> int:
-    """Check an argument that is a whole number.
+    """Check an integer argument.
 
     Raises:
-        TypeError: it is something else.
-        ValueError: it is too small.
+        TypeError: it is not an integer.
+        ValueError: it is less than ``least``.
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         msg = f"{name} must be an int, got {type(value).__name__}."

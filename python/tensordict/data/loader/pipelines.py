@@ -1,7 +1,6 @@
-"""Copy the rows of batches while the consumer works on an earlier one.
+"""Copy the rows of batches while the consumer works on an earlier batch.
 
-Each pipeline is told the rows of batches with ``put`` and gives the batches in the same
-order with ``get``.
+``put`` takes the rows of a batch, and ``get`` returns the batches in the same order.
 """
 
 from __future__ import annotations
@@ -33,25 +32,25 @@ __all__ = [
 ]
 
 _MOST_THREADS = 2
-"""So many threads copy batches at most; each shares its batch with a pool of threads."""
+"""The most threads that copy batches; each shares its batch with the thread pool."""
 
 
 _MOST_WAITING = 16
-"""So many batches wait for a network at most, the one that is taken among them."""
+"""The most batches that are requested from a network at one time."""
 
 _MOST_BYTES = 256 << 20
-"""The bytes of batches that wait, above which no more are begun than were asked for."""
+"""The most bytes of waiting batches; above it, no more batches are begun than asked for."""
 
 
 class Pipeline(Protocol):
-    """Makes batches of rows."""
+    """A producer of batches."""
 
     def put(self, rows: torch.Tensor) -> None:
         """Begin a batch."""
         ...  # pragma: no cover
 
     def get(self) -> Any:
-        """Wait for the batch that was begun first."""
+        """Wait for the oldest batch."""
         ...  # pragma: no cover
 
     def close(self) -> None:
@@ -68,10 +67,10 @@ class Pipeline(Protocol):
 
 
 class DirectPipeline:
-    """Makes each batch when it is asked for.
+    """A pipeline that makes each batch when it is asked for.
 
     Args:
-        make: makes the batch of some rows.
+        make: the function that makes a batch of rows.
     """
 
     def __init__(self, make: Callable[[torch.Tensor], Any]) -> None:
@@ -79,26 +78,26 @@ class DirectPipeline:
         self._begun: deque[torch.Tensor] = deque()
 
     def put(self, rows: torch.Tensor) -> None:
-        """Note the rows."""
+        """Remember the rows."""
         self._begun.append(rows)
 
     def get(self) -> Any:
-        """Make the batch that comes next."""
+        """Make the oldest batch."""
         return self._make(self._begun.popleft())
 
     def close(self) -> None:
-        """Forget the rows."""
+        """Forget the remembered rows."""
         self._begun.clear()
 
     abandon = close
 
 
 class ThreadsPipeline:
-    """Makes batches in threads of Python, for what needs Python.
+    """A pipeline of Python threads, for batches that need Python code.
 
     Args:
-        make: makes the batch of some rows.
-        num_threads: how many are made at the same time.
+        make: the function that makes a batch of rows.
+        num_threads: the number of batches that are made at the same time.
     """
 
     def __init__(self, make: Callable[..., Any], num_threads: int) -> None:
@@ -111,7 +110,7 @@ class ThreadsPipeline:
         self._begun.append(self._threads.submit(self._make, rows))
 
     def get(self) -> Any:
-        """Wait for the batch that was begun first."""
+        """Wait for the oldest batch."""
         return self._begun.popleft().result()
 
     def close(self) -> None:
@@ -126,17 +125,17 @@ class ThreadsPipeline:
 
 
 class WaitingPipeline(ThreadsPipeline):
-    """Makes batches whose rows come over a network, as many at a time as hide the waiting.
+    """A pipeline of batches from a network, with enough requests to hide the latency.
 
-    A batch that has to be waited for says that too few are begun: from then on there are
-    twice as many, as long as they are not too large together. If a cache on the local disk
-    has all rows of a batch, native code copies them as those of local files.
+    If the consumer has to wait for a batch, the number of batches begun ahead is
+    doubled, up to a limit of bytes. If a cache on the local disk contains all rows of a
+    batch, native code copies them like rows of local files.
 
     Args:
-        make: makes the batch of some rows.
-        num_prefetched: how many are begun at first.
-        buffers: memory that is used again, which ``make`` then gets as well.
-        filler: reads rows into that memory.
+        make: the function that makes a batch of rows.
+        num_prefetched: the number of batches begun ahead at first.
+        buffers: recycled memory, which is passed to ``make`` as well; or None.
+        filler: the reader of rows into this memory; or None.
     """
 
     def __init__(
@@ -150,11 +149,11 @@ class WaitingPipeline(ThreadsPipeline):
         self._filler = filler
         self._prefetcher = _rust.GatherPrefetcher(_num_threads(num_prefetched))
         self.depth: int = min(num_prefetched, _MOST_WAITING - 1)
-        """The number of batches to begin before the one that is taken."""
+        """The number of batches to begin before the first is taken."""
         self._buffers = buffers
         self._filled: deque[tuple[Buffer, int]] = deque()
         self.last: Buffer | None = None
-        """The buffer of the batch that was given last."""
+        """The buffer of the batch that was returned last."""
 
     @classmethod
     def of(
@@ -166,7 +165,7 @@ class WaitingPipeline(ThreadsPipeline):
         recycle: bool,
         pin: bool,
     ) -> WaitingPipeline:
-        """A pipeline over a source, which writes into memory that is used again if it can."""
+        """Return a pipeline over a source, with recycled memory if the source can use it."""
         collections = source.collections()
         is_plain = len(collections) == 1 and getattr(source, "form", None) is None
         make_filler = getattr(collections[0], "_row_filler", None)
@@ -189,7 +188,7 @@ class WaitingPipeline(ThreadsPipeline):
         self._filled.append((buffer, count))
 
     def get(self) -> Any:
-        """Wait for the batch that was begun first."""
+        """Wait for the oldest batch."""
         is_late = not self._begun[0].done()
         batch = super().get()
         if self._buffers is not None:
@@ -212,17 +211,17 @@ def _num_bytes(batch: Any) -> int:
 
 
 def _num_threads(num_prefetched: int) -> int:
-    """Choose how many threads copy batches beside the one that takes them."""
+    """Return the number of threads that copy batches besides the consumer's thread."""
     return min(num_prefetched, _MOST_THREADS, max(num_cpus() - 1, 1))
 
 
 class NativePipeline:
-    """Copies rows in threads that need no Python, into memory that is used again.
+    """A pipeline of native threads that copy rows into recycled memory without the GIL.
 
     Args:
-        source: has nothing but entries that the native code copies.
-        buffers: where batches are written.
-        num_prefetched: how many are begun at most.
+        source: the source, which has only entries that native code can copy.
+        buffers: the memory of the batches.
+        num_prefetched: the most batches that are begun ahead.
     """
 
     def __init__(self, source: Dense, buffers: Buffers, num_prefetched: int) -> None:
@@ -231,7 +230,7 @@ class NativePipeline:
         self._prefetcher = _rust.GatherPrefetcher(_num_threads(num_prefetched))
         self._begun: deque[tuple[torch.Tensor, Buffer, list[Any]]] = deque()
         self.last: Buffer | None = None
-        """The buffer of the batch that was given last."""
+        """The buffer of the batch that was returned last."""
 
     @classmethod
     def of(
@@ -243,7 +242,7 @@ class NativePipeline:
         recycle: bool,
         pin: bool,
     ) -> NativePipeline | None:
-        """A pipeline if the native code can copy all entries of a source."""
+        """Return a pipeline, or None if native code cannot copy all entries of a source."""
         dense = source.dense()
         if dense is None or not all(len(part) for part in dense.parts):
             return None
@@ -251,10 +250,11 @@ class NativePipeline:
         first = torch.zeros(1, dtype=torch.int64)
         row = parts[0][first]
         keys = set(row.keys(True, True))
-        now = _rust.GatherPrefetcher(0)
+        probe = _rust.GatherPrefetcher(0)
         for part in parts:
-            # Rows of several parts go into one batch, so they have the same entries.
-            if set(part.keys(True, True)) != keys or not now.submit(part, first, row):
+            # Rows of several parts go into one batch, so the parts must have equal
+            # keys.
+            if set(part.keys(True, True)) != keys or not probe.submit(part, first, row):
                 return None
         return cls(dense, Buffers(row, batch_size, recycle, pin), num_prefetched)
 
@@ -265,25 +265,25 @@ class NativePipeline:
         pieces = self._source.split(rows)
         tickets = []
         start = 0
-        for part, own in pieces:
-            stop = start + own.numel()
+        for part, own_rows in pieces:
+            stop = start + own_rows.numel()
             place = out if len(pieces) == 1 else out[start:stop]
-            tickets.append(self._submit(part, own, place))
+            tickets.append(self._submit(part, own_rows, place))
             start = stop
         self._begun.append((rows, buffer, tickets))
 
     def _submit(
         self, part: CollectionProtocol, rows: torch.Tensor, out: CollectionProtocol
     ) -> Any:
-        # The first batch is waited for at once: all threads copy it.
+        # The first batch is needed at once, so all threads copy it together.
         ticket = self._prefetcher.submit(part, rows, out) if self._begun else None
         if ticket is None:
-            # Or something has changed: an entry requires gradients, or was resized.
+            # Or an entry has changed: it requires gradients now, or was resized.
             _rust.gather_into(part, rows, out)
         return ticket
 
     def get(self) -> Any:
-        """Wait for the batch that was begun first."""
+        """Wait for the oldest batch."""
         rows, buffer, tickets = self._begun.popleft()
         for ticket in tickets:
             if ticket is not None:
@@ -294,7 +294,7 @@ class NativePipeline:
         return self._source.completed(batch, rows)
 
     def close(self) -> None:
-        """Wait for the rows that are being copied, in threads that need no Python."""
+        """Wait for rows that native threads are copying."""
         self._begun.clear()
 
     abandon = close

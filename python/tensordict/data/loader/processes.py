@@ -1,4 +1,4 @@
-"""Make batches in processes, with the workers of ``map``."""
+"""Make batches in processes, with the workers of :meth:`TensorDict.map`."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 __all__ = ["ProcessesPipeline", "backend_for"]
 
 _MANY = 2**20
-"""More batches than an epoch has whose number is not known before."""
+"""A number of batches larger than any epoch of unknown length."""
 
 
 def backend_for(loader: BatchLoader) -> ProcessesBackend:
-    """Choose processes forked for each epoch, or a pool that lives as long as a loader."""
+    """Return a backend: forked processes for each epoch, or a pool for the loader's life."""
     method = multiprocessing.get_context(loader.mp_start_method).get_start_method()
     if method == "fork":
         return ForkBackend(loader.workers)
     pool = WorkerPool(loader.workers, method)
-    # At the end of this process its daemons end anyway.
+    # The pool's processes are daemons, which end with this process.
     weakref.finalize(loader, _close, pool, os.getpid()).atexit = False
     return pool
 
@@ -44,9 +44,9 @@ def _close(pool: WorkerPool, owner: int) -> None:
 
 
 class _RowsInMemory:
-    """The plan of a job whose chunks are batches: their rows are in shared memory.
+    """A job's plan whose chunks are batches, with the row indices in shared memory.
 
-    A batch has a slot there, which the next one takes when this one has arrived.
+    Each batch has a slot; after the batch has arrived, a later batch reuses the slot.
     """
 
     drops_dim = False
@@ -74,15 +74,15 @@ class _RowsInMemory:
 
 
 class ProcessesPipeline:
-    """Makes batches in worker processes.
+    """A pipeline of worker processes.
 
     Args:
-        backend: has the processes.
-        source: what rows are taken from.
-        transform: is called with each batch.
-        num_prefetched: how many batches are begun at most.
-        batch_size: how many rows a batch has at most.
-        numbers: those of the first batch and the one behind the last, if that is known.
+        backend: the worker processes.
+        source: the source of the rows.
+        transform: the function that is called with each batch.
+        num_prefetched: the most batches that are begun ahead.
+        batch_size: the most rows of a batch.
+        numbers: the number of the first batch, and the number after the last, or None.
         seed: batch ``i`` is made with the seed ``seed + i``.
     """
 
@@ -113,7 +113,7 @@ class ProcessesPipeline:
         )
         self._next_put = self._next_get = self._first = first
         self._stop = stop
-        # No task is handed out before its rows are written.
+        # A task is handed out only after its rows are written.
         self._outcomes: Generator[Outcome, None, None] = backend.run(
             job, lambda: self._next_put - self._first - num_slots
         )
@@ -125,7 +125,7 @@ class ProcessesPipeline:
         self._next_put += 1
 
     def get(self) -> Any:
-        """Wait for the batch that was begun first."""
+        """Wait for the oldest batch."""
         wanted = self._next_get
         while wanted not in self._waiting:
             outcome = next(self._outcomes, None)
@@ -148,7 +148,7 @@ class ProcessesPipeline:
         raise RuntimeError(msg)
 
     def close(self) -> None:
-        """End the work. Processes that have nothing left to do stay."""
+        """End the work; idle processes of a pool stay alive."""
         if self._next_get == self._stop:
             for _ in self._outcomes:
                 pass

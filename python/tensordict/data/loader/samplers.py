@@ -1,4 +1,4 @@
-"""Draw rows by weights that may change while they are drawn."""
+"""Draw rows by weights, which may change at any time."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ _SEEDS = 2**63
 
 
 def seed_of(*numbers: int) -> int:
-    """Derive one seed from several numbers, the same everywhere."""
-    found = torch.empty(1, dtype=torch.int64)
+    """Derive one seed from several numbers, the same on every machine."""
+    seed = torch.empty(1, dtype=torch.int64)
     key = [number % 2**64 for number in numbers]
-    _rust.RowOrder(_SEEDS - 1, key).fill(0, found)
-    return int(found)
+    _rust.RowOrder(_SEEDS - 1, key).fill(0, seed)
+    return int(seed)
 
 
 class WeightedSampler:
-    """Rows drawn with replacement, each as often as its weight says.
+    """A sampler that draws rows with replacement, with probabilities given by weights.
 
-    Weights may change while a loader draws: by :meth:`update`, or by writing to
-    :attr:`weights`. Batches that are drawn from then on follow the new ones; a loader has
-    drawn those that it prefetches already.
+    The weights may change while a loader draws: call :meth:`update`, or write to
+    :attr:`weights`. Batches drawn afterwards use the new weights. Batches that the
+    loader has prefetched already are not drawn again.
 
     Args:
-        weights: one number a row, none of them negative.
-        num_samples: how many rows an epoch has. Default: as many as there are weights.
-        seed: decides what is drawn, together with epoch, position and weights.
+        weights: one number for each row, none negative.
+        num_samples: the number of rows of an epoch. Default: the number of weights.
+        seed: the seed; the drawn rows depend on it, the epoch, the position and the
+            weights.
 
     Raises:
-        ValueError: a weight is negative or not finite, or all of them are 0.
+        ValueError: a weight is negative or not finite, or all weights are 0.
 
     Examples:
         >>> import torch
@@ -57,7 +58,7 @@ class WeightedSampler:
         self.weights: torch.Tensor = torch.as_tensor(weights, dtype=torch.float64)
         if self.weights.dim() != 1 or not len(self.weights):
             msg = (
-                "weights is a tensor of one dim with a number for each row, not of the "
+                "weights must be a tensor of one dim with a number for each row, got the "
                 f"shape {tuple(self.weights.shape)}."
             )
             raise ValueError(msg)
@@ -74,10 +75,10 @@ class WeightedSampler:
         return self.num_samples
 
     def update(self, weights: object, indices: object = None) -> None:
-        """Set the weights of all rows, or of some.
+        """Set the weights of all rows, or of the rows at ``indices``.
 
         Raises:
-            ValueError: a weight is negative or not finite, or all of them are 0. Then
+            ValueError: a weight is negative or not finite, or all weights are 0. The
                 weights stay as they were.
         """
         before = self.weights.clone()
@@ -93,7 +94,7 @@ class WeightedSampler:
             raise
 
     def draw(self, epoch: int, position: int, count: int) -> torch.Tensor:
-        """Draw the rows at some positions of an epoch, by the weights of now."""
+        """Draw the rows at ``count`` positions of an epoch, by the present weights."""
         count = max(0, min(count, self.num_samples - position))
         generator = torch.Generator().manual_seed(seed_of(self.seed, epoch, position))
         chances = torch.rand(count, dtype=torch.float64, generator=generator)
@@ -108,25 +109,25 @@ class WeightedSampler:
             sums = self.weights.cumsum(0)
             is_right = bool((self.weights >= 0).all()) and bool(sums[-1].isfinite())
             if not is_right or not bool(sums[-1] > 0):
-                msg = "Weights are finite numbers, none negative and one of them positive."
+                msg = "Weights must be finite numbers, none negative and at least one positive."
                 raise ValueError(msg)
             self._cumulative, self._version = sums, self.weights._version
         return self._cumulative
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the weights."""
+        """Return the weights and the seed."""
         return {"weights": self.weights.clone(), "seed": self.seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take weights that were saved.
+        """Set the weights and the seed of a state.
 
         Raises:
-            ValueError: they are those of another number of rows.
+            ValueError: the state has another number of weights.
         """
         weights = state["weights"]
         if weights.shape != self.weights.shape:
             msg = (
-                f"The state has {len(weights)} weights, and this sampler has "
+                f"The state has {len(weights)} weights, but this sampler has "
                 f"{len(self.weights)}."
             )
             raise ValueError(msg)

@@ -1,4 +1,4 @@
-"""Read rows of a collection for a loader."""
+"""Read rows of a tensordict for a loader."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Source(Protocol):
-    """Rows that have numbers, and the order of an epoch of them."""
+    """Numbered rows, and the order of an epoch over them."""
 
     @property
     def num_rows(self) -> int:
@@ -42,24 +42,24 @@ class Source(Protocol):
     def of_epoch(
         self, order: Order, epoch: int, state: dict[str, Any] | None = None
     ) -> RandomAccess:
-        """Return the rows of one epoch, or of one that began before, with its state."""
+        """Return the rows of one epoch; with ``state``, of an epoch that began earlier."""
         ...  # pragma: no cover
 
     def take(self, rows: torch.Tensor) -> Any:
-        """Copy some rows to a batch."""
+        """Copy rows to a batch."""
         ...  # pragma: no cover
 
     def dense(self) -> Dense | None:
-        """Return the tensors for the native code, as they are now; None without such."""
+        """Return the present tensors for native code; None if there are other entries."""
         ...  # pragma: no cover
 
     def collections(self) -> list[Any]:
-        """Return the collections that processes share."""
+        """Return the collections, to share them with processes."""
         ...  # pragma: no cover
 
 
 class Dense(Protocol):
-    """The tensors of a source, of whose rows its batches are made."""
+    """The tensors of a source, from which native code makes batches."""
 
     @property
     def parts(self) -> Sequence[TensorDict]:
@@ -67,11 +67,11 @@ class Dense(Protocol):
         ...  # pragma: no cover
 
     def split(self, rows: torch.Tensor) -> Sequence[tuple[TensorDict, torch.Tensor]]:
-        """Return the parts that some rows are in, and their numbers there."""
+        """Return the parts that contain the rows, each with the indices inside it."""
         ...  # pragma: no cover
 
     def completed(self, batch: CollectionProtocol, rows: torch.Tensor) -> Any:
-        """Make a batch of the source of one that has the tensors."""
+        """Add the entries that are not tensors to a batch of tensors."""
         ...  # pragma: no cover
 
 
@@ -84,7 +84,7 @@ class Tensors:
         td: the collection.
 
     Attributes:
-        td: the nested tensordicts; None if a part is a collection of another kind.
+        td: the nested tensordicts; None if an entry is a collection of another class.
         has_classes: whether there are tensorclasses.
         has_non_tensors: whether there is non-tensor data.
     """
@@ -116,7 +116,7 @@ class Tensors:
 
 
 class Template:
-    """A collection as it was: the structure of the batches of its rows.
+    """The structure of a collection, for batches of its rows.
 
     Args:
         td: the collection.
@@ -128,7 +128,7 @@ class Template:
         self._is_plain = not (tensors.has_classes or tensors.has_non_tensors)
 
     def completed(self, batch: CollectionProtocol, rows: torch.Tensor | None) -> Any:
-        """Make a batch with the structure of the collection.
+        """Return a batch with the structure of the collection.
 
         Args:
             batch: the tensors, as :class:`Tensors` arranges them.
@@ -150,24 +150,26 @@ def _completed(
             entries[key] = value[rows]
         else:
             entries[key] = _completed(value, tensors[key], rows)
-    made = _rust.new(
+    completed = _rust.new(
         type(batch), entries, batch._batch_size, batch._device, batch._td_dim_names
     )
-    return type(source)._from_tensordict(made) if inner is not source else made
+    return (
+        type(source)._from_tensordict(completed) if inner is not source else completed
+    )
 
 
 def checked_rows(td: CollectionProtocol) -> int:
-    """Count the rows of a collection.
+    """Return the number of rows of a collection.
 
     Raises:
-        TypeError: it is no collection.
-        ValueError: it has no batch dims.
+        TypeError: ``td`` is not a collection.
+        ValueError: it has no batch dimensions.
     """
     batch_size = getattr(td, "batch_size", None)
     if not isinstance(batch_size, torch.Size):
         if isinstance(td, (str, os.PathLike)):
             msg = (
-                f"A loader reads a collection, got the path {os.fspath(td)!r}: open it "
+                f"A loader needs a collection, got the path {os.fspath(td)!r}: open it "
                 f"with TensorDict.load_memmap({os.fspath(td)!r})."
             )
             raise TypeError(msg)
@@ -176,13 +178,13 @@ def checked_rows(td: CollectionProtocol) -> int:
         remedy = (
             "Pass reader.data, the rows that are there now."
             if isinstance(td, DatasetReader)
-            else "Other data become one with TensorDict(...) or tensordict.data.DatasetWriter."
+            else "Convert other data with TensorDict(...) or tensordict.data.DatasetWriter."
         )
-        msg = f"A loader reads a collection, got {type(td).__name__}. {remedy}"
+        msg = f"A loader needs a collection, got {type(td).__name__}. {remedy}"
         raise TypeError(msg)
     if not batch_size:
         msg = (
-            "A collection without batch dims has no rows: give it one with "
+            "A collection without batch dims has no rows: add a batch dim with "
             "td.auto_batch_size_(1)."
         )
         raise ValueError(msg)
@@ -191,11 +193,11 @@ def checked_rows(td: CollectionProtocol) -> int:
 
 @dataclass
 class OneSource:
-    """A collection whose first batch dim has the rows.
+    """A collection as a source; its first batch dimension counts the rows.
 
     Args:
         td: the collection.
-        form: what is made of rows that differ in shape. Default: what an index makes.
+        form: the form of rows that differ in shape. Default: the result of an index.
     """
 
     td: Any
@@ -220,7 +222,7 @@ class OneSource:
         return gather(self.td, rows)
 
     def dense(self) -> Dense | None:
-        """Return the tensors, if they are in nested tensordicts and tensorclasses."""
+        """Return the tensors, if all are in nested tensordicts and tensorclasses."""
         if self.form is not None:
             return None
         tensors = Tensors(self.td)
@@ -234,11 +236,11 @@ class OneSource:
 
 
 class FormedBatch:
-    """Bring batches of rows that differ in shape to a form, and then transform them.
+    """A function that forms batches of ragged rows, then calls the user's transform.
 
     Args:
-        form: the form.
-        transform: is called with what was made. Default: nothing is.
+        form: the form of ragged rows.
+        transform: the user's function, or None.
     """
 
     def __init__(
@@ -248,7 +250,7 @@ class FormedBatch:
         self.transform = transform
 
     def __call__(self, batch: CollectionProtocol) -> Any:
-        """Make a batch of a lazy stack of rows."""
+        """Form a batch from a lazy stack of rows."""
         batch = self.form.taken(batch, slice(None))
         return batch if self.transform is None else self.transform(batch)
 

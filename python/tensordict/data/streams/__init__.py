@@ -2,10 +2,10 @@
 
 :class:`StreamDataset` and :class:`StreamDataLoader` are the place to start reading.
 ``reading.py`` reads the streams of some rows, ``batches.py`` makes batches of items.
-Without workers that is all (``serial.py``). With workers, ``workers.py`` is what the main
-process does, ``worker.py`` what each worker does, and ``slots.py`` how a step of items lies
-in the memory that they share. Which stream follows in which row is decided by ``lanes.rs``
-of the Rust core, from the order and the lengths of the streams alone.
+``serial.py`` reads without workers. With workers, ``workers.py`` is the main process's
+part, ``worker.py`` the part of each worker, and ``slots.py`` the shared memory with the
+items of steps. ``lanes.rs`` of the Rust core assigns streams to rows; it uses only the
+order and the lengths of the streams.
 """
 
 from tensordict.data.streams.dataset import StreamDataset

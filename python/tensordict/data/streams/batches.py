@@ -1,4 +1,4 @@
-"""Making a batch of what the rows have at one step."""
+"""Make a batch of the items of all rows at one step."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Columns:
-    """The items of several rows, part by part.
+    """The items of several rows, divided into their parts.
 
     Attributes:
-        rows: which rows these are.
-        structure: how each item is arranged.
-        tensors: for each tensor of an item, those of all rows: ``[N, *F]``.
-        others: the other values of each row.
+        rows: the numbers of the rows.
+        structure: the structure of each item.
+        tensors: each tensor of an item, stacked over the rows: ``[N, *F]``.
+        others: the other values, by row.
     """
 
     rows: tuple[int, ...]
@@ -35,7 +35,7 @@ class Columns:
     others: list[list[Any]]
 
     def items(self) -> list[Any]:
-        """The item of each row: its tensors are views."""
+        """Return the item of each row; its tensors are views."""
         parts = [tensor.unbind(0) for tensor in self.tensors]
         if self.structure == TENSOR:
             return list(parts[0])
@@ -48,17 +48,17 @@ class Columns:
 
 
 def fill_rows(items: Sequence[Any], padding_mode: str, fill_value: object) -> list[Any]:
-    """The items of all rows, with padding where a row has none, or without that row."""
+    """Return the items of all rows, with rows without an item padded or left out."""
     if not any(item is MISSING for item in items):
         return list(items)
     if padding_mode in ("none", "pack"):
         return [item for item in items if item is not MISSING]
-    like = next(item for item in items if item is not MISSING)
-    return [padding(like, fill_value) if item is MISSING else item for item in items]
+    example = next(item for item in items if item is not MISSING)
+    return [padding(example, fill_value) if item is MISSING else item for item in items]
 
 
 def padding(like: Any, fill_value: Any) -> Any:
-    """An item that stands for none: ``fill_value``, or zeros like another item."""
+    """Return an item for padding: ``fill_value``, or zeros in the structure of ``like``."""
     is_number = isinstance(fill_value, int | float | complex)
     if fill_value is not None and not is_number:
         return fill_value
@@ -84,23 +84,23 @@ def _other_padding(like: Any, number: Any) -> Any:
 
 
 def columns_of(items: Sequence[Any], rows: Sequence[int]) -> Columns:
-    """Stack the parts of items that are arranged alike."""
+    """Stack the parts of items of equal structure."""
     structure, parts, others = _taken_apart(items)
     columns = []
     for number, tensors in enumerate(parts):
         shapes = {tensor.shape for tensor in tensors}
         if len(shapes) > 1:
             raise ValueError(
-                f"The items of one step have tensors of the shapes "
-                f"{sorted(tuple(shape) for shape in shapes)} (tensor {number} of each). "
-                "Give a collate_fn, or padding_mode='pack', which makes nested tensors."
+                f"The items of one step have tensors of different shapes: "
+                f"{sorted(tuple(shape) for shape in shapes)} (tensor {number} of each item). "
+                "Pass a collate_fn, or padding_mode='pack' for nested tensors."
             )
         columns.append(torch.stack(tensors))
     return Columns(tuple(rows), structure, columns, others)
 
 
 def packed_columns(items: Sequence[Any], rows: Sequence[int]) -> Columns:
-    """Stack columns like :func:`columns_of`, nested where the first sizes differ."""
+    """Stack the parts like :func:`columns_of`, as nested tensors if shapes differ."""
     structure, parts, others = _taken_apart(items)
     columns = [
         torch.stack(tensors)
@@ -126,14 +126,14 @@ def _taken_apart(
     for structure in structures:
         if structure != structures[0]:
             raise ValueError(
-                "The items of one step are not arranged alike: they have different keys "
-                "or types. Give a collate_fn for these."
+                "The items of one step have different keys or types and cannot be stacked: "
+                "pass a collate_fn."
             )
     return structures[0], list(zip(*tensors_of_rows, strict=True)), others_of_rows
 
 
 def entries_of(columns: Columns) -> Any:
-    """The columns arranged as the items are: a tensor, or nested collections."""
+    """Return the columns in the structure of the items: a tensor, or nested tensordicts."""
     others = [list(values) for values in zip(*columns.others, strict=True)]
     batch_size = [len(columns.rows)]
     return _entries(columns.structure, iter(columns.tensors), iter(others), batch_size)
@@ -150,7 +150,7 @@ def _entries(
     if structure == OTHER:
         return _column_of(next(others))
     kind = structure[0]
-    own_size = list(structure[2]) if kind is TensorDict else []
+    own_batch_size = list(structure[2]) if kind is TensorDict else []
     if kind is dict or kind is TensorDict:
         keys = structure[1]
         parts = structure[3:] if kind is TensorDict else structure[2:]
@@ -159,7 +159,7 @@ def _entries(
         keys = [str(number) for number in range(len(parts))]
     values = [_entries(part, tensors, others, batch_size) for part in parts]
     return TensorDict(
-        dict(zip(keys, values, strict=True)), batch_size=batch_size + own_size
+        dict(zip(keys, values, strict=True)), batch_size=batch_size + own_batch_size
     )
 
 
@@ -172,7 +172,7 @@ def _column_of(values: list[Any]) -> Any:
 
 
 class RowNotes:
-    """Make the entries about rows: ``reset``, ``valid``, ``stream_id`` and ``step``."""
+    """A source of the entries about rows: ``reset``, ``valid``, ``stream_id``, ``step``."""
 
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
@@ -180,7 +180,7 @@ class RowNotes:
         self._streams = self._valid = self._starts = torch.empty(0)
 
     def at(self, step: int) -> dict[str, Tensor]:
-        """The notes of all rows at a step."""
+        """Return the entries of all rows at a step."""
         changed_at = self._lanes.changed_at(step)
         if changed_at != self._changed_at:
             streams, valid, starts = self._lanes.seats(step)
@@ -204,12 +204,12 @@ class RowNotes:
 
 
 def collection_of(columns: Columns, notes: dict[str, Tensor]) -> TensorDict:
-    """One collection of the entries and the notes of its rows."""
+    """Return one tensordict of the items' entries and the entries about rows."""
     entries = entries_of(columns)
     if len(columns.rows) != len(notes["valid"]):
-        chosen = torch.tensor(columns.rows)
-        notes = {key: note[chosen] for key, note in notes.items()}
-        notes["row"] = chosen
+        row_numbers = torch.tensor(columns.rows)
+        notes = {key: note[row_numbers] for key, note in notes.items()}
+        notes["row"] = row_numbers
     batch_size = [len(columns.rows)]
     if columns.structure in (TENSOR, ARRAY, OTHER) or (
         columns.structure[0] not in (dict, TensorDict)
@@ -218,8 +218,8 @@ def collection_of(columns: Columns, notes: dict[str, Tensor]) -> TensorDict:
     for key in notes:
         if key in entries.keys():  # noqa: SIM118 - a collection is not a dict
             raise ValueError(
-                f"The items have an entry {key!r}, which is what the batch says of its "
-                "rows. Rename it, or give a collate_fn."
+                f"The items have an entry {key!r}, but the batch uses this key itself: "
+                "rename the entry, or pass a collate_fn."
             )
     result = TensorDict(dict(entries.items()), batch_size=batch_size)
     return result.update(notes)

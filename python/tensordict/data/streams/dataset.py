@@ -1,4 +1,4 @@
-"""The streams of a loader, and how they are put in rows."""
+"""The dataset of a stream loader: the streams, and their assignment to rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PaddingMode = Literal["zeros", "data", "none", "pack"]
 
 
 class _Shuffles(int):
-    """The flag of a dataset, which shuffles its streams when it is called."""
+    """The ``shuffle`` flag of a dataset; a call shuffles the dataset's list of streams."""
 
     _dataset: StreamDataset
 
@@ -31,34 +31,39 @@ class _Shuffles(int):
 
 
 class StreamDataset(IterableDataset[Any]):
-    """Streams that are read side by side, a row of the batch each.
+    """A dataset of streams that are read side by side, one in each row of the batch.
 
-    A row reads its stream to the end and then takes the next one of the list. Which
-    stream follows in which row depends on the order and the lengths of the streams, and
-    not on who reads them or how fast.
+    A row reads its stream to the end, then takes the next stream of the list. The
+    assignment of streams to rows depends only on the order and the lengths of the
+    streams, not on the number or the speed of workers.
 
-    Give it to a :class:`StreamDataLoader`. Alone, or in a plain ``DataLoader`` with
-    ``batch_size=None``, it yields ``(items, worker_id)``: each worker has some of the rows
-    and some of the streams for itself.
+    Pass the dataset to a :class:`StreamDataLoader`. Iterated directly, or by a plain
+    ``DataLoader`` with ``batch_size=None``, it yields ``(items, worker_id)``: each
+    worker then reads its own rows and its own streams.
 
     Args:
-        stream_list: what ``streamer`` is called with, one entry a stream: a path, a text.
-        streamer: opens one stream. What it returns is iterated; if the iterable has a
-            method ``skip(count)``, a loader that resumes calls it instead of reading.
-        batch_size: the number of rows, in all workers together.
-        padding_mode: what a row has for which no stream is left. ``"zeros"``: zeros of the
-            shape of the others. ``"data"``: a stream of the list once more, marked as not
-            valid. ``"none"``: the row is left out. ``"pack"``: the same, and items of
-            different lengths become nested tensors.
-        fill_value: instead of zeros: a number, or a whole item.
-        lengths: the number of items of each stream, if it is known. The loader then has a
-            length, and plans further steps.
-        shuffle: whether each epoch has the streams in another order. ``dataset.shuffle()``
-            shuffles the list itself, once, by torch's generator.
-        seed: what the orders follow from.
-        rank: which part of the streams this process reads.
-        world_size: how many parts there are.
-        on_error: ``"skip"`` goes on where a stream raises, with the next one, and warns.
+        stream_list: the arguments of ``streamer``, one for each stream, such as paths.
+        streamer: a function that opens one stream and returns an iterable. If the
+            iterable has a method ``skip(count)``, a resume calls it instead of reading.
+        batch_size: the number of rows, over all workers.
+        padding_mode: the content of a row when no streams are left. ``"zeros"``: zeros
+            in the shape of the other items. ``"data"``: a stream of the list again,
+            marked as not valid. ``"none"``: the row is left out. ``"pack"``: the row is
+            left out, and items of different lengths become nested tensors.
+        fill_value: the padding instead of zeros: a number, or a whole item.
+        lengths: the number of items of each stream, if known. The loader then has a
+            length, and plans more steps ahead.
+        shuffle: whether each epoch has a new order of streams. ``dataset.shuffle()``
+            shuffles the list itself, once, with torch's generator.
+        seed: the seed of the orders.
+        rank: the part of the streams that this process reads.
+        world_size: the number of parts.
+        on_error: the reaction to an exception in a stream: ``"raise"`` it, or
+            ``"skip"`` the rest of the stream with a warning.
+
+    Raises:
+        ValueError: an argument has a wrong value, or ``lengths`` has another number of
+            entries than ``stream_list``.
 
     Examples:
         >>> dataset = StreamDataset(["abc", "de"], iter, batch_size=2)
@@ -86,15 +91,17 @@ class StreamDataset(IterableDataset[Any]):
     ) -> None:
         super().__init__()
         if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: there has to be a row.")
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
         if padding_mode not in ("zeros", "data", "none", "pack"):
             raise ValueError(
-                f"padding_mode={padding_mode!r} is none of 'zeros', 'data', 'none', 'pack'."
+                f"padding_mode must be 'zeros', 'data', 'none' or 'pack', got {padding_mode!r}."
             )
         if on_error not in ("raise", "skip"):
-            raise ValueError(f"on_error={on_error!r} is neither 'raise' nor 'skip'.")
+            raise ValueError(f"on_error must be 'raise' or 'skip', got {on_error!r}.")
         if not 0 <= rank < world_size:
-            raise ValueError(f"rank={rank} is not below world_size={world_size}.")
+            raise ValueError(
+                f"rank must be from 0 to world_size - 1, got rank={rank} of world_size={world_size}."
+            )
         self.stream_list: list[Any] = list(stream_list)
         self.streamer = streamer
         self.batch_size = batch_size
@@ -117,13 +124,13 @@ class StreamDataset(IterableDataset[Any]):
                     f"{len(self.stream_list)} streams."
                 )
             if any(size < 0 for size in self.lengths):
-                raise ValueError("A number in lengths= is negative.")
+                raise ValueError("lengths= must not contain negative numbers.")
 
     @property
     def shuffle(self) -> Any:
-        """The flag; called, it shuffles the list of streams.
+        """Whether each epoch has a new order; as a call, shuffle the list of streams.
 
-        Iterations that have begun keep the list that they have. A state of a loader has the
+        Iterations that have begun keep their list. The state of a loader contains the
         order of the list.
         """
         flag = _Shuffles(self._shuffle)
@@ -136,27 +143,27 @@ class StreamDataset(IterableDataset[Any]):
 
     @property
     def arrangement(self) -> list[int] | None:
-        """The numbers that the streams had when the dataset was made; None if the same."""
+        """The original numbers of the streams, in the present order; or None."""
         return self._numbers
 
     def rearrange(self, numbers: Sequence[int]) -> None:
-        """Put the streams of the list, with their lengths, in another order.
+        """Reorder the list of streams, with their lengths.
 
         Args:
-            numbers: the number that each stream has now.
+            numbers: the present numbers of the streams, in the new order.
         """
-        known = self._numbers or range(len(self.stream_list))
-        self._numbers = [known[number] for number in numbers]
+        numbers_before = self._numbers or range(len(self.stream_list))
+        self._numbers = [numbers_before[number] for number in numbers]
         self.stream_list = [self.stream_list[number] for number in numbers]
         if self.lengths is not None:
             self.lengths = [self.lengths[number] for number in numbers]
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of an epoch where the dataset is iterated without a loader."""
+        """Set the epoch, which decides the order, for iteration without a loader."""
         self.epoch = epoch
 
     def order(self, epoch: int) -> list[int]:
-        """The numbers of the streams of this rank, in the order of an epoch."""
+        """Return the numbers of this rank's streams, in the order of an epoch."""
         count = len(self.stream_list)
         if self._shuffle:
             numbers = _rust.shuffled(count, self.seed % 2**64, epoch)
@@ -165,17 +172,17 @@ class StreamDataset(IterableDataset[Any]):
         return numbers[self.rank :: self.world_size]
 
     def plan(self, epoch: int, state: object = None) -> _rust.Lanes:
-        """The plan of an epoch, from its beginning or from a state of it."""
+        """Return the plan of an epoch, from its start or from a state."""
         return self._plan(self.order(epoch), self.batch_size, state)
 
     def _plan(self, order: list[int], num_rows: int, state: Any = None) -> _rust.Lanes:
-        # A stream that fails is shorter than it was said to be.
+        # A stream that fails is shorter than its entry in lengths=.
         lengths = self.lengths if self.on_error == "raise" else None
         repeats = self.padding_mode == "data"
         return _rust.Lanes(order, num_rows, repeats, lengths, state)
 
     def name_of(self, number: int) -> str:
-        """Return the name of a stream for messages."""
+        """Return the name of a stream, for messages."""
         text = repr(self.stream_list[number])
         return text if len(text) <= 80 else f"{text[:60]}... (number {number})"
 
@@ -192,7 +199,7 @@ class StreamDataset(IterableDataset[Any]):
 
 
 def rows_of_worker(worker: int, num_workers: int, num_rows: int) -> range:
-    """The rows that a worker reads: blocks, as even as they can be."""
+    """Return the rows that a worker reads: contiguous, of nearly equal numbers."""
     return range(
         num_rows * worker // num_workers, num_rows * (worker + 1) // num_workers
     )

@@ -1,4 +1,4 @@
-"""The loader: batches of an epoch of streams, with or without workers."""
+"""The loader of batches of streams, with or without workers."""
 
 from __future__ import annotations
 
@@ -31,40 +31,42 @@ if TYPE_CHECKING:
 
 
 class StreamDataLoader:
-    """Batches in which each row is one stream, continuous from batch to batch.
+    """A loader of batches in which each row is one stream, continuous from batch to batch.
 
-    There are two ways to call it: with a :class:`StreamDataset`, as
-    ``(dataset, num_workers, collate_fn)``, or with what makes one, as
-    ``(files, iterator_fun, batch_size, num_workers, collate_fn, padding_mode,
-    padding_value)``. The second one takes the keywords of the dataset as well.
+    It takes either a :class:`StreamDataset`, as ``(dataset, num_workers, collate_fn)``,
+    or the parts of one, as ``(files, iterator_fun, batch_size, num_workers, collate_fn,
+    padding_mode, padding_value)``. The second form also takes the keyword arguments of
+    the dataset.
 
-    A batch is what ``collate_fn`` makes of the list of items, one a row. Without it, a
-    batch is a :class:`~tensordict.TensorDict` with the rows as its batch size ``[N]``. Items
-    that are dicts or collections give their keys, others the entry ``"data"``. Beside
-    these it has
+    A batch is the result of ``collate_fn`` for the list of items, one for each row.
+    Without ``collate_fn``, it is a :class:`~tensordict.TensorDict` of batch size
+    ``[N]`` for N rows. Items that are dicts or tensordicts provide its keys; other
+    items become the entry ``"data"``. It also contains
 
-    - ``"reset"``: bool, whether the row begins a stream here;
-    - ``"valid"``: bool, whether the row has an item that was not there before: false for
-      padding and for streams that are read once more;
+    - ``"reset"``: bool, whether the row's stream begins here;
+    - ``"valid"``: bool, whether the row has a new item: False for padding and for
+    streams that
+      are read again;
     - ``"stream_id"``: int64, the number of the stream in the list, or -1;
     - ``"step"``: int64, the number of the item in its stream;
-    - ``"row"``: int64, only where rows are left out.
+    - ``"row"``: int64, the number of the row, only if rows are left out.
 
-    The batches do not depend on the number of workers. Each iteration is an epoch; the
-    order of the next one follows from the seed and the number of the epoch.
-    :meth:`state_dict` between two batches says where an epoch is, and a loader with any
-    number of workers goes on from there.
+    The batches do not depend on the number of workers. Each iteration is one epoch; its
+    order depends on the seed and the number of the epoch. :meth:`state_dict` can be
+    taken between any two batches, and a loader with any number of workers can resume
+    from it.
 
     Args:
-        num_workers: how many processes read the streams; 0 reads them in this one.
-        collate_fn: makes the batch of a list of items. With workers it runs in this
-            process.
-        multiprocessing_context: how workers are started, such as ``"spawn"``.
-        prefetch_factor: how many steps workers prefetch at most, which bounds the memory.
-            Without it as many as 16 MiB a worker have room for: between 4 and 64.
+        num_workers: the number of processes that read streams; 0 reads in this process.
+        collate_fn: a function that makes a batch of a list of items. It runs in this
+            process, also with workers.
+        multiprocessing_context: the start method of workers, such as ``"spawn"``.
+        prefetch_factor: the most steps that workers prefetch, which limits memory.
+            Default: as many as fit into 16 MiB for each worker, from 4 to 64.
 
     Raises:
-        StreamError: a stream raised, or a worker died. The error has the streams.
+        StreamError: a stream raised an exception, or a worker died. Its ``streams``
+            lists the streams.
 
     Examples:
         >>> loader = StreamDataLoader(["abc", "de", "f"], iter, batch_size=2)
@@ -119,10 +121,12 @@ class StreamDataLoader:
         self.collate_fn: Callable[[list[Any]], Any] | None
         self.dataset, self.num_workers, self.collate_fn = read(*args, **kwargs)
         if self.num_workers < 0:
-            raise ValueError(f"num_workers={self.num_workers} is negative.")
+            raise ValueError(
+                f"num_workers must not be negative, got {self.num_workers}."
+            )
         if prefetch_factor is not None and prefetch_factor < 1:
             raise ValueError(
-                f"prefetch_factor={prefetch_factor}: workers need a step to work at."
+                f"prefetch_factor must be at least 1, got {prefetch_factor}."
             )
         self.multiprocessing_context = multiprocessing_context
         self.prefetch_factor = prefetch_factor
@@ -131,7 +135,7 @@ class StreamDataLoader:
         self._progress: Progress | None = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration is."""
+        """Set the epoch of the next iteration."""
         self._epoch = epoch
         self._resumed = None
         self._progress = None
@@ -144,11 +148,15 @@ class StreamDataLoader:
         return iterator
 
     def __len__(self) -> int:
-        """The number of batches of an epoch, where the lengths of the streams are known."""
+        """Return the number of batches of an epoch.
+
+        Raises:
+            TypeError: the dataset has no ``lengths``.
+        """
         if self.dataset.lengths is None:
             raise TypeError(
-                "The number of batches follows from the lengths of the streams: give "
-                "them as lengths= to have it."
+                "The number of batches is unknown, since it depends on the lengths of the "
+                "streams: pass lengths= to the dataset."
             )
         lanes = self.dataset.plan(self._epoch)
         lanes.settle(2**62)
@@ -156,10 +164,10 @@ class StreamDataLoader:
         return lanes.num_steps
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place of the iteration: behind the batch that was returned last.
+        """Return the state of the iteration, after the last returned batch.
 
-        It has numbers and lists only. What streams have inside is not in it: a loader that
-        goes on opens them and skips what was read.
+        The state contains only numbers and lists. It does not contain the state inside
+        a stream: a resume opens each stream and skips the items that were read.
         """
         dataset = self.dataset
         epoch, lanes = self._epoch, self._resumed
@@ -176,22 +184,25 @@ class StreamDataLoader:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state was taken, with the next iteration.
+        """Resume from a state in the next iteration.
 
         Raises:
-            ValueError: the state is of other streams, another seed or another batch size.
+            ValueError: the state is of other streams, another seed or another batch
+                size.
         """
         for key, value in _facts_of(self.dataset).items():
             if state.get(key) != value:
                 raise ValueError(
-                    f"The state is of a loader with {key}={state.get(key)!r}, and this "
-                    f"one has {key}={value!r}."
+                    f"The state is of a loader with {key}={state.get(key)!r}, but this "
+                    f"loader has {key}={value!r}."
                 )
         _arrange(self.dataset, state.get("arrangement"))
         lanes = state["lanes"]
         if lanes is not None:
             lanes = _from_lists(lanes)
-            self.dataset.plan(state["epoch"], lanes)  # refuses what does not fit
+            self.dataset.plan(
+                state["epoch"], lanes
+            )  # raises an error if the state does not fit
         self._epoch = state["epoch"]
         self._resumed = lanes
         self._progress = None
@@ -200,7 +211,7 @@ class StreamDataLoader:
 def _check_arguments(
     read: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Raise a TypeError in the words of the user, who calls no function of this module."""
+    """Raise a TypeError that names ``StreamDataLoader``, which the user has called."""
     names = {*inspect.signature(read).parameters} - {"options"}
     names |= {"multiprocessing_context", "prefetch_factor"}
     if read is _call_with_files:
@@ -262,12 +273,12 @@ def _facts_of(dataset: StreamDataset) -> dict[str, Any]:
 
 
 def _arrange(dataset: StreamDataset, wanted: list[int] | None) -> None:
-    """Put the streams in the order that they had in a state."""
-    own = dataset.arrangement
-    if wanted == own:
+    """Reorder the streams as they were in a state."""
+    present = dataset.arrangement
+    if wanted == present:
         return
     numbers = range(len(dataset.stream_list))
-    places = {number: place for place, number in enumerate(own or numbers)}
+    places = {number: place for place, number in enumerate(present or numbers)}
     dataset.rearrange([places[number] for number in wanted or numbers])
 
 
@@ -295,7 +306,7 @@ def _from_lists(state: dict[str, Any]) -> Any:
 
 @dataclass
 class Progress:
-    """The place in an epoch, kept when its iterator is gone."""
+    """The position in an epoch, which outlives the iterator."""
 
     epoch: int
     lanes: Lanes
@@ -305,10 +316,11 @@ class Progress:
 
 
 class EpochIterator:
-    """The batches of one epoch, as :class:`StreamDataLoader` makes them."""
+    """The iterator over the batches of one epoch of a :class:`StreamDataLoader`."""
 
     def __init__(self, loader: StreamDataLoader, epoch: int, state: Any) -> None:
-        # Its streams stay in order if those of the loader are shuffled meanwhile.
+        # A copy keeps its order of streams if the loader's dataset is shuffled
+        # meanwhile.
         dataset = copy.copy(loader.dataset)
         lanes = dataset.plan(epoch, state)
         step = 0 if state is None else state[0]
@@ -357,7 +369,9 @@ class EpochIterator:
         dataset = self._dataset
         if self._collate is not None and self._workers is not None:
             return self._collated(self._collate, self._workers, part)
-        if isinstance(part, Lent):  # pragma: no cover # only functions are lent to
+        if isinstance(
+            part, Lent
+        ):  # pragma: no cover # slots are lent only to a collate_fn
             raise AssertionError
         if self._collate is not None:
             items = self._items(part) if isinstance(part, Columns) else part
@@ -372,11 +386,11 @@ class EpochIterator:
         steps: WorkerSteps,
         part: list[Any] | Columns | Lent,
     ) -> Any:
-        """Call the function with the items that workers have read.
+        """Call ``collate_fn`` with the items that workers have read.
 
-        The items of the first step are copies. If the function has kept none of them,
-        those of the next steps are views of the slots, so that its own copy is the only
-        one. Should it keep one then, the batch is copied, and it has copies ever after.
+        The items of the first step are copies. If ``collate_fn`` kept none of them, the
+        items of the next steps are views of the slots, which saves a copy. If it keeps
+        a view later, this batch is copied, and all further items are copies.
         """
         if isinstance(part, Lent):
             batch = collate(part.items())
@@ -421,6 +435,6 @@ class EpochIterator:
         return collection_of(stack(items, rows), self._notes.at(self.progress.step))
 
     def close(self) -> None:
-        """End the workers. An iterator that is not needed any more does it by itself."""
+        """End the workers; garbage collection of the iterator does the same."""
         if self._close is not None:
             self._close()

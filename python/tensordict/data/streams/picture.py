@@ -1,4 +1,4 @@
-"""A picture, in text, of which stream is in which row over time."""
+"""Draw, as text, which stream is in which row over time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def picture_of_rows(batches: Iterable[TensorDict]) -> str:
-    """Draw the rows of batches: a line for each row, a column for each batch.
+    """Draw the rows of batches: one line for each row, one column for each batch.
 
-    A stream is a letter, a capital one where it begins. A dot is a row without a stream,
-    and a stream that is read once more is in brackets.
+    A letter is a stream, upper-case at its first item. A dot is a row without a stream.
+    A letter in brackets is a stream that is read again.
 
     Examples:
         >>> from tensordict.data import StreamDataLoader

@@ -1,4 +1,4 @@
-"""Reading the streams of some rows, an item of each at a time."""
+"""Read the streams of some rows, one item of each at a time."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ if TYPE_CHECKING:
     from tensordict.data.streams.dataset import StreamDataset
 
 END: Final = object()
-"""The item of a row whose stream has no further one."""
+"""The item of a row whose stream has ended."""
 
 MISSING: Final = object()
 """The item of a row that reads no stream."""
 
 
 class StreamError(RuntimeError):
-    """A stream failed, or the worker that read it.
+    """An error of a stream, or of the worker that read it.
 
     Attributes:
-        streams: the entries of the list of streams that it concerns.
+        streams: the affected entries of the list of streams.
     """
 
     streams: tuple[Any, ...] = ()
 
     @classmethod
     def about(cls, text: str, streams: tuple[Any, ...]) -> StreamError:
-        """Make the error with its text and its streams."""
+        """Return an error with a text and its streams."""
         error = cls(text)
         error.streams = streams
         return error
 
 
 class RowReader:
-    """The streams that rows read: opened, read and closed.
+    """A reader of the streams of some rows: opens, reads and closes them.
 
-    An error of a stream comes out of :meth:`read` as :class:`StreamError`, whose cause is
-    the exception that the stream raised.
+    If a stream raises an exception, :meth:`read` raises a :class:`StreamError` with the
+    exception as its cause.
     """
 
     def __init__(self, dataset: StreamDataset) -> None:
@@ -52,7 +52,7 @@ class RowReader:
     def open(
         self, row: int, stream: int, step: int, num_read: int, length: int | None
     ) -> None:
-        """Let ``row`` read ``stream`` from ``step`` on, behind its first ``num_read`` items."""
+        """Assign ``stream`` to ``row`` from ``step`` on, after its ``num_read`` items."""
         self.close(row, step)
         self._streams[row] = stream
         self._starts[row] = step - num_read
@@ -61,7 +61,7 @@ class RowReader:
             self._left[row] = length - num_read
 
     def close(self, row: int, step: int) -> None:
-        """End what ``row`` reads, and check that it had the length it was said to have."""
+        """Close the row's stream, and check that it had the length in ``lengths=``."""
         iterator = self._iterators.pop(row, None)
         left = self._left.pop(row, None)
         if left == 0 and iterator is not None:
@@ -75,11 +75,11 @@ class RowReader:
         self._streams.pop(row, None)
 
     def is_reading(self, row: int) -> bool:
-        """Tell whether the row has a stream."""
+        """Return whether the row has a stream."""
         return row in self._streams
 
     def read(self, row: int, step: int) -> Any:
-        """The next item of the row's stream, which is for ``step``, or :data:`END`."""
+        """Return the next item of the row's stream, for ``step``, or :data:`END`."""
         try:
             if self._unopened and row in self._unopened:
                 self._iterators[row] = self._opened(row)
@@ -108,12 +108,13 @@ class RowReader:
     def _wrong_length(self, row: int, comparison: str) -> StreamError:
         number = self._streams[row]
         lengths = self._dataset.lengths
-        said = lengths[number] if lengths is not None else None
+        stated_length = lengths[number] if lengths is not None else None
         return StreamError.about(
             f"The stream {self._dataset.name_of(number)} has {comparison} items than the "
-            f"{said} that lengths= says. Correct it, or leave lengths= out: the loader "
-            "then finds them while it reads.",
-            (self._dataset.stream_list[number],),
+            f"{stated_length} in lengths=. Correct the number, or leave out lengths=: the loader "
+            "then finds the end of a stream by reading."(
+                self._dataset.stream_list[number],
+            ),
         )
 
     def _failure(self, row: int, step: int, error: Exception) -> StreamError:
@@ -126,5 +127,5 @@ class RowReader:
 
 
 def text_of(error: BaseException) -> str:
-    """The traceback of an error, for a process that does not have it."""
+    """Return the traceback of an error as text, for another process."""
     return "".join(traceback.format_exception(error))

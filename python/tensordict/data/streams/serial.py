@@ -1,4 +1,4 @@
-"""Reading all rows in this process, step by step."""
+"""Read all rows in this process, step by step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def read_steps(
     dataset: StreamDataset, lanes: Lanes, num_rows: int, step: int
 ) -> Iterator[list[Any]]:
-    """Yield the items of each step from ``step`` on, ``MISSING`` for a row without."""
+    """Yield the items of each step from ``step`` on, ``MISSING`` for a row without one."""
     reader = RowReader(dataset)
     while True:
         items: list[Any] = [MISSING] * num_rows
@@ -52,7 +52,7 @@ def read_steps(
 
 
 def take_turns(reader: RowReader, turns: list[Any], step: int) -> None:
-    """Open the stream of each turn. Of several turns of a row, the last one counts."""
+    """Open the stream of each turn. If a row has several turns, the last one counts."""
     for row, stream, _, num_read, length in {turn[0]: turn for turn in turns}.values():
         if stream is None:
             reader.close(row, step)
@@ -61,5 +61,5 @@ def take_turns(reader: RowReader, turns: list[Any], step: int) -> None:
 
 
 def warn_of_skipped(error: StreamError) -> None:
-    """Say that a stream was left out."""
+    """Warn that the rest of a stream is skipped."""
     warn_caller(f"{error} Its other items are skipped.", UserWarning)

@@ -1,9 +1,9 @@
-"""Slots of shared memory: how a worker hands over the items of a step.
+"""Slots of shared memory, through which a worker hands over the items of steps.
 
-A worker owns a segment, a file without a name, with one slot for each step that it may be
-ahead. A slot has the tensors of the items of one step, those of one column one after the
-other where the items are alike, and a header: a pickle that says what lies where. A step that
-does not fit makes the worker go on in a larger segment.
+A worker has a segment, an unnamed file with one slot for each step that it may be
+ahead. A slot contains the tensors of one step's items, and a header: a pickle that
+describes the layout. If the items have equal structure, each column is contiguous. If a
+step does not fit into a slot, the worker continues in a larger segment.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ if TYPE_CHECKING:
 
 _ALIGNMENT = 64
 _FIRST_SIZE = 1 << 12
-# The bytes of a segment for which nobody says how many slots it has.
+# The bytes of a segment if the number of slots is not given.
 _BUDGET = 16 << 20
-# The bytes of the slots that are copied together. Batches of them share a storage.
+# The most bytes of slots that are copied together. Their batches share a storage.
 _MAX_ALIKE_BYTES = 32 << 10
 MIN_SLOTS = 4
 MAX_SLOTS = 64
 
 
 class Segment:
-    """Memory of several slots, which a file without a name has."""
+    """The memory of several slots, in an unnamed file."""
 
     def __init__(self, descriptor: int, slot_bytes: int, num_slots: int) -> None:
         self.slot_bytes = slot_bytes
         self.num_slots = num_slots
         self.memory: mmap.mmap = mmap.mmap(descriptor, slot_bytes * num_slots)
         self._views: dict[Any, list[Tensor]] = {}
-        self._whole: dict[torch.dtype, Tensor] = {}
+        self._flat_by_dtype: dict[torch.dtype, Tensor] = {}
 
     def write_bytes(self, slot: int, offset: int, data: bytes) -> None:
-        """Put bytes into a slot."""
+        """Write bytes into a slot."""
         start = slot * self.slot_bytes + offset
         self.memory[start : start + len(data)] = data
 
     def read_bytes(self, slot: int, offset: int, length: int) -> bytes:
-        """Take bytes from a slot."""
+        """Return bytes of a slot."""
         start = slot * self.slot_bytes + offset
         return self.memory[start : start + length]
 
     def tensors(self, slot: int, specs: Sequence[Any]) -> list[Tensor]:
-        """Views of a slot: one for each ``(dtype, shape, offset)``."""
+        """Return views of a slot, one for each ``(dtype, shape, offset)``."""
         key = (slot, specs)
         views = self._views.get(key)
         if views is None:
-            if len(self._views) > 256:  # items whose shapes change all the time
+            if len(self._views) > 256:  # the items have ever new shapes
                 self._views.clear()
             views = [self._view(slot, *spec) for spec in specs]
             self._views[key] = views
@@ -70,22 +70,24 @@ class Segment:
     def tensors_of_slots(
         self, slot: int, count: int, specs: Sequence[Any]
     ) -> list[Tensor]:
-        """Views of neighbouring slots, which have the dim 0: one for each spec."""
-        found = []
+        """Return views of neighbouring slots, stacked along dim 0, one for each spec."""
+        stacked = []
         for dtype, shape, offset in specs:
             if 0 in shape:
-                found.append(torch.empty((count, *shape), dtype=dtype))
+                stacked.append(torch.empty((count, *shape), dtype=dtype))
                 continue
-            whole = self._whole.get(dtype)
-            if whole is None:
-                whole = self._whole[dtype] = torch.frombuffer(self.memory, dtype=dtype)
+            flat = self._flat_by_dtype.get(dtype)
+            if flat is None:
+                flat = self._flat_by_dtype[dtype] = torch.frombuffer(
+                    self.memory, dtype=dtype
+                )
             start, step = slot * self.slot_bytes + offset, self.slot_bytes
             size = dtype.itemsize
-            numbers = whole.as_strided(
+            numbers = flat.as_strided(
                 (count, math.prod(shape)), (step // size, 1), start // size
             )
-            found.append(numbers.view(count, *shape))
-        return found
+            stacked.append(numbers.view(count, *shape))
+        return stacked
 
     def _view(
         self, slot: int, dtype: torch.dtype, shape: tuple[int, ...], offset: int
@@ -101,7 +103,7 @@ class Segment:
 
 
 def create_file(num_bytes: int) -> int:
-    """The descriptor of a file without a name that has its space for certain."""
+    """Return the descriptor of an unnamed file whose disk space is reserved."""
     places = ["/dev/shm", None] if os.path.isdir("/dev/shm") else [None]  # noqa: S108,PTH112
     for place in places:
         with tempfile.TemporaryFile(dir=place) as file:
@@ -111,7 +113,8 @@ def create_file(num_bytes: int) -> int:
                 else:
                     file.truncate(num_bytes)
             except OSError:
-                # A shared memory that is small, as in many containers: use the disk.
+                # Shared memory may be small, as in many containers. Then the disk is
+                # used.
                 if place is None:
                     raise
                 continue
@@ -120,12 +123,12 @@ def create_file(num_bytes: int) -> int:
 
 
 class SlotWriter:
-    """Writes the items of one worker into slots.
+    """A writer of one worker's items into slots.
 
     Args:
-        num_slots: how many slots a segment has, or None for what fits a budget.
-        announce: is called with a descriptor, the size of a slot and the number of slots
-            when there is a segment.
+        num_slots: the number of slots of a segment; None for as many as fit a budget.
+        announce: a function that is called for each new segment, with a descriptor, the
+            size of a slot and the number of slots.
     """
 
     def __init__(
@@ -136,15 +139,16 @@ class SlotWriter:
         self._announce = announce
         self._segment: Segment | None = None
         self._last: Any = None
-        # The last step, if it was a plain tensor of each row.
+        # The layout of the last step, if it was one plain tensor for each row.
         self._alike: Any = None
 
     def write(
         self, step: int, consumed: int, rows: Sequence[int], items: Sequence[Any]
     ) -> int:
-        """Write the items of a step, and return the size of the header: 0 as before.
+        """Write the items of a step; return the size of the header, 0 if it is unchanged.
 
-        The header lies at the end of the slot. Slots of steps before ``consumed`` are free.
+        The header is at the end of the slot. The slots of steps before ``consumed`` are
+        free.
         """
         if self._write_alike(step, items):
             return 0
@@ -207,7 +211,7 @@ class SlotWriter:
         return len(header)
 
     def _write_alike(self, step: int, items: Sequence[Any]) -> bool:
-        """Write a step of plain tensors of all rows that is like the last one."""
+        """Write a step of plain tensors, if it has the layout of the last step."""
         alike, segment = self._alike, self._segment
         if alike is None or segment is None:
             return False
@@ -224,7 +228,7 @@ class SlotWriter:
             with torch.no_grad():
                 torch.stack(items, out=view)  # type: ignore[arg-type]
         except RuntimeError:
-            return False  # sparse, or on another device: the general way knows
+            return False  # sparse, or on another device, which `write` handles
         return True
 
     def _fitting(self, num_bytes: int, num_outstanding: int) -> Segment:
@@ -246,7 +250,7 @@ class SlotWriter:
 
 
 def _placed(shapes: Sequence[Any]) -> tuple[tuple[Any, ...], int]:
-    """Lay out the tensors in a slot, and count the bytes of all."""
+    """Return the layout of tensors in a slot, and the number of bytes."""
     offset = 0
     placed = []
     for dtype, shape in shapes:
@@ -259,7 +263,7 @@ def _placed(shapes: Sequence[Any]) -> tuple[tuple[Any, ...], int]:
 
 
 class SlotReader:
-    """Reads the slots of one worker."""
+    """A reader of one worker's slots."""
 
     def __init__(self) -> None:
         self._segments: dict[int, Segment] = {}
@@ -267,7 +271,7 @@ class SlotReader:
         self._last: Any = None
 
     def add_segment(self, descriptor: int, slot_bytes: int, num_slots: int) -> None:
-        """Take over a segment that the worker announced. The descriptor is closed."""
+        """Map a segment that the worker announced, and close the descriptor."""
         try:
             segment = Segment(descriptor, slot_bytes, num_slots)
         finally:
@@ -277,7 +281,7 @@ class SlotReader:
         self._next_segment += 1
 
     def read(self, step: int, segment_number: int, header_size: int) -> Any:
-        """Return a step of a slot: :class:`Columns` of views, or rows and own items."""
+        """Return a step: :class:`Columns` of views, or rows and copied items."""
         if len(self._segments) > 1:
             for number in [n for n in self._segments if n < segment_number]:
                 del self._segments[number]
@@ -294,13 +298,13 @@ class SlotReader:
             return Columns(rows, structure, views, others)
         copies = iter([view.clone() for view in views])
         items = [
-            unflatten(one, copies, iter(values))
-            for one, values in zip(structure, others, strict=True)
+            unflatten(row_structure, copies, iter(values))
+            for row_structure, values in zip(structure, others, strict=True)
         ]
         return rows, items
 
     def num_alike(self, step: int, segment_number: int) -> int:
-        """Count the steps that may be read together, if they are as the last one."""
+        """Return how many steps may be read together, if their layouts are equal."""
         segment = self._segments.get(segment_number)
         if segment is None or self._last is None:
             return 0
@@ -314,7 +318,7 @@ class SlotReader:
         )
 
     def read_alike(self, step: int, count: int, segment_number: int) -> Columns:
-        """Return steps that are as the last one that was read, with the steps as dim 0."""
+        """Return several steps with the layout of the last one, stacked along dim 0."""
         segment = self._segments[segment_number]
         (_, rows, structure, placed), _ = self._last
         views = segment.tensors_of_slots(step % segment.num_slots, count, placed)
@@ -322,10 +326,10 @@ class SlotReader:
 
 
 class Lent:
-    """The items of a step as views of slots, which are written to again after it.
+    """The items of a step as views of slots, which workers will overwrite.
 
     Args:
-        parts: what each worker has.
+        parts: the columns of each worker.
     """
 
     def __init__(self, parts: Sequence[Columns]) -> None:
@@ -333,11 +337,11 @@ class Lent:
         self._num_uses = self._count()
 
     def items(self) -> list[Any]:
-        """The item of each row."""
+        """Return the item of each row."""
         return [item for part in self._parts for item in part.items()]
 
     def is_held(self) -> bool:
-        """Tell whether somebody still has a view: a tensor or an array."""
+        """Return whether a tensor or an array still views the slots."""
         return self._count() != self._num_uses
 
     def _count(self) -> list[int]:
@@ -345,7 +349,7 @@ class Lent:
 
 
 def num_uses(tensors: Iterable[Tensor]) -> list[int]:
-    """Count the tensors, and arrays over such, that see the memory of each tensor."""
+    """Return, for each tensor, how many tensors and arrays use its memory."""
     return [
         torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
         for tensor in tensors
@@ -353,7 +357,7 @@ def num_uses(tensors: Iterable[Tensor]) -> list[int]:
 
 
 def side_by_side(parts: Sequence[Any], num_rows: int) -> Lent | None:
-    """Return the items of all workers for a step as they are, if they are alike."""
+    """Return the items of all workers for a step as views, if their layouts are equal."""
     if not _are_alike(parts) or sum(len(part.rows) for part in parts) != num_rows:
         return None
     return Lent(parts)
@@ -373,7 +377,7 @@ def _are_alike(parts: Sequence[Any]) -> bool:
 
 
 def joined_steps(parts: Sequence[Columns], count: int) -> list[Columns]:
-    """Copy the items of all workers for several steps that are alike."""
+    """Join the items of all workers for several steps of equal layout, as copies."""
     first = parts[0]
     rows = tuple(row for part in parts for row in part.rows)
     columns = [
@@ -387,7 +391,7 @@ def joined_steps(parts: Sequence[Columns], count: int) -> list[Columns]:
 
 
 def joined(parts: Sequence[Any], num_rows: int) -> list[Any] | Columns:
-    """Copy the items of all workers for a step."""
+    """Join the items of all workers for one step, as copies."""
     filled = [part for part in parts if isinstance(part, Columns) or part[0]]
     if _are_alike(filled):
         return Columns(

@@ -1,4 +1,4 @@
-"""Take items apart into tensors and other values, and put them together again."""
+"""Split items into tensors and other values, and rebuild them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _CPU: Final = torch.device("cpu")
 
 
 def flatten(item: Any, tensors: list[Tensor], others: list[Any]) -> Any:
-    """Append the parts of ``item`` to the lists, and return how they are arranged.
+    """Append the parts of ``item`` to the lists, and return its structure.
 
-    Two items of the same arrangement have structures that are equal. Tuples, lists,
-    dicts and plain TensorDicts are taken apart; everything else but a tensor or an array
-    of numbers is a value as it is.
+    Items of equal structure return equal values. Tuples, lists, dicts and plain
+    TensorDicts are split. Tensors and numeric arrays are parts; everything else is one
+    other value.
     """
     kind = type(item)
     if kind is Tensor:
@@ -35,7 +35,7 @@ def flatten(item: Any, tensors: list[Tensor], others: list[Any]) -> Any:
     elif kind is np.ndarray:
         if item.dtype.kind in "biufc" and item.dtype.isnative:
             array = np.ascontiguousarray(item).reshape(item.shape)
-            if not array.flags.writeable:  # torch warns of these
+            if not array.flags.writeable:  # torch warns about read-only arrays
                 array = array.copy()
             tensors.append(torch.from_numpy(array))
             return ARRAY
@@ -54,7 +54,7 @@ def flatten(item: Any, tensors: list[Tensor], others: list[Any]) -> Any:
 
 
 def unflatten(structure: Any, tensors: Iterator[Tensor], others: Iterator[Any]) -> Any:
-    """The item of this structure that has these parts."""
+    """Return the item with this structure and these parts."""
     if structure == TENSOR:
         return next(tensors)
     if structure == ARRAY:

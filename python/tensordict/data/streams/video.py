@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DECODERS = ("torchcodec", "av")
-"""The modules that decode, in the order in which they are looked for."""
+"""The modules that decode videos, in the order of preference."""
 
 MSG_DECODER = "decoder must be None, 'torchcodec' or 'av', got {!r}."
 MSG_MISSING = {
@@ -22,20 +22,20 @@ MSG_MISSING = {
 
 
 class VideoStream:
-    """The frames of a video, some at a time: uint8 tensors ``[T, height, width, 3]``.
+    """The frames of a video, several at a time: uint8 tensors ``[T, height, width, 3]``.
 
-    It is a streamer of :class:`StreamDataset`: ``lambda path: VideoStream(path, 8)``. The
-    last item is filled with black frames. It needs PyAV, ``tensordict-rs[video]``, or
-    torchcodec.
+    Use it as the streamer of a :class:`StreamDataset`: ``lambda path: VideoStream(path,
+    8)``. The last item is padded with black frames. It needs PyAV
+    (``tensordict-rs[video]``) or torchcodec.
 
     Args:
         path: the file.
-        num_frames: how many frames an item has.
-        height: the height of the frames, or that of the video.
-        width: the width of the frames, or that of the video.
-        decoder: ``"torchcodec"`` or ``"av"``. Default: torchcodec where it is installed
-            and finds FFmpeg, PyAV otherwise. Both give the same frames; where they are
-            scaled, each has its own way.
+        num_frames: the number of frames of an item.
+        height: the height of the frames. Default: the height of the video.
+        width: the width of the frames. Default: the width of the video.
+        decoder: ``"torchcodec"`` or ``"av"``. Default: torchcodec if it is installed
+            and finds FFmpeg, else PyAV. Both return the same frames, unless frames are
+            scaled: the methods of scaling differ.
 
     Raises:
         ValueError: the number of frames is not positive, or there is no such decoder.
@@ -62,7 +62,7 @@ class VideoStream:
         self._skipped = 0
 
     def skip(self, count: int) -> None:
-        """Begin the next iteration ``count`` items later, without converting them."""
+        """Begin the next iteration ``count`` items later, without converting frames."""
         self._skipped = count
 
     def __iter__(self) -> Iterator[torch.Tensor]:
@@ -77,17 +77,17 @@ class VideoStream:
             yield frames
 
     def _torchcodec(self) -> Any:
-        """The class that decodes, where torchcodec is chosen or there; None for PyAV.
+        """Return torchcodec's decoder if it is chosen or available; None for PyAV.
 
         Raises:
-            ImportError: it is chosen, and not there.
+            ImportError: torchcodec is chosen, and not available.
         """
         if self.decoder == "av":
             return None
         try:
             from torchcodec.decoders import VideoDecoder
         except (ImportError, OSError, RuntimeError) as error:
-            # Without FFmpeg it is a RuntimeError.
+            # Without FFmpeg, torchcodec raises a RuntimeError.
             if self.decoder == "torchcodec":
                 raise ImportError(MSG_MISSING["torchcodec"]) from error
             return None
@@ -111,8 +111,8 @@ class VideoStream:
             from av.video.reformatter import VideoReformatter
         except ImportError as error:
             raise ImportError(MSG_MISSING["av"]) from error
-        # That of PyAV is shared by all, with threads which a process does not have that was
-        # forked after the first use.
+        # PyAV's own reformatter is shared. Its threads do not exist in a process that
+        # was forked after the first use.
         reformatter: Any = VideoReformatter()
         container: Any
         with av.open(self.path) as container:

@@ -1,7 +1,7 @@
 """Read some rows in a worker, before the main process needs them.
 
-Rows whose stream ended wait for their turn, which the main process decides; meanwhile the
-others are read on, as far as there are slots.
+A row whose stream has ended waits for its next stream, which the main process assigns.
+Meanwhile the worker continues to read the other rows, as far as there are free slots.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ IDLE = -1
 
 
 class Portable:
-    """A dataset on its way to another process, pickled as the functions of ``map`` are.
+    """A wrapper that pickles a dataset as :meth:`TensorDict.map` pickles functions.
 
-    Definitions of a notebook or a prompt are pickled by value: the worker cannot import them.
+    Definitions of a notebook or a prompt are pickled by value, since a worker cannot
+    import them.
     """
 
     def __init__(self, dataset: StreamDataset) -> None:
@@ -53,8 +54,8 @@ class Portable:
                 import cloudpickle  # type: ignore[import-untyped]
             except ImportError:
                 raise ImportError(
-                    f"Pickle cannot send the streams to a worker ({error}). Install "
-                    "cloudpickle, which can, or use the start method 'fork'."
+                    f"Pickle cannot send the streams to a worker ({error}). Install cloudpickle, "
+                    "which may succeed, or use the start method 'fork'."
                 ) from error
             data = cloudpickle.dumps(self.dataset)
         return _portable_from, (data,)
@@ -66,10 +67,11 @@ def _portable_from(data: bytes) -> Portable:
 
 @dataclass(frozen=True)
 class Counters:
-    """The places of numbers in the memory that all processes share.
+    """The indices of numbers in the memory that all processes share.
 
-    A row has how far it was read and a worker how many steps are in its slots; the other
-    numbers say how many messages were sent, so that nobody asks a pipe in vain.
+    The numbers say how far each row was read, how many steps each worker has written to
+    its slots, and how many messages were sent, so that no process reads from an empty
+    pipe.
     """
 
     num_rows: int
@@ -80,46 +82,46 @@ class Counters:
     STOP = 1
 
     def known_until(self, row: int) -> int:
-        """The row is read for all steps before this one."""
+        """Return the index of the step up to which the row is known."""
         return 2 + row
 
     def reading(self, row: int) -> int:
-        """One more than the stream that the row reads, or ``IDLE`` for good."""
+        """Return the index of the row's stream plus one, or ``IDLE``."""
         return 2 + self.num_rows + row
 
     def progress(self, worker: int) -> int:
-        """The steps before this one are in slots."""
+        """Return the index of the step up to which slots are written."""
         return 2 + 2 * self.num_rows + worker
 
     def reported(self, worker: int) -> int:
-        """The number of messages that the worker sent."""
+        """Return the index of the number of messages from the worker."""
         return 2 + 2 * self.num_rows + self.num_workers + worker
 
     def told(self, worker: int) -> int:
-        """The number of messages that the worker was sent."""
+        """Return the index of the number of messages to the worker."""
         return 2 + 2 * self.num_rows + 2 * self.num_workers + worker
 
     def is_awaited(self, worker: int) -> int:
-        """1 if the main process sleeps until the worker has a further step."""
+        """Return the index of a flag: the main process sleeps until a further step."""
         return 2 + 2 * self.num_rows + 3 * self.num_workers + worker
 
     def wake_at(self, worker: int) -> int:
-        """The worker sleeps until this number of steps is consumed, or ``FOREVER``."""
+        """Return the index of the consumed steps at which a sleeping worker wakes."""
         return 2 + 2 * self.num_rows + 4 * self.num_workers + worker
 
     def header(self, worker: int, step: int) -> int:
-        """The size of a step's header; the number of its segment is next to it."""
+        """Return the index of the size of a step's header; then its segment's number."""
         start = 2 + 2 * self.num_rows + 5 * self.num_workers
         return start + 2 * (worker * self.num_headers + step % self.num_headers)
 
     def count(self) -> int:
-        """The number of all of them."""
+        """Return how many numbers there are."""
         return self.header(self.num_workers, 0)
 
 
 @dataclass
 class Shared:
-    """The memory that a worker and the main process share."""
+    """The memory and channels that a worker and the main process share."""
 
     layout: Counters
     num_slots: int | None
@@ -129,14 +131,14 @@ class Shared:
     connection: Connection
 
     def counters(self) -> _rust.SharedCounters:
-        """The numbers of the block."""
+        """Return the numbers of the block."""
         return _rust.SharedCounters(memoryview(self.block).cast("B").cast("q"))
 
 
 def run(
     portable: Portable, worker: int, rows: range, step: int, seed: int, shared: Shared
 ) -> None:
-    """Read rows until the main process says stop."""
+    """Read rows until the main process stops this worker."""
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends us
     torch.set_num_threads(1)
@@ -152,7 +154,7 @@ def run(
 
 
 class Worker:
-    """The state of one worker."""
+    """A worker: the rows that it reads, and its progress."""
 
     def __init__(
         self,
@@ -173,25 +175,26 @@ class Worker:
         self._num_segments = 0
         self._num_reported = 0
         self._num_heard = 0
-        # The step that is written next, and what the rows have from it on.
+        # The step that is written next, and the items of rows from it on.
         self._step = step
         self._prefetched: list[list[Any]] = []
-        # For each row the step that it is read for next.
+        # The step for which each row is read next.
         self._next = dict.fromkeys(rows, step)
-        # Rows that read a stream; the others wait for a turn, or are idle for good.
+        # Rows that read a stream. The other rows wait for a turn, or are permanently
+        # idle.
         self._active: list[int] = []
         self._idle: set[int] = set()
         self._turns: dict[int, list[Any]] = {row: [] for row in rows}
         self._num_turns = 0
 
     def work(self) -> None:
-        """Read what can be read, and wait where nothing can be."""
+        """Read as far as possible, then wait, until stopped."""
         while not self._counters.get(Counters.STOP):
             if not self._advance():
                 self._wait()
 
     def _advance(self) -> bool:
-        """Read each row for the lowest step that lacks something. False if none can be."""
+        """Read rows for the lowest incomplete step; return False if none can be read."""
         consumed = self._counters.get(Counters.CONSUMED)
         limit = consumed + self._writer.num_slots
         self._hear()
@@ -241,12 +244,12 @@ class Worker:
             self._active = [row for row in self._active if row not in ended]
 
     def _turn_is_taken(self, row: int, step: int) -> bool:
-        """Take the row's turn, if one is due. False if it has nothing to read then."""
+        """Take the row's turn if one is due; return False if nothing is left to read."""
         turns = self._turns[row]
         return not turns or turns[0][2] > step or self._take_turn(row, step)
 
     def _take_turn(self, row: int, step: int) -> bool:
-        """Open the stream of the last turn that is due. False if there is none."""
+        """Open the stream of the last due turn; return False if the row becomes idle."""
         turns = self._turns[row]
         due = [turn for turn in turns if turn[2] <= step]
         self._turns[row] = turns[len(due) :]
@@ -268,7 +271,7 @@ class Worker:
 
     def _fail(self, row: int, step: int, error: StreamError) -> None:
         self._counters.set(self._layout.known_until(row), step)
-        if not self._skips:  # nothing comes behind an error
+        if not self._skips:  # no item follows an error
             self._num_turns -= len(self._turns[row])
             self._turns[row] = []
         else:
@@ -299,7 +302,7 @@ class Worker:
             self._shared.doorbell.release()
 
     def _tell_how_far(self) -> None:
-        """Publish how far each row is, while rows wait: what comes next follows from it."""
+        """Publish how far each row is read; the streams of waiting rows depend on it."""
         for row in self._active:
             self._counters.set(self._layout.known_until(row), self._next[row])
         self._shared.doorbell.release()
@@ -355,13 +358,13 @@ class Worker:
 
 
 def _described(error: StreamError) -> tuple[bytes | None, str]:
-    """The cause of an error: pickled, if it can be, and as text."""
+    """Return the cause of an error, pickled if possible, and its traceback as text."""
     cause = error.__cause__
     if cause is None:
         return None, ""
     try:
         data = pickle.dumps(cause)
-        pickle.loads(data)  # noqa: S301 - our own; some exceptions only seem to work
-    except Exception:  # noqa: BLE001 - whatever its class does
+        pickle.loads(data)  # noqa: S301 - our own data; some exceptions pickle but do not unpickle
+    except Exception:  # noqa: BLE001 - its class may raise anything
         data = None
     return data, text_of(cause)

@@ -1,7 +1,7 @@
-"""Take the steps that workers read, in the main process.
+"""Collect the steps that workers read, in the main process.
 
-It decides which stream comes next in which row, from what the workers report, and takes the
-steps in order from their slots.
+The main process assigns the next stream to each row, from the reports of the workers,
+and takes the steps in order from the workers' slots.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
     from tensordict.data.streams.dataset import StreamDataset
     from tensordict.data.streams.loader import Progress
 
-# The wait before a worker is asked to ring: fast ones have several steps by then,
-# and one change of processes serves them all.
+# The pause before a worker is asked to ring: fast workers have several steps by then,
+# and one switch of processes serves them all.
 _GATHER_S = 2e-4
 # The most steps that are copied together.
 _MOST_TOGETHER = 16
-# The longest wait before it is checked that the workers are alive.
+# The seconds of waiting before a check that the workers are alive.
 _CHECK_S = 0.1
 
 
 class WorkerSteps:
-    """The items of each step, as workers read them: an iterator."""
+    """An iterator over the steps that workers read."""
 
     def __init__(
         self,
@@ -79,15 +79,17 @@ class WorkerSteps:
         self._readers = [SlotReader() for _ in range(num_workers)]
         self._num_heard = [0] * num_workers
         self._num_told = [0] * num_workers
-        # The rows that ended, with the step, and that are not told yet how to go on.
+        # The rows whose stream has ended, with the step, until they get the next
+        # stream.
         self._ended: dict[int, int] = {}
         self._is_closed = False
-        # True if a step is given as views of its slots, which stay until `take_back`.
+        # Whether steps are returned as views of slots, which are valid until
+        # `take_back`.
         self.lends: bool = False
-        # True if small steps that are there are copied together.
+        # Whether small steps that are available are copied together.
         self.joins_steps: bool = False
         self._copied: deque[Columns] = deque()
-        self._has_gathered = False
+        self._has_paused = False
         self._failures: dict[tuple[int, int], StreamError] = {}
         self._start(context, progress.epoch)
 
@@ -127,7 +129,7 @@ class WorkerSteps:
             self._processes,
             self._connections,
         )
-        # The first turns are there when the workers begin.
+        # The first turns are sent before the workers start.
         self._decide()
         for number in range(self._num_workers):
             seed = (dataset.seed + 1000003 * epoch + number) % 2**63
@@ -158,9 +160,9 @@ class WorkerSteps:
         if self._is_closed:
             raise StopIteration
         step = self._step
-        self._has_gathered = False
+        self._has_paused = False
         while True:
-            # Asked first: what was said of the step is there then, too.
+            # Check first: the messages about the step have then arrived as well.
             is_there = self._is_there(step)
             self._attend()
             if is_there or self._is_over(step):
@@ -181,7 +183,7 @@ class WorkerSteps:
         return part
 
     def _copy_alike(self, part: Columns) -> None:
-        """Copy further steps that workers have, as long as these are like the last one."""
+        """Copy further steps of the workers, as long as their layout is unchanged."""
         step, get = self._step, self._counters.get
         layout, workers = self._layout, range(self._num_workers)
         limit = min([get(layout.progress(number)) for number in workers])
@@ -199,15 +201,15 @@ class WorkerSteps:
                     break
         count = limit - step
         if count >= 2:
-            found = [
+            read_steps = [
                 self._readers[number].read_alike(step, count, segment)
                 for number, segment in enumerate(segments)
             ]
-            self._copied.extend(joined_steps(found, count))
+            self._copied.extend(joined_steps(read_steps, count))
             self._step = limit
 
     def take_back(self) -> None:
-        """Let the workers write to the slots of the step that was given last."""
+        """Let the workers overwrite the slots of the step that was returned last."""
         step = self._step - 1
         self._counters.set(Counters.CONSUMED, step + 1)
         first = self._layout.wake_at(0)
@@ -217,12 +219,12 @@ class WorkerSteps:
                 bell.release()
 
     def _sleep(self, step: int) -> None:
-        """Wait until a worker has something to say."""
+        """Wait until a worker has news."""
         doorbell, counters, layout = self._doorbell, self._counters, self._layout
         while doorbell.acquire(False):
             pass
-        if not self._has_gathered:
-            self._has_gathered = True
+        if not self._has_paused:
+            self._has_paused = True
             doorbell.acquire(True, _GATHER_S)
             return
         has_news = False
@@ -245,7 +247,7 @@ class WorkerSteps:
         return num_steps is not None and step >= num_steps
 
     def _is_there(self, step: int) -> bool:
-        """Tell whether all workers have the step."""
+        """Return whether all workers have the step."""
         get = self._counters.get
         first = self._layout.progress(0)
         return all([get(first + number) > step for number in range(self._num_workers)])
@@ -257,7 +259,7 @@ class WorkerSteps:
                 raise self._failures[failed]
 
     def _has_reached(self, step: int) -> bool:
-        """Tell whether each row was read for the step, or failed there."""
+        """Return whether each row was read for the step, or has failed there."""
         failed = {row for _, row in self._failures}
         get = self._counters.get
         return all(
@@ -269,7 +271,7 @@ class WorkerSteps:
         )
 
     def _attend(self) -> None:
-        """Hear what the workers report, and decide what follows from it."""
+        """Receive the reports of workers, and act on them."""
         get = self._counters.get
         first = self._layout.reported(0)
         for number in range(self._num_workers):
@@ -314,11 +316,11 @@ class WorkerSteps:
         return error
 
     def _decide(self) -> None:
-        """Settle what is known, and tell the workers."""
+        """Assign streams to rows as far as known, and send the turns to the workers."""
         lanes = self._lanes
         for row in range(self._dataset.batch_size):
             lanes.advance(row, self._known_until(row))
-        # With known lengths the plan is made long before it is needed.
+        # With known lengths, turns are planned long before they are needed.
         self._decide_at = self._step + self._horizon // 4
         limit = min(FOREVER, self._step + self._horizon)
         turns = lanes.settle(limit)
@@ -339,11 +341,11 @@ class WorkerSteps:
                 self._bells[number].release()
 
     def _check_alive(self) -> None:
-        """Raise an error where a worker is dead."""
+        """Raise an error if a worker is dead."""
         for number, process in enumerate(self._processes):
             if process.is_alive():
                 continue
-            self._attend()  # what it said before
+            self._attend()  # receive its last reports
             rows = self._rows[number]
             streams = self._streams_read(rows)
             names = ", ".join(

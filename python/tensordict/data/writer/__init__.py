@@ -1,11 +1,11 @@
-"""Datasets that are written row by row, and read while they grow.
+"""Write datasets row by row, and read them while they grow.
 
-- :mod:`~tensordict.data.writer.writer` has :class:`DatasetWriter`; start there;
-- :mod:`~tensordict.data.writer.reader` has what another process reads with meanwhile;
-- :mod:`~tensordict.data.writer.parts` joins what several processes wrote;
-- :mod:`~tensordict.data.writer.sources` has the ways in: files, tables, other formats.
+- :mod:`~tensordict.data.writer.writer` contains :class:`DatasetWriter`; start there;
+- :mod:`~tensordict.data.writer.reader` contains the reader for other processes;
+- :mod:`~tensordict.data.writer.parts` joins the parts that several processes wrote;
+- :mod:`~tensordict.data.writer.sources` converts files, tables and other formats.
 
-How a directory grows is in :mod:`tensordict.storage.growing`.
+:mod:`tensordict.storage.growing` implements directories that grow.
 """
 
 from __future__ import annotations

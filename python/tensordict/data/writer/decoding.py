@@ -38,12 +38,12 @@ MSG_PILLOW = "Images need Pillow: pip install tensordict-rs[images]"
 
 
 def as_row(item: Any, kinds: Mapping[str, Any] | None = None) -> Any:
-    """Convert an item of fields (numbers, arrays, images, texts) to a collection.
+    """Convert a dictionary of fields (numbers, arrays, images, strings) to a tensordict.
 
     Args:
-        item: the fields, or a collection.
-        kinds: by field the :class:`ListOf` that empty lists are taken for; of a field that
-            has fields, those.
+        item: the fields, or a tensordict, which is returned as it is.
+        kinds: by field, the :class:`ListOf` for empty lists; for a field with nested
+            fields, a dictionary of the same form.
     """
     if isinstance(item, CollectionProtocol):
         return item
@@ -54,7 +54,7 @@ def as_row(item: Any, kinds: Mapping[str, Any] | None = None) -> Any:
 
 
 def row_of(fields: Mapping[str, Any]) -> TensorDict:
-    """Make a row of a dict, where lists without numbers have no dtype yet."""
+    """Convert a dictionary to a row; lists without numbers get no dtype yet."""
     return TensorDict({key: _with_lists(value) for key, value in fields.items()})
 
 
@@ -68,16 +68,16 @@ def _with_lists(value: Any) -> Any:
 
 
 class ListOf(NamedTuple):
-    """A field of lists of numbers."""
+    """The kind of a field whose values are lists of numbers."""
 
     dtype: torch.dtype
-    """The dtype that its numbers get."""
+    """The dtype of the numbers."""
     num_dims: int
-    """The number of lists that are in each other."""
+    """The number of nested levels of lists."""
 
 
 def kinds_of(features: Mapping[str, Any]) -> dict[str, Any]:
-    """Find the fields of lists of numbers in the features of Hugging Face's ``datasets``."""
+    """Return the fields of lists of numbers in the features of a Hugging Face dataset."""
     found: dict[str, Any] = {}
     for key, feature in features.items():
         if isinstance(feature, dict):
@@ -96,7 +96,7 @@ def kinds_of(features: Mapping[str, Any]) -> dict[str, Any]:
 def class_names_of(
     features: Mapping[str, Any], key: tuple[str, ...] = ()
 ) -> dict[tuple[str, ...], list[str]]:
-    """Find the names of the classes in the features of Hugging Face's ``datasets``."""
+    """Return the class names by key, from the features of a Hugging Face dataset."""
     found: dict[tuple[str, ...], list[str]] = {}
     for name, feature in features.items():
         if isinstance(feature, dict):
@@ -109,7 +109,7 @@ def class_names_of(
 
 
 def _inside_lists(feature: Any) -> tuple[int, Any]:
-    """Count the lists around a feature, and give that."""
+    """Return the number of lists around a feature, and the inner feature."""
     num_dims = 0
     while isinstance(feature, list) or hasattr(feature, "feature"):
         feature = feature[0] if isinstance(feature, list) else feature.feature
@@ -141,7 +141,7 @@ def _as_value(value: object, kind: Any = None) -> Any:
 
 
 def _are_numbers(value: list[Any]) -> bool:
-    """Tell whether a list, or lists in it of one length, are of numbers."""
+    """Return whether a list, or nested lists of one length, contain only numbers."""
     if not value:
         return False
     if all(isinstance(item, list) for item in value):
@@ -151,11 +151,11 @@ def _are_numbers(value: list[Any]) -> bool:
 
 
 def image(source: Any, size: tuple[int, int] | None = None) -> torch.Tensor:
-    """Convert an image to uint8 of the shape ``[channels, height, width]``.
+    """Convert an image to uint8 of shape ``[channels, height, width]``.
 
     Args:
-        source: an image of Pillow, a file or its path.
-        size: height and width that it is scaled to.
+        source: a Pillow image, a file or its path.
+        size: the height and width to which the image is scaled. Default: unscaled.
     """
     if hasattr(source, "getbands"):
         return _pixels(source, size)
@@ -179,7 +179,7 @@ def _pixels(opened: Any, size: tuple[int, int] | None) -> torch.Tensor:
 
 
 def read_file(path: Path, size: tuple[int, int] | None = None) -> torch.Tensor:
-    """Read the tensor of a file: an image, or an array that NumPy saved."""
+    """Read a file as a tensor: an image, or an array that NumPy saved."""
     if path.suffix.lower() == ".npy":
         return torch.from_numpy(np.load(path, allow_pickle=False))
     return image(path, size)
@@ -189,9 +189,10 @@ def read_file(path: Path, size: tuple[int, int] | None = None) -> torch.Tensor:
 
 
 def tar_samples(paths: Iterable[str | Path]) -> Iterator[dict[str, bytes]]:
-    """Read the samples of tar files: files of one name, by the suffix that follows it.
+    """Yield the samples of tar files: files of one stem, by their suffixes.
 
-    ``cats/7.jpg`` and ``cats/7.cls`` are one sample, of the fields ``jpg`` and ``cls``.
+    ``cats/7.jpg`` and ``cats/7.cls`` are one sample with the fields ``jpg`` and
+    ``cls``.
     """
     for path in paths:
         name: str | None = None
@@ -215,7 +216,7 @@ def tar_samples(paths: Iterable[str | Path]) -> Iterator[dict[str, bytes]]:
 
 
 def decoded_sample(sample: Mapping[str, bytes]) -> Any:
-    """Decode a sample of a tar file, each field by the suffix of its name."""
+    """Decode a sample of a tar file, each field by its suffix."""
     return as_row({field: _decoded(field, data) for field, data in sample.items()})
 
 

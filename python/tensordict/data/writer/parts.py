@@ -1,10 +1,10 @@
 """Join the parts that several processes wrote to one dataset.
 
-A part is a dataset of its own in ``<path>.parts/<name>``, beside the dataset, whose
-directory is exchanged as it grows. The manifest ``<path>.parts/manifest.json`` says at
-which row each part begins in the joined dataset. It is written first; then the rows of each
-part are added and published, and the part is deleted. So the number of published rows says
-how far it is, whenever the process is killed.
+A part is a dataset in ``<path>.parts/<name>``, next to the joined dataset. The manifest
+``<path>.parts/manifest.json`` contains the row at which each part begins in the joined
+dataset. A join writes the manifest first. Then it adds and publishes the rows of each
+part, and deletes the part. So the number of published rows shows how far a killed join
+has come.
 """
 
 from __future__ import annotations
@@ -24,28 +24,30 @@ from tensordict.storage.locations import new_directory
 __all__ = ["by_number", "checked_name", "join", "part_path"]
 
 PARTS = ".parts"
-"""The suffix of the folder of the parts."""
+"""The suffix of the folder of parts."""
 
 MANIFEST = "manifest.json"
 ROWS_AT_ONCE = 4096
 
-MSG_NAME = "The name of a part is a number, or letters, digits, '-' and '_', got {!r}."
+MSG_NAME = (
+    "The name of a part must be a number, or letters, digits, '-' and '_', got {!r}."
+)
 
 
 def part_path(path: str | Path, part: str | int) -> Path:
     """Return the path of a part of a dataset.
 
     Raises:
-        ValueError: that is no name of one.
+        ValueError: the name is not allowed.
     """
     return _folder(path) / checked_name(part)
 
 
 def checked_name(part: str | int) -> str:
-    """Return the name of a part.
+    """Return the name of a part as a string, after a check.
 
     Raises:
-        ValueError: that is no name of one.
+        ValueError: the name is not allowed.
     """
     name = str(part)
     if re.fullmatch(r"[A-Za-z0-9_-]+", name) is None:
@@ -67,7 +69,7 @@ def join(writer_class: Any, path: str | Path, durable: bool) -> int:
             if not (part / "meta.json").exists():
                 shutil.rmtree(part, ignore_errors=True)
                 continue
-            # Whoever writes to it now is not done.
+            # Opening the part raises an error if a writer has it open.
             GrowingTree(part).close()
             rows = TensorDict.load_memmap(part)
             done = len(writer) - start
@@ -84,7 +86,7 @@ def join(writer_class: Any, path: str | Path, durable: bool) -> int:
 
 
 def _planned(folder: Path, num_rows: int, durable: bool) -> list[tuple[str, int]]:
-    """List the parts that are still to be added, and the row at which each begins."""
+    """Return the remaining parts, each with the row at which it begins."""
     manifest = folder / MANIFEST
     if not folder.exists():
         return []
@@ -102,5 +104,5 @@ def _planned(folder: Path, num_rows: int, durable: bool) -> list[tuple[str, int]
 
 
 def by_number(name: str) -> tuple[int, str]:
-    """Return the place of a part in the order: numbers first, by their size."""
+    """Return the sort key of a part: numbers first, by value, then names."""
     return (int(name) if name.isdecimal() else 1 << 62, name)

@@ -20,56 +20,56 @@ if TYPE_CHECKING:
 
 __all__ = ["DatasetReader"]
 
-MSG_NOTHING = "{} has no rows yet: nothing was published there."
-MSG_NO_DATASET = "{} has no dataset: {}. With wait=True a reader waits for a writer to publish rows there."
-MSG_LATE = "{} has no rows after {} s: no writer published any there."
+MSG_NOTHING = "{} has no rows yet: no writer has published any there."
+MSG_NO_DATASET = "There is no dataset at {}: {}. To wait for a writer, pass wait=True."
+MSG_LATE = "{} has no rows after {} s: no writer has published any there."
 
 
 class _Folder:
     """A dataset on this machine."""
 
     poll_s = 0.05
-    """A reader that waits looks so often."""
+    """The seconds between two looks of a waiting reader."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def load(self) -> Any:
-        """Return the rows that are published; None where there are none."""
+        """Return the published rows; None if there are none."""
         if not (self.path / "meta.json").exists():
             return None
         return TensorDict.load_memmap(self.path, mode="r")
 
     def class_names(self) -> dict[Any, list[str]]:
-        """Return the names of classes, by the keys of entries."""
+        """Return the class names by the keys of entries."""
         return read_class_names(self.path)
 
     def why_no_dataset(self) -> str | None:
-        """Say why this is no path of a dataset, such as a misspelt one; None if it is."""
+        """Return why there is no dataset at the path; None if a writer is at work there."""
         path = self.path
         if (path / LOCK_FILE).exists():
             return None
         if path.exists():
             is_file = path.is_file()
-            return "there is a file" if is_file else "there is nothing of one in it"
+            return "it is a file" if is_file else "the directory contains no dataset"
         near = difflib.get_close_matches(path.name, _siblings(path), 1)
         why = "there is no such directory"
         return why + (f", but one named {near[0]!r}" if near else "")
 
 
 class DatasetReader:
-    """The rows that a writer has published, and later those that it has published since.
+    """A reader of the rows that a writer has published; :meth:`refresh` finds new ones.
 
     Args:
-        path: the directory of a dataset, or of a writer that has it open; or its URL.
-        wait: whether to wait until rows are published there; a number for so many
-            seconds at most. The directory need not be there then.
+        path: the directory or URL of a dataset, possibly still open in a writer.
+        wait: whether to wait until rows are published; a number limits the wait in
+            seconds. The directory may be missing then.
         storage_options: the options of the object store of a URL, as for
             :meth:`TensorDict.load_memmap`.
 
     Raises:
-        FileNotFoundError: there is neither a dataset nor a writer.
-        TimeoutError: no rows came in time.
+        FileNotFoundError: there is no dataset, and no writer is at work there.
+        TimeoutError: no rows were published in time.
 
     Examples:
         >>> import tempfile
@@ -120,19 +120,19 @@ class DatasetReader:
 
     @property
     def data(self) -> Any:
-        """The rows, as a collection over the files. It stays as it is: see :meth:`refresh`.
+        """The rows as a memory-mapped tensordict, as of the last :meth:`refresh`.
 
         Raises:
-            FileNotFoundError: nothing was published yet.
+            FileNotFoundError: no rows were published yet.
         """
         if self._data is None:
             raise FileNotFoundError(2, MSG_NOTHING.format(self.path), str(self.path))
         return self._data
 
     def refresh(self) -> bool:
-        """Look for rows that were published since, and say whether there are any.
+        """Look for newly published rows; return whether there are any.
 
-        Data that was read before stays valid: files only grow.
+        Tensordicts that were read before stay valid: files only grow.
         """
         before = len(self)
         found = self._files.load()
@@ -141,16 +141,16 @@ class DatasetReader:
         return len(self) > before
 
     def __len__(self) -> int:
-        """Count the rows that it sees."""
+        """Return the number of rows that this reader sees."""
         return 0 if self._data is None else self._data.batch_size[0]
 
     @property
     def class_names(self) -> dict[Any, list[str]]:
-        """By key the names of the classes that the numbers of an entry stand for."""
+        """The names of the classes to which the numbers of an entry refer, by key."""
         return {} if self._data is None else self._files.class_names()
 
     def to_hf(self) -> datasets.Dataset:
-        """Make a dataset of Hugging Face's ``datasets``, with a ``ClassLabel`` for names.
+        """Convert to a Hugging Face dataset; entries with class names become ``ClassLabel``.
 
         See :func:`tensordict.to_hf`.
         """
@@ -167,7 +167,7 @@ class DatasetReader:
 
 
 def _siblings(path: Path) -> list[str]:
-    """The names of the datasets beside a path."""
+    """Return the names of the datasets next to a path."""
     if not path.parent.is_dir():
         return []
     return [found.parent.name for found in path.parent.glob("*/meta.json")]
@@ -176,7 +176,7 @@ def _siblings(path: Path) -> list[str]:
 def _with_classes(
     dataset: datasets.Dataset, class_names: Mapping[Any, Sequence[str]]
 ) -> datasets.Dataset:
-    """Make columns of numbers a ``ClassLabel`` each, by the keys of their entries."""
+    """Convert columns to ``ClassLabel``, by the keys of their entries."""
     import datasets as package
 
     features: Any = dataset.features.copy()

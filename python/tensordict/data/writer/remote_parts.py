@@ -1,9 +1,9 @@
-"""Datasets in object stores: opened to be written or read, and joined of parts.
+"""Datasets in object stores: open them to write or read, and join their parts.
 
-A part is a dataset of its own in ``<url>.parts/<name>``, whose objects lie beside those of the
-dataset that it will be part of. A join lets the manifest of the dataset lead to them, and then
-deletes the part. As on a disk, ``<url>.parts/manifest.json`` says first at which row each part
-begins, so that a join that was killed goes on.
+A part is a dataset in ``<url>.parts/<name>``; its objects are next to the objects of
+the joined dataset. A join adds references to them to the dataset's manifest, and then
+deletes the part. As on a disk, a join first writes ``<url>.parts/manifest.json`` with
+the row at which each part begins, so that a killed join can be continued.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["RemoteDataset", "is_at_url", "join", "opened"]
 
 MSG_NO_NAME: Final = (
-    "The parts of a dataset are beside it, and {} is all of a store: give the dataset a path "
-    "in it."
+    "The parts of a dataset are next to it, but {} is the root of a store: give the dataset a "
+    "path in the store."
 )
 
 
@@ -46,11 +46,11 @@ def is_at_url(path: object) -> bool:
 def opened(
     path: Any, part: str | int | None, storage_options: Mapping[str, Any] | None
 ) -> RemoteTree:
-    """Open the dataset at a URL, or a part of it, to be written.
+    """Open the dataset at a URL, or a part of it, for writing.
 
     Raises:
         RuntimeError: another writer has it open.
-        ValueError: there is something else; or the part has no name.
+        ValueError: the URL contains something else, or the dataset's name is empty.
     """
     place = place_of(path, storage_options)
     if part is None:
@@ -66,7 +66,7 @@ def _folder(place: Place) -> Place:
 
 
 class RemoteDataset:
-    """The rows that a writer has published at a URL.
+    """The published rows of a dataset at a URL.
 
     Args:
         path: the URL.
@@ -74,7 +74,7 @@ class RemoteDataset:
     """
 
     poll_s: float = 0.2
-    """A reader that waits asks the store so often."""
+    """The seconds between two requests of a waiting reader."""
 
     def __init__(self, path: Any, storage_options: Mapping[str, Any] | None) -> None:
         self.place: Place = place_of(path, storage_options)
@@ -82,7 +82,7 @@ class RemoteDataset:
         self._data: Any = None
 
     def load(self) -> Any:
-        """Return the rows that are published; None where there are none."""
+        """Return the published rows; None if there are none."""
         found = switch_at(self.place, SWITCH)
         if found is not None and found[0] != self._seen:
             self._data = TensorDict.load_memmap(self.place)  # type: ignore[arg-type]
@@ -90,12 +90,12 @@ class RemoteDataset:
         return self._data
 
     def class_names(self) -> dict[Any, list[str]]:
-        """Return the names of classes, by the keys of entries."""
+        """Return the class names by the keys of entries."""
         with outlined(self.place) as outline:
             return read_class_names(outline.path)
 
     def why_no_dataset(self) -> str | None:
-        """Say why this is no URL of a dataset; None if a writer is at work there."""
+        """Return why there is no dataset at the URL; None if a writer is at work there."""
         return None if self.place.exists(LOCK) else "there are no objects of one"
 
 
@@ -108,7 +108,7 @@ def join(
     with writer_class(place) as writer:
         for name, start in _planned(folder, len(writer)):
             part = folder / name
-            # Opening it shows whether somebody writes to it now.
+            # Opening the part raises an error if a writer has it open.
             tree = RemoteTree(part, place)
             try:
                 if tree.root is not None:
@@ -123,24 +123,24 @@ def join(
 
 
 def _add(writer: Any, part: RemoteTree, start: int) -> None:
-    """Add the rows of a part that begins at a row of the dataset, as far as they are not."""
+    """Add the rows of a part, as far as the dataset does not contain them."""
     done = len(writer) - start
-    own = writer._open_tree()
+    tree = writer._open_tree()
     if done >= part.num_rows > 0:
         return
-    if done > 0 or not own.take_over(part):
+    if done > 0 or not tree.take_over(part):
         rows = TensorDict.load_memmap(part.place)  # type: ignore[arg-type]
         for at in range(max(0, done), part.num_rows, ROWS_AT_ONCE):
             writer.extend(rows[at : at + ROWS_AT_ONCE])
         if not part.num_rows:
             writer._expect(rows[:0])
     with outlined(part.place) as outline:
-        own.name_classes(read_class_names(outline.path))
+        tree.name_classes(read_class_names(outline.path))
     writer.flush()
 
 
 def _planned(folder: Place, num_rows: int) -> list[tuple[str, int]]:
-    """List the parts that are still to be added, and the row at which each begins."""
+    """Return the remaining parts, each with the row at which it begins."""
     try:
         planned = json.loads(folder.get(MANIFEST))["parts"]
     except FileNotFoundError:

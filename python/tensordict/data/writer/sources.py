@@ -1,4 +1,4 @@
-"""The ways in: datasets made of what others have."""
+"""Class methods that convert other data to datasets."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
 __all__ = ["Sources"]
 
 CHUNK = 16
-"""The items that a worker gets at once."""
+"""The number of items that a worker takes at a time."""
 
 FLUSH_S = 1.0
-"""Rows are published about so often: what a kill loses of a long run."""
+"""The seconds between two flushes in a long run; a kill loses the rows after a flush."""
 
-MSG_NO_FILES = "{} holds no files with one of the ends {}."
+MSG_NO_FILES = "{} contains no files with one of the suffixes {}."
 MSG_NO_DATASET = (
-    "from_hugging_face takes a dataset of Hugging Face, got {}. Of a dict of splits pass "
-    "one, as splits['train']; other rows are for from_iterable."
+    "from_hugging_face needs a Hugging Face dataset, got {}. From a dict of splits pass one "
+    "split, as splits['train']; for other rows use from_iterable."
 )
 MSG_PROGRESS = "pbar=True needs tqdm: pip install tensordict-rs[progress]"
-MSG_ARROW = "Files of Parquet need pyarrow: pip install tensordict-rs[parquet]"
+MSG_ARROW = "Parquet files need pyarrow: pip install tensordict-rs[parquet]"
 
 
 class Sources(Closing):
-    """Class methods that make a dataset of something else.
+    """The base class of ``DatasetWriter`` with the conversions from other data.
 
-    All of them take
+    All conversions take
 
-    - ``transform``, a function that makes a row (a collection or a dict) of each item, in
-      ``num_workers`` workers: threads, or with ``backend="processes"`` processes;
-    - ``resume=True`` to leave out as many items as there are rows: a run that was killed
-      is started again;
-    - ``pbar=True`` for a progress bar, and the arguments of the writer,
+    - ``transform``, a function that makes a row (a tensordict or a dict) of each item,
+    in
+      ``num_workers`` threads, or with ``backend="processes"`` in processes;
+    - ``resume=True`` to skip as many items as the dataset has rows, after a killed run;
+    - ``pbar=True`` for a progress bar, and the arguments of the writer.
 
-    and give the number of rows that the dataset has then.
+    They return the number of rows of the dataset.
     """
 
     if TYPE_CHECKING:
@@ -73,23 +73,24 @@ class Sources(Closing):
         total: int | None = None,
         **options: Any,
     ) -> int:
-        """Write a row for each item.
+        """Write one row for each item.
 
         Args:
             path: the directory of the dataset.
-            items: what rows are made of. Without ``transform``: collections, or dicts of
-                numbers, arrays, images, texts.
-            transform: makes a row of an item.
-            num_workers: how many workers call it. Default: this thread alone.
-            backend: what they are: ``"threads"`` or ``"processes"``.
-            resume: whether as many items are left out as there are rows.
-            pbar: whether a progress bar is shown.
-            total: how many items there are, for the bar. Default: their ``len``.
-            **options: for the writer: ``like``, ``rows_hint``, ``durable``, ``part``,
-                ``class_names``, ``storage_options``.
+            items: the items. Without ``transform``: tensordicts, or dicts of numbers,
+                arrays, images and strings.
+            transform: a function that makes a row of an item.
+            num_workers: the number of workers that call ``transform``. Default: 0,
+                which calls it in this thread.
+            backend: the kind of workers: ``"threads"`` or ``"processes"``.
+            resume: whether to skip as many items as the dataset has rows.
+            pbar: whether to show a progress bar.
+            total: the number of items, for the progress bar. Default: ``len(items)``.
+            **options: options of the writer: ``like``, ``rows_hint``, ``durable``,
+                ``part``, ``class_names``, ``storage_options``.
 
         Returns:
-            how many rows the dataset has.
+            The number of rows of the dataset.
 
         Examples:
             >>> import tempfile
@@ -112,8 +113,8 @@ class Sources(Closing):
             flushed = time.monotonic()
             with contextlib.closing(
                 _rows(todo, function, num_workers, backend)
-            ) as found:
-                for rows in found:
+            ) as chunks:
+                for rows in chunks:
                     writer.extend(rows)
                     advance(len(rows))
                     if time.monotonic() - flushed > FLUSH_S:
@@ -133,22 +134,25 @@ class Sources(Closing):
         suffixes: Iterable[str] | None = None,
         **options: Any,
     ) -> int:
-        """Write a row for each image, or ``.npy`` file, in a folder and those below it.
+        """Write one row for each image or ``.npy`` file in a folder and its subfolders.
 
-        Each has the tensor, ``file``, its path from the folder, and, where files are in
-        folders of their own, ``label``: the number of the folder, by the order of their
-        names.
+        A row contains the tensor and ``file``, the path relative to the folder. If the
+        files are in subfolders, a row also contains ``label``, the number of the
+        subfolder in the order of names.
 
         Args:
             path: the directory of the dataset.
-            folder: where the files are.
-            key: the entry of the tensor. Default: ``"image"``, or ``"array"`` where all
+            folder: the folder with the files.
+            key: the key of the tensor. Default: ``"image"``, or ``"array"`` if all
                 files are ``.npy``.
-            size: height and width that images are scaled to. Default: as they are; a column
-                of images of several sizes is a ragged one.
-            suffixes: the ends of the names of the files. Default: those of images, and
+            size: the height and width to which images are scaled. Default: unscaled; if
+                sizes differ, the column is ragged.
+            suffixes: the suffixes of the files. Default: the suffixes of images, and
                 ``.npy``.
             **options: as for :meth:`from_iterable`.
+
+        Returns:
+            The number of rows of the dataset.
 
         Raises:
             FileNotFoundError: there are no such files.
@@ -186,16 +190,20 @@ class Sources(Closing):
         total: int | None = None,
         **options: object,
     ) -> int:
-        """Write the rows of a table of Arrow: a table, a reader, or record batches.
+        """Write the rows of an Arrow table, reader, or iterable of record batches.
 
         Args:
             path: the directory of the dataset.
-            batches: the table, a reader of record batches, or an iterable of them.
+            batches: a table, a reader of record batches, or an iterable of record
+                batches.
             nulls: as for :func:`tensordict.from_arrow`.
-            resume: whether as many rows are left out as the dataset has.
-            pbar: whether a progress bar is shown.
-            total: how many rows there are, for the bar.
-            **options: for the writer.
+            resume: whether to skip as many rows as the dataset has.
+            pbar: whether to show a progress bar.
+            total: the number of rows, for the progress bar.
+            **options: options of the writer.
+
+        Returns:
+            The number of rows of the dataset.
         """
         from tensordict import from_arrow
 
@@ -226,13 +234,16 @@ class Sources(Closing):
         columns: list[str] | None = None,
         **options: Any,
     ) -> int:
-        """Write the rows of files of Parquet, one after the other.
+        """Write the rows of Parquet files, one file after the other.
 
         Args:
             path: the directory of the dataset.
-            files: their paths, or one.
-            columns: which columns. Default: all.
+            files: the paths of the files, or one path.
+            columns: the columns to read. Default: all.
             **options: as for :meth:`from_arrow`.
+
+        Returns:
+            The number of rows of the dataset.
 
         Raises:
             ImportError: pyarrow is not installed.
@@ -262,22 +273,26 @@ class Sources(Closing):
         transform: Callable[[Any], Any] | None = None,
         **options: Any,
     ) -> int:
-        """Write the rows of a dataset of Hugging Face's ``datasets``.
+        """Write the rows of a Hugging Face dataset.
 
-        Images, numbers, arrays, lists of numbers and texts are converted. An empty list has
-        the dtype that its feature says. The names of a ``ClassLabel`` are kept, as
-        :attr:`DatasetReader.class_names`. A dataset that is indexed is read by the workers,
-        a streamed one by this thread.
+        Images, numbers, arrays, lists of numbers and strings are converted. An empty
+        list gets the dtype of its feature. The names of a ``ClassLabel`` are kept in
+        :attr:`DatasetReader.class_names`. Workers read an indexed dataset; this thread
+        reads a streamed dataset.
 
         Args:
             path: the directory of the dataset.
-            dataset: a ``datasets.Dataset`` or ``IterableDataset``: a split, and not a dict
-                of them.
-            transform: makes a row of an item. Default: its fields.
+            dataset: a ``datasets.Dataset`` or ``IterableDataset``: one split, not a
+                dict of splits.
+            transform: a function that makes a row of an item. Default: the item's
+                fields.
             **options: as for :meth:`from_iterable`.
 
+        Returns:
+            The number of rows of the dataset.
+
         Raises:
-            TypeError: it is a dict of splits, or no dataset.
+            TypeError: ``dataset`` is a dict of splits, or no dataset.
         """
         if not hasattr(dataset, "features"):
             raise TypeError(MSG_NO_DATASET.format(type(dataset).__name__))
@@ -291,7 +306,7 @@ class Sources(Closing):
         try:
             count = len(dataset)
         except TypeError:
-            # It is streamed.
+            # A streamed dataset has no length.
             return cls.from_iterable(path, dataset, transform=function, **options)
         row = functools.partial(_indexed_row, dataset, function)
         return cls.from_iterable(path, range(count), transform=row, **options)
@@ -305,16 +320,21 @@ class Sources(Closing):
         transform: Callable[[Any], Any] | None = None,
         **options: Any,
     ) -> int:
-        """Write the samples of tar files as ``webdataset`` makes them.
+        """Write the samples of tar files in the format of ``webdataset``.
 
-        Files of one name are a row, a field each: images, ``npy``, ``cls``, ``json`` and
-        ``txt`` are decoded, others stay bytes. ``__key__`` is the name.
+        Files of one stem are one row, with a field for each suffix. Images, ``npy``,
+        ``cls``, ``json`` and ``txt`` are decoded; other fields stay bytes. ``__key__``
+        is the stem.
 
         Args:
             path: the directory of the dataset.
-            shards: the paths of the tar files, or one.
-            transform: makes a row of a sample, a dict of bytes. Default: as said.
+            shards: the paths of the tar files, or one path.
+            transform: a function that makes a row of a sample, a dict of bytes.
+                Default: the decoding above.
             **options: as for :meth:`from_iterable`.
+
+        Returns:
+            The number of rows of the dataset.
         """
         paths = [shards] if isinstance(shards, (str, Path)) else shards
         function = decoding.decoded_sample if transform is None else transform
@@ -330,7 +350,7 @@ def _file_row(
     function: Callable[[Any], Any] | None,
     name: Path,
 ) -> Any:
-    """The row of a file."""
+    """Return the row of a file."""
     row = {key: decoding.read_file(folder / name, size), "file": name.as_posix()}
     if labels:
         row["label"] = torch.tensor(labels.get(name.parts[0], -1))
@@ -338,7 +358,7 @@ def _file_row(
 
 
 def _indexed_row(dataset: Any, function: Callable[[Any], Any], at: int) -> Any:
-    """The row of an item of a dataset that is indexed."""
+    """Return the row of an item of an indexed dataset."""
     return function(dataset[at])
 
 
@@ -348,7 +368,7 @@ def _rows(
     num_workers: int,
     backend: str,
 ) -> Generator[list[Any], None, None]:
-    """The rows of the items, in their order, some at once."""
+    """Yield the rows of the items in order, several at a time."""
     if not num_workers:
         while part := list(itertools.islice(items, CHUNK)):
             yield _converted(function, part)
@@ -359,7 +379,7 @@ def _rows(
         if backend == "processes":
             from tensordict.parallel import WorkerPool
 
-            # Processes that start once, for all of the blocks.
+            # One pool of processes for all blocks.
             how = {"pool": stack.enter_context(WorkerPool(num_workers))}
         while block := list(itertools.islice(items, 4 * CHUNK * num_workers)):
             cells = NonTensorStack._of_cells(block, torch.Size([len(block)]))
@@ -384,7 +404,7 @@ def _converted(function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def _bar(is_shown: bool, total: int | None) -> Iterator[Callable[[int], Any]]:
-    """A function that is told how many rows were added."""
+    """Yield a function that advances the progress bar by a number of rows."""
     if not is_shown:
         yield lambda _: None
         return

@@ -22,64 +22,66 @@ from tensordict.storage.locations import new_directory
 __all__ = ["DatasetWriter"]
 
 MSG_HINT = (
-    "rows_hint sets room aside on a disk, and the object store of {} has none to set aside: "
-    "leave it out."
+    "rows_hint reserves space on a disk, but {} is in an object store, where nothing is "
+    "reserved: leave it out."
 )
 MSG_CLOSED = "This writer of {} is closed."
 MSG_FORKED = (
-    "This writer of {} belongs to the process that opened it: a forked process opens one "
-    "for a part of its own, DatasetWriter(path, part=...)."
+    "This writer of {} belongs to the process that opened it. In a forked process, open a "
+    "writer of a separate part: DatasetWriter(path, part=...)."
 )
-MSG_ROW = "A row is a collection or a dict, got {}."
-MSG_ROWS = "Rows are a collection with a batch dim, or a list of rows, got {}."
-MSG_NO_BATCH = "extend() takes rows along the first batch dim, and these have none."
+MSG_ROW = "A row must be a collection or a dict, got {}."
+MSG_ROWS = "extend() needs a collection with a batch dim, or a list of rows, got {}."
+MSG_NO_BATCH = (
+    "extend() takes rows along the first batch dim, but this has no batch dims."
+)
 
 
 class DatasetWriter(sources.Sources):
-    """Write a dataset row by row to a directory that every loader of saves reads.
+    """A writer that adds rows to a dataset in a directory, which all loaders of saves read.
 
-    Rows get visible to readers, in other processes too, at :meth:`flush`: all of them in
-    one step. A process that is killed loses what it wrote since, and nothing else: whoever
-    opens the path again goes on from there, without a repair.
+    Readers, also in other processes, see new rows after :meth:`flush`, all of them
+    atomically. If the process is killed, only rows after the last flush are lost. Open
+    the path again to continue; no repair is needed.
 
-    A key whose rows differ in shape becomes a column of values and shapes, texts become
-    one of bytes: as with ``memmap(..., ragged="columns")``. The first rows need not say
-    which these are.
+    If the rows of a key differ in shape, it becomes a column of values and shapes;
+    strings become a column of bytes, as with ``memmap(..., ragged="columns")``. This
+    may also turn out after the first rows.
 
     Args:
-        path: the directory: a new one, or one that was saved, which gets further rows. Or
-            the URL of one in an object store: rows gather in a temporary folder
-            (``TMPDIR``), 128 MiB of them at most, and go up as objects of 64 MiB, or less at
-            a flush.
-        like: rows like those to come (or one, without batch dims), of which nothing is
-            written. Default: the first rows say what the entries are.
-        rows_hint: how many rows there will be, so that room is set aside at once, and a
-            disk that has none says so at the beginning. Not for a URL.
-        durable: whether :meth:`flush` waits until the disk has the rows, so that they
-            survive a power cut. At a URL it always waits until the store has them.
-        part: the name of a part. Each of several processes writes one, and
+        path: the directory: a new one, or an existing save, to which rows are added. Or
+            a URL in an object store: rows are collected in a temporary folder (below
+            ``TMPDIR``, at most 128 MiB) and uploaded as objects of 64 MiB, or less at a
+            flush.
+        like: example rows (or one row, without batch dims) that determine the entries;
+            they are not written. Default: the first rows determine the entries.
+        rows_hint: the expected number of rows. Disk space for them is reserved at once,
+            so that a full disk is noticed at the start. Not for a URL.
+        durable: whether :meth:`flush` waits until the rows are on the disk, so that
+            they survive a power cut. For a URL, it always waits for the store.
+        part: the name of a part. Several processes each write one part, and
             :meth:`join` makes one dataset of them.
-        class_names: by key the names of the classes that the numbers of an entry stand
-            for, which are kept with the dataset.
+        class_names: the names of the classes to which the numbers of an entry refer, by
+            key. They are saved with the dataset.
         storage_options: the options of the object store of a URL, as for
             :meth:`TensorDict.memmap`.
 
     Raises:
-        RuntimeError: another writer has the directory, or the part, open. (At a URL: one
-            on this machine. Of two writers on two machines, :meth:`flush` of one raises
-            ``FileExistsError``.)
-        ValueError: the directory holds something else, or what cannot grow.
+        RuntimeError: another writer has the directory or the part open. For a URL, only
+            writers on this machine are noticed; with a writer on another machine, a
+            :meth:`flush` of one of them raises ``FileExistsError``.
+        ValueError: the directory contains something else, or a save that cannot grow.
 
     Examples:
         >>> import tempfile
         >>> from tensordict.data import DatasetWriter
         >>> path = tempfile.mkdtemp()
         >>> with DatasetWriter(path) as writer:
-        ...     writer.append(TensorDict(image=torch.zeros(2, 2), label=1, name="first"))
-        ...     writer.extend([TensorDict(image=torch.ones(2, 2), label=2, name="second")])
-        >>> data = TensorDict.load_memmap(path)
-        >>> data["label"], data["name"]
-        (MemoryMappedTensor([1, 2]), LinkedList(['first', 'second']))
+        ...     writer.append(TensorDict(image=torch.zeros(2, 2), label=1,
+        name="first")) ...     writer.extend([TensorDict(image=torch.ones(2, 2),
+        label=2, name="second")]) >>> data = TensorDict.load_memmap(path) >>>
+        data["label"], data["name"] (MemoryMappedTensor([1, 2]), LinkedList(['first',
+        'second']))
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class DatasetWriter(sources.Sources):
         self.durable = durable
         self._guard = threading.RLock()
         self._owner = os.getpid()
-        # Also at the end of the process, before its modules are gone.
+        # The finalizer also runs at exit, before modules are torn down.
         self._dropped = weakref.finalize(self, _close_dropped, self._tree, os.getpid())
         self._rows_hint = rows_hint
         self._is_stack = False
@@ -130,12 +132,12 @@ class DatasetWriter(sources.Sources):
         """Add one row.
 
         Args:
-            td: a collection, or a dict that one is made of.
+            td: a tensordict of any class, or a dict of its entries.
 
         Raises:
-            ValueError: the row does not fit the others; it is left out.
-            TypeError: it is no row.
-            OSError: it cannot be written; it is left out.
+            ValueError: the row does not fit the others. It is not added.
+            TypeError: ``td`` is not a row.
+            OSError: the row cannot be written. It is not added.
         """
         kind = type(td)
         if kind is dict or (kind is TensorDict and not td._batch_size):
@@ -150,16 +152,16 @@ class DatasetWriter(sources.Sources):
         self._add(level_of_members([td]), 1)
 
     def extend(self, td: Any) -> None:
-        """Add a batch of rows: those along the first batch dim, or the items of a list.
+        """Add several rows: along the first batch dimension, or the items of a list.
 
         Args:
-            td: a collection with a batch dim, such as a lazy stack of rows that differ in
-                shape; or a list of rows.
+            td: a tensordict with a batch dimension, such as a lazy stack of ragged
+                rows; or a list of rows.
 
         Raises:
-            ValueError: they do not fit the others; none is added.
-            TypeError: they are no rows.
-            OSError: they cannot be written; none is added.
+            ValueError: the rows do not fit the others. None is added.
+            TypeError: ``td`` contains no rows.
+            OSError: the rows cannot be written. None is added.
         """
         if isinstance(td, (list, tuple)):
             rows = [
@@ -180,11 +182,11 @@ class DatasetWriter(sources.Sources):
         self._add(level_of_rows(td), td.batch_size[0])
 
     def flush(self) -> None:
-        """Let readers see all rows that were added, in one step.
+        """Publish all added rows to readers, atomically.
 
         Raises:
-            OSError: they cannot be written. Readers see what they saw before, and the
-                rows are kept, so that this can be called again once there is room.
+            OSError: the rows cannot be written. Readers see the same rows as before.
+                The new rows are kept, so call this again when there is space.
             FileExistsError: another writer has published at the URL meanwhile. The rows
                 since the last flush are lost.
         """
@@ -192,9 +194,9 @@ class DatasetWriter(sources.Sources):
             self._open_tree().publish(self.durable)
 
     def close(self) -> None:
-        """Let readers see all rows, and end writing.
+        """Publish all added rows, and close the writer.
 
-        Rows that were added are whole, also where the next one raised.
+        Rows that were added are complete, also if a later row raised an error.
         """
         with self._guard:
             if self._tree is None:
@@ -206,17 +208,17 @@ class DatasetWriter(sources.Sources):
             self._dropped.detach()
 
     def abandon(self) -> None:
-        """End writing without letting readers see the rows since the last flush."""
+        """Close the writer without publishing the rows since the last flush."""
         with self._guard:
             if self._tree is not None and self._owner == os.getpid():
                 self._tree.close()
             self._tree = None
             self._dropped.detach()
 
-    # Looking ----------------------------------------------------------------------------
+    # Reading ------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Count the rows, with those that readers do not see yet."""
+        """Return the number of rows, including rows that are not published yet."""
         return self._open_tree().num_rows
 
     @property
@@ -235,15 +237,15 @@ class DatasetWriter(sources.Sources):
         durable: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> int:
-        """Make one dataset of the parts that several processes wrote.
+        """Join the parts that several processes wrote to one dataset.
 
-        The rows of the parts, in the order of their names, follow those that the
-        directory has. Killed, it is called again, and goes on. In an object store the
-        dataset then leads to the objects of the parts, and no rows are read, as long as
-        their keys, dtypes and numbers of dims are the same.
+        The rows of the parts are added to the dataset in the order of the parts' names.
+        If a join is killed, call it again to continue. In an object store, the dataset
+        refers to the objects of the parts, and rows are not read, if keys, dtypes and
+        numbers of dimensions are equal.
 
         Args:
-            path: the directory that the parts were given, or the URL.
+            path: the directory or URL that was passed to the writers of the parts.
             durable: as for the writer.
             storage_options: as for the writer.
 
@@ -257,10 +259,10 @@ class DatasetWriter(sources.Sources):
             return remote_parts.join(DatasetWriter, path, storage_options)
         return parts.join(DatasetWriter, path, durable)
 
-    # ------------------------------------------------------------------------------------
+    # Private ------------------------------------------------------------------------------
 
     def _expect(self, like: Any) -> None:
-        """Make the entries of a new dataset, or compare with those that there are."""
+        """Create the entries of a new dataset, or compare with the existing entries."""
         tree = self._open_tree()
         if isinstance(like, Mapping) and not isinstance(like, CollectionProtocol):
             like = TensorDict(like)
@@ -305,6 +307,6 @@ def _is_collection(td: CollectionProtocol) -> bool:
 
 
 def _close_dropped(tree: GrowingTree, owner: int) -> None:
-    """Close the files of a writer that nobody has closed; a fork leaves them alone."""
+    """Close the files of a writer that was not closed, unless this process is a fork."""
     if owner == os.getpid():
         tree.forget()
