@@ -696,7 +696,7 @@ def test_an_interpreter_that_ends_waits_for_nothing() -> None:
         ({"seed": 1, "generator": torch.Generator()}, ValueError, "not both"),
         ({"transform": 3}, TypeError, "callable"),
         ({"backend": "fibres"}, ValueError, "backend"),
-        ({"ragged": "pad"}, ValueError, "'padded' or 'jagged', not 'pad'"),
+        ({"ragged": "pad"}, ValueError, "'padded' or 'jagged', got 'pad'"),
         ({"sampler": 3}, TypeError, "sampler must be .*got int"),
         ({"num_workers": 2}, TypeError, "num_workers= .*`workers=`"),
         ({"collate_fn": list}, TypeError, "collate_fn= .*`transform=`"),
