@@ -55,7 +55,7 @@ def read_header(path: str, digest: str | None) -> list[tuple[str, str, list[int]
         RuntimeError: the file is damaged.
     """
     texts, tensors, _ = _rust.safetensors_header(path)
-    # If another program rewrote the file, it has no checksums and no digest to compare.
+    # A file that another program rewrote has no checksums: its header is not compared.
     if digest is not None and dict(texts).keys() - dict(TEXTS).keys():
         sizes = {name: size for name, *_, size in tensors}
         described = [

@@ -3,6 +3,8 @@
 ``optimizer.state_dict()`` numbers the parameters. ``get_state_dict`` of
 ``torch.distributed.checkpoint`` uses their names instead of numbers. With
 ``flatten_optimizer_state_dict=True`` it returns one flat dictionary::
+
+    {"state.layer.weight.exp_avg": ..., "param_groups.layer.weight.lr": 0.1}
 """
 
 from __future__ import annotations

@@ -63,9 +63,8 @@ def read_ray(
 
     Examples::
 
-        ds = read_ray("s3://bucket/data", storage_options={"aws_region":
-        "eu-central-1"}) for batch in
-        ds.random_shuffle().iter_torch_batches(batch_size=256):
+        ds = read_ray("s3://bucket/data", storage_options={"aws_region": "eu-central-1"})
+        for batch in ds.random_shuffle().iter_torch_batches(batch_size=256):
             loss = step(batch["image"], batch["label"])
     """
     engine = importlib.import_module("tensordict.interop.ray_data.datasets")

@@ -45,8 +45,7 @@ class StreamDataLoader:
 
     - ``"reset"``: bool, whether the row's stream begins here;
     - ``"valid"``: bool, whether the row has a new item: False for padding and for
-    streams that
-      are read again;
+      streams that are read again;
     - ``"stream_id"``: int64, the number of the stream in the list, or -1;
     - ``"step"``: int64, the number of the item in its stream;
     - ``"row"``: int64, the number of the row, only if rows are left out.

@@ -44,8 +44,7 @@ class Sources(Closing):
     All conversions take
 
     - ``transform``, a function that makes a row (a tensordict or a dict) of each item,
-    in
-      ``num_workers`` threads, or with ``backend="processes"`` in processes;
+      in ``num_workers`` threads, or with ``backend="processes"`` in processes;
     - ``resume=True`` to skip as many items as the dataset has rows, after a killed run;
     - ``pbar=True`` for a progress bar, and the arguments of the writer.
 

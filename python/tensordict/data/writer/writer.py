@@ -77,11 +77,11 @@ class DatasetWriter(sources.Sources):
         >>> from tensordict.data import DatasetWriter
         >>> path = tempfile.mkdtemp()
         >>> with DatasetWriter(path) as writer:
-        ...     writer.append(TensorDict(image=torch.zeros(2, 2), label=1,
-        name="first")) ...     writer.extend([TensorDict(image=torch.ones(2, 2),
-        label=2, name="second")]) >>> data = TensorDict.load_memmap(path) >>>
-        data["label"], data["name"] (MemoryMappedTensor([1, 2]), LinkedList(['first',
-        'second']))
+        ...     writer.append(TensorDict(image=torch.zeros(2, 2), label=1, name="first"))
+        ...     writer.extend([TensorDict(image=torch.ones(2, 2), label=2, name="second")])
+        >>> data = TensorDict.load_memmap(path)
+        >>> data["label"], data["name"]
+        (MemoryMappedTensor([1, 2]), LinkedList(['first', 'second']))
     """
 
     def __init__(
