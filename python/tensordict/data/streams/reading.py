@@ -111,10 +111,9 @@ class RowReader:
         stated_length = lengths[number] if lengths is not None else None
         return StreamError.about(
             f"The stream {self._dataset.name_of(number)} has {comparison} items than the "
-            f"{stated_length} in lengths=. Correct the number, or leave out lengths=: the loader "
-            "then finds the end of a stream by reading."(
-                self._dataset.stream_list[number],
-            ),
+            f"{stated_length} in lengths=. Correct the number, or leave out lengths=: the "
+            "loader then finds the end of a stream by reading.",
+            (self._dataset.stream_list[number],),
         )
 
     def _failure(self, row: int, step: int, error: Exception) -> StreamError:
