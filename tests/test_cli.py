@@ -240,7 +240,7 @@ def test_demo_fails_when_a_check_fails(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(demo, "_images", wrong_on_the_second_look)
     assert cli.main(["demo", str(tmp_path), *TINY]) == 1
     out = capsys.readouterr().out
-    assert "FAILED  every random batch is what was written" in out
+    assert "FAILED  every random batch equals the written rows" in out
     assert "1 checks FAILED" in out
 
 

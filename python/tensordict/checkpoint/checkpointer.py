@@ -359,7 +359,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
     def _share(
         self, group: Ranks | None, described: list[Described], error: Exception | None
     ) -> Shared:
-        """Agree with the other ranks on who writes what, or raise an error of any rank."""
+        """Agree on the parts that each rank writes, or raise an error of any rank."""
         if group is None:
             return self._sharer(group).share(described)
         try:

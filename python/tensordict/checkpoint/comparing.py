@@ -33,7 +33,7 @@ class Order(NamedTuple):
     number: int = 0
     """The number of tensors before it."""
     turn: int = 0
-    """The number that decides whose turn it is, counted for each layout and grid."""
+    """A counter for each layout and grid, which decides the rank whose turn it is."""
 
 
 class Wanted(NamedTuple):

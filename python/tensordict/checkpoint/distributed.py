@@ -435,7 +435,7 @@ class Publication(NamedTuple):
 
 
 def mark_failed(part: Path, error: object) -> None:
-    """Write a file that tells waiting ranks that a part will not come, and why.
+    """Write a file that tells waiting ranks why a part will not come.
 
     Args:
         part: the folder of the part, or the folder of all parts if the step failed.

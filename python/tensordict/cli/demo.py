@@ -217,7 +217,7 @@ def checkpoint_of_a_model(path: Path, sizes: Sizes, checks: Checks) -> None:
     start = time.perf_counter()
     same = bool((loaded == params.data).all())
     _report("compared", num_bytes, start)
-    checks.hold("what was loaded is what was saved", same)
+    checks.hold("the loaded values equal the saved values", same)
 
     with torch.no_grad(), _one_attention_path():
         generator = torch.Generator().manual_seed(2)
@@ -280,7 +280,7 @@ def dataset_on_disk(path: Path, sizes: Sizes, checks: Checks) -> None:
     _report("filled", num_bytes, start, sizes.images)
 
     dataset = TensorDict.load_memmap(path)
-    checks.hold("the dataset is there again", dataset.batch_size == (sizes.images,))
+    checks.hold("the dataset is loaded again with all rows", dataset.batch_size == (sizes.images,))
 
     _show(_read, "batch")
     same = True
@@ -296,7 +296,7 @@ def dataset_on_disk(path: Path, sizes: Sizes, checks: Checks) -> None:
     num_rows = sizes.batch * sizes.batches
     read_bytes = num_bytes // sizes.images * num_rows
     _report("read", read_bytes, time.perf_counter() - elapsed_s, num_rows)
-    checks.hold("every random batch is what was written", same)
+    checks.hold("every random batch equals the written rows", same)
 
 
 def _images(rows: torch.Tensor, pattern: torch.Tensor) -> TensorDict:

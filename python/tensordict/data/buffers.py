@@ -70,7 +70,7 @@ class StreamBuffer:
         self._column = _Column(stream, dtype)
         self._values: collections.deque[Any] = collections.deque()
         self._num_put = 0  # the number of values ever kept, including taken ones
-        self._num_gone = 0  # the number of those that were taken or dropped
+        self._num_gone = 0  # the number of values that were taken or dropped
         self._window = 0  # the first window that was not taken
         self._ends: collections.deque[int] = collections.deque()
         self._room = threading.Condition(threading.Lock())

@@ -235,8 +235,8 @@ class _Matching:
                 )
             if self.lines and self.own.lengths != self.saved.lengths:
                 self.lines.append(
-                    f"it has parameter groups of {self.own.lengths} parameters, and in "
-                    f"the checkpoint they have {self.saved.lengths}"
+                    f"its parameter groups have {self.own.lengths} parameters, but the "
+                    f"groups in the checkpoint have {self.saved.lengths}"
                 )
         else:
             restoring.missing += [f"{self.item}.{name}" for name in missing]
