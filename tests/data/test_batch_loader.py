@@ -692,7 +692,7 @@ def test_an_interpreter_that_ends_waits_for_nothing() -> None:
         ({"shuffle": "rows"}, ValueError, "shuffle"),
         ({"block_size": 3}, ValueError, "shuffle='blocks'"),
         ({"shuffle": True, "block_size": 0}, ValueError, "block_size"),
-        ({"shuffle": True, "sampler": [1]}, ValueError, "excludes"),
+        ({"shuffle": True, "sampler": [1]}, ValueError, "leave out shuffle="),
         ({"seed": 1, "generator": torch.Generator()}, ValueError, "not both"),
         ({"transform": 3}, TypeError, "callable"),
         ({"backend": "fibres"}, ValueError, "backend"),

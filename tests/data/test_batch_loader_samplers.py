@@ -346,7 +346,7 @@ def test_other_ranks_go_on_where_those_of_a_sampler_were(
 
 def test_parts_that_differ_are_an_error() -> None:
     sampler: Any = DistributedSampler(range(100), 2, 1)
-    with pytest.raises(ValueError, match="rank=0 of world_size=2.*rank=1 of 2"):
+    with pytest.raises(ValueError, match="rank=0 and world_size=2.*rank=1 of 2"):
         BatchLoader(numbers(100), 8, sampler=sampler, rank=0, world_size=2)
 
 

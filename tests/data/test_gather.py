@@ -422,7 +422,7 @@ def test_no_windows_are_an_empty_batch(source):
 
 
 def test_layouts_are_named():
-    with pytest.raises(ValueError, match="not 'ragged'"):
+    with pytest.raises(ValueError, match="got 'ragged'"):
         gather_slices(plain_rows(), [0], 1, layout="ragged")
     with pytest.raises(ValueError, match="mask"):
         gather_slices(plain_rows(), [0], 1, layout="stacked", mask="mask")

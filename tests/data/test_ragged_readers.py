@@ -431,7 +431,7 @@ def test_the_dims_of_a_mask_do_not_depend_on_the_batch(two):
         ({**PADDED, "mask_key": {"text": "m"}}, KeyError, "'text'"),
         ({**PADDED, "mask_key": 3}, ValueError, "got 3"),
         ({"ragged": "pad"}, ValueError, "'pad'"),
-        ({**PADDED, "padding_value": "x"}, TypeError, "is a number, got 'x'"),
+        ({**PADDED, "padding_value": "x"}, TypeError, "must be a number, got 'x'"),
     ],
 )
 def test_a_mask_that_has_no_place_is_an_error_at_once(options, error, words):

@@ -263,7 +263,7 @@ def test_pushes_from_threads():
 def test_a_push_that_finds_no_room_in_time_says_so():
     collector = StreamCollector({"a": None}, 1.0, capacity=1)
     collector.push("a", 1)
-    with pytest.raises(TimeoutError, match="'a' holds 1 values"):
+    with pytest.raises(TimeoutError, match="'a' already holds 1 values"):
         collector.push("a", 2, timeout_s=0)
 
 
@@ -369,7 +369,7 @@ def test_two_consumers_are_refused():
             ValueError,
             "when_full",
         ),
-        (lambda: StreamCollector({"a": 1}, 1), TypeError, "'a' is given as int"),
+        (lambda: StreamCollector({"a": 1}, 1), TypeError, "the producer of stream 'a' is int"),
         (
             lambda: StreamCollector({"a": None}, 1).push("b", 1),
             KeyError,
