@@ -51,7 +51,7 @@ def test_a_kind_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert checkpointer.restore(table=fresh) == {"epoch": 2}
     assert fresh.rows["a"].tolist() == [0, 1, 2]
     assert checkpointer.load()["table", "a"].tolist() == [0, 1, 2]
-    with pytest.raises(RuntimeError, match="a table was saved, and a value"):
+    with pytest.raises(RuntimeError, match="a table was saved, but a value"):
         checkpointer.restore(table={"a": 1})
     with pytest.raises(RuntimeError, match="a value was saved, and a table"):
         checkpointer.restore(epoch=fresh)

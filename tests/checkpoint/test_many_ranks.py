@@ -527,7 +527,7 @@ def test_models_on_meshes_of_their_own_are_no_mix(four: Ranks, tmp_path: Path) -
     for said in (first[0], first[2]):
         (text,) = said
         assert "2 tensors of 'model' that differ on the ranks 2, 3" in text
-        assert "'large' is the first" in text
+        assert "The first tensor is 'large'" in text
 
 
 # The share of each rank ----------------------------------------------------------------------

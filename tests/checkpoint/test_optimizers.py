@@ -137,7 +137,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 REFUSED: list[tuple[Callable[[], nn.Module], Callable[..., Any], str]] = [
     (Wider, in_order, r"size mismatch for 'first.weight': the parameter has \[1, 4\]"),
     (lambda: Model(8), in_order, r"has \[8, 8\], and had \[4, 4\]"),
-    (Larger, in_order, r"has no state of 'parameter 3'\n.*groups of \[4\]"),
+    (Larger, in_order, r"has no state of 'parameter 3'\n.*groups have \[4\]"),
     (Model, sgd, "has no option 'momentum', 'dampening'"),
     (
         Model,
