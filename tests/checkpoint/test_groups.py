@@ -199,7 +199,9 @@ def refuse(rank: int, folder: str) -> list[str]:
         with pytest.raises(RuntimeError, match=r"\{0: 'save\(2\)', 1: 'save\(3\)'\}"):
             checkpointer.save(2 + rank, x=1)
     torch.distributed.barrier()
-    with pytest.raises(TypeError, match="process_group must be a ProcessGroup or a Device"):
+    with pytest.raises(
+        TypeError, match="process_group must be a ProcessGroup or a Device"
+    ):
         Checkpointer(folder, process_group="dp")  # type: ignore[arg-type]
     # Alone in a group, whatever its number.
     own = torch.distributed.new_group([rank], use_local_synchronization=True)

@@ -124,7 +124,9 @@ def test_a_mesh_that_does_not_say_it_is_an_error() -> None:
             with pytest.raises(TypeError, match="must be a torch DeviceMesh"):
                 part_of(wrong)
         for told in ({"rank": 0, "world_size": 2}, {"rank": 1, "world_size": 2}):
-            with pytest.raises(ValueError, match="rank=. with world_size=2 does so as well: leave out"):
+            with pytest.raises(
+                ValueError, match="rank=. with world_size=2 does so as well: leave out"
+            ):
                 part_of(named, **told)
         sampler: Any = DistributedSampler(range(COUNT), 2, 1)
         with pytest.raises(ValueError, match="sampler yields .* rank=1 of 2: leave"):

@@ -369,7 +369,11 @@ def test_two_consumers_are_refused():
             ValueError,
             "when_full",
         ),
-        (lambda: StreamCollector({"a": 1}, 1), TypeError, "the producer of stream 'a' is int"),
+        (
+            lambda: StreamCollector({"a": 1}, 1),
+            TypeError,
+            "the producer of stream 'a' is int",
+        ),
         (
             lambda: StreamCollector({"a": None}, 1).push("b", 1),
             KeyError,

@@ -280,7 +280,10 @@ def dataset_on_disk(path: Path, sizes: Sizes, checks: Checks) -> None:
     _report("filled", num_bytes, start, sizes.images)
 
     dataset = TensorDict.load_memmap(path)
-    checks.hold("the dataset is loaded again with all rows", dataset.batch_size == (sizes.images,))
+    checks.hold(
+        "the dataset is loaded again with all rows",
+        dataset.batch_size == (sizes.images,),
+    )
 
     _show(_read, "batch")
     same = True
