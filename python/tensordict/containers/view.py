@@ -572,7 +572,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         self._store_from(iter(_rust.leaves(plain)))
 
     def _show_whole(self, plain: CollectionProtocol, values: dict[Any, Any]) -> None:
-        """Put copies of the entries that ``values`` write entirely into ``plain``."""
+        """Put copies of entire entries into ``plain`` where ``values`` write them."""
         for key, value in values.items():
             path = _rust.unravel_key_to_tuple(key)
             entry = self._entry_to_fit(path)
@@ -859,5 +859,5 @@ _SubTensorDict.__module__ = "tensordict._td"
 
 
 def _is_whole(entry: Any, value: Any) -> bool:
-    """Return whether ``value`` is unbatched, like the entry and of its shape."""
+    """Return whether entry and value are unbatched tensors of one shape."""
     return is_shared(entry) and is_shared(value) and value.shape == entry.shape

@@ -125,8 +125,8 @@ def stack_of(items: Sequence[Any], dim: int) -> NonTensorStack:
         members.append(item)
     from tensordict.containers.nontensor.joining import stacked
 
-    stack: NonTensorStack = stacked(members, checked_dim(members, dim))
-    return stack
+    joined: NonTensorStack = stacked(members, checked_dim(members, dim))
+    return joined
 
 
 def stack_of_lists(items: list[Any]) -> Any:
