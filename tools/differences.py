@@ -7,6 +7,7 @@ that holds in this package. ``python tools/differences.py`` writes them.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,8 +48,8 @@ PAGES = {
 HEADING = "## Recorded programs"
 INTRODUCTION = f"""{HEADING}
 
-Each entry has the reason, the collection `td` and a program, then a condition that holds here for `result`, `error` or `td`.
-The tests run all of them (`tests/parity`); `tools/differences.py` writes this section.
+Each entry says what the published package does, or what is right. Then it has the collection `td` with a program, and a condition
+that holds here for `result`, `error` or `td`. The tests run all programs (`tests/parity`); `tools/differences.py` writes this section.
 
 <details>
 <summary>Show the programs</summary>
@@ -67,6 +68,7 @@ def entry_of(cases: list[Case]) -> str:
     """Return the entry for the cases of one reason; the shortest case is shown."""
     case = min(cases, key=lambda each: len(each.helper + each.program))
     reason = case.reason[0].upper() + case.reason[1:].rstrip(".")
+    reason = re.sub(r"\b([Tt]he) release\b", r"\1 published package", reason)
     more = f" ({len(cases)} programs)" if len(cases) > 1 else ""
     return (
         f"- {reason}{more}.\n"
