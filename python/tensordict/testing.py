@@ -1,13 +1,13 @@
 """Laws that every tensordict class obeys, to test a class of your own.
 
-:func:`check_collection` checks all laws. For one test a law, pass :func:`laws` to pytest::
+:func:`check_collection` checks all laws. To make one test for each law, use :func:`laws`::
 
     @pytest.mark.parametrize("law", laws(), ids=str)
     def test_my_collection(law):
         law(make)
 
 ``make`` takes a tensordict and returns an instance of your class with its entries. It is
-called once a law, with :func:`sample`.
+called once for each law, with :func:`sample`.
 """
 
 from __future__ import annotations

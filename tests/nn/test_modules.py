@@ -298,7 +298,7 @@ def test_outputs_that_do_not_fit_name_the_module(inplace):
     module = TensorDictModule(lambda a: (a, a[0]), ["a"], ["b", "c"], inplace=inplace)
     notes = notes_of(module, TensorDict(a=torch.rand(3, 2), batch_size=[3]))
     assert notes == (
-        "TensorDictModule writes what <lambda> gives to out_keys=['b', 'c']."
+        "TensorDictModule writes the outputs of <lambda> to out_keys=['b', 'c']."
     )
 
 

@@ -1,10 +1,10 @@
 """Tensordicts as nodes of :mod:`torch.utils._pytree`.
 
 A dense tensordict is a node whose children are its direct entries: ``tree_map`` reaches
-every leaf, and ``tree_flatten_with_path`` names leaves by their keys. A rebuilt
-tensordict has the largest batch size that fits the new leaves: see
-:func:`_new_batch_size`. Non-tensor data is a node without children, so functions of
-leaves and the transforms of :mod:`torch.func` do not see it.
+every leaf, and ``tree_flatten_with_path`` names leaves by their keys. The batch size of
+a rebuilt tensordict follows from the new leaves: see :func:`_new_batch_size`. Non-tensor
+data is a node without children, so functions of leaves and the transforms of
+:mod:`torch.func` do not see it.
 
 ``torch.utils._cxx_pytree``, when imported, registers the nodes of
 ``torch.utils._pytree`` with ``optree`` in the namespace ``"torch"``. This module

@@ -281,7 +281,11 @@ def _loss(function: Callable[..., Any]) -> None:
     TD_HANDLED_FUNCTIONS[function] = handler
 
 
-for _loss_function in (functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss):
+for _loss_function in (
+    functional.mse_loss,
+    functional.l1_loss,
+    functional.smooth_l1_loss,
+):
     _loss(_loss_function)
 
 

@@ -73,7 +73,8 @@ def _mapped_size(td: CollectionProtocol, dim: object = None) -> Any:
 
     This is the batch size. A tensordict without batch dims that is no node of a pytree
     (parameters, subclasses) has the shape of its first leaf. If ``dim`` is a feature
-    dim that all leaves have in one size, the sizes up to ``dim`` are appended.
+    dim that all leaves have in one size, its size is appended, with 1 for the dims in
+    between.
     """
     size = td.batch_size
     if not size:
@@ -99,7 +100,7 @@ def _leaves(td: Any) -> Any:
 
 
 def _has_batch_dims(value: Any) -> bool:
-    """Return whether a value is a tensordict whose batch dims are mapped."""
+    """Return whether a value is a tensordict with batch dims, which are mapped."""
     return _is_collection(value) and value.batch_dims > 0
 
 

@@ -454,7 +454,7 @@ def _explain(module: Any, tensors: list[Any], error: BaseException) -> None:
 def _explain_output(module: torch.nn.Module, error: BaseException) -> None:
     """Add to an error of a write the module and the keys that it writes."""
     note = (
-        f"{type(module).__name__} writes what {_name_of(module.module)} gives to "
+        f"{type(module).__name__} writes the outputs of {_name_of(module.module)} to "
         f"out_keys={module.out_keys_source}."
     )
     if isinstance(error, KeyError):

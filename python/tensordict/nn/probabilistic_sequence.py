@@ -37,7 +37,7 @@ NestedKey = Any
 
 MSG_NO_MODULES = (
     "ProbabilisticTensorDictSequential must consist of zero or more TensorDictModules "
-    "followed by a ProbabilisticTensorDictModule: it was given no module."
+    "followed by a ProbabilisticTensorDictModule: got no module."
 )
 
 MSG_LAST = (
