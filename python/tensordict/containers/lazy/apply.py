@@ -872,7 +872,8 @@ def _stacked_first(name: str) -> Callable[..., Any]:
         try:
             dense = self._as_dense()
         except RuntimeError:
-            # An argument that is wrong for every collection of this size fails first.
+            # First raise the error of an argument that no collection of this size
+            # takes.
             bare = _rust.new(self._plain_type, {}, self.batch_size, None, None)
             try:
                 getattr(bare, name)(*args, **kwargs)

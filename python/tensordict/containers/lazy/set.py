@@ -149,7 +149,7 @@ class WritingOps(StackState):
         present = [entry for entry in entries if entry is not NO_DEFAULT]
         if len(present) < len(entries) and inplace is None:
             if len(path) > 1:
-                # Raise the error for a value that does not fit first.
+                # First raise the error of a value that does not fit.
                 _rust.validate(self, key, value, non_blocking)
             raise KeyMessageError(MSG_NO_SUCH_MEMBERS)
         if len(path) > 1 and present:
@@ -178,7 +178,7 @@ class WritingOps(StackState):
     def _set_rows(
         self, key: str, rows: list[Any], non_blocking: bool, force: bool
     ) -> None:
-        """Store an item of a list in each member; the list is no value of all dims."""
+        """Store an item of a list in each member; the items differ in shape."""
         if not force:
             self._check_takes_entries()
         members = self.tensordicts

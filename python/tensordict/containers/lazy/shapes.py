@@ -88,7 +88,7 @@ def moved(
         except RuntimeError:
             if -1 not in order:
                 raise
-            # A nested tensor cannot get a new first dim: stack the stack instead.
+            # A nested tensor cannot get a new first dim: stack this stack instead.
             return td._stack_lazily([td], order.index(-1), None)
         members.append(part)
     return members[0]._stack_lazily(members, new_dim, td._td_dim_name)

@@ -236,7 +236,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         first: torch.device | None = self.tensordicts[0].device
         if first is None or first_misfit(self.tensordicts) is None:
             return first
-        # Some member was moved separately, so the devices differ.
+        # A member was moved separately, so the devices differ.
         return None
 
     @_device.setter
@@ -409,7 +409,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             split = indexing.without_new_dims(index, self._batch_size)
             if split is None:
                 raise
-            # A nested tensor cannot get a new first dim: stack the stack instead.
+            # A nested tensor cannot get a new first dim: stack this stack instead.
             rest, places = split
             result = self._index(rest)
             for place in places:
