@@ -173,7 +173,7 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
         allow_pickle: bool | None = None,
         **kwargs: object,
     ) -> Self:
-        """Write a mapping or a collection to a new file, and return the file opened.
+        """Write a mapping or a collection to a new file, and open it with mode ``"r+"``.
 
         An existing file is replaced only when the new one is complete. If the call
         fails, the existing file is unchanged.

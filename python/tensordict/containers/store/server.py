@@ -228,7 +228,7 @@ class Server:
         return self._update_tree(self.run(self._describing())[0])
 
     def last_tree(self) -> Tree:
-        """Return the tree of the last read or write, without asking the server."""
+        """Return the cached tree; read it if there is none, or if caching is off."""
         tree = self._last_tree
         if tree is None or not self.cache_metadata:
             tree = self._update_tree(self.run(self._describing())[0])
